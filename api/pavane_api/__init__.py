@@ -1,0 +1,1 @@
+"""The control plane: REST API and trace store."""

@@ -1,0 +1,1 @@
+"""Commands of the pavane program, imported when they are called."""

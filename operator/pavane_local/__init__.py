@@ -1,0 +1,1 @@
+"""A cluster on one machine: Kubernetes-shaped API and pods as processes (docs/specs/operator.md 6)."""

@@ -1,0 +1,1 @@
+"""The operator of Pavane: custom resources, rendering, staged rollout."""

@@ -1,0 +1,1 @@
+"""Pydantic models of the custom resources and the CRD generator."""

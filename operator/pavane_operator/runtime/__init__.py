@@ -1,0 +1,1 @@
+"""kopf shell: one task per resource, observe, plan, execute (docs/specs/operator.md 5)."""

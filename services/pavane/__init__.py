@@ -1,0 +1,1 @@
+"""Stateful coordination services: protocols, staged life, and the floors they stand on."""

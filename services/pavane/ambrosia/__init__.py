@@ -1,0 +1,1 @@
+"""AMBROSIA: exactly-once RPC for applications that survive failures."""

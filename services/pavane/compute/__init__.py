@@ -1,0 +1,1 @@
+"""The compute protocol: controller and replicas in four stages."""

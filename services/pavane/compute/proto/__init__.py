@@ -1,0 +1,1 @@
+"""Generated gRPC modules and their source (docs/specs/compute.md 5)."""

@@ -1,0 +1,1 @@
+"""ØMQ Raft: consensus, byte-compatible with its original (docs/specs/raft.md)."""

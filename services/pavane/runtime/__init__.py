@@ -1,0 +1,1 @@
+"""The life of a process: settings, signals, supervised tasks, ops port, names, stop."""

@@ -1,0 +1,1 @@
+"""OpenTelemetry, configured once per process; contexts derived from protocol ids."""

@@ -1,0 +1,1 @@
+"""Waltz: a write-ahead log with optimistic locks."""
