@@ -1,7 +1,7 @@
 """Whose fault it was: the error tree that every protocol package derives from.
 
 ``LocalProtocolError`` means that we misused a machine; ``RemoteProtocolError`` means that the bytes or the order of a
-peer were wrong. An adapter lets the first one end the process and turns the second one into a counted drop or an answer.
+peer were wrong. An adapter lets the first one end the process and turns the second into a counted drop or an answer.
 """
 
 from typing import ClassVar
