@@ -1,1 +1,1 @@
-"""Tables and pure parts of a peer: stored state, roles, configurations, quorums, dedup, log (docs/specs/raft.md 5-10)."""
+"""Tables and pure parts of a peer: storage commands, roles, configurations, quorums, dedup, log."""
