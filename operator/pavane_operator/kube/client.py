@@ -1,0 +1,469 @@
+"""One typed asynchronous client for everything Pavane says to a Kubernetes API server.
+
+Objects are plain dictionaries, resource types are values (`resources`), answers that are no object are exceptions
+(`errors`). Nothing is retried here: after a 409 or 410 the caller has to read again, and only it knows what to do then
+(docs/specs/operator.md 5.4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+
+from .connect import Target, load
+from .errors import AlreadyExists, KubeError, NotFound, Unavailable, from_status
+from .resources import ACCESS_REVIEWS, PODS, TOKEN_REVIEWS, Object, Resource
+
+CALL_TIMEOUT_S = 10.0
+"""Longest a call may take. The operator passes 5 s, so that none of a lost Lease's holder lands late (5.6)."""
+CONNECT_TIMEOUT_S = 5.0
+CALLS_OPEN_MAX = 20
+"""Calls open at once; watches and followed logs are exempt, they last."""
+WATCH_TIMEOUT_S = 600
+"""How long a server keeps one watch open; a belt beside WATCH_SILENCE_S."""
+WATCH_SILENCE_S = 70.0
+"""A watch that delivers nothing, not even a bookmark (about once a minute), is dead."""
+LINE_BYTES_MAX = 4 * 1024 * 1024
+"""Longest line of a watch: the server's object limit of 3 MiB, and the frame around it."""
+LIST_CHUNK = 500
+"""Objects per page of `list_all`, as kubectl."""
+
+MANAGER = "pavane-operator"
+STATUS_MANAGER = "pavane-operator-status"
+FORCING_MANAGERS = frozenset({MANAGER, STATUS_MANAGER})
+"""Only these take fields away from others; everybody else's conflict goes to the user (handbook 5.5)."""
+
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+
+Propagation = Literal["Background", "Foreground", "Orphan"]
+ChangeType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectList:
+    """One page of a list."""
+
+    items: tuple[Object, ...]
+    resource_version: str
+    """Where a watch that shall miss nothing begins."""
+    next_page: str | None
+    """Cursor of the next page, or None when this was the last one."""
+    remaining: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event of a watch. A `BOOKMARK` carries nothing but `metadata.resourceVersion`."""
+
+    type: ChangeType
+    object: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a token belongs to."""
+
+    user: str
+    uid: str
+    groups: tuple[str, ...]
+
+
+class KubeClient:
+    """Client of one API server; `async with await KubeClient.connect(target)`.
+
+    Every method raises a `KubeError` subclass when the server does not do what was asked, `Unavailable` when no answer
+    came within `timeout_s`. Namespaces are None for cluster-wide types, and for lists and watches over all of them.
+    """
+
+    def __init__(self, configuration: Configuration, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._configuration = configuration
+        self._rest = RESTClientObject(configuration)
+        self._timeout_s = timeout_s
+        self._open_calls = asyncio.Semaphore(CALLS_OPEN_MAX)
+
+    @classmethod
+    async def connect(cls, target: Target | None = None, *, timeout_s: float = CALL_TIMEOUT_S) -> Self:
+        """A client for `target`. Raises ConnectError when no server can be derived from it; contacts nobody yet."""
+        return cls(await load(target or Target()), timeout_s=timeout_s)
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        return str(self._configuration.host)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; open watches end with Unavailable."""
+        await self._rest.close()
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
+        """The object as it stands now."""
+        return await self._call("GET", resource.path(namespace, name))
+
+    async def get_or_none(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
+        """The object, or None where the server knows none of that name."""
+        try:
+            return await self.get(resource, name, namespace)
+        except NotFound:
+            return None
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int | None = None,
+        page: str | None = None,
+    ) -> ObjectList:
+        """One page of the objects that match the selectors, sorted by the server.
+
+        `labels` and `fields` are selectors as kubectl takes them. Raises Gone when the cursor `page` is too old.
+        """
+        query = _query(labelSelector=labels, fieldSelector=fields, limit=limit, **{"continue": page})
+        answer = await self._call("GET", resource.path(namespace), query=query)
+        metadata = answer.get("metadata") or {}
+        items = tuple(
+            {"apiVersion": resource.api_version, "kind": resource.kind, **item} for item in answer.get("items") or ()
+        )
+        return ObjectList(
+            items,
+            str(metadata.get("resourceVersion", "")),
+            metadata.get("continue") or None,
+            metadata.get("remainingItemCount"),
+        )
+
+    async def list_all(
+        self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> ObjectList:
+        """All pages as one list, read LIST_CHUNK objects at a time. Raises Gone when it took too long."""
+        items: list[Object] = []
+        page: str | None = None
+        while True:
+            part = await self.list(resource, namespace, labels=labels, fields=fields, limit=LIST_CHUNK, page=page)
+            items.extend(part.items)
+            page = part.next_page
+            if page is None:
+                return ObjectList(tuple(items), part.resource_version, None, None)
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        resource_version: str = "",
+        labels: str = "",
+        fields: str = "",
+        timeout_s: int = WATCH_TIMEOUT_S,
+    ) -> AsyncIterator[Change]:
+        """Changes after `resource_version` (empty: the present objects as ADDED first) until the server ends the watch.
+
+        Begin again at the last seen resourceVersion then. Raises Gone when that is too old (list again), Unavailable
+        when the connection broke or nothing came for WATCH_SILENCE_S.
+        """
+        query = _query(
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=resource_version,
+            labelSelector=labels,
+            fieldSelector=fields,
+            timeoutSeconds=timeout_s,
+        )
+        async with self._stream(resource.path(namespace), query, silence_s=WATCH_SILENCE_S) as content:
+            async for line in _lines(content):
+                event = _decode(line)
+                if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
+                    raise Unavailable("the watch delivered something that is no event")
+                if event.get("type") == "ERROR":
+                    raise from_status(int(event["object"].get("code") or 500), event["object"], {})
+                yield Change(event["type"], event["object"])
+
+    async def pod_logs(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        container: str | None = None,
+        follow: bool = False,
+        previous: bool = False,
+        tail_lines: int | None = None,
+        since_s: int | None = None,
+        timestamps: bool = False,
+    ) -> AsyncIterator[bytes]:
+        """Pieces of the log of a pod's container, as they come; with `follow` until the container ends."""
+        query = _query(
+            container=container,
+            follow="true" if follow else None,
+            previous="true" if previous else None,
+            tailLines=tail_lines,
+            sinceSeconds=since_s,
+            timestamps="true" if timestamps else None,
+        )
+        silence_s = None if follow else self._timeout_s
+        async with self._stream(PODS.path(namespace, name, "log"), query, silence_s=silence_s) as content:
+            async for piece in content.iter_any():
+                yield piece
+
+    # ---- writing -----------------------------------------------------------------------------------------------
+
+    async def create(
+        self, resource: Resource, body: Object, namespace: str | None = None, *, manager: str = MANAGER
+    ) -> Object:
+        """POST a new object. Raises AlreadyExists when one of that name stands there."""
+        return await self._call(
+            "POST", resource.path(namespace), query=_query(fieldManager=manager), body=_typed(resource, body)
+        )
+
+    async def create_if_absent(
+        self, resource: Resource, body: Object, namespace: str | None = None, *, manager: str = MANAGER
+    ) -> Object:
+        """POST; if an object of that name exists already, what stands there counts and is returned."""
+        try:
+            return await self.create(resource, body, namespace, manager=manager)
+        except AlreadyExists:
+            return await self.get(resource, body["metadata"]["name"], namespace)
+
+    async def replace(
+        self, resource: Resource, body: Object, namespace: str | None = None, *, manager: str = MANAGER
+    ) -> Object:
+        """PUT the whole object. A `metadata.resourceVersion` in it is a precondition (Conflict)."""
+        path = resource.path(namespace, body["metadata"]["name"])
+        return await self._call("PUT", path, query=_query(fieldManager=manager), body=_typed(resource, body))
+
+    async def apply(
+        self,
+        resource: Resource,
+        body: Object,
+        namespace: str | None = None,
+        *,
+        manager: str = MANAGER,
+        subresource: str | None = None,
+        dry_run: bool = False,
+        strict: bool = False,
+    ) -> Object:
+        """Server-side apply of the manager's *complete* intent; creates the object where it is missing.
+
+        A resourceVersion or uid in the body is a precondition (Conflict). The operator's own managers force; for all
+        others a field of another manager raises Conflict with one cause per field. `strict` refuses unknown fields.
+        """
+        query = _query(
+            fieldManager=manager,
+            force="true" if manager in FORCING_MANAGERS else None,
+            dryRun="All" if dry_run else None,
+            fieldValidation="Strict" if strict else None,
+        )
+        path = resource.path(namespace, body["metadata"]["name"], subresource)
+        return await self._call("PATCH", path, query=query, body=_typed(resource, body), content_type=APPLY)
+
+    async def apply_status(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
+        """Apply `status` of the object as STATUS_MANAGER, which owns all of it. Raises NotFound, Conflict, Invalid."""
+        return await self.apply(resource, body, namespace, manager=STATUS_MANAGER, subresource="status")
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: Object | Sequence[Mapping[str, Any]],
+        namespace: str | None = None,
+        *,
+        manager: str = MANAGER,
+        subresource: str | None = None,
+    ) -> Object:
+        """JSON merge patch (a dictionary) or JSON patch (a list of operations)."""
+        content_type = MERGE if isinstance(body, dict) else JSON_PATCH
+        path = resource.path(namespace, name, subresource)
+        return await self._call("PATCH", path, query=_query(fieldManager=manager), body=body, content_type=content_type)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: Propagation = "Background",
+        grace_period_s: int | None = None,
+    ) -> None:
+        """Ask for the deletion of the very object that was read: with `uid` and `resource_version` Conflict is raised
+        when it is not that one any more. An object that is not there counts as deleted.
+        """
+        preconditions = _query(uid=uid, resourceVersion=resource_version)
+        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        if preconditions:
+            body["preconditions"] = preconditions
+        if grace_period_s is not None:
+            body["gracePeriodSeconds"] = grace_period_s
+        try:
+            await self._call("DELETE", resource.path(namespace, name), body=body)
+        except NotFound:
+            return
+
+    # ---- reviews -----------------------------------------------------------------------------------------------
+
+    async def token_review(self, token: str, audiences: Sequence[str] = ()) -> Identity | None:
+        """Whose token this is, or None where the server does not accept it for one of `audiences`."""
+        spec: Object = {"token": token, "audiences": list(audiences)} if audiences else {"token": token}
+        answer = await self._call(
+            "POST", TOKEN_REVIEWS.path(), body=_typed(TOKEN_REVIEWS, {"metadata": {}, "spec": spec})
+        )
+        status = answer.get("status") or {}
+        if not status.get("authenticated"):
+            return None
+        if audiences and not set(audiences) & set(status.get("audiences") or ()):
+            return None  # a server that does not know audiences leaves them out: then the token is not for us
+        user = status.get("user") or {}
+        return Identity(str(user.get("username", "")), str(user.get("uid", "")), tuple(user.get("groups") or ()))
+
+    async def access_review(
+        self,
+        identity: Identity,
+        verb: str,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> bool:
+        """Whether `identity` may do `verb` (get, list, watch, create, update, patch, delete) to the resource."""
+        attributes = _query(
+            verb=verb,
+            group=resource.group,
+            version=resource.version,
+            resource=resource.plural,
+            subresource=subresource,
+            namespace=namespace,
+            name=name,
+        )
+        spec = {
+            "user": identity.user,
+            "uid": identity.uid,
+            "groups": list(identity.groups),
+            "resourceAttributes": attributes,
+        }
+        answer = await self._call(
+            "POST", ACCESS_REVIEWS.path(), body=_typed(ACCESS_REVIEWS, {"metadata": {}, "spec": spec})
+        )
+        return bool((answer.get("status") or {}).get("allowed"))
+
+    # ---- transport ---------------------------------------------------------------------------------------------
+
+    async def raw(self, method: str, path: str, *, query: Mapping[str, Any] | None = None) -> Object:
+        """A call without a resource type, e.g. `/version`."""
+        return await self._call(method, path, query=query)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s, connect=CONNECT_TIMEOUT_S)
+        async with self._open_calls:
+            try:
+                response = await self._request(method, path, query, timeout, body=body, content_type=content_type)
+                payload = await response.read()
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise self._unreachable(error) from error
+        document = _decode(payload)
+        if response.status >= 400:
+            raise from_status(response.status, document, response.headers)
+        if not isinstance(document, dict):
+            raise Unavailable(f"{self.server} answered {method} {path} with something that is no object")
+        return document
+
+    @asynccontextmanager
+    async def _stream(
+        self, path: str, query: Mapping[str, Any], *, silence_s: float | None
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """The body of a GET that lasts; connection errors and silence become Unavailable."""
+        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
+        try:
+            response = await self._request("GET", path, query, timeout)
+            try:
+                if response.status >= 400:
+                    raise from_status(response.status, _decode(await response.read()), response.headers)
+                yield response.content
+            finally:
+                response.close()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from error
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed to the library, which has one per phase
+        *,
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> aiohttp.ClientResponse:
+        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "pavane"}
+        authorization = await self._configuration.get_api_key_with_prefix("BearerToken")
+        if authorization:
+            headers["Authorization"] = authorization
+        url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        answer = await self._rest.request(  # type: ignore[no-untyped-call]
+            method, url, headers=headers, body=body, _request_timeout=timeout
+        )
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    def _unreachable(self, error: Exception) -> KubeError:
+        words = str(error) or type(error).__name__
+        return Unavailable(f"no answer from the API server {self.server}: {words}")
+
+
+def _typed(resource: Resource, body: Object) -> Object:
+    return {**body, "apiVersion": resource.api_version, "kind": resource.kind}
+
+
+def _query(**parameters: object) -> dict[str, Any]:
+    return {key: value for key, value in parameters.items() if value is not None and value != ""}
+
+
+def _decode(payload: bytes) -> object:
+    try:
+        return json.loads(payload)
+    except ValueError:
+        return payload.decode(errors="replace")
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length up to LINE_BYTES_MAX; the reader's own `readline` stops at its buffer size."""
+    pending = bytearray()
+    async for piece in content.iter_any():
+        pending += piece
+        *lines, rest = pending.split(b"\n")
+        pending = bytearray(rest)
+        if len(pending) > LINE_BYTES_MAX:
+            raise Unavailable("the watch delivered a line longer than any object")
+        for line in lines:
+            if line:
+                yield bytes(line)
