@@ -1,1 +1,16 @@
 """OpenTelemetry, configured once per process; contexts derived from protocol ids."""
+
+from pavane.telemetry.configure import configure, shutdown
+from pavane.telemetry.derived import DERIVED_ATTRIBUTE, derived, link
+from pavane.telemetry.traceparent import TRACEPARENT, current_traceparent, parse_traceparent
+
+__all__ = [
+    "DERIVED_ATTRIBUTE",
+    "TRACEPARENT",
+    "configure",
+    "current_traceparent",
+    "derived",
+    "link",
+    "parse_traceparent",
+    "shutdown",
+]

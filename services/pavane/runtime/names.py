@@ -1,0 +1,112 @@
+"""Names of pods and Services to addresses: a hosts file first, then the system (docs/specs/operator.md 6.8.5).
+
+The local cluster has neither DNS nor virtual addresses. It keeps one hosts file per namespace and names it in
+``PAVANE_HOSTS_FILE``. Where the variable is absent, everything here is the system's own resolution.
+"""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+HOSTS_FILE_VARIABLE = "PAVANE_HOSTS_FILE"
+HOSTS_FILE_BYTES_MAX = 16 << 20  # some 200,000 lines: far above any local cluster, and a read that ends soon
+
+_system_getaddrinfo = socket.getaddrinfo
+
+
+class _HostsFile:
+    """The last read content of one hosts file; read again when the file on disk is another one."""
+
+    def __init__(self) -> None:
+        self._mark: tuple[str, int, int, int] | None = None
+        self._addresses: Mapping[str, tuple[str, ...]] = {}
+
+    def addresses(self, host: str) -> tuple[str, ...]:
+        """All addresses of ``host`` in the order of the file; empty when it names none or there is no file."""
+        path = os.environ.get(HOSTS_FILE_VARIABLE)
+        if not path:
+            return ()
+        try:
+            status = os.stat(path)  # noqa: PTH116 - once per lookup; Path costs more than the call
+            mark = (path, status.st_ino, status.st_mtime_ns, status.st_size)
+            if mark != self._mark:
+                with Path(path).open(encoding="utf-8", errors="replace") as file:
+                    self._addresses = parse_hosts(file.read(HOSTS_FILE_BYTES_MAX))
+                self._mark = mark
+        except OSError:
+            return ()  # between two clusters there may be no file; the system decides then
+        return self._addresses.get(_canonical(host), ())
+
+
+_hosts_file = _HostsFile()
+
+
+def parse_hosts(text: str) -> dict[str, tuple[str, ...]]:
+    """Return name → addresses of a hosts file: ``address name …`` per line, ``#`` comments, bad lines skipped."""
+    found: dict[str, dict[str, None]] = {}
+    for line in text.splitlines():
+        fields = line.partition("#")[0].split()
+        if len(fields) < 2 or not _is_address(fields[0]):
+            continue
+        for name in fields[1:]:
+            found.setdefault(_canonical(name), {})[fields[0]] = None
+    return {name: tuple(addresses) for name, addresses in found.items()}
+
+
+def resolve(host: str) -> list[str]:
+    """Return all addresses of ``host``, without duplicates: an address itself, the hosts file, else the system.
+
+    The hosts file is looked at on every call (one ``stat``) and read again when it changed. The system's answer may
+    take seconds and blocks: an event loop calls this in a thread where names may be outside the hosts file.
+    Raises ``socket.gaierror`` when nobody knows the name.
+    """
+    if _is_address(host):
+        return [host]
+    listed = _hosts_file.addresses(host)
+    if listed:
+        return list(listed)
+    found = _system_getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def install() -> None:
+    """Let every Python socket of this process resolve through the hosts file first; calling it again is harmless."""
+    socket.getaddrinfo = _getaddrinfo
+
+
+def _getaddrinfo(  # noqa: PLR0917 - the signature of socket.getaddrinfo
+    host: Any,
+    port: Any,
+    family: int = 0,
+    type: int = 0,  # noqa: A002
+    proto: int = 0,
+    flags: int = 0,
+) -> list[Any]:
+    name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
+    listed = _hosts_file.addresses(name) if isinstance(name, str) else ()
+    if not listed:
+        return _system_getaddrinfo(host, port, family, type, proto, flags)
+    found: list[Any] = []
+    for address in listed:
+        version = ipaddress.ip_address(address).version
+        if family not in (socket.AF_UNSPEC, socket.AF_INET if version == 4 else socket.AF_INET6):
+            continue
+        found += _system_getaddrinfo(address, port, family, type, proto, flags)
+    if not found:
+        raise socket.gaierror(socket.EAI_NONAME, f"{name} has no address of this family in the hosts file")
+    return found
+
+
+def _canonical(host: str) -> str:
+    return host.rstrip(".").lower()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
