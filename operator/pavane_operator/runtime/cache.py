@@ -1,0 +1,108 @@
+"""What the watches delivered: the newest known state of each resource and of the objects that belong to it.
+
+The operator's own writes go in as well, with the server's answer, so that a plan never acts on a state older than our
+last write (row A3 of docs/specs/operator.md 2.4); which of two states is newer is told by the resourceVersion.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
+
+from pavane_operator.kube.resources import Object, Resource
+
+TOMBSTONES_MAX = 10_000
+"""Remembered uids of deleted objects, so that a late answer to a write revives none."""
+
+INSTANCE_LABEL = "app.kubernetes.io/instance"
+NAME_LABEL = "app.kubernetes.io/name"
+
+
+class Cache:
+    """Objects by resource type and uid, indexed by the resource they belong to.
+
+    An object belongs to the resource that its labels `app.kubernetes.io/name` (kind in lower case) and `/instance`
+    name in its own namespace: true for all that we make, for the pods of our StatefulSets and the slices of our
+    Services, while owner references lead there only for the first (docs/specs/operator.md 5.3).
+    """
+
+    def __init__(self) -> None:
+        self._objects: dict[str, tuple[Resource, Object]] = {}
+        self._members: defaultdict[tuple[str, str, str], set[str]] = defaultdict(set)
+        self._deleted: OrderedDict[str, None] = OrderedDict()
+
+    def seen(self, resource: Resource, body: Object, *, deleted: bool = False) -> bool:
+        """Take over a state, or the end, of an object; returns whether that was news."""
+        uid = str(body["metadata"]["uid"])
+        if deleted:
+            self._deleted[uid] = None
+            if len(self._deleted) > TOMBSTONES_MAX:
+                self._deleted.popitem(last=False)
+            return self._forget(uid)
+        if uid in self._deleted:
+            return False
+        known = self._objects.get(uid)
+        if known is not None and not _newer(body, known[1]):
+            return False
+        self._objects[uid] = (resource, body)
+        key = _key(body)
+        if key is not None:
+            self._members[key].add(uid)
+        return True
+
+    def get(self, uid: str) -> Object | None:
+        """The object with this uid, or None where it is unknown or gone."""
+        entry = self._objects.get(uid)
+        return None if entry is None else entry[1]
+
+    def members(self, kind: str, namespace: str, name: str) -> list[tuple[Resource, Object]]:
+        """All known objects that belong to the resource, in an order that does not change between calls."""
+        uids = self._members.get((kind.lower(), namespace, name), ())
+        found = [self._objects[uid] for uid in uids]
+        return sorted(found, key=lambda entry: (entry[0].plural, entry[1]["metadata"]["name"], _uid(entry[1])))
+
+    def reset(self, listed: Iterable[tuple[Resource, Object]], kind: str, namespace: str, name: str) -> None:
+        """A complete list of what belongs to the resource was just read: what is not in it is gone."""
+        kept = set()
+        for resource, body in listed:
+            self.seen(resource, body)
+            kept.add(_uid(body))
+        for uid in set(self._members.get((kind.lower(), namespace, name), ())) - kept:
+            self._forget(uid)
+
+    def _forget(self, uid: str) -> bool:
+        entry = self._objects.pop(uid, None)
+        if entry is None:
+            return False
+        key = _key(entry[1])
+        if key is not None:
+            members = self._members[key]
+            members.discard(uid)
+            if not members:
+                del self._members[key]
+        return True
+
+
+def belongs_to(body: Object) -> tuple[str, str, str] | None:
+    """(kind in lower case, namespace, name) of the resource that the object's labels name, or None."""
+    return _key(body)
+
+
+def _key(body: Object) -> tuple[str, str, str] | None:
+    metadata = body["metadata"]
+    labels = metadata.get("labels") or {}
+    if NAME_LABEL not in labels or INSTANCE_LABEL not in labels:
+        return None
+    return (labels[NAME_LABEL], metadata.get("namespace", ""), labels[INSTANCE_LABEL])
+
+
+def _uid(body: Object) -> str:
+    return str(body["metadata"]["uid"])
+
+
+def _newer(body: Object, known: Object) -> bool:
+    """Whether `body` is a later state than `known`; a server whose versions are no numbers is believed in its order."""
+    new, old = (str(one["metadata"].get("resourceVersion", "")) for one in (body, known))
+    if new.isdigit() and old.isdigit():
+        return int(new) > int(old)
+    return new != old

@@ -1,0 +1,108 @@
+"""Events about resources, aggregated by reason and object, so that a loop of errors is one line with a count."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+import structlog
+
+from pavane_operator.kube import KubeClient, KubeError, NotFound
+from pavane_operator.kube.resources import EVENTS, Object
+
+AGGREGATION = timedelta(minutes=10)
+"""Events of one reason about one object within this time are one event with a count (docs/specs/operator.md 5.10)."""
+NOTE_BYTES_MAX = 1000
+"""The API allows 1 kB."""
+SERIES_MAX = 1000
+"""Open series remembered; the oldest is forgotten and would begin anew."""
+CONTROLLER = "pavane.dev/operator"
+
+EventType = Literal["Normal", "Warning"]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Series:
+    name: str
+    began: datetime
+    count: int
+
+
+class EventRecorder:
+    """Posts events; an event that cannot be posted is logged and lost, it is never worth a failed reconcile."""
+
+    def __init__(self, kube: KubeClient, instance: str, rng: random.Random) -> None:
+        self._kube = kube
+        self._instance = instance
+        self._rng = rng
+        self._series: OrderedDict[tuple[str, str], _Series] = OrderedDict()
+
+    async def post(
+        self, regarding: Object, event_type: EventType, reason: str, note: str, now: datetime, *, action: str = ""
+    ) -> None:
+        """Record that `reason` (CamelCase) happened to the object; `note` is a sentence for people, `now` is UTC."""
+        metadata = regarding["metadata"]
+        key = (str(metadata["uid"]), reason)
+        note = note.encode()[:NOTE_BYTES_MAX].decode(errors="ignore")
+        series = self._series.get(key)
+        try:
+            if series is not None and now - series.began < AGGREGATION:
+                await self._again(metadata["namespace"], series, note, now)
+                return
+            series = _Series(f"{metadata['name']}.{self._rng.getrandbits(64):016x}", now, 1)
+            event = self._event(regarding, series.name, event_type, reason, note, action or reason, now)
+            await self._kube.create(EVENTS, event, metadata["namespace"])
+        except KubeError as error:
+            log.warning("event not posted", reason=reason, note=note, error=str(error))
+            return
+        self._series[key] = series
+        self._series.move_to_end(key)
+        if len(self._series) > SERIES_MAX:
+            self._series.popitem(last=False)
+
+    async def _again(self, namespace: str, series: _Series, note: str, now: datetime) -> None:
+        series.count += 1
+        change: Object = {"note": note, "series": {"count": series.count, "lastObservedTime": _micro(now)}}
+        try:
+            await self._kube.patch(EVENTS, series.name, change, namespace)
+        except NotFound:
+            series.began = now - AGGREGATION  # the server has dropped it; the next one begins a series
+
+    def _event(
+        self,
+        regarding: Object,
+        name: str,
+        event_type: EventType,
+        reason: str,
+        note: str,
+        action: str,
+        now: datetime,
+    ) -> Object:
+        metadata = regarding["metadata"]
+        return {
+            "metadata": {"name": name, "namespace": metadata["namespace"]},
+            "eventTime": _micro(now),
+            "type": event_type,
+            "reason": reason,
+            "note": note,
+            "action": action,
+            "reportingController": CONTROLLER,
+            "reportingInstance": self._instance,
+            "regarding": {
+                "apiVersion": regarding["apiVersion"],
+                "kind": regarding["kind"],
+                "namespace": metadata["namespace"],
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+                "resourceVersion": metadata.get("resourceVersion", ""),
+            },
+        }
+
+
+def _micro(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
