@@ -1,1 +1,26 @@
-"""Durable segment logs: checksummed records, group commit, recovery (docs/specs/raft.md 13)."""
+"""A write-ahead log for any protocol: segments, checksums, synced marks, one thread that writes (docs/specs/raft.md 13).
+
+``Log`` with ``Appender`` (or ``Writer``, the thread around it) on a ``DiskFolder``; ``pavane.wal.memory`` has the twin
+for simulators and tests.
+"""
+
+from pavane.wal.files import DiskFolder, File, Folder, Lock
+from pavane.wal.log import Appender, Batch, CorruptRecord, Log
+from pavane.wal.record import Record
+from pavane.wal.scan import NewRecord, Scanned
+from pavane.wal.writer import Writer
+
+__all__ = [
+    "Appender",
+    "Batch",
+    "CorruptRecord",
+    "DiskFolder",
+    "File",
+    "Folder",
+    "Lock",
+    "Log",
+    "NewRecord",
+    "Record",
+    "Scanned",
+    "Writer",
+]
