@@ -1,0 +1,65 @@
+"""Builds ``compute_pb2`` from ``compute.proto``; with ``--check`` only says whether the committed files are current.
+
+Needs grpcio-tools (a development dependency). There are no generated gRPC stubs: the one call of the service is
+registered by its name with raw bytes, so that bytes which do not decode end the stream with ``INVALID_ARGUMENT``
+(docs/specs/compute.md 2.4) and not with gRPC's own ``INTERNAL``.
+"""
+
+import argparse
+import importlib.util
+import sys
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCE_ROOT = HERE.parents[2]
+SOURCE = (HERE / "compute.proto").relative_to(SOURCE_ROOT)
+GENERATED = ("compute_pb2.py", "compute_pb2.pyi")
+HEADER = "# mypy: ignore-errors\n"
+
+
+def build(target: Path) -> dict[str, str]:
+    """Generate into ``target`` and return file name → content; raises ``SystemExit`` when the source is refused."""
+    if importlib.util.find_spec("grpc_tools") is None:
+        raise SystemExit("grpcio-tools is missing; `make setup` installs it")
+    from grpc_tools import protoc  # type: ignore[import-untyped]  # noqa: PLC0415 - a development dependency
+
+    code = protoc.main(
+        [
+            "protoc",
+            f"--proto_path={SOURCE_ROOT}",
+            f"--proto_path={files('grpc_tools') / '_proto'}",
+            f"--python_out={target}",
+            f"--pyi_out={target}",
+            str(SOURCE),
+        ]
+    )
+    if code:
+        raise SystemExit(code)
+    folder = target / SOURCE.parent
+    return {name: HEADER + (folder / name).read_text(encoding="utf-8") for name in GENERATED}
+
+
+def main() -> int:
+    """Write the generated modules, or compare them; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a committed file is stale")
+    check = parser.parse_args().check
+    with tempfile.TemporaryDirectory() as folder:
+        built = build(Path(folder))
+    stale = [
+        name
+        for name, text in built.items()
+        if not (HERE / name).exists() or (HERE / name).read_text(encoding="utf-8") != text
+    ]
+    if check and stale:
+        sys.stderr.write(f"stale: {', '.join(stale)}; run `make protos` and commit the result\n")
+        return 1
+    for name in stale:
+        (HERE / name).write_text(built[name], encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
