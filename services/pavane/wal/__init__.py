@@ -1,4 +1,4 @@
-"""A write-ahead log for any protocol: segments, checksums, synced marks, one thread that writes (docs/specs/raft.md 13).
+"""A write-ahead log for any protocol: segments, checksums, synced marks, one writing thread (docs/specs/raft.md 13).
 
 ``Log`` with ``Appender`` (or ``Writer``, the thread around it) on a ``DiskFolder``; ``pavane.wal.memory`` has the twin
 for simulators and tests.
