@@ -1,0 +1,67 @@
+"""What all models of resources share: limits, the marks P, L and C, bounded types (docs/specs/operator.md 1.1)."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+NAME_MAX_CHARACTERS = 253
+"""Longest string without a limit of its own: that of a Kubernetes object name."""
+TEXT_MAX_CHARACTERS = 1024
+"""Longest free text; an Event note has the same limit."""
+LIST_MAX_ITEMS = 64
+"""Longest list without a limit of its own; keeps the cost estimate of CEL rules bounded."""
+MAP_MAX_ENTRIES = 64
+"""Largest map without a limit of its own; keeps the cost estimate of CEL rules bounded."""
+RESOURCE_NAME_MAX_CHARACTERS = 32
+"""Longest name of a resource: children append to it and StatefulSet names must not pass 52."""
+COUNTER_MAX = 2**53
+"""Largest counter in JSON that every reader holds exactly; also the largest number of a generation."""
+
+MARK_KEY = "x-pavane-mark"
+
+
+class Mark(StrEnum):
+    """What changing a field of a spec does (docs/specs/operator.md 1.1 item 6)."""
+
+    POD = "P"
+    """Pod-affecting: part of the rollout id, so a change rolls out a new generation."""
+    LIVE = "L"
+    """Applied in place to all running generations."""
+    CONTROL = "C"
+    """Steers the operator and touches no pod."""
+
+
+def marked(mark: Mark, **extra: Any) -> dict[str, Any]:
+    """The ``json_schema_extra`` of a field with this mark; `extra` goes into the schema, the mark does not."""
+    return {MARK_KEY: mark.value, **extra}
+
+
+def rule(expression: str, message: str) -> dict[str, str]:
+    """One validation rule in CEL; a change that breaks it is refused with the message."""
+    return {"rule": expression, "message": message}
+
+
+def rules(*each: dict[str, str]) -> dict[str, Any]:
+    """The schema keys that carry the given validation rules."""
+    return {"x-kubernetes-validations": list(each)}
+
+
+Name = Annotated[str, Field(max_length=NAME_MAX_CHARACTERS)]
+Text = Annotated[str, Field(max_length=TEXT_MAX_CHARACTERS)]
+Count = Annotated[int, Field(ge=0, le=COUNTER_MAX)]
+Time = datetime
+
+
+class Model(BaseModel):
+    """A frozen object of a schema: camelCase outside, snake_case inside, unknown fields refused."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )

@@ -1,0 +1,142 @@
+"""`RaftCluster`: a replicated log (docs/specs/operator.md 1.4)."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from pavane_operator.crds.base import Count, Mark, Model, Name, marked, rule, rules
+from pavane_operator.crds.common import CommonSpec, ResourceRequirements
+from pavane_operator.crds.status import Status, StatusModel
+from pavane_operator.crds.values import Duration, Quantity
+
+KIND = "RaftCluster"
+PLURAL = "raftclusters"
+REPLICAS_MAX = 9
+"""Every write waits for a majority, so more members only make writes slower."""
+MEMBERS_MAX_ITEMS = 32
+"""Members of the old and the new configuration and learners of one more generation."""
+CLUSTER_ID_MAX_CHARACTERS = 64
+"""Fits into the hello message of the protocol."""
+
+
+class StateMachine(StrEnum):
+    """What the log is applied to."""
+
+    BROADCAST = "Broadcast"
+
+
+class MemberRole(StrEnum):
+    """What a peer is to the committed configuration."""
+
+    VOTER = "Voter"
+    LEARNER = "Learner"
+    LEAVING = "Leaving"
+
+
+def _default_requests() -> dict[Name, Quantity]:
+    return {"cpu": "100m", "memory": "128Mi"}
+
+
+class RaftResources(ResourceRequirements):
+    """Computing resources of the container."""
+
+    requests: dict[Name, Quantity] | None = Field(
+        default_factory=_default_requests, max_length=64, json_schema_extra=marked(Mark.POD)
+    )
+    """What the scheduler reserves."""
+
+
+class ElectionTimeout(Model):
+    """A follower stands for election after a random time in this range without a word from the leader."""
+
+    min: Duration = Field(default="200ms", json_schema_extra=marked(Mark.POD))
+    """Shortest time; at least 50ms. The leader's heartbeat is a quarter of it."""
+    max: Duration = Field(default="300ms", json_schema_extra=marked(Mark.POD))
+    """Longest time; at least one and a half times `min`."""
+
+
+class RaftClusterSpec(CommonSpec):
+    """What the user wants of a RaftCluster."""
+
+    replicas: int = Field(
+        default=3,
+        ge=1,
+        le=REPLICAS_MAX,
+        json_schema_extra=marked(
+            Mark.LIVE,
+            **rules(
+                rule("self % 2 == 1", "replicas must be odd"),
+                rule("self == oldSelf", "replicas cannot be changed in this release"),
+            ),
+        ),
+    )
+    """Number of voting members, odd; cannot be changed in this release."""
+    cluster_id: Annotated[str, Field(min_length=1, max_length=CLUSTER_ID_MAX_CHARACTERS)] | None = Field(
+        default=None,
+        json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "clusterId cannot be changed"))),
+    )
+    """Ident of the log; absent = the resource's name. Cannot be changed."""
+    election_timeout: ElectionTimeout = Field(
+        default_factory=ElectionTimeout,
+        json_schema_extra=rules(
+            rule("duration(self.min) >= duration('50ms')", "electionTimeout.min must be at least 50ms"),
+            rule(
+                "duration(self.min) + duration(self.min) + duration(self.min)"
+                " <= duration(self.max) + duration(self.max)",
+                "electionTimeout.max must be at least 1.5 times electionTimeout.min",
+            ),
+        ),
+    )
+    """Range of the election time-out."""
+    state_machine: StateMachine = Field(
+        json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "stateMachine cannot be changed")))
+    )
+    """What the log is applied to. Broadcast is the plain log. Cannot be changed."""
+    resources: RaftResources = Field(default_factory=RaftResources)
+    """Computing resources of the container."""
+
+
+SPEC_RULES = (rule("has(self.clusterId) == has(oldSelf.clusterId)", "clusterId cannot be changed"),)
+"""Rules over several fields of the spec."""
+
+
+class RaftConfiguration(StatusModel):
+    """The members that count votes."""
+
+    old: list[Name] = Field(default_factory=list, max_length=MEMBERS_MAX_ITEMS)
+    """Members of the configuration, or of the former one in a joint configuration."""
+    new: list[Name] = Field(default_factory=list, max_length=MEMBERS_MAX_ITEMS)
+    """Members of the coming configuration in a joint configuration, else empty."""
+
+
+class RaftMember(StatusModel):
+    """One peer."""
+
+    name: Name
+    """Its id, which is the pod's name."""
+    generation: Count
+    """The generation of its pod."""
+    role: MemberRole
+    """What it is to the committed configuration."""
+    match_index: Count | None = None
+    """Last entry that it is known to hold."""
+
+
+class RaftClusterStatus(Status):
+    """What is known of a RaftCluster."""
+
+    leader: Name | None = None
+    """Pod that leads."""
+    term: Count | None = None
+    """Its term."""
+    commit_index: Count | None = None
+    """Last committed entry."""
+    configuration: RaftConfiguration | None = None
+    """The members that count votes."""
+    members: list[RaftMember] = Field(
+        default_factory=list,
+        max_length=MEMBERS_MAX_ITEMS,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    """All peers."""

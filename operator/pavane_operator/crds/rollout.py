@@ -1,0 +1,74 @@
+"""`spec.rollout`: how a new generation becomes the active one (docs/specs/operator.md 1.3)."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from pavane_operator.crds.base import COUNTER_MAX, Mark, Model, Name, marked, rule, rules
+from pavane_operator.crds.values import Duration
+
+LAG_MAX = 1_000_000_000
+"""Largest allowed lag: beyond it *caught up* says nothing."""
+CRASH_LIMIT_MAX = 1000
+"""Back-off between restarts grows to five minutes, so more would be days."""
+
+
+class Strategy(StrEnum):
+    """When a new generation is promoted."""
+
+    WHEN_CAUGHT_UP = "WhenCaughtUp"
+    MANUAL = "Manual"
+    IMMEDIATE = "Immediate"
+
+
+class OnDeadline(StrEnum):
+    """What happens when an attempt takes too long."""
+
+    HOLD = "Hold"
+    ABORT = "Abort"
+
+
+class CaughtUpSpec(Model):
+    """When a generation counts as caught up."""
+
+    allowed_lag: int = Field(default=100, ge=0, le=LAG_MAX, json_schema_extra=marked(Mark.CONTROL))
+    """How far each pod may be behind, in the kind's unit."""
+    stability_period: Duration = Field(
+        default="5s",
+        json_schema_extra=marked(
+            Mark.CONTROL,
+            **rules(rule("duration(self) <= duration('1h')", "stabilityPeriod must be between 0s and 1h")),
+        ),
+    )
+    """How long each pod must stay within that lag without a break; 0s to 1h."""
+
+
+class RolloutSpec(Model):
+    """How a new generation becomes the active one, and the user's decisions about the attempt under way."""
+
+    strategy: Strategy = Field(default=Strategy.WHEN_CAUGHT_UP, json_schema_extra=marked(Mark.CONTROL))
+    """WhenCaughtUp promotes by itself. Manual waits for `promote`. Immediate promotes as soon as all pods are
+    read-only; writes may then pause until the new generation has caught up."""
+    paused: bool = Field(default=False, json_schema_extra=marked(Mark.CONTROL))
+    """Start no new attempt; one that runs goes on catching up but does not promote."""
+    promote: int | None = Field(default=None, ge=1, le=COUNTER_MAX, json_schema_extra=marked(Mark.CONTROL))
+    """Number of the attempt (`status.nextGeneration`) that is approved under Manual."""
+    force_promote: int | None = Field(default=None, ge=1, le=COUNTER_MAX, json_schema_extra=marked(Mark.CONTROL))
+    """Number of the attempt to promote although it is not caught up, not approved or paused. The safety minimum still
+    applies."""
+    abort: int | None = Field(default=None, ge=1, le=COUNTER_MAX, json_schema_extra=marked(Mark.CONTROL))
+    """Number of the attempt to abort."""
+    retry: int | None = Field(default=None, ge=1, le=COUNTER_MAX, json_schema_extra=marked(Mark.CONTROL))
+    """Number of the failed attempt (`status.failed.generation`) to try again."""
+    restart: Name = Field(default="", json_schema_extra=marked(Mark.POD))
+    """Any text; changing it rolls out a new generation without another difference."""
+    caught_up: CaughtUpSpec = Field(default_factory=CaughtUpSpec)
+    """When a generation counts as caught up."""
+    deadline: Duration = Field(default="30m", json_schema_extra=marked(Mark.CONTROL))
+    """From the start of an attempt to its promotion. Time spent paused or waiting for approval does not count."""
+    on_deadline: OnDeadline = Field(default=OnDeadline.HOLD, json_schema_extra=marked(Mark.CONTROL))
+    """Hold keeps trying and says so; Abort gives the attempt up."""
+    crash_limit: int = Field(default=5, ge=0, le=CRASH_LIMIT_MAX, json_schema_extra=marked(Mark.CONTROL))
+    """Container restarts of one new pod before the attempt is aborted; 0 = never."""
+    retire_delay: Duration = Field(default="30s", json_schema_extra=marked(Mark.CONTROL))
+    """How long the fenced old generation stays, so that clients can follow."""

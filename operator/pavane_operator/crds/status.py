@@ -1,0 +1,256 @@
+"""The status that all kinds share (docs/specs/operator.md 1.9)."""
+
+from enum import StrEnum
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from pavane_operator.crds.base import Count, Model, Name, Text, Time
+
+BLOCKERS_MAX_ITEMS = 10
+"""The worst blockers are stored, not all: a status must stay small and readable."""
+GENERATIONS_MAX_ITEMS = 4
+"""Active, next, retiring and one more in between; more never have pods at once."""
+HISTORY_MAX_ITEMS = 10
+"""How many former attempts a user can look back on."""
+CONDITIONS_MAX_ITEMS = 16
+"""The common conditions and those of the kind."""
+ENDPOINTS_MAX_ITEMS = 64
+"""One per pod and port at most."""
+
+
+class State(StrEnum):
+    """Where a rollout stands (docs/specs/operator.md 2.1)."""
+
+    IDLE = "Idle"
+    CREATING_NEXT = "CreatingNext"
+    INITIALIZING = "Initializing"
+    CATCHING_UP = "CatchingUp"
+    CAUGHT_UP = "CaughtUp"
+    PROMOTING = "Promoting"
+    RETIRING = "Retiring"
+    ABORTING = "Aborting"
+
+
+class GenerationRole(StrEnum):
+    """What a generation is to its resource."""
+
+    ACTIVE = "Active"
+    NEXT = "Next"
+    RETIRING = "Retiring"
+
+
+class Result(StrEnum):
+    """How an attempt ended."""
+
+    PROMOTED = "Promoted"
+    ABORTED = "Aborted"
+    SUPERSEDED = "Superseded"
+
+
+class Truth(StrEnum):
+    """Status of a condition."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class StatusModel(Model):
+    """A part of a status. Fields of another release are ignored: a status can always be rebuilt."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class Step(StatusModel):
+    """A step of a promotion, recorded before it is taken."""
+
+    name: Name
+    """Name of the step; the kind defines them, in order."""
+    at: Time
+    """When it was recorded; part of the request id that makes a repetition recognisable."""
+    detail: Text | None = None
+    """What the step waits for."""
+
+
+class Blocker(StatusModel):
+    """One reason why a rollout waits."""
+
+    pod: Name | None = None
+    """The pod that is waited for; absent when it is not one pod."""
+    reason: Name
+    """Machine-readable reason, docs/specs/operator.md 2.6."""
+    message: Text = ""
+    """What is wrong and, where one can do something, what to do next."""
+    lag: Count | None = None
+    """How far the pod is behind, in the kind's unit."""
+    since: Time
+    """When this blocker appeared."""
+
+
+class Rollout(StatusModel):
+    """The attempt under way."""
+
+    state: State
+    """Where the attempt stands; Idle when there is none."""
+    id: Name | None = None
+    """Rollout id: a hash of all pod-affecting fields."""
+    generation: Count | None = None
+    """Number of the generation that is rolled out."""
+    step: Step | None = None
+    """Last recorded step of the promotion."""
+    started_at: Time | None = None
+    """When the attempt began."""
+    deadline: Time | None = None
+    """When it should be promoting; moved on by the time that it was held."""
+    held_seconds: Count | None = None
+    """Seconds paused or waiting for approval; they do not count towards the deadline."""
+    forced: bool | None = None
+    """True when the promotion was forced."""
+    reason: Name | None = None
+    """Why the attempt is being aborted."""
+    blockers: list[Blocker] = Field(default_factory=list, max_length=BLOCKERS_MAX_ITEMS)
+    """What the attempt waits for, worst first."""
+
+
+class Failure(StatusModel):
+    """The last attempt that failed or was cancelled; its spec is not tried again by itself."""
+
+    id: Name
+    """Rollout id of the failed spec."""
+    generation: Count
+    """Number of the failed attempt; `spec.rollout.retry` names it to try again."""
+    reason: Name
+    """Why it failed."""
+    at: Time
+    """When it failed."""
+
+
+class Generation(StatusModel):
+    """One generation that has pods."""
+
+    number: Count
+    """Its number."""
+    role: GenerationRole
+    """What it is to the resource."""
+    image: Name = ""
+    """Image of its pods."""
+    id: Name = ""
+    """Rollout id that it was created from."""
+    pods_ready: Count = 0
+    """Pods that are Ready."""
+    pods: Count = 0
+    """Pods that it should have."""
+    stage: Name | None = None
+    """The lowest stage of its pods."""
+    progress: Count | None = None
+    """The lowest progress of its pods, in the kind's unit."""
+    target: Count | None = None
+    """What its progress is measured against."""
+    since: Time | None = None
+    """When it was created."""
+
+
+class Attempt(StatusModel):
+    """One finished attempt."""
+
+    generation: Count
+    """Its number."""
+    id: Name
+    """Its rollout id."""
+    image: Name = ""
+    """Image of its pods."""
+    result: Result
+    """How it ended."""
+    reason: Name | None = None
+    """Why it ended so, if it was not promoted."""
+    started_at: Time | None = None
+    """When it began."""
+    finished_at: Time
+    """When it ended."""
+    write_gap_ms: Count | None = None
+    """Milliseconds between the last write accepted by the old and the first by the new generation."""
+
+
+class Condition(StatusModel):
+    """A condition in the usual Kubernetes form."""
+
+    type: Name
+    """What it speaks about."""
+    status: Truth
+    """Whether it holds."""
+    observed_generation: Count | None = None
+    """metadata.generation of the spec that it speaks about."""
+    last_transition_time: Time
+    """When `status` changed last."""
+    reason: Name
+    """Machine-readable reason."""
+    message: Text = ""
+    """For people."""
+
+
+class Endpoint(StatusModel):
+    """Something that a client can connect to."""
+
+    name: Name
+    """Name of the port."""
+    address: Name
+    """DNS name or address."""
+    port: Count
+    """Port number."""
+    protocol: Name = "TCP"
+    """Transport protocol."""
+
+
+class Status(StatusModel):
+    """Status of a resource; kinds add their own fields in a subclass."""
+
+    observed_generation: Count | None = None
+    """metadata.generation of the spec that this status speaks about."""
+    active_generation: Count | None = None
+    """The generation that may write; absent before the first."""
+    next_generation: Count | None = None
+    """The generation that is being rolled out."""
+    last_generation: Count | None = None
+    """The highest number ever claimed."""
+    rollout: Rollout | None = None
+    """The attempt under way."""
+    failed: Failure | None = None
+    """The last failed or cancelled attempt, while the spec is still that of the failure."""
+    generations: list[Generation] = Field(
+        default_factory=list,
+        max_length=GENERATIONS_MAX_ITEMS,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["number"]},
+    )
+    """Generations that have pods."""
+    history: list[Attempt] = Field(default_factory=list, max_length=HISTORY_MAX_ITEMS)
+    """Former attempts, newest first."""
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        max_length=CONDITIONS_MAX_ITEMS,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    """Ready, UpToDate, CaughtUp, Paused; Reconciling and Stalled only while they hold; and those of the kind."""
+    endpoints: list[Endpoint] = Field(default_factory=list, max_length=ENDPOINTS_MAX_ITEMS)
+    """What a client connects to."""
+
+    @classmethod
+    def parse(cls, stored: object) -> Self | None:
+        """The stored status, or None where there is none that can be read: the planner then rebuilds it (2.3)."""
+        if not stored:
+            return None
+        try:
+            return cls.model_validate(stored)
+        except ValidationError:
+            return None
+
+    def dump(self) -> dict[str, Any]:
+        """The status as the server stores it: camelCase, absent instead of null."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,49 @@
+"""Values with a syntax: durations and quantities (docs/specs/operator.md 1.1 item 3)."""
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import Field, WithJsonSchema
+
+DURATION_MAX_CHARACTERS = 32
+"""Room for every unit once with six digits each."""
+QUANTITY_MAX_CHARACTERS = 32
+"""Longer than any quantity that fits into 64 bits."""
+DURATION_MAX_SECONDS = 9_000_000_000
+"""About 285 years, within what 64-bit nanoseconds hold; longer ones count as this."""
+
+DURATION_PATTERN = r"^([0-9]+(ms|s|m|h))+$"
+QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=DURATION_MAX_CHARACTERS)]
+"""A time span such as `30s` or `1h30m`."""
+Quantity = Annotated[
+    Annotated[int, Field(strict=True, ge=0)]
+    | Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=QUANTITY_MAX_CHARACTERS)],
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "pattern": QUANTITY_PATTERN,
+            "maxLength": QUANTITY_MAX_CHARACTERS,
+            "minimum": 0,
+        }
+    ),
+]
+"""A Kubernetes quantity such as `2Gi` or `100m`; a plain number counts units."""
+
+
+def parse_duration(text: str) -> timedelta:
+    """The time span that a valid duration names; absurdly long ones are cut to `DURATION_MAX_SECONDS`.
+
+    Raises:
+        ValueError: not a duration.
+    """
+    if re.fullmatch(DURATION_PATTERN, text) is None:
+        message = f"{text!r} is not a duration; write for example 30s, 5m or 1h30m"
+        raise ValueError(message)
+    seconds = sum(int(number) * _SECONDS[unit] for number, unit in re.findall(r"([0-9]+)(ms|s|m|h)", text))
+    return timedelta(seconds=min(seconds, DURATION_MAX_SECONDS))

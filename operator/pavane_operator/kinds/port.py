@@ -1,0 +1,90 @@
+"""The port that each kind implements; the planner and runtime know nothing else of it (docs/specs/operator.md 3)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from pavane_operator.crds.common import CommonSpec
+from pavane_operator.crds.status import Status
+from pavane_operator.plan.model import Child, Facts, Manifest, Observed, Problem, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionStep:
+    """One step of a promotion, as data; the planner takes them in order."""
+
+    name: str
+    irreversible: bool = False
+    """Recorded in `rollout.step` before it is taken; afterwards nothing aborts the attempt."""
+    allow_writes: bool = False
+    """The planner itself leads the pods of the next generation up to ReadWrite; `Promotion.step` is not called."""
+
+
+class Renderer(Protocol):
+    """Pure functions from a resource to the objects it wants. Pods come from the revision, never from the live spec."""
+
+    def problems(self, resource: Resource) -> tuple[Problem, ...]:
+        """Why this spec cannot be rolled out: reason `ReferenceNotReady`, `InvalidConfig` or `UnsupportedVersion`."""
+
+    def revision(self, resource: Resource, generation: int, rollout_id: str) -> Manifest:
+        """The ControllerRevision of a new generation: P fields, resolved image, render version; create only.
+
+        Its labels carry the generation, its annotation `pavane.dev/rollout-id` the id.
+        """
+
+    def shared(self, resource: Resource) -> tuple[Manifest, ...]:
+        """Objects of the whole resource but the public Service: generated Secrets (create only), live ConfigMap."""
+
+    def public_service(self, resource: Resource, generation: int) -> Manifest:
+        """The public Service with a selector for this generation; 0 selects no pod."""
+
+    def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
+        """ConfigMap, headless Service and StatefulSet of the generation whose revision this is, all with its label."""
+
+    def image(self, revision: Child) -> str:
+        """The image that the revision recorded."""
+
+    def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
+        """Settings that `UpdateConfiguration` gives a pod before InitializationComplete."""
+
+
+class Promotion(Protocol):
+    """Speaks to the store of one resource through its protocol's client. The only part of a kind that does I/O."""
+
+    async def observe(self, resource: Resource, observed: Observed) -> Facts:
+        """What the store says now. Never raises for an unreachable store: that is a fact too."""
+
+    async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
+        """Take the step; idempotent, first looks whether its effect is there. Raises what the client raises."""
+
+    async def undo(self, generation: int, resource: Resource, observed: Observed) -> None:
+        """Take back what an aborted generation left in the store; idempotent."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+class PromotionFactory(Protocol):
+    """Makes the promotion of one resource."""
+
+    def __call__(self, namespace: str, name: str, uid: str) -> Promotion:
+        """A promotion without connections; it opens them when it is first used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """All that a kind brings."""
+
+    name: str
+    """As in `kind:`."""
+    plural: str
+    """As in the path of the API."""
+    spec_model: type[CommonSpec]
+    status_model: type[Status]
+    steps: tuple[PromotionStep, ...]
+    """Of an ordinary promotion, in order."""
+    bootstrap_steps: tuple[PromotionStep, ...]
+    """Of the first generation; the planner adds the irreversible step `Serve` itself (D10)."""
+    renderer: Renderer
+    promotion: PromotionFactory

@@ -1,0 +1,361 @@
+"""What the planner sees and what it decides: frozen values, no I/O (docs/specs/operator.md 2.1).
+
+The runtime builds a `Resource` and an `Observed`, calls `pavane_operator.plan.planner.plan`, executes the actions of
+the `Plan` in their order, then writes its status, then posts its events; it stops at the first failure and plans again.
+Times are aware datetimes in UTC.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from pavane.wire.stages import Stage
+from pavane_operator.crds.common import CommonSpec
+from pavane_operator.crds.status import Status
+
+GENERATION_LABEL = "pavane.dev/generation"
+UID_LABEL = "pavane.dev/uid"
+SPEC_HASH_ANNOTATION = "pavane.dev/spec-hash"
+ROLLOUT_ID_ANNOTATION = "pavane.dev/rollout-id"
+LAST_GENERATION_ANNOTATION = "pavane.dev/last-generation"
+PAUSE_ANNOTATION = "pavane.dev/pause-reconciliation"
+SKIP_FINALIZER_ANNOTATION = "pavane.dev/skip-finalizer"
+FINALIZER = "pavane.dev/cleanup"
+
+
+# ---- seen
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The custom resource as read last."""
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str
+    metadata_generation: int
+    spec: CommonSpec
+    """Parsed by the kind's model; kinds pass their own subclass."""
+    status: Status | None
+    """None where there is none that can be read; of the kind's status model otherwise."""
+    finalizers: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    deleted_at: datetime | None = None
+    """metadata.deletionTimestamp, minus the grace period if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """An object that belongs to the resource: owned by it, or a volume with its label `pavane.dev/uid`."""
+
+    kind: str
+    name: str
+    uid: str
+    resource_version: str
+    body: Mapping[str, Any]
+    """The whole live object."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """metadata.labels"""
+        labels: Mapping[str, str] = self.body.get("metadata", {}).get("labels") or {}
+        return labels
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """metadata.annotations"""
+        annotations: Mapping[str, str] = self.body.get("metadata", {}).get("annotations") or {}
+        return annotations
+
+    @property
+    def generation(self) -> int | None:
+        """The number on label `pavane.dev/generation`; None for an object of the whole resource."""
+        return parse_number(self.labels.get(GENERATION_LABEL))
+
+    @property
+    def deleting(self) -> bool:
+        """Whether the object has a deletion timestamp."""
+        return "deletionTimestamp" in self.body.get("metadata", {})
+
+
+@dataclass(frozen=True, slots=True)
+class PodBlocker:
+    """One blocker that a pod reports itself (docs/specs/compute.md 5, `Blocker`)."""
+
+    reason: str
+    message: str = ""
+    detail: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StageView:
+    """What is known of a pod's staged life, from its stream or, without one, from its `/stage`."""
+
+    stage: Stage
+    connected: bool
+    """A stream of ours is open and the pod has answered on it."""
+    asked: Stage | None = None
+    """How far the present stream was led up (`LeadUp.until`); None before and on a new stream."""
+    progress: int | None = None
+    target: int | None = None
+    leads: bool = False
+    """Serves writes, with the fence of its generation."""
+    fence: int | None = None
+    """The greatest generation that the pod knows to hold the fence."""
+    blockers: tuple[PodBlocker, ...] = ()
+    within_lag_since: datetime | None = None
+    """Since when the lag was never above the allowed one on this stream; None while it is (`plan.clock`)."""
+    first_write_ms: int | None = None
+    """Unix milliseconds of the first write this generation accepted."""
+    last_write_ms: int | None = None
+    """Unix milliseconds of the last write this generation accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod of the resource."""
+
+    name: str
+    uid: str
+    resource_version: str
+    generation: int
+    address: str | None = None
+    ready: bool = False
+    deleting: bool = False
+    scheduled: bool = True
+    restarts: int = 0
+    """Restarts of all its containers together."""
+    waiting_reason: str | None = None
+    """Why a container waits, as the kubelet says: `CrashLoopBackOff`, `ImagePullBackOff`, …"""
+    waiting_message: str = ""
+    created_at: datetime | None = None
+    stage: StageView | None = None
+    """None while nothing was heard of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why something cannot be: a CamelCase reason and a sentence for people."""
+
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCondition:
+    """A condition that only this kind has."""
+
+    type: str
+    status: bool | None
+    """None = unknown."""
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a kind's promotion saw in the store (docs/specs/operator.md 3)."""
+
+    leads: bool = False
+    """The next generation has the fence and serves writes: seen in the store, not assumed from an answer."""
+    safety: Problem | None = Problem("NoQuorum", "the store has not been asked yet")
+    """What is missing for the safety minimum; None = it is met."""
+    steps_done: frozenset[str] = frozenset()
+    """Names of the steps whose effect is already there."""
+    request_expired: bool = False
+    """The store refused the present step's request id as too old: it must be recorded with a new time."""
+    fence: int | None = None
+    """The generation that holds the fence in the store; None = the store did not answer, or has none."""
+    down: Problem | None = None
+    """Why the active generation takes no writes: `NoQuorum`, `ActiveDown`, `QuorumLost`. None = it does, or unknown."""
+    own_status: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that only this kind's status has, by their Python names."""
+    conditions: tuple[OwnCondition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ActionFailure:
+    """What the runtime met when it executed the last plan."""
+
+    reason: str
+    message: str
+    rejected: bool = False
+    """The API server refused an object for good (422, or 403 by admission), so a repetition is useless."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """How the last call of `Promotion.step` goes; kept in memory by the runtime."""
+
+    name: str
+    at: datetime
+    """`rollout.step.at` that it was called with."""
+    running: bool
+    retry_at: datetime | None = None
+    """Not to be called again before."""
+    message: str = ""
+    """The error of the last call; empty if it had none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A snapshot of everything that the planner may look at beside the resource."""
+
+    fresh: bool
+    """The cache delivered our own last write of this resource, and all kinds of children are listed (row A3)."""
+    children: tuple[Child, ...] = ()
+    """Objects owned by the resource, but pods; and its PersistentVolumeClaims by label `pavane.dev/uid`."""
+    pods: tuple[Pod, ...] = ()
+    facts: Facts = Facts()
+    service_pods: frozenset[str] = frozenset()
+    """Names of the pods that are ready in the EndpointSlices of the public Service."""
+    failure: ActionFailure | None = None
+    step_call: StepCall | None = None
+    status_written_at: datetime | None = None
+    """When the runtime last wrote the status; None = not since it started."""
+
+
+# ---- decided
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The complete intent for one object."""
+
+    body: Mapping[str, Any]
+    create_only: bool = False
+    """By POST; if it is there already, what stands there counts."""
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any], *, create_only: bool = False) -> "Manifest":
+        """A manifest stamped with the hash of the whole intent (annotation `pavane.dev/spec-hash`)."""
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:SPEC_HASH_DIGITS]
+        metadata = dict(body["metadata"])
+        metadata["annotations"] = {**metadata.get("annotations", {}), SPEC_HASH_ANNOTATION: digest}
+        return cls({**body, "metadata": metadata}, create_only)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the object."""
+        return str(self.body["kind"])
+
+    @property
+    def name(self) -> str:
+        """Name of the object."""
+        return str(self.body["metadata"]["name"])
+
+
+SPEC_HASH_DIGITS = 16
+"""Hex digits of the intent's hash: 64 bit, only ever compared with the former intent of the same object."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkResource:
+    """Apply finalizer and annotation `last-generation` together, as manager `pavane-operator` (5.1)."""
+
+    last_generation: int | None
+    finalizer: bool = True
+    """False removes it, and with it the object when it is being deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateChild:
+    """POST; that it exists already is success."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyChild:
+    """Server-side apply; with a resourceVersion where a late one of a former operator would harm (public Service)."""
+
+    manifest: Manifest
+    resource_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteChild:
+    """Delete with both preconditions; that it is gone already is success."""
+
+    kind: str
+    name: str
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeadUp:
+    """Give the pod, on its stream, the commands up to this stage (D3, D9).
+
+    CreateTimely, CreateInstance, UpdateConfiguration with `settings`, InitializationComplete; with READ_WRITE also
+    AllowWrites with token (generation, first half of the operator's epoch). Returns once they are queued; the pod
+    reports. From then on `StageView.asked` is `until`.
+    """
+
+    pod: str
+    generation: int
+    until: Stage
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """Start `Promotion.step`; the runtime runs it beside the planning and shows it as `Observed.step_call`."""
+
+    name: str
+    generation: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """Call `Promotion.undo` for an aborted generation; idempotent."""
+
+    generation: int
+
+
+Action: TypeAlias = MarkResource | CreateChild | ApplyChild | DeleteChild | LeadUp | RunStep | Undo
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event to post once the plan is executed."""
+
+    reason: str
+    note: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now."""
+
+    row: str
+    """Name of the table row that decided, for spans, logs and tests."""
+    actions: tuple[Action, ...] = ()
+    """In this order, before the status."""
+    status: Status | None = None
+    """To be written with the resourceVersion that was read; None = unchanged."""
+    wake_at: datetime | None = None
+    events: tuple[Event, ...] = ()
+    streams: frozenset[str] = frozenset()
+    """Pods to which a stage stream is to be open; all others are to be closed."""
+    critical: bool = False
+    """Claims, promotes, deletes or drops the finalizer: read the resource and the concerned objects afresh, plan again
+    from that, and execute only if it is still the same decision (5.4)."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is to be done before `wake_at` or the next event."""
+        return not self.actions and self.status is None
+
+
+def parse_number(text: str | None) -> int | None:
+    """The positive generation number that a label or annotation carries; None for anything else."""
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and int(text) > 0 else None
