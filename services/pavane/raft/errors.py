@@ -1,0 +1,128 @@
+"""What can go wrong between a Raft client and its cluster, and the words that the wire has for it.
+
+``Code`` are the answers of our own messages (docs/specs/raft.md 4.4), ``DropReason`` the words under which malformed
+and foreign input is counted (3.4), the exceptions are those of the client (11.1).
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum, StrEnum
+
+
+class Code(IntEnum):
+    """Result codes of the ``pv.`` client messages (docs/specs/raft.md 4.4)."""
+
+    OK = 0
+    NOT_LEADER = 1
+    PENDING = 2
+    EXPIRED = 3
+    BUSY = 4
+    TOO_LARGE = 5
+    BAD_COMMAND = 6
+    UNSUPPORTED = 7
+    RESULT_LOST = 8
+    COMPACTED = 9
+    NO_SPACE = 10
+    NO_LEASE = 11
+    CONDITION = 12
+    NO_NODE = 13
+    NODE_EXISTS = 14
+    BAD_VERSION = 15
+    NOT_EMPTY = 16
+    EPHEMERAL_PARENT = 17
+    READ_ONLY = 18
+    CLOSING = 19
+    FORK = 20
+
+
+class DropReason(StrEnum):
+    """Why a message was not taken; label of ``pavane_raft_dropped_total`` (docs/specs/raft.md 3.4)."""
+
+    FRAMES = "frames"
+    ID = "id"
+    TYPE = "type"
+    IDENT = "ident"
+    UINT = "uint"
+    UTF8 = "utf8"
+    JSON = "json"
+    ENTRY = "entry"
+    CONFIG = "config"
+    SENDER = "sender"
+    SIZE = "size"
+    STAGE = "stage"
+    OVERLOAD = "overload"
+    ROUTE = "route"
+    STALE = "stale"
+
+
+class RaftError(Exception):
+    """Base of every error that a ``RaftClient`` reports to its caller (docs/specs/raft.md 11.1)."""
+
+
+class Expired(RaftError):
+    """The cluster refuses the request id as too old or too far in the future.
+
+    With ``sent_before`` an earlier attempt of this call reached a peer, so the outcome is unknown; without it the
+    request had no effect. Look whether it took effect, then repeat it with a fresh id.
+    """
+
+    def __init__(self, reqid: bytes, sent_before: bool) -> None:
+        outcome = "an earlier attempt may have taken effect" if sent_before else "it had no effect"
+        super().__init__(f"request id {reqid.hex()} has expired; {outcome}. Check this machine's clock, use a fresh id")
+        self.reqid = reqid
+        self.sent_before = sent_before
+
+
+class Refused(RaftError):
+    """The cluster answered that it will not do this; ``code`` is the number it gave, ``text`` its explanation."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"refused ({code}): {text}")
+        self.code = code
+        self.text = text
+
+
+class TooLarge(RaftError):
+    """``size`` bytes are more than the ``limit`` bytes that one request may carry; split the data."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"{size} bytes are more than the limit of {limit}; split the data")
+        self.size = size
+        self.limit = limit
+
+
+class Overloaded(RaftError):
+    """The peer is busy; ask again after ``retry_after_ms`` milliseconds."""
+
+    def __init__(self, retry_after_ms: int) -> None:
+        super().__init__(f"the peer is busy; repeat after {retry_after_ms} ms")
+        self.retry_after_ms = retry_after_ms
+
+
+class Unreachable(RaftError):
+    """No leader took and finished the request within the time allowed.
+
+    The outcome is unknown: the caller may repeat with the same request id (``reqid``, ``None`` for reads). ``peers``
+    are the urls that were tried, for ``tried_for_s`` seconds.
+    """
+
+    def __init__(self, peers: Sequence[str], tried_for_s: float, reqid: bytes | None = None) -> None:
+        again = f"; outcome unknown, repeat with request id {reqid.hex()}" if reqid is not None else ""
+        super().__init__(
+            f"no leader answered within {tried_for_s:.1f} s; tried {', '.join(peers)}{again}. "
+            "Check the addresses, the cluster secret and that a majority of the peers runs"
+        )
+        self.peers = tuple(peers)
+        self.tried_for_s = tried_for_s
+        self.reqid = reqid
+
+
+class Unsupported(RaftError):
+    """The server does not know this request: it runs another program or an older version."""
+
+
+class Compacted(RaftError):
+    """The entries asked for are no longer in the log; the first that still is has the index ``first``."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__(f"older entries were compacted; read from index {first} on")
+        self.first = first

@@ -1,0 +1,605 @@
+"""Messages among our own programs, type ``pv.…`` (docs/specs/raft.md 4).
+
+Same conventions as ``requests`` and ``replies``: ``encode(ident)`` gives the frames behind the id; requests decode from
+all frames, replies from those behind the id.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from pavane.raft.errors import DropReason
+from pavane.raft.wire.entry import decode_blob
+from pavane.raft.wire.frames import (
+    ENTRY_DATA_BYTES,
+    NONCE_BYTES,
+    REQID_BYTES,
+    Frame,
+    Frames,
+    check_data,
+    decode_bool,
+    decode_string,
+    decode_uint,
+    encode_bool,
+    encode_uint,
+    malformed,
+)
+from pavane.raft.wire.msgpack import Value, decode, encode_js, encode_pv
+from pavane.raft.wire.replies import decode_leader
+from pavane.wire import Reader, RemoteProtocolError
+
+PREFIX = b"pv."
+HELLO = b"pv.hello"
+VOTE = b"pv.vote"
+APPEND = b"pv.append"
+SNAPSHOT = b"pv.snapshot"
+NOW = b"pv.now"
+FOLLOW = b"pv.follow"
+UPDATE = b"pv.update"
+KV = b"pv.kv"
+READ = b"pv.read"
+WATCH = b"pv.watch"
+LEASE = b"pv.lease"
+STATUS = b"pv.status"
+TRANSFER = b"pv.transfer"
+
+HELLO_MAGIC = b"pavane-raft"
+UPDATE_ITEMS = 4096  # items of one pv.update (4.4)
+UPDATE_BYTES = 4 * 1024 * 1024  # their blob, but a single item may be larger
+INDEX_BYTES = 7
+LENGTH_BYTES = 4
+
+FEATURE_APPEND = 1
+FEATURE_VOTE = 2
+FEATURE_SNAPSHOT = 4
+FEATURE_FOLLOW = 8
+FEATURE_KV = 16
+FEATURE_HOST_NAMES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PvHello:
+    """``pv.hello``: what are you? Clients leave ``peer`` empty and ``term`` 0; ``info`` is ``{v, feat}``."""
+
+    peer: str
+    term: int
+    nonce: bytes
+    info: dict[str, Value]
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (HELLO, ident, self.peer.encode(), encode_uint(self.term), self.nonce, encode_pv(self.info))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read fields from frame 4 on."""
+        return cls(decode_string(frames[3]), decode_uint(frames[4]), _decode_nonce(frames[5]), _decode_map(frames[6]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvHelloReply:
+    """Answer to ``pv.hello``: ``info`` is ``{v, peer, inst, feat, stage, gen, term, machine, level, now}``.
+
+    A reply with another magic decodes as ``stale``; comparing the nonce is the asker's work.
+    """
+
+    REQUIRED: ClassVar[int] = 3
+
+    nonce: bytes
+    info: dict[str, Value]
+
+    def encode(self) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (HELLO_MAGIC, self.nonce, encode_pv(self.info))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read the frames behind the id."""
+        if frames[0] != HELLO_MAGIC:
+            malformed(DropReason.STALE)
+        return cls(_decode_nonce(frames[1]), _decode_map(frames[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvVote:
+    """``pv.vote``: asks for a vote in ``term``; ``phase`` 0 pre-vote, 1 vote, 2 vote by transfer."""
+
+    candidate: str
+    term: int
+    last_index: int
+    last_term: int
+    phase: int
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (
+            VOTE,
+            ident,
+            self.candidate.encode(),
+            encode_uint(self.term),
+            encode_uint(self.last_index),
+            encode_uint(self.last_term),
+            encode_uint(self.phase),
+        )
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read fields from frame 4 on."""
+        return cls(decode_string(frames[3]), *map(decode_uint, frames[4:8]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvVoteReply:
+    """Answer to ``pv.vote``.
+
+    ``reason``: 0 granted, 1 stale term, 2 log behind, 3 voted for another, 4 sticky, 5 not a voter, 6 recovering.
+    """
+
+    REQUIRED: ClassVar[int] = 3
+
+    term: int
+    granted: bool
+    reason: int
+
+    def encode(self) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (encode_uint(self.term), encode_bool(self.granted), encode_uint(self.reason))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read the frames behind the id."""
+        return cls(decode_uint(frames[0]), decode_bool(frames[1]), decode_uint(frames[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvAppend:
+    """``pv.append``: as AppendEntries, with the entries as one ``blob`` (2.5); an empty one is a heartbeat."""
+
+    leader: str
+    term: int
+    previous_index: int
+    previous_term: int
+    commit_index: int
+    blob: Frame = b""
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (
+            APPEND,
+            ident,
+            self.leader.encode(),
+            encode_uint(self.term),
+            encode_uint(self.previous_index),
+            encode_uint(self.previous_term),
+            encode_uint(self.commit_index),
+            self.blob,
+        )
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read fields from frame 4 on; the blob is checked here, ``decode_blob`` splits it."""
+        decode_blob(frames[8])
+        return cls(
+            decode_string(frames[3]),
+            decode_uint(frames[4]),
+            decode_uint(frames[5]),
+            decode_uint(frames[6]),
+            decode_uint(frames[7]),
+            frames[8],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PvAppendReply:
+    """Answer to ``pv.append``; a failure may name the first index of the conflicting term and that term."""
+
+    REQUIRED: ClassVar[int] = 3
+
+    term: int
+    success: bool
+    match_index: int
+    conflict: tuple[int, int] | None = None
+
+    def encode(self) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        frames = (encode_uint(self.term), encode_bool(self.success), encode_uint(self.match_index))
+        return frames if self.conflict is None else (*frames, *map(encode_uint, self.conflict))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read the frames behind the id."""
+        conflict = (decode_uint(frames[3]), decode_uint(frames[4])) if len(frames) > 4 else None
+        return cls(decode_uint(frames[0]), decode_bool(frames[1]), decode_uint(frames[2]), conflict)
+
+
+@dataclass(frozen=True, slots=True)
+class PvSnapshot:
+    """``pv.snapshot``: one chunk of the leader's snapshot file."""
+
+    leader: str
+    term: int
+    last_index: int
+    last_term: int
+    offset: int
+    total: int
+    chunk: Frame
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (
+            SNAPSHOT,
+            ident,
+            self.leader.encode(),
+            encode_uint(self.term),
+            encode_uint(self.last_index),
+            encode_uint(self.last_term),
+            encode_uint(self.offset),
+            encode_uint(self.total),
+            self.chunk,
+        )
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read fields from frame 4 on; ``size`` for a chunk that ends beyond ``total``."""
+        message = cls(
+            decode_string(frames[3]),
+            decode_uint(frames[4]),
+            decode_uint(frames[5]),
+            decode_uint(frames[6]),
+            decode_uint(frames[7]),
+            decode_uint(frames[8]),
+            frames[9],
+        )
+        if message.offset + len(message.chunk) > message.total:
+            malformed(DropReason.SIZE)
+        return message
+
+
+@dataclass(frozen=True, slots=True)
+class PvNow:
+    """``pv.now``: the leader tells the receiver to stand for election at once (6.7)."""
+
+    leader: str
+    term: int
+    last_index: int
+    commit_index: int
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (
+            NOW,
+            ident,
+            self.leader.encode(),
+            encode_uint(self.term),
+            encode_uint(self.last_index),
+            encode_uint(self.commit_index),
+        )
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read fields from frame 4 on."""
+        return cls(decode_string(frames[3]), *map(decode_uint, frames[4:7]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvNowReply:
+    """Answer to ``pv.now``."""
+
+    REQUIRED: ClassVar[int] = 2
+
+    term: int
+    accepted: bool
+
+    def encode(self) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (encode_uint(self.term), encode_bool(self.accepted))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read the frames behind the id."""
+        return cls(decode_uint(frames[0]), decode_bool(frames[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvFollow:
+    """``pv.follow``: a learner asks for the committed log behind ``previous_index``, or acknowledges it (8.3)."""
+
+    peer: str
+    term: int
+    previous_index: int
+    previous_term: int
+    snapshot_offset: int | None = None
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        frames: tuple[Frame, ...] = (
+            FOLLOW,
+            ident,
+            self.peer.encode(),
+            encode_uint(self.term),
+            encode_uint(self.previous_index),
+            encode_uint(self.previous_term),
+        )
+        return frames if self.snapshot_offset is None else (*frames, encode_uint(self.snapshot_offset))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read fields from frame 4 on; the offset may be missing."""
+        return cls(decode_string(frames[3]), *map(decode_uint, frames[4:8]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvFollowReply:
+    """One message of a learner's stream.
+
+    ``kind`` 0 not the leader, 2 entries, 3 chunk of the snapshot file, 20 FORK; ``items`` is
+    ``[commit, term, first index]``, for kind 0 with the leader's id first, for kind 3 with ``offset, total`` appended.
+    """
+
+    REQUIRED: ClassVar[int] = 4
+
+    kind: int
+    items: list[Value]
+    index: int
+    data: Frame
+
+    def encode(self) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (encode_uint(self.kind), encode_pv(self.items), encode_uint(self.index), self.data)
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read the frames behind the id."""
+        return cls(decode_uint(frames[0]), _decode_list(frames[1]), decode_uint(frames[2]), frames[3])
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateItem:
+    """One update of a ``pv.update``."""
+
+    reqid: bytes
+    data: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class PvUpdate:
+    """``pv.update``: appends in this order, each under its own request id."""
+
+    items: tuple[UpdateItem, ...]
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (UPDATE, ident, _join((item.reqid, _length(item.data), item.data) for item in self.items))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read the blob; ``size`` beyond its limits, for an item without data, or for a record past the end."""
+        reader = Reader(frames[3])
+        items: list[UpdateItem] = []
+        while reader.remaining:
+            try:
+                reqid = bytes(reader.take(REQID_BYTES))
+                data = reader.take(reader.uint_le(LENGTH_BYTES))
+            except RemoteProtocolError:
+                malformed(DropReason.SIZE)
+            if not 1 <= len(data) <= ENTRY_DATA_BYTES or len(items) == UPDATE_ITEMS:
+                malformed(DropReason.SIZE)
+            items.append(UpdateItem(reqid, data))
+        if not items or (len(frames[3]) > UPDATE_BYTES and len(items) > 1):
+            malformed(DropReason.SIZE)
+        return cls(tuple(items))
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """What became of one update: a code of 4.4 and, if it is OK, the index."""
+
+    reqid: bytes
+    code: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class PvUpdateReply:
+    """Answer to ``pv.update``; several may come, each with the items that changed."""
+
+    REQUIRED: ClassVar[int] = 2
+
+    leader: str | None
+    results: tuple[UpdateResult, ...]
+
+    def encode(self) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        results = (
+            (item.reqid, bytes([item.code]), item.index.to_bytes(INDEX_BYTES, "little")) for item in self.results
+        )
+        return (encode_js(self.leader), _join(results))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read the frames behind the id; ``size`` for a cut item."""
+        leader, reader = decode_leader(frames[0]), Reader(frames[1])
+        results: list[UpdateResult] = []
+        while reader.remaining:
+            try:
+                reqid = bytes(reader.take(REQID_BYTES))
+                results.append(UpdateResult(reqid, reader.uint_le(1), reader.uint_le(INDEX_BYTES)))
+            except RemoteProtocolError:
+                malformed(DropReason.SIZE)
+        return cls(leader, tuple(results))
+
+
+@dataclass(frozen=True, slots=True)
+class PvKv:
+    """``pv.kv``: a command for the replicated machine, still encoded."""
+
+    command: Frame
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (KV, ident, self.command)
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Take the command as it is; ``size`` if it could not be an entry's data."""
+        return cls(check_data(frames[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvRead:
+    """``pv.read``: ``query`` is ``[flags, ops]``."""
+
+    query: list[Value]
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (READ, ident, encode_pv(self.query))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read the query."""
+        return cls(_decode_list(frames[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvWatch:
+    """``pv.watch``: begins a watch; ``query`` is ``{start, end, tree, from, progress}``."""
+
+    query: dict[str, Value]
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (WATCH, ident, encode_pv(self.query))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> "PvWatch | PvWatchAcknowledge":
+        """Read a query, or, if there are two frames, the acknowledgement of a message."""
+        if len(frames) > 4:
+            return PvWatchAcknowledge(decode_uint(frames[3]), decode_bool(frames[4]))
+        return cls(_decode_map(frames[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvWatchAcknowledge:
+    """``pv.watch`` with two frames: everything up to ``revision`` has arrived; ``proceed`` false cancels (12.6)."""
+
+    revision: int
+    proceed: bool
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (WATCH, ident, encode_uint(self.revision), encode_bool(self.proceed))
+
+
+@dataclass(frozen=True, slots=True)
+class PvWatchReply:
+    """One message of a watch: the events of ``revision``."""
+
+    REQUIRED: ClassVar[int] = 3
+
+    code: int
+    revision: int
+    events: list[Value]
+
+    def encode(self) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (encode_uint(self.code), encode_uint(self.revision), encode_pv(self.events))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read the frames behind the id."""
+        return cls(decode_uint(frames[0]), decode_uint(frames[1]), _decode_list(frames[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvLease:
+    """``pv.lease``: keep these leases alive."""
+
+    leases: list[Value]
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (LEASE, ident, encode_pv(self.leases))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read the lease ids."""
+        return cls(_decode_list(frames[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvStatus:
+    """``pv.status``: everything that a peer knows about itself."""
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (STATUS, ident)
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read nothing: extra frames are ignored."""
+        del frames
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class PvTransfer:
+    """``pv.transfer``: hand leadership to ``target``, ``None`` for the best (6.7)."""
+
+    target: str | None = None
+
+    def encode(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (TRANSFER, ident, encode_pv(self.target))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read the target."""
+        return cls(decode_leader(frames[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class PvReply:
+    """Answer to ``pv.kv``, ``pv.read``, ``pv.lease``, ``pv.status``, ``pv.transfer``: a code of 4.4 and a value."""
+
+    REQUIRED: ClassVar[int] = 1
+
+    code: int
+    value: Value = None
+
+    def encode(self) -> tuple[Frame, ...]:
+        """Return the frames behind the id."""
+        return (encode_uint(self.code), encode_pv(self.value))
+
+    @classmethod
+    def decode(cls, frames: Frames) -> Self:
+        """Read the frames behind the id; a missing value is nil."""
+        return cls(decode_uint(frames[0]), decode(frames[1]) if len(frames) > 1 else None)
+
+
+def _decode_nonce(frame: Frame) -> bytes:
+    if len(frame) != NONCE_BYTES:
+        malformed(DropReason.SIZE)
+    return bytes(frame)
+
+
+def _decode_map(frame: Frame) -> dict[str, Value]:
+    value = decode(frame)
+    if not isinstance(value, dict):
+        malformed(DropReason.JSON)
+    return value
+
+
+def _decode_list(frame: Frame) -> list[Value]:
+    value = decode(frame)
+    if not isinstance(value, list):
+        malformed(DropReason.JSON)
+    return value
+
+
+def _length(data: Frame) -> bytes:
+    return len(data).to_bytes(LENGTH_BYTES, "little")
+
+
+def _join(parts: Iterable[tuple[Frame, ...]]) -> bytes:
+    return b"".join(piece for part in parts for piece in part)
