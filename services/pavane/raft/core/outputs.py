@@ -1,0 +1,274 @@
+"""What goes into and comes out of the core (docs/specs/raft.md 5.2, 5.3).
+
+Order is an output: the adapter executes ``store`` in order, releases each ``Send`` once its ticket is durable, feeds
+``apply`` to the machine and turns ``events`` into spans, metrics and log lines. Events never have to be handled for
+safety, with three exceptions that their docstrings name: ``Disconnect``, ``Corrupt`` and ``Fork``.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pavane.raft.state.commands import StoreCommand
+from pavane.raft.state.configuration import Configuration
+from pavane.raft.state.roles import Role
+from pavane.wire import Stage
+
+Route = bytes
+"""Opaque handle of one ROUTER connection: its identity frame. Good for as long as the connection lives (10.1)."""
+
+
+class Channel(Enum):
+    """Which socket carries a message that we send on our own account."""
+
+    RPC = "rpc"  # DEALER to a peer: ``?`` and ``+``, one outstanding
+    SIDE = "side"  # second DEALER to a peer: ``pv.`` messages and the polls ``^`` and ``%``
+    SEED = "seed"  # DEALER to a url of which no PEER ID is known: what learners and fenced pods ask
+    PUBLISH = "publish"  # the PUB socket; it has no replies
+
+
+@dataclass(frozen=True, slots=True)
+class PeerChannel:
+    """One outgoing socket. Two values that are equal mean the same socket.
+
+    ``peer`` is the PEER ID for ``RPC`` and ``SIDE``, the url again for ``SEED`` and empty for ``PUBLISH``. It is what
+    ``Core.reply`` and ``Core.connection`` take back. The adapter opens the socket at the first ``Send`` and keeps it
+    until a ``Disconnect`` names it. A url may hold a host name; a ``SEED`` socket connects to every address of it.
+    """
+
+    channel: Channel
+    peer: str
+    url: str
+
+
+PUBLISH = PeerChannel(Channel.PUBLISH, "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The time of an input: ``mono`` in monotonic seconds, ``wall_s`` in Unix seconds (freshness of request ids)."""
+
+    mono: float
+    wall_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Frames for a route (as a ROUTER sends them, without the identity frame) or for one of our own sockets.
+
+    ``after`` is the storage ticket that must be durable first; ``None`` means at once.
+    """
+
+    to: Route | PeerChannel
+    frames: tuple[bytes | memoryview, ...]
+    after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Committed entries (encoded as in 2.3) at ``first``, ``first + 1``, …; no further batch before ``Applied``."""
+
+    first: int
+    entries: tuple[bytes | memoryview, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The machine has applied every entry up to ``index``."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """The peer took another role in ``term``; ``reason`` is a short stable word."""
+
+    old: Role
+    new: Role
+    term: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TermChanged:
+    """The current term rose."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class VoteGranted:
+    """We gave our vote in ``term``; it is sent once it is durable."""
+
+    term: int
+    candidate: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderKnown:
+    """Another leader, or nobody (``None``), is believed to lead."""
+
+    leader: str | None
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """``count`` entries from ``first`` on were handed to storage with ``ticket``.
+
+    ``origin`` is ``leader`` or ``follower``; ``reqids`` holds the first request ids of the batch, for span links.
+    """
+
+    first: int
+    count: int
+    ticket: int
+    origin: str
+    reqids: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationChanged:
+    """What happened to the CONFIG entry at ``index``: ``effective`` (appended), ``committed`` or ``rolled_back``."""
+
+    what: str
+    index: int
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class TransferChanged:
+    """A leadership transfer: ``result`` is ``started``, ``done`` or ``failed``."""
+
+    target: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateDone:
+    """An update ended: ``result`` is ``done``, ``repeat``, ``expired``, ``not_leader`` or ``overload`` (15.1)."""
+
+    reqid: bytes
+    result: str
+    index: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalDone:
+    """A local ``propose`` ended: ``index`` of the applied entry, or ``None`` when we do not lead or it was refused."""
+
+    ticket: int
+    index: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierDone:
+    """A barrier was confirmed (``ok``) or ended with our leadership, after ``seconds``."""
+
+    ok: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumLost:
+    """A leader heard no majority for two election time-outs and stepped down (6.5)."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """An input was dropped; ``reason`` is a word of 3.4."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KindChanged:
+    """A peer turned out to be ``ours`` or ``js`` (4.2)."""
+
+    peer: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerLostLog:
+    """A follower refused what it had acknowledged before; the leader no longer counts it from ``match`` on."""
+
+    peer: str
+    match: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageReached:
+    """The core is ReadWrite because its own log names it (8.3), or because ``set_stage`` said so."""
+
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveringChanged:
+    """``what``: ``lost`` (turned Recovering), ``answering`` (5.5 a reached), ``healed`` (votes again)."""
+
+    what: str
+    vote_floor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Close this socket; a later ``Send`` to it opens a new one. To be handled before the sends of the same Outputs."""
+
+    to: PeerChannel
+
+
+@dataclass(frozen=True, slots=True)
+class Corrupt:
+    """Entry ``index`` is damaged or contradicts the leader below the commit index.
+
+    The core is halted and answers nothing more: the adapter MUST end the process with exit code 4. The next start finds
+    the damage, sets the entries aside and is Recovering (13.3).
+    """
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A learner's log differs from the leader's at ``index``, which both call committed: foreign data.
+
+    The core is halted: the adapter MUST end the process with exit code 5.
+    """
+
+    index: int
+
+
+Event = (
+    RoleChanged
+    | TermChanged
+    | VoteGranted
+    | LeaderKnown
+    | Appended
+    | ConfigurationChanged
+    | TransferChanged
+    | UpdateDone
+    | ProposalDone
+    | BarrierDone
+    | QuorumLost
+    | Dropped
+    | KindChanged
+    | FollowerLostLog
+    | StageReached
+    | RecoveringChanged
+    | Disconnect
+    | Corrupt
+    | Fork
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Everything that the core wants done since the last call, each group in its order."""
+
+    store: tuple[StoreCommand, ...]
+    send: tuple[Send, ...]
+    apply: tuple[Apply, ...]
+    events: tuple[Event, ...]

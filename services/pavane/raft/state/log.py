@@ -1,0 +1,96 @@
+"""The log as the core sees it: terms as runs, request ids back to back, the newest entries in memory (5.1, 13.2)."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from pavane.raft.state.commands import EntrySource, Recovered
+from pavane.raft.wire.entry import entry_reqid, entry_term
+from pavane.raft.wire.frames import REQID_BYTES
+
+ENTRY_CACHE_BYTES = 64 * 1024 * 1024  # what a follower that is a little behind can get without a disk
+ENTRY_OVERHEAD_BYTES = 64  # what a cached entry costs beside its bytes
+
+
+class Log:
+    """Entries ``first … last``, read from a cache or from ``source``; durable or not does not matter here."""
+
+    def __init__(self, recovered: Recovered, source: EntrySource, cache_bytes: int = ENTRY_CACHE_BYTES) -> None:
+        self.first = recovered.first_index
+        self.last = recovered.last_index
+        self._run_starts = [index for index, _ in recovered.term_runs]
+        self._run_terms = [term for _, term in recovered.term_runs]
+        self._reqids = bytearray(recovered.reqids)
+        self._source = source
+        self._cache: dict[int, bytes] = {}  # the entries from _cached_from to last
+        self._cached_from = self.last + 1
+        self._cache_bytes = 0
+        self._cache_bytes_max = cache_bytes
+
+    @property
+    def last_term(self) -> int:
+        """The term of the last entry, 0 for an empty log."""
+        return self._run_terms[-1] if self._run_terms else 0
+
+    def term_at(self, index: int) -> int | None:
+        """Return the term of the entry at ``index``: 0 at index 0, ``None`` outside the log."""
+        if index == 0:
+            return 0
+        if not self.first <= index <= self.last:
+            return None
+        return self._run_terms[bisect_right(self._run_starts, index) - 1]
+
+    def reqid_at(self, index: int) -> bytes:
+        """Return the request id of the entry at ``index``, which must be in the log."""
+        start = (index - self.first) * REQID_BYTES
+        return bytes(self._reqids[start : start + REQID_BYTES])
+
+    def reqids(self) -> Iterable[tuple[int, bytes]]:
+        """Yield (index, request id) of every entry."""
+        for index in range(self.first, self.last + 1):
+            yield index, self.reqid_at(index)
+
+    def append(self, entries: Sequence[bytes]) -> None:
+        """Add entries after the last one."""
+        for entry in entries:
+            self.last += 1
+            term = entry_term(entry)
+            if not self._run_terms or self._run_terms[-1] != term:
+                self._run_starts.append(self.last)
+                self._run_terms.append(term)
+            self._reqids += entry_reqid(entry)
+            self._cache[self.last] = entry
+            self._cache_bytes += len(entry) + ENTRY_OVERHEAD_BYTES
+        while self._cache_bytes > self._cache_bytes_max and self._cached_from < self.last:
+            self._cache_bytes -= len(self._cache.pop(self._cached_from)) + ENTRY_OVERHEAD_BYTES
+            self._cached_from += 1
+
+    def truncate(self, after: int) -> None:
+        """Forget every entry above ``after``."""
+        while self.last > after:
+            entry = self._cache.pop(self.last, None)
+            if entry is not None:
+                self._cache_bytes -= len(entry) + ENTRY_OVERHEAD_BYTES
+            self.last -= 1
+        self._cached_from = min(self._cached_from, self.last + 1)
+        while self._run_starts and self._run_starts[-1] > after:
+            self._run_starts.pop()
+            self._run_terms.pop()
+        del self._reqids[max(0, after - self.first + 1) * REQID_BYTES :]
+
+    def read(self, first: int, last: int, bytes_max: int, count_max: int) -> Sequence[bytes | memoryview]:
+        """Return entries from ``first`` on: at least one, at most up to ``last``, ``bytes_max`` or ``count_max``.
+
+        Raises ``CorruptEntry`` when a stored entry is damaged.
+        """
+        last = min(last, first + count_max - 1)
+        if first < self._cached_from:
+            return self._source.read(first, min(last, self._cached_from - 1), bytes_max)
+        entries: list[bytes] = []
+        size = 0
+        for index in range(first, last + 1):
+            entry = self._cache[index]
+            size += len(entry)
+            if entries and size > bytes_max:
+                break
+            entries.append(entry)
+        return entries

@@ -1,0 +1,39 @@
+"""The roles of a peer and the table of their transitions (docs/specs/raft.md 5.1)."""
+
+from enum import IntEnum
+
+
+class Role(IntEnum):
+    """What a peer is at the moment; the numbers are those of the metric ``role`` (15.1)."""
+
+    FOLLOWER = 0
+    CANDIDATE = 2
+    LEADER = 3
+    LEARNER = 4
+    REMOVED = 5
+    RECOVERING = 6
+
+    @property
+    def title(self) -> str:
+        """The word that users read, for example ``Follower``."""
+        return self.name.capitalize()
+
+
+TRANSITIONS: frozenset[tuple[Role, Role]] = frozenset(
+    {
+        (Role.FOLLOWER, Role.CANDIDATE),  # election time-out, or asked by its leader to stand
+        (Role.FOLLOWER, Role.LEARNER),  # the entry that named it was rolled back
+        (Role.FOLLOWER, Role.REMOVED),  # a configuration without it is known committed
+        (Role.FOLLOWER, Role.RECOVERING),  # an empty member learns that others are not
+        (Role.CANDIDATE, Role.FOLLOWER),  # somebody leads, or a higher term
+        (Role.CANDIDATE, Role.LEADER),  # a majority
+        (Role.LEADER, Role.FOLLOWER),  # higher term, or no quorum
+        (Role.LEADER, Role.REMOVED),  # Cnew without it is committed
+        (Role.LEARNER, Role.FOLLOWER),  # its own log names it
+        (Role.LEARNER, Role.RECOVERING),  # the leader's configuration names it, its store is empty
+        (Role.LEARNER, Role.REMOVED),  # a later configuration does not name it, an earlier one did
+        (Role.REMOVED, Role.FOLLOWER),  # taken in again, or the entry without it was rolled back
+        (Role.RECOVERING, Role.FOLLOWER),  # 5.5 (b), or taken out and in again
+    }
+)
+"""Every pair that may follow one another. Any other pair is a bug of ours."""
