@@ -3,7 +3,7 @@
 import hashlib
 import json
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field, JsonValue
 from pydantic.fields import FieldInfo
@@ -38,11 +38,11 @@ class DeletionPolicy(StrEnum):
 class ResourceRequirements(Model):
     """Computing resources of the container."""
 
-    limits: dict[Name, Quantity] | None = Field(
+    limits: dict[str, Quantity] | None = Field(
         default=None, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.POD)
     )
     """The most that the container may use."""
-    requests: dict[Name, Quantity] | None = Field(
+    requests: dict[str, Quantity] | None = Field(
         default=None, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.POD)
     )
     """What the scheduler reserves."""
@@ -134,7 +134,9 @@ class CommonSpec(Model):
     )
     """Further environment variables of the container."""
     config: dict[str, JsonValue] = Field(
-        default_factory=dict, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.POD)
+        default_factory=dict,
+        max_length=MAP_MAX_ENTRIES,
+        json_schema_extra=marked(Mark.POD, **{"x-kubernetes-preserve-unknown-fields": True}),
     )
     """Further settings of the process; an unknown key makes the resource Stalled with reason InvalidConfig."""
     termination_grace_period: Duration = Field(
@@ -156,6 +158,15 @@ class CommonSpec(Model):
     """Whether volumes are kept when the resource is deleted."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
     """How a new generation becomes the active one."""
+
+    @classmethod
+    def read(cls, stored: object) -> Self:
+        """The spec as the server stores it; accepts exactly what the schema accepts, so nothing is coerced.
+
+        Raises:
+            pydantic.ValidationError: names each field that is wrong.
+        """
+        return cls.model_validate_json(json.dumps(stored), strict=True)
 
 
 def pod_fields(spec: Model) -> dict[str, Any]:

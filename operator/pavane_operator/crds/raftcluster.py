@@ -3,9 +3,9 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from pavane_operator.crds.base import Count, Mark, Model, Name, marked, rule, rules
+from pavane_operator.crds.base import MAP_MAX_ENTRIES, Count, Mark, Model, Name, marked, rule, rules
 from pavane_operator.crds.common import CommonSpec, ResourceRequirements
 from pavane_operator.crds.status import Status, StatusModel
 from pavane_operator.crds.values import Duration, Quantity
@@ -18,6 +18,9 @@ MEMBERS_MAX_ITEMS = 32
 """Members of the old and the new configuration and learners of one more generation."""
 CLUSTER_ID_MAX_CHARACTERS = 64
 """Fits into the hello message of the protocol."""
+
+REQUESTS_DEFAULT: dict[str, Quantity] = {"cpu": "100m", "memory": "128Mi"}
+"""Enough for a small log under light load. A released default never changes: it would roll every cluster."""
 
 
 class StateMachine(StrEnum):
@@ -34,15 +37,11 @@ class MemberRole(StrEnum):
     LEAVING = "Leaving"
 
 
-def _default_requests() -> dict[Name, Quantity]:
-    return {"cpu": "100m", "memory": "128Mi"}
-
-
 class RaftResources(ResourceRequirements):
     """Computing resources of the container."""
 
-    requests: dict[Name, Quantity] | None = Field(
-        default_factory=_default_requests, max_length=64, json_schema_extra=marked(Mark.POD)
+    requests: dict[str, Quantity] | None = Field(
+        default=REQUESTS_DEFAULT, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.POD)
     )
     """What the scheduler reserves."""
 
@@ -57,7 +56,11 @@ class ElectionTimeout(Model):
 
 
 class RaftClusterSpec(CommonSpec):
-    """What the user wants of a RaftCluster."""
+    """A replicated log on an odd number of members."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(rule("has(self.clusterId) == has(oldSelf.clusterId)", "clusterId cannot be changed"))
+    )
 
     replicas: int = Field(
         default=3,
@@ -95,10 +98,6 @@ class RaftClusterSpec(CommonSpec):
     """What the log is applied to. Broadcast is the plain log. Cannot be changed."""
     resources: RaftResources = Field(default_factory=RaftResources)
     """Computing resources of the container."""
-
-
-SPEC_RULES = (rule("has(self.clusterId) == has(oldSelf.clusterId)", "clusterId cannot be changed"),)
-"""Rules over several fields of the spec."""
 
 
 class RaftConfiguration(StatusModel):

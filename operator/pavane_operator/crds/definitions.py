@@ -1,0 +1,105 @@
+"""The CustomResourceDefinitions, built in memory from the models (docs/specs/operator.md 1)."""
+
+from typing import Any
+
+from pavane_operator.crds import raftcluster
+from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS, Model, rule
+from pavane_operator.crds.schema import structural_schema
+
+GROUP = "pavane.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+_NAME_RULES = [
+    rule(
+        f"size(self.metadata.name) <= {RESOURCE_NAME_MAX_CHARACTERS}",
+        f"the name must have at most {RESOURCE_NAME_MAX_CHARACTERS} characters",
+    ),
+    rule(
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "the name must start with a letter and contain only lower-case letters, digits and '-': a Service is named so",
+    ),
+]
+
+
+def definitions(*, cel: bool = True) -> tuple[dict[str, Any], ...]:
+    """All CustomResourceDefinitions, ready to be applied; `cel` False leaves the validation rules out."""
+    return (
+        _definition(
+            kind=raftcluster.KIND,
+            plural=raftcluster.PLURAL,
+            short="raft",
+            spec=raftcluster.RaftClusterSpec,
+            status=raftcluster.RaftClusterStatus,
+            own_columns=(_column("Leader", "string", ".status.leader", priority=1),),
+            cel=cel,
+        ),
+    )
+
+
+def _definition(
+    *,
+    kind: str,
+    plural: str,
+    short: str,
+    spec: type[Model],
+    status: type[Model],
+    own_columns: tuple[dict[str, Any], ...],
+    cel: bool,
+) -> dict[str, Any]:
+    schema: dict[str, Any] = {
+        "description": f"{kind}: {' '.join((spec.__doc__ or '').split())}",
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": structural_schema(spec, cel=cel),
+            "status": structural_schema(status, defaults=False, cel=cel),
+        },
+    }
+    if cel:
+        schema["x-kubernetes-validations"] = _NAME_RULES
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [*_columns(), *own_columns],
+        "schema": {"openAPIV3Schema": schema},
+    }
+    names = {
+        "kind": kind,
+        "listKind": f"{kind}List",
+        "plural": plural,
+        "singular": kind.lower(),
+        "shortNames": [short],
+        "categories": ["pavane"],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{GROUP}"},
+        "spec": {"group": GROUP, "names": names, "scope": "Namespaced", "versions": [version]},
+    }
+
+
+def _columns() -> tuple[dict[str, Any], ...]:
+    return (
+        _column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
+        _column("Active", "integer", ".status.activeGeneration"),
+        _column("Next", "integer", ".status.nextGeneration"),
+        _column("State", "string", ".status.rollout.state"),
+        _column("UpToDate", "string", '.status.conditions[?(@.type=="UpToDate")].reason'),
+        _column("Age", "date", ".metadata.creationTimestamp"),
+        _column("Image", "string", '.status.generations[?(@.role=="Active")].image', priority=1),
+        _column("Blocker", "string", ".status.rollout.blockers[0].reason", priority=1),
+    )
+
+
+def _column(name: str, kind: str, path: str, *, priority: int = 0) -> dict[str, Any]:
+    column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path}
+    if priority:
+        column["priority"] = priority
+    return column
