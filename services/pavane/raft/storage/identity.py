@@ -1,0 +1,66 @@
+"""``store.json``: whose store a data folder is (docs/specs/raft.md 13.2). Written once, when the store is made."""
+
+import json
+from dataclasses import asdict, dataclass
+
+from pavane.raft.storage.records import ForeignStore, StoreError
+from pavane.wal import Folder
+
+NAME = "store.json"
+_TEMPORARY = "store.json.tmp"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a store and its configuration must agree on; an empty ``cluster_id`` agrees with any."""
+
+    peer: str
+    machine: str
+    cluster_id: str = ""
+
+
+def write_identity(folder: Folder, identity: Identity, store_id: bytes) -> None:
+    """Write ``store.json`` durably."""
+    if _TEMPORARY in folder.names():
+        folder.remove(_TEMPORARY)
+    text = json.dumps({"version": VERSION, "store_id": store_id.hex(), **asdict(identity)}, indent=1)
+    file = folder.create(_TEMPORARY)
+    try:
+        file.append([text.encode() + b"\n"])
+        file.sync()
+    finally:
+        file.close()
+    folder.rename(_TEMPORARY, NAME)
+    folder.sync()
+
+
+def read_identity(folder: Folder, wanted: Identity) -> bytes | None:
+    """Return the store id, None for a folder without a store.
+
+    Raises ``ForeignStore`` with both values when the store is another's, ``StoreError`` when the file is unreadable.
+    """
+    if NAME not in folder.names():
+        return None
+    file = folder.open(NAME)
+    try:
+        found = json.loads(file.read(0, file.size))
+        store_id = bytes.fromhex(found["store_id"])
+        version = found["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{folder}/{NAME} is damaged; restore it from a copy, or start with an empty folder"
+        ) from error
+    finally:
+        file.close()
+    if version != VERSION:
+        raise StoreError(
+            f"{folder} has format version {version}, this program reads {VERSION}; use the program's version"
+        )
+    for key, value in asdict(wanted).items():
+        if value != found.get(key) and not (key == "cluster_id" and "" in (value, found.get(key))):
+            raise ForeignStore(
+                f"{folder} belongs to {key} {found.get(key)!r}, the configuration says {value!r}; "
+                "correct the configuration or use another data folder"
+            )
+    return store_id
