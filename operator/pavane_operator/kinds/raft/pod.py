@@ -1,0 +1,138 @@
+"""The pod template of a RaftCluster server, from what its revision recorded (docs/specs/operator.md 4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pavane_operator.kinds.raft import names
+
+RUN_AS = 10001
+"""uid, gid and fsGroup of all our processes: any fixed number that is nobody's on a node."""
+CONFIG_MOUNT = "/etc/pavane/config"
+LIVE_MOUNT = "/etc/pavane/live"
+KEYS_MOUNT = "/etc/pavane/keys"
+DATA_MOUNT = "/var/lib/pavane"
+TEMPORARY_MOUNT = "/tmp"  # noqa: S108 - an emptyDir of the pod's own
+CONFIG_KEY = "config.yaml"
+SECRET_KEY = "secret"  # noqa: S105 - a key's name
+CONTAINER = "server"
+
+
+@dataclass(frozen=True, slots=True)
+class PodInputs:
+    """What distinguishes the pods of one generation from those of another."""
+
+    name: str
+    """Of the resource."""
+    namespace: str
+    generation: int
+    image: str
+    version: str
+    otlp_endpoint: str | None
+    resources: dict[str, Any]
+    extra_env: list[dict[str, Any]]
+    termination_grace_s: int
+
+
+def template(inputs: PodInputs) -> dict[str, Any]:
+    """`spec.template` of the StatefulSet."""
+    return {
+        "metadata": {"labels": names.labels(inputs.name, inputs.version, inputs.generation)},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": inputs.termination_grace_s,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": RUN_AS,
+                "runAsGroup": RUN_AS,
+                "fsGroup": RUN_AS,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [_container(inputs)],
+            "volumes": [
+                {"name": "config", "configMap": {"name": names.stateful_set(inputs.name, inputs.generation)}},
+                {"name": "live", "configMap": {"name": f"{inputs.name}-live"}},
+                {"name": "keys", "secret": {"secretName": f"{inputs.name}-keys", "defaultMode": 0o440}},
+                {"name": "tmp", "emptyDir": {}},
+            ],
+        },
+    }
+
+
+def _container(inputs: PodInputs) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": inputs.image,
+        "command": ["pavane", "pod"],
+        "env": [*_environment(inputs), *inputs.extra_env],
+        "ports": [
+            {"name": "stage", "containerPort": names.STAGE_PORT, "protocol": "TCP"},
+            {"name": "ops", "containerPort": names.OPS_PORT, "protocol": "TCP"},
+            {"name": "raft", "containerPort": names.RAFT_PORT, "protocol": "TCP"},
+            {"name": "publish", "containerPort": names.PUBLISH_PORT, "protocol": "TCP"},
+        ],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "startupProbe": _probe("/livez", period_s=2, failures=150),
+        "livenessProbe": _probe("/livez", period_s=10, failures=3),
+        "readinessProbe": _probe("/readyz", period_s=2, failures=2),
+        "volumeMounts": [
+            {"name": "config", "mountPath": CONFIG_MOUNT, "readOnly": True},
+            {"name": "live", "mountPath": LIVE_MOUNT, "readOnly": True},
+            {"name": "keys", "mountPath": KEYS_MOUNT, "readOnly": True},
+            {"name": "data", "mountPath": DATA_MOUNT},
+            {"name": "tmp", "mountPath": TEMPORARY_MOUNT},
+        ],
+    }
+    if inputs.resources:
+        container["resources"] = inputs.resources
+    return container
+
+
+def _environment(inputs: PodInputs) -> list[dict[str, Any]]:
+    attributes = {
+        "k8s.namespace.name": "$(POD_NAMESPACE)",
+        "k8s.pod.name": "$(POD_NAME)",
+        "pavane.resource": inputs.name,
+        "pavane.generation": str(inputs.generation),
+    }
+    environment = [
+        _field("POD_NAME", "metadata.name"),
+        _field("POD_NAMESPACE", "metadata.namespace"),
+        _field("POD_UID", "metadata.uid"),
+        _field("POD_IP", "status.podIP"),
+        _field("NODE_NAME", "spec.nodeName"),
+        _value("PAVANE_RESOURCE", inputs.name),
+        _value("PAVANE_KIND", names.KIND),
+        _value("PAVANE_ROLE", names.ROLE),
+        _value("PAVANE_GENERATION", str(inputs.generation)),
+        _value("PAVANE_CONFIG", f"{CONFIG_MOUNT}/{CONFIG_KEY}"),
+        _value("PAVANE_RAFT_URL", names.peer_url_template(inputs.name, inputs.namespace, inputs.generation)),
+        # A folder below the mount: the root of a real volume may hold what its file system put there.
+        _value("PAVANE_RAFT_DATA", f"{DATA_MOUNT}/raft"),
+        _value("PAVANE_RAFT_SECRET_FILE", f"{KEYS_MOUNT}/{SECRET_KEY}"),
+        _value("OTEL_RESOURCE_ATTRIBUTES", ",".join(f"{key}={value}" for key, value in attributes.items())),
+    ]
+    if inputs.otlp_endpoint:
+        environment.append(_value("OTEL_EXPORTER_OTLP_ENDPOINT", inputs.otlp_endpoint))
+    return environment
+
+
+def _value(name: str, value: str) -> dict[str, Any]:
+    return {"name": name, "value": value}
+
+
+def _field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _probe(path: str, *, period_s: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "ops"},
+        "periodSeconds": period_s,
+        "failureThreshold": failures,
+    }
