@@ -1,0 +1,232 @@
+"""The operator's end of one stage stream: dial, lead a pod through its stages, watch its reports.
+
+Usage::
+
+    async with StageStream("127.64.0.9:7070", epoch=Epoch(4, 17), kind="raft", generation=3) as stream:
+        await stream.lead_up({"bootstrap": "entry", "initial": members})
+        await stream.allow_writes(Token(3, 4))
+        report = await stream.wait_for(lambda report: report.leads)
+
+A stream is used once. When it ends, every waiting and every later call raises the reason; a new stream needs an epoch
+that is greater (docs/specs/compute.md 2.3).
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from pavane.compute.wire import (
+    NONCE_BYTES,
+    STAGE_COLLECTION,
+    AllowWrites,
+    CreateInstance,
+    CreateTimely,
+    Epoch,
+    Frontiers,
+    InitializationComplete,
+    Lifecycle,
+    Response,
+    StageReport,
+    Token,
+    UpdateConfiguration,
+    decode_response,
+    encode_command,
+)
+from pavane.stage.errors import StageStreamError, StageSuperseded, StageUnreachable, StaleEpoch
+from pavane.stage.transport import CALL, CLIENT_OPTIONS, SUPERSEDED, stale_epoch
+from pavane.telemetry import TRACEPARENT, current_traceparent
+from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
+
+CALL_SECONDS_MAX = 10.0  # of dialling and of one command (docs/specs/operator.md 3)
+
+_UNREACHABLE = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN"})
+
+
+class StageStream:
+    """One stream to the stage port of one pod.
+
+    ``address`` is ``host:port``. ``kind`` and ``generation`` must be the pod's own: a pod that is something else exits
+    with code 3. ``settings`` are those of CreateInstance, which may not change while the pod's process lives.
+    ``on_change`` is called without arguments after every new report and once when the stream has ended; it must
+    return at once.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        epoch: Epoch,
+        kind: str,
+        generation: int,
+        settings: Mapping[str, str] | None = None,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        self.address = address
+        self.epoch = epoch
+        self._instance = CreateInstance(kind, generation, dict(settings or {}))
+        self._on_change = on_change
+        self._report: StageReport | None = None
+        self._closed: StageStreamError | None = None
+        self._change = asyncio.Event()
+        self._channel: grpc.aio.Channel | None = None
+        self._call: Any = None
+        self._reader: asyncio.Task[None] | None = None
+        self._write_lock = asyncio.Lock()
+
+    @property
+    def report(self) -> StageReport | None:
+        """The latest report, with the latest progress and target; ``None`` before the first one."""
+        return self._report
+
+    @property
+    def closed(self) -> StageStreamError | None:
+        """Why the stream is over, ``None`` while it lives."""
+        return self._closed
+
+    async def open(self) -> StageReport:
+        """Dial, send CreateTimely and CreateInstance, and return the pod's first report: its present stage.
+
+        Raises ``StageUnreachable``, ``StaleEpoch`` (with the epoch that the pod has accepted), ``StageSuperseded`` or
+        another ``StageStreamError``; the stream is closed then.
+        """
+        self._channel = grpc.aio.insecure_channel(self.address, options=CLIENT_OPTIONS)
+        traceparent = current_traceparent()
+        metadata = ((TRACEPARENT, traceparent),) if traceparent else ()
+        self._call = self._channel.stream_stream(CALL)(metadata=metadata)
+        self._reader = asyncio.create_task(self._read(), name=f"stage stream {self.address}")
+        try:
+            await self._send(CreateTimely(self.epoch, os.urandom(NONCE_BYTES)))
+            await self._send(self._instance)
+            return await self._within(self.wait_for(lambda _: True))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def lead_up(self, configuration: Mapping[str, str] | None = None) -> StageReport:
+        """Send the expected state and InitializationComplete; return the report of a pod that is ReadOnly or beyond.
+
+        ``configuration`` holds live settings and, in a bootstrap, ``bootstrap`` and ``initial`` (raft 8.4).
+        """
+        if configuration:
+            await self._send(UpdateConfiguration(dict(configuration)))
+        await self._send(InitializationComplete())
+        return await self._within(self.wait_for(lambda report: report.stage >= Stage.READ_ONLY))
+
+    async def update_configuration(self, settings: Mapping[str, str]) -> None:
+        """Send live settings; a pod ignores and counts those that it does not know."""
+        await self._send(UpdateConfiguration(dict(settings)))
+
+    async def allow_writes(self, token: Token) -> None:
+        """Send the permission to write; repeating it has no effect. The report tells when the pod is ReadWrite."""
+        await self._send(AllowWrites(token))
+
+    async def wait_for(self, predicate: Callable[[StageReport], bool]) -> StageReport:
+        """Return the first report, the present one included, for which ``predicate`` holds.
+
+        Waits for ever; raises the reason when the stream ends.
+        """
+        while True:
+            if self._closed is not None:
+                raise self._closed
+            if self._report is not None and predicate(self._report):
+                return self._report
+            await self._change.wait()
+
+    async def close(self) -> None:
+        """End the stream. The pod keeps its stage and goes on."""
+        if self._closed is None:
+            self._end(StageUnreachable(self.address, "CANCELLED", "closed on this side"))
+        if self._reader is not None:
+            self._reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader
+        if self._call is not None:
+            self._call.cancel()
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _within(self, report: Coroutine[Any, Any, StageReport]) -> StageReport:
+        try:
+            async with asyncio.timeout(CALL_SECONDS_MAX):
+                return await report
+        except TimeoutError:
+            text = f"no answer within {CALL_SECONDS_MAX:g} s"
+            raise StageUnreachable(self.address, "DEADLINE_EXCEEDED", text) from None
+
+    async def _send(self, command: Lifecycle) -> None:
+        data = encode_command(command, current_traceparent())
+        async with self._write_lock:
+            if self._closed is not None:
+                raise self._closed
+            if self._call is None:
+                raise LocalProtocolError("the stream was not opened: use `async with StageStream(…)` or open()")
+            try:
+                async with asyncio.timeout(CALL_SECONDS_MAX):
+                    await self._call.write(data)
+            except TimeoutError:
+                text = f"the pod has read nothing for {CALL_SECONDS_MAX:g} s"
+                raise StageUnreachable(self.address, "DEADLINE_EXCEEDED", text) from None
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                # The stream ended meanwhile. Its reader knows the status and the words, and raises them here.
+                await self._within(self.wait_for(lambda _: False))
+
+    async def _read(self) -> None:
+        try:
+            while (data := await self._call.read()) is not grpc.aio.EOF:
+                self._receive(decode_response(data))
+            self._end(StageUnreachable(self.address, "OK", "the pod ended the stream"))
+        except grpc.aio.AioRpcError as error:
+            self._end(self._reason(error.code().name, error.details() or ""))
+        except RemoteProtocolError as error:
+            self._call.cancel()
+            self._end(StageStreamError(self.address, "INVALID_ARGUMENT", f"the pod's answer is broken: {error}"))
+
+    def _reason(self, code: str, text: str) -> StageStreamError:
+        accepted = stale_epoch(text) if code == "FAILED_PRECONDITION" else None
+        if accepted is not None:
+            return StaleEpoch(self.address, text, accepted)
+        if code == "ABORTED" and text == SUPERSEDED:
+            return StageSuperseded(self.address, code, text)
+        if code in _UNREACHABLE:
+            return StageUnreachable(self.address, code, text)
+        return StageStreamError(self.address, code, text)
+
+    def _receive(self, response: Response) -> None:
+        if isinstance(response, StageReport):
+            self._report = response
+        elif isinstance(response, Frontiers) and response.id == STAGE_COLLECTION and self._report is not None:
+            progress, target = response.output, response.input
+            self._report = replace(
+                self._report,
+                progress=progress[0] if progress else self._report.progress,
+                target=target[0] if target else self._report.target,
+            )
+        else:
+            return
+        self._wake()
+
+    def _end(self, reason: StageStreamError) -> None:
+        if self._closed is None:
+            self._closed = reason
+            self._wake()
+
+    def _wake(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
+        if self._on_change is not None:
+            self._on_change()

@@ -1,0 +1,32 @@
+"""Why a stage stream ended, as the driving side sees it."""
+
+from pavane.compute.wire import Epoch
+
+
+class StageStreamError(Exception):
+    """The stream is over. ``code`` is the gRPC status by name, ``text`` what the pod said."""
+
+    def __init__(self, address: str, code: str, text: str) -> None:
+        super().__init__(f"stage stream to {address} ended: {code}: {text}")
+        self.address = address
+        self.code = code
+        self.text = text
+
+
+class StageUnreachable(StageStreamError):
+    """Nobody answered on the stage port, or the connection broke. Dial again."""
+
+
+class StageSuperseded(StageStreamError):
+    """Another stream with a greater epoch took over. Whoever does not know of one should stop."""
+
+
+class StaleEpoch(StageStreamError):
+    """The pod has accepted ``accepted`` before, which is not smaller than our epoch (docs/specs/compute.md 2.3).
+
+    Whoever still holds the Lease goes on with a greater epoch, everybody else stops.
+    """
+
+    def __init__(self, address: str, text: str, accepted: Epoch) -> None:
+        super().__init__(address, "FAILED_PRECONDITION", text)
+        self.accepted = accepted

@@ -1,0 +1,44 @@
+"""What both ends of a stage stream agree on: path of the call, channel options, the words of a refusal."""
+
+import re
+
+from pavane.compute.wire import MESSAGE_BYTES_MAX, METHOD, SERVICE, Epoch
+
+STAGE_PORT = 7070
+CALL = f"/{SERVICE}/{METHOD}"
+KEEPALIVE_MS = 10_000  # docs/specs/compute.md 2.1
+KEEPALIVE_TIMEOUT_MS = 20_000
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    *OPTIONS,
+    ("grpc.so_reuseport", 0),  # two programs on one address are a mistake that has to show
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+)
+CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
+    *OPTIONS,
+    ("grpc.enable_http_proxy", 0),  # a pod's address is never behind a proxy of the environment
+    ("grpc.enable_retries", 0),  # a stream is begun again by whoever drives it, with a new epoch
+    ("grpc.use_local_subchannel_pool", 1),  # the back-off of a former channel must not delay this one
+)
+
+SUPERSEDED = "superseded"
+_STALE = re.compile(r"stale epoch \((\d+), (\d+)\)")
+
+
+def stale_text(accepted: Epoch) -> str:
+    """Return the words that refuse an epoch which is not greater than ``accepted`` (docs/specs/compute.md 2.3)."""
+    return f"stale epoch {accepted}"
+
+
+def stale_epoch(text: str) -> Epoch | None:
+    """Return the accepted epoch that a refusal names, or ``None`` when ``text`` is none of these."""
+    found = _STALE.search(text)
+    return Epoch(int(found[1]), int(found[2])) if found else None
