@@ -46,6 +46,7 @@ FORCING_MANAGERS = frozenset({MANAGER, STATUS_MANAGER})
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 Propagation = Literal["Background", "Foreground", "Orphan"]
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
@@ -154,6 +155,12 @@ class KubeClient:
             metadata.get("continue") or None,
             metadata.get("remainingItemCount"),
         )
+
+    async def table(
+        self, resource: Resource, namespace: str | None = None, *, name: str | None = None, labels: str = ""
+    ) -> Object:
+        """The objects (or the one of that name) as the server prints them: a `Table` of columns and rows."""
+        return await self._call("GET", resource.path(namespace, name), query=_query(labelSelector=labels), accept=TABLE)
 
     async def list_all(
         self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = ""
@@ -382,11 +389,14 @@ class KubeClient:
         query: Mapping[str, Any] | None = None,
         body: object = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> Object:
         timeout = aiohttp.ClientTimeout(total=self._timeout_s, connect=CONNECT_TIMEOUT_S)
         async with self._open_calls:
             try:
-                response = await self._request(method, path, query, timeout, body=body, content_type=content_type)
+                response = await self._request(
+                    method, path, query, timeout, body=body, content_type=content_type, accept=accept
+                )
                 payload = await response.read()
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise self._unreachable(error) from error
@@ -423,8 +433,9 @@ class KubeClient:
         *,
         body: object = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "pavane"}
+        headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": "pavane"}
         authorization = await self._configuration.get_api_key_with_prefix("BearerToken")
         if authorization:
             headers["Authorization"] = authorization

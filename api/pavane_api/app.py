@@ -1,0 +1,85 @@
+"""The FastAPI application of the control plane."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+
+from pavane_api import problems
+from pavane_api.auth import Authority
+from pavane_api.control import Control
+from pavane_api.idempotency import Idempotency
+from pavane_api.raftclusters.endpoints import router as raftclusters
+from pavane_api.raftlog.clients import RaftClients
+from pavane_api.raftlog.endpoints import router as raftlog
+from pavane_api.rate import Rate
+from pavane_api.rollout.endpoints import router as rollout
+from pavane_api.settings import ApiSettings
+from pavane_api.streams import Streams
+from pavane_api.traces.endpoints import receiver
+from pavane_api.traces.endpoints import router as traces
+from pavane_api.traces.store import TraceStore
+from pavane_operator.kube import KubeClient
+
+DESCRIPTION = (
+    "Manage coordination services and reach their data. Errors are `application/problem+json`. Send a token of the "
+    "cluster as bearer token (`kubectl create token NAME --audience pavane-api`); what it may do here is what it may do "
+    "with kubectl."
+)
+
+
+def _is_untraced(scope: MutableMapping[str, Any]) -> bool:
+    """Spans about the arrival of spans would never end."""
+    return str(scope.get("path", "")).startswith("/v1/traces")
+
+
+def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient]] = KubeClient.connect) -> FastAPI:
+    """Build the application; when it starts it gets its Kubernetes client from ``connect``."""
+    streams = Streams()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        traces_store = TraceStore(
+            settings.data / "traces.sqlite",
+            retention_s=settings.trace_retention_s,
+            spans_max=settings.trace_spans_max,
+        )
+        await traces_store.open()
+        kube = await connect()
+        clients = RaftClients(kube)
+        app.state.control = Control(
+            kube=kube,
+            authority=Authority(kube, settings.audience),
+            idempotency=Idempotency(),
+            raft=clients,
+            streams=streams,
+            traces=traces_store,
+            trace_rate=Rate(settings.trace_requests_per_s),
+        )
+        try:
+            yield
+        finally:
+            await clients.close()
+            await kube.close()
+            await traces_store.close()
+
+    app = FastAPI(
+        title="Pavane",
+        version=version("pavane"),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url="/docs",
+        redoc_url=None,
+        openapi_url="/api/v1/openapi.json",
+        telemetry={"operation_spans": False, "metrics": False, "exclude": _is_untraced},
+    )
+    app.state.streams = streams
+    problems.install(app)
+    v1 = APIRouter(prefix="/api/v1")
+    for router in (raftclusters, rollout, raftlog, traces):
+        v1.include_router(router)
+    app.include_router(v1)
+    app.include_router(receiver)
+    return app

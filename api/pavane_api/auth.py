@@ -1,0 +1,117 @@
+"""Who may do what: the cluster decides, so kubectl's permissions are the API's permissions.
+
+A bearer token is shown to TokenReview (audience ``pavane-api``), and each verb on each resource to
+SubjectAccessReview. Both answers are kept for a short time, by the hash of the token, in bounded tables.
+"""
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Annotated, Generic, TypeVar
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from pavane_api.problems import Forbidden, Unauthenticated
+from pavane_api.resources import RAFT_CLUSTERS
+from pavane_operator.kube import Identity, KubeClient, Resource
+
+TOKEN_SECONDS_MAX = 60.0  # a revoked token works at most this much longer
+ACCESS_SECONDS_MAX = 10.0  # a withdrawn permission too
+CACHE_ENTRIES_MAX = 10_000  # per table; the oldest answer goes first
+
+Value = TypeVar("Value")
+
+
+class _Cache(Generic[Value]):
+    """Values for a limited time, at most CACHE_ENTRIES_MAX of them."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._entries: OrderedDict[Hashable, tuple[float, Value]] = OrderedDict()
+
+    def get(self, key: Hashable) -> Value | None:
+        entry = self._entries.get(key)
+        if entry is None or entry[0] < self._clock():
+            return None
+        return entry[1]
+
+    def put(self, key: Hashable, value: Value) -> None:
+        self._entries.pop(key, None)
+        self._entries[key] = (self._clock() + self._seconds, value)
+        while len(self._entries) > CACHE_ENTRIES_MAX:
+            self._entries.popitem(last=False)
+
+
+class Authority:
+    """Asks the cluster behind ``kube`` about tokens and permissions."""
+
+    def __init__(self, kube: KubeClient, audience: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kube = kube
+        self._audience = audience
+        self._identities: _Cache[Identity] = _Cache(TOKEN_SECONDS_MAX, clock)
+        self._permissions: _Cache[bool] = _Cache(ACCESS_SECONDS_MAX, clock)
+
+    async def identify(self, token: str) -> Identity:
+        """Return whose token this is; raises ``Unauthenticated``."""
+        key = hashlib.sha256(token.encode()).digest()
+        identity = self._identities.get(key)
+        if identity is None:
+            identity = await self._kube.token_review(token, [self._audience])
+            if identity is None:
+                raise Unauthenticated(
+                    f"The token is not valid for audience {self._audience}: "
+                    f"make one with `kubectl create token NAME --audience {self._audience}`."
+                )
+            self._identities.put(key, identity)
+        return identity
+
+    async def require(
+        self, identity: Identity, verb: str, resource: Resource, namespace: str | None, name: str | None
+    ) -> None:
+        """Raise ``Forbidden`` unless ``identity`` may do ``verb`` on the resource."""
+        key = (identity, verb, resource, namespace, name)
+        allowed = self._permissions.get(key)
+        if allowed is None:
+            allowed = await self._kube.access_review(identity, verb, resource, namespace=namespace, name=name)
+            self._permissions.put(key, allowed)
+        if not allowed:
+            where = f" in namespace {namespace}" if namespace else ""
+            raise Forbidden(f"{identity.user} may not {verb} {resource.plural}{where}.")
+
+
+_bearer = HTTPBearer(auto_error=False, description="A token of the cluster, made for audience pavane-api")
+_Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+
+
+async def _identity(request: Request, credentials: _Credentials) -> Identity:
+    if credentials is None:
+        raise Unauthenticated(
+            "Send a token of the cluster as `Authorization: Bearer …`.", headers={"WWW-Authenticate": "Bearer"}
+        )
+    authority: Authority = request.app.state.control.authority
+    return await authority.identify(credentials.credentials)
+
+
+Caller = Annotated[Identity, Depends(_identity)]
+"""Parameter type of an endpoint for anybody whom the cluster knows."""
+
+
+def _may(verb: str) -> Callable[..., object]:
+    async def check(request: Request, caller: Caller) -> Identity:
+        authority: Authority = request.app.state.control.authority
+        path = request.path_params
+        await authority.require(caller, verb, RAFT_CLUSTERS, path.get("namespace"), path.get("name"))
+        return caller
+
+    return check
+
+
+MayGet = Annotated[Identity, Depends(_may("get"))]
+"""Parameter type: the caller may ``get`` the RaftCluster that the path names. The others alike."""
+MayList = Annotated[Identity, Depends(_may("list"))]
+MayUpdate = Annotated[Identity, Depends(_may("update"))]
+MayPatch = Annotated[Identity, Depends(_may("patch"))]
+MayDelete = Annotated[Identity, Depends(_may("delete"))]

@@ -1,0 +1,36 @@
+"""What all endpoints of one application share, made at start and closed at stop."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from pavane_api.auth import Authority
+from pavane_api.idempotency import Idempotency
+from pavane_api.raftlog.clients import RaftClients
+from pavane_api.rate import Rate
+from pavane_api.streams import Streams
+from pavane_api.traces.store import TraceStore
+from pavane_operator.kube import KubeClient
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The parts of a running control plane."""
+
+    kube: KubeClient
+    authority: Authority
+    idempotency: Idempotency
+    raft: RaftClients
+    streams: Streams
+    traces: TraceStore
+    trace_rate: Rate
+
+
+def _control(request: Request) -> Control:
+    control: Control = request.app.state.control
+    return control
+
+
+Shared = Annotated[Control, Depends(_control)]
+"""Parameter type of an endpoint that uses the control plane's parts."""

@@ -1,0 +1,42 @@
+"""Answers of actions by their Idempotency-Key, so that a repeated request acts once."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TypeVar
+
+KEY_CHARACTERS_MAX = 128
+ANSWERS_MAX = 10_000  # the oldest answer goes first; a key repeated after that acts again
+
+Answer = TypeVar("Answer")
+
+
+class Idempotency:
+    """Remembers the answers of successful actions, and lets a repetition wait for one that is under way."""
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[Hashable, asyncio.Task[object]] = OrderedDict()
+
+    async def once(self, scope: Hashable, key: str | None, perform: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return what ``perform`` returns; with the same ``scope`` and ``key`` it is performed only once.
+
+        A failure is not remembered: the repetition tries again.
+        """
+        if key is None:
+            return await perform()
+        task = self._answers.get((scope, key))
+        if task is None:
+
+            async def run() -> object:
+                return await perform()
+
+            task = asyncio.create_task(run())
+            self._answers[scope, key] = task
+            while len(self._answers) > ANSWERS_MAX:
+                self._answers.popitem(last=False)
+        try:
+            return await asyncio.shield(task)  # type: ignore[return-value]
+        except BaseException:
+            if task.done():
+                self._answers.pop((scope, key), None)
+            raise

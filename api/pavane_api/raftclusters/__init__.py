@@ -1,0 +1,1 @@
+"""RaftClusters over REST: list, watch, get, put, patch, delete."""

@@ -1,0 +1,189 @@
+"""``/api/v1/…/raftclusters``."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Header, Query, Response
+from fastapi.responses import JSONResponse
+from fastapi.sse import EventSourceResponse
+
+from pavane_api import problems
+from pavane_api.auth import MayDelete, MayGet, MayList, MayPatch, MayUpdate
+from pavane_api.control import Control, Shared
+from pavane_api.problems import responses
+from pavane_api.raftclusters import service
+from pavane_api.raftclusters.schemas import RaftCluster, RaftClusterList
+from pavane_api.resources import RAFT_CLUSTERS
+
+router = APIRouter(tags=["raftclusters"])
+
+IfMatch = Annotated[str | None, Header(description="ETag of the resource as it was read, or * for any")]
+IfNoneMatch = Annotated[str | None, Header(description="*: create, and only if there is none")]
+Limit = Annotated[int, Query(ge=1, le=service.LIST_LIMIT_MAX, description="Items per page")]
+Continue = Annotated[str | None, Query(alias="continue", max_length=4096, description="Where the last page ended")]
+Labels = Annotated[str, Query(alias="labelSelector", max_length=4096, description="As kubectl takes it")]
+Fields = Annotated[str, Query(alias="fieldSelector", max_length=4096, description="metadata.name=… and the like")]
+Watch = Annotated[bool, Query(description="Stream changes as server-sent events instead of listing")]
+Since = Annotated[str, Query(alias="resourceVersion", max_length=64, description="Watch from here, exclusive")]
+LastEventId = Annotated[str | None, Header(description="Where a broken watch goes on")]
+
+LIST_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"model": RaftClusterList, "content": {"text/event-stream": {}}, "description": "A page, or a stream"},
+    **responses(problems.ListExpired, problems.BadRequest),
+}
+
+
+async def _list(
+    control: Control,
+    namespace: str | None,
+    *,
+    limit: int,
+    page: str | None,
+    labels: str,
+    fields: str,
+    watch: bool,
+    since: str,
+) -> Response:
+    if watch:
+        events = service.events(control.kube, namespace, since=since, labels=labels, fields=fields)
+        return EventSourceResponse(control.streams.serve(events))
+    found = await control.kube.list(RAFT_CLUSTERS, namespace, labels=labels, fields=fields, limit=limit, page=page)
+    body: dict[str, Any] = {"items": found.items, "resourceVersion": found.resource_version}
+    if found.next_page is not None:
+        body["continue"] = found.next_page
+    return JSONResponse(body)
+
+
+@router.get("/raftclusters", operation_id="list_all_raftclusters", responses=LIST_RESPONSES)
+async def list_everywhere(
+    control: Shared,
+    _: MayList,
+    limit: Limit = service.LIST_LIMIT_MAX,
+    page: Continue = None,
+    labels: Labels = "",
+    fields: Fields = "",
+    watch: Watch = False,
+    since: Since = "",
+    last_event_id: LastEventId = None,
+) -> Response:
+    """List or watch the RaftClusters of all namespaces."""
+    return await _list(
+        control,
+        None,
+        limit=limit,
+        page=page,
+        labels=labels,
+        fields=fields,
+        watch=watch,
+        since=last_event_id or since,
+    )
+
+
+@router.get("/namespaces/{namespace}/raftclusters", operation_id="list_raftclusters", responses=LIST_RESPONSES)
+async def list_in_namespace(
+    control: Shared,
+    _: MayList,
+    namespace: str,
+    limit: Limit = service.LIST_LIMIT_MAX,
+    page: Continue = None,
+    labels: Labels = "",
+    fields: Fields = "",
+    watch: Watch = False,
+    since: Since = "",
+    last_event_id: LastEventId = None,
+) -> Response:
+    """List or watch the RaftClusters of one namespace."""
+    return await _list(
+        control,
+        namespace,
+        limit=limit,
+        page=page,
+        labels=labels,
+        fields=fields,
+        watch=watch,
+        since=last_event_id or since,
+    )
+
+
+ONE = "/namespaces/{namespace}/raftclusters/{name}"
+
+
+def _one(document: dict[str, Any], status: int = 200) -> Response:
+    return JSONResponse(document, status_code=status, headers={"ETag": service.etag(document)})
+
+
+@router.get(ONE, operation_id="get_raftcluster", response_model=RaftCluster, responses=responses(problems.NotFound))
+async def get(control: Shared, _: MayGet, namespace: str, name: str) -> Response:
+    """Return one RaftCluster; its ETag is what If-Match wants."""
+    return _one(await control.kube.get(RAFT_CLUSTERS, name, namespace))
+
+
+@router.get(ONE + "/status", operation_id="get_raftcluster_status", responses=responses(problems.NotFound))
+async def get_status(control: Shared, _: MayGet, namespace: str, name: str) -> dict[str, Any]:
+    """Return only the status of one RaftCluster."""
+    document = await control.kube.get(RAFT_CLUSTERS, name, namespace)
+    status: dict[str, Any] = document.get("status") or {}
+    return status
+
+
+@router.put(
+    ONE,
+    operation_id="put_raftcluster",
+    response_model=RaftCluster,
+    responses={
+        201: {"model": RaftCluster, "description": "Created"},
+        **responses(problems.BadRequest, problems.Conflict, problems.PreconditionFailed, problems.PreconditionRequired),
+    },
+)
+async def put(
+    control: Shared,
+    _: MayUpdate,
+    namespace: str,
+    name: str,
+    document: Annotated[dict[str, Any], Body(description="The RaftCluster; its spec is the complete intent")],
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Create (If-None-Match: *) or change (If-Match) a RaftCluster; fields left out return to their defaults."""
+    stored, created = await service.put(
+        control.kube, namespace, name, document, if_match=if_match, if_none_match=if_none_match
+    )
+    return _one(stored, 201 if created else 200)
+
+
+@router.patch(
+    ONE,
+    operation_id="patch_raftcluster",
+    response_model=RaftCluster,
+    responses=responses(
+        problems.BadRequest,
+        problems.NotFound,
+        problems.Conflict,
+        problems.PreconditionFailed,
+        problems.PreconditionRequired,
+    ),
+)
+async def patch(
+    control: Shared,
+    _: MayPatch,
+    namespace: str,
+    name: str,
+    changes: Annotated[dict[str, Any], Body(media_type="application/merge-patch+json")],
+    if_match: IfMatch = None,
+) -> Response:
+    """Change some fields of a RaftCluster by a JSON merge patch."""
+    return _one(await service.patch(control.kube, namespace, name, changes, if_match=if_match))
+
+
+@router.delete(
+    ONE,
+    operation_id="delete_raftcluster",
+    status_code=202,
+    response_class=Response,
+    responses=responses(
+        problems.NotFound, problems.Conflict, problems.PreconditionFailed, problems.PreconditionRequired
+    ),
+)
+async def delete(control: Shared, _: MayDelete, namespace: str, name: str, if_match: IfMatch = None) -> Response:
+    """Delete a RaftCluster; the answer comes before its pods are gone."""
+    await service.delete(control.kube, namespace, name, if_match=if_match)
+    return Response(status_code=202)

@@ -1,0 +1,1 @@
+"""The log of a RaftCluster over REST: its state, its entries, appends."""

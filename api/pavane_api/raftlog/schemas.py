@@ -1,0 +1,73 @@
+"""Log info and entries as the REST API shows them."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class Document(BaseModel):
+    """camelCase outside, snake_case inside."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True)
+
+
+class Peer(Document):
+    """One member of the configuration."""
+
+    id: str
+    """Peer id, which is the pod's name."""
+    url: str
+    """Where it listens for peers and clients."""
+
+
+class LogInfo(Document):
+    """The state of the log as the leader sees it."""
+
+    leader: str
+    """Peer id of the leader."""
+    term: int
+    """Its term."""
+    first_index: int
+    """First entry that is still in the log."""
+    last_index: int
+    """Last entry in the leader's log."""
+    commit_index: int
+    """Last committed entry."""
+    applied_index: int
+    """Last applied entry."""
+    peers: list[Peer]
+    """Members; while a change of members is under way, those of both configurations."""
+
+
+class LogEntry(Document):
+    """One committed entry."""
+
+    index: int
+    """Position in the log, from 1."""
+    type: Literal["State", "Config", "Checkpoint"]
+    """State: a client's data. Config: a configuration. Checkpoint: a new leader's mark."""
+    term: int
+    """Term in which it was appended."""
+    request_id: str
+    """The 12-byte id of the request that appended it, 24 hexadecimal digits."""
+    data: str
+    """The data in base64."""
+
+
+class LogEntries(Document):
+    """Committed entries in order."""
+
+    items: list[LogEntry]
+    """At most ``limit`` entries after ``after``."""
+    next_after: int
+    """Pass it as ``after`` to go on."""
+
+
+class Appended(Document):
+    """An acknowledged append: it is on the disks of a majority."""
+
+    index: int
+    """Position of the entry in the log."""
+    request_id: str = Field(pattern="^[0-9a-f]{24}$")
+    """The id under which a repetition of this request is recognised."""

@@ -1,0 +1,95 @@
+"""What the log endpoints do: the Raft client's calls, and its errors in the words of the API."""
+
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pavane.raft import errors
+from pavane.raft.client import RaftClient
+from pavane.raft.wire import EntryType
+from pavane_api.problems import BadRequest, Conflict, NotFound, TooLarge, Unavailable
+from pavane_api.raftlog.clients import RaftClients
+from pavane_api.raftlog.schemas import Appended, LogEntries, LogEntry, LogInfo, Peer
+
+ENTRIES_MAX = 1000  # per answer
+ANSWER_BYTES_MAX = 16 * 1024 * 1024  # data per answer; a single larger entry is still sent whole
+ENTRY_BYTES_MAX = 10 * 1024 * 1024  # the protocol's own limit (docs/specs/raft.md 14.4)
+TIMEOUT_S = 20.0
+
+_TYPES = {EntryType.STATE: "State", EntryType.CONFIG: "Config", EntryType.CHECKPOINT: "Checkpoint"}
+
+
+@asynccontextmanager
+async def _client(clients: RaftClients, namespace: str, name: str) -> AsyncIterator[RaftClient]:
+    """Lend the client; its errors become problems, and one that reaches nobody is forgotten."""
+    async with clients.of(namespace, name) as client:
+        try:
+            yield client
+        except errors.Unreachable as error:
+            await clients.forget(namespace, name)
+            raise Unavailable(str(error)) from error
+        except errors.Overloaded as error:
+            raise Unavailable(str(error), headers={"Retry-After": "1"}) from error
+        except errors.TooLarge as error:
+            raise TooLarge(str(error)) from error
+        except errors.Compacted as error:
+            raise NotFound(str(error)) from error
+        except errors.RaftError as error:
+            raise Conflict(str(error)) from error
+
+
+async def log_info(clients: RaftClients, namespace: str, name: str) -> LogInfo:
+    """Return the leader's log info."""
+    async with _client(clients, namespace, name) as client:
+        configuration = await client.configuration()
+        info = await client.log_info()
+    return LogInfo(
+        leader=configuration.leader or "",
+        term=info.term,
+        first_index=info.first_index,
+        last_index=info.last_index,
+        commit_index=info.commit_index,
+        applied_index=info.applied_index,
+        peers=[Peer(id=peer_id, url=url) for peer_id, url in configuration.peers],
+    )
+
+
+async def entries(clients: RaftClients, namespace: str, name: str, after: int, limit: int) -> LogEntries:
+    """Return committed entries after ``after``: at most ``limit``, and about ANSWER_BYTES_MAX of data."""
+    found: list[LogEntry] = []
+    size = 0
+    async with _client(clients, namespace, name) as client:
+        async for entry in client.entries(after=after, count=limit):
+            found.append(
+                LogEntry(
+                    index=entry.index,
+                    type=_TYPES.get(entry.type, "State"),  # type: ignore[arg-type]
+                    term=entry.term,
+                    request_id=bytes(entry.reqid).hex(),
+                    data=base64.b64encode(entry.data).decode(),
+                )
+            )
+            size += len(entry.data)
+            if len(found) == limit or size >= ANSWER_BYTES_MAX:
+                break
+    return LogEntries(items=found, next_after=found[-1].index if found else after)
+
+
+async def append(clients: RaftClients, namespace: str, name: str, data: bytes, request_id: str | None) -> Appended:
+    """Append ``data`` as one entry, once however often the same ``request_id`` is sent."""
+    if not data:
+        raise BadRequest("The body is empty: an entry has at least one byte.")
+    async with _client(clients, namespace, name) as client:
+        reqid = bytes.fromhex(request_id) if request_id else client.new_reqid()
+        index = await client.update(data, reqid=reqid, timeout_s=TIMEOUT_S)
+    return Appended(index=index, request_id=reqid.hex())
+
+
+async def bounded(stream: AsyncIterator[bytes]) -> bytes:
+    """Return the whole body; raises ``TooLarge`` as soon as it is beyond ENTRY_BYTES_MAX."""
+    body = bytearray()
+    async for piece in stream:
+        body += piece
+        if len(body) > ENTRY_BYTES_MAX:
+            raise TooLarge(f"An entry has at most {ENTRY_BYTES_MAX} bytes.")
+    return bytes(body)

@@ -1,0 +1,31 @@
+"""Settings of the control plane's process."""
+
+from pathlib import Path
+
+from pydantic import AliasChoices, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class ApiSettings(BaseSettings):
+    """Read from the environment, prefix ``PAVANE_API_``."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PAVANE_API_", extra="ignore", populate_by_name=True, use_attribute_docstrings=True
+    )
+
+    host: str = Field("127.0.0.1", validation_alias=AliasChoices("PAVANE_API_HOST", "POD_IP"))
+    """Address that REST, OTLP and health listen on; in a pod its own (``POD_IP``)."""
+    port: int = Field(8000, ge=0, le=65535)
+    """Port of REST and OTLP."""
+    ops_port: int = Field(8080, ge=0, le=65535)
+    """Port of ``/livez``, ``/readyz`` and ``/metrics``."""
+    data: Path = Path("/var/lib/pavane")
+    """Folder of the trace store; what it holds may be lost without harm."""
+    trace_retention_s: float = Field(6 * 3600, gt=0)
+    """Spans older than this are dropped."""
+    trace_spans_max: int = Field(200_000, ge=1000)
+    """Spans beyond this number are dropped, oldest first (about 1 kB each)."""
+    trace_requests_per_s: float = Field(200.0, gt=0)
+    """OTLP requests taken per second, from all pods together; more are answered 429."""
+    audience: str = "pavane-api"
+    """Audience that a bearer token must be made for."""

@@ -1,0 +1,129 @@
+"""OTLP/HTTP trace requests, decoded into spans of the store.
+
+The receiver takes what any OpenTelemetry exporter sends (protobuf, plain or gzip). It asks for no token, because pods
+of the data plane carry none; size and rate are bounded instead.
+"""
+
+import itertools
+import zlib
+from collections.abc import Iterable
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
+from pavane_api.problems import BadRequest, TooLarge
+from pavane_api.traces.schemas import Span, SpanLink
+
+BODY_BYTES_MAX = 4 * 1024 * 1024  # exporters batch 512 spans; even large ones stay far below
+SPANS_MAX = 10_000  # per request
+ATTRIBUTES_MAX = 64  # per span; the rest is dropped
+ATTRIBUTE_CHARACTERS_MAX = 1024
+LINKS_MAX = 128  # per span; a batch span links to at most 32 requests
+
+ACCEPTED = ExportTraceServiceResponse().SerializeToString()
+"""The answer to a request that was taken wholly."""
+
+_TRACE_ID_BYTES = 16
+_SPAN_ID_BYTES = 8
+_KINDS = {
+    OtlpSpan.SPAN_KIND_SERVER: "SERVER",
+    OtlpSpan.SPAN_KIND_CLIENT: "CLIENT",
+    OtlpSpan.SPAN_KIND_PRODUCER: "PRODUCER",
+    OtlpSpan.SPAN_KIND_CONSUMER: "CONSUMER",
+}
+
+Attribute = str | int | float | bool | list[str]
+
+
+def decode(body: bytes, encoding: str) -> list[Span]:
+    """Return the spans of an OTLP request ``body``; ``encoding`` is its Content-Encoding.
+
+    Raises:
+        BadRequest: the body is not what its headers say.
+        TooLarge: it is larger, plain or unpacked, than BODY_BYTES_MAX, or has more than SPANS_MAX spans.
+
+    """
+    request = ExportTraceServiceRequest()
+    try:
+        request.ParseFromString(_unpacked(body, encoding))
+    except DecodeError as error:
+        raise BadRequest("The body is not an OTLP trace request in protobuf.") from error
+    spans: list[Span] = []
+    for resource_spans in request.resource_spans:
+        resource = _attributes(resource_spans.resource.attributes)
+        service, instance = str(resource.get("service.name", "")), str(resource.get("service.instance.id", ""))
+        for scope_spans in resource_spans.scope_spans:
+            if len(spans) + len(scope_spans.spans) > SPANS_MAX:
+                raise TooLarge(f"More than {SPANS_MAX} spans in one request: export smaller batches.")
+            spans += [_span(item, service, instance) for item in scope_spans.spans if _is_valid(item)]
+    return spans
+
+
+def _unpacked(body: bytes, encoding: str) -> bytes:
+    if len(body) > BODY_BYTES_MAX:
+        raise TooLarge(f"More than {BODY_BYTES_MAX} bytes in one request: export smaller batches.")
+    if encoding in {"", "identity"}:
+        return body
+    if encoding != "gzip":
+        raise BadRequest(f"Content-Encoding {encoding} is not known here: use gzip or none.")
+    inflater = zlib.decompressobj(wbits=31)
+    try:
+        plain = inflater.decompress(body, BODY_BYTES_MAX + 1)
+    except zlib.error as error:
+        raise BadRequest("The body is not gzip, though its header says so.") from error
+    if len(plain) > BODY_BYTES_MAX:
+        raise TooLarge(f"More than {BODY_BYTES_MAX} bytes in one request: export smaller batches.")
+    if not inflater.eof:
+        raise BadRequest("The gzip body is cut off.")
+    return plain
+
+
+def _is_valid(span: OtlpSpan) -> bool:
+    return len(span.trace_id) == _TRACE_ID_BYTES and len(span.span_id) == _SPAN_ID_BYTES
+
+
+def _span(item: OtlpSpan, service: str, instance: str) -> Span:
+    failed = item.status.code == Status.STATUS_CODE_ERROR
+    return Span(
+        trace_id=item.trace_id.hex(),
+        span_id=item.span_id.hex(),
+        parent_span_id=item.parent_span_id.hex(),
+        name=item.name[:ATTRIBUTE_CHARACTERS_MAX],
+        kind=_KINDS.get(item.kind, "INTERNAL"),
+        service=service,
+        instance=instance,
+        start_ns=item.start_time_unix_nano,
+        end_ns=max(item.start_time_unix_nano, item.end_time_unix_nano),
+        error=(item.status.message or "failed")[:ATTRIBUTE_CHARACTERS_MAX] if failed else "",
+        attributes=_attributes(item.attributes),
+        links=[
+            SpanLink(trace_id=link.trace_id.hex(), span_id=link.span_id.hex())
+            for link in item.links[:LINKS_MAX]
+            if len(link.trace_id) == _TRACE_ID_BYTES and len(link.span_id) == _SPAN_ID_BYTES
+        ],
+    )
+
+
+def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Attribute]:
+    items = itertools.islice(pairs, ATTRIBUTES_MAX)
+    return {item.key[:ATTRIBUTE_CHARACTERS_MAX]: _value(item.value) for item in items}
+
+
+def _value(value: AnyValue) -> Attribute:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [str(_value(item))[:ATTRIBUTE_CHARACTERS_MAX] for item in value.array_value.values[:ATTRIBUTES_MAX]]
+    if kind == "bool_value":
+        return value.bool_value
+    if kind == "int_value":
+        return value.int_value
+    if kind == "double_value":
+        return value.double_value
+    text = value.string_value if kind == "string_value" else str(value).strip()
+    return text[:ATTRIBUTE_CHARACTERS_MAX]
