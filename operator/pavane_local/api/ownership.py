@@ -1,0 +1,320 @@
+"""Who owns which field: server-side apply and its bookkeeping (`docs/specs/operator.md` 6.3).
+
+An object is flattened to leaves, each under a path in the notation of FieldsV1 (`f:spec`, `k:{"name":"a"}`, `v:"x"`).
+A manager owns a set of such paths.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pavane_local.api.errors import ApiError, Cause
+from pavane_local.api.kinds import Resource
+from pavane_local.api.schema import list_keys
+from pavane_local.store import Object, clone
+
+Path = tuple[str, ...]
+MERGE_KEYS = {
+    **dict.fromkeys(("containers", "initContainers", "volumes", "env", "imagePullSecrets"), ("name",)),
+    "volumeMounts": ("mountPath",),
+    "conditions": ("type",),
+    "ownerReferences": ("uid",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+    "ports": ("containerPort", "port"),
+}
+"""Keys by which entries of built-in lists are told apart; of `ports`, the one that an entry has, with its protocol."""
+KEY_DEFAULTS = {"protocol": "TCP"}
+SERVER_FIELDS = frozenset(
+    (
+        *("name", "namespace", "generateName", "uid", "resourceVersion", "generation", "creationTimestamp"),
+        *("deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"),
+    )
+)
+"""Metadata that nobody owns."""
+
+
+class Manager(NamedTuple):
+    """Identity of an owner: name, `Apply` or `Update`, and the subresource it wrote to."""
+
+    name: str
+    operation: str
+    subresource: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one manager owns, since when, in which version of the kind."""
+
+    paths: frozenset[Path]
+    time: str
+    api_version: str
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a place merges: by the schema of a custom resource, or, without, by the table of built-in lists."""
+
+    schema: Mapping[str, Any] | None
+    name: str = ""
+    top: bool = True
+
+    def field(self, name: str) -> "Shape":
+        """Return the shape of a field of this object."""
+        if self.schema is None or (self.top and name == "metadata"):
+            return Shape(None, name, self.top and name in ("ports", "endpoints"))
+        described = self.schema.get("properties", {}).get(name) or self.schema.get("additionalProperties")
+        return Shape(described if isinstance(described, dict) else {}, name, top=False)
+
+    def item(self) -> "Shape":
+        """Return the shape of the entries of this list."""
+        return Shape(None if self.schema is None else self.schema.get("items", {}), "", top=False)
+
+    def atomic(self) -> bool:
+        """Tell whether this object is replaced as a whole."""
+        return bool(self.schema) and self.schema.get("x-kubernetes-map-type") == "atomic"  # type: ignore[union-attr]
+
+    def elements(self, value: list[Any]) -> list[str] | None:
+        """Return the path step of every entry of this list, or None for a list that is replaced as a whole."""
+        if self.schema is None:
+            kind = (
+                "set" if self.name == "finalizers" else "map" if self.name in MERGE_KEYS and not self.top else "atomic"
+            )
+            keys = MERGE_KEYS.get(self.name, ())
+        else:
+            kind, keys = self.schema.get("x-kubernetes-list-type", "atomic"), list_keys(self.schema)
+        if kind == "set":
+            return [f"v:{_compact(item)}" for item in value]
+        if kind != "map" or not all(isinstance(item, dict) for item in value):
+            return None
+        return [f"k:{_compact(self._key_of(item, keys))}" for item in value]
+
+    def _key_of(self, item: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+        if self.schema is None and self.name == "ports":
+            keys = ("containerPort" if "containerPort" in item else "port", "protocol")
+        properties = (self.schema or {}).get("items", {}).get("properties", {})
+        defaults = {key: properties.get(key, {}).get("default", KEY_DEFAULTS.get(key)) for key in keys}
+        return {key: item.get(key, defaults[key]) for key in keys if item.get(key, defaults[key]) is not None}
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def shape_of(resource: Resource) -> Shape:
+    """Return the shape of a whole object of this resource."""
+    return Shape(resource.schema.schema if resource.schema else None)
+
+
+def leaves(resource: Resource, body: Object) -> dict[Path, Any]:
+    """Flatten an object: path → value, without what nobody owns."""
+    found: dict[Path, Any] = {}
+    owned = {key: value for key, value in body.items() if key not in ("apiVersion", "kind")}
+    if metadata := {key: value for key, value in body.get("metadata", {}).items() if key not in SERVER_FIELDS}:
+        owned["metadata"] = metadata
+    else:
+        owned.pop("metadata", None)
+    _flatten(owned, shape_of(resource), (), found)
+    found.pop((), None)
+    return found
+
+
+def _flatten(value: Any, shape: Shape, path: Path, into: dict[Path, Any]) -> None:
+    if isinstance(value, dict) and value and not shape.atomic():
+        for key, item in value.items():
+            _flatten(item, shape.field(key), (*path, f"f:{key}"), into)
+    elif isinstance(value, list) and value and (elements := shape.elements(value)) is not None:
+        for element, item in zip(elements, value, strict=True):
+            into[*path, element] = None
+            if isinstance(item, dict):
+                _flatten(item, shape.item(), (*path, element), into)
+    else:
+        into[path] = value
+
+
+def _encode(paths: Iterable[Path]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path in sorted(paths):
+        node = tree
+        for step in path[:-1]:
+            node = node.setdefault(step, {})
+            if not node:
+                node["."] = {}
+        node.setdefault(path[-1], {})
+    _trim(tree, frozenset(paths), ())
+    return tree
+
+
+def _trim(node: dict[str, Any], paths: frozenset[Path], path: Path) -> None:
+    """Keep the mark `.` only where a path with children is owned itself."""
+    if path not in paths:
+        node.pop(".", None)
+    for step, child in node.items():
+        if step != ".":
+            _trim(child, paths, (*path, step))
+
+
+def _decode(node: Mapping[str, Any], path: Path = ()) -> Iterable[Path]:
+    if path and (not node or "." in node):
+        yield path
+    for step, child in node.items():
+        if step != ".":
+            yield from _decode(child, (*path, step))
+
+
+def managers(body: Object) -> dict[Manager, Entry]:
+    """Read `metadata.managedFields`."""
+    return {
+        Manager(each["manager"], each["operation"], each.get("subresource", "")): Entry(
+            frozenset(_decode(each.get("fieldsV1", {}))), each["time"], each["apiVersion"]
+        )
+        for each in body["metadata"].get("managedFields", ())
+        if each.get("manager")
+    }
+
+
+def _stored(found: Mapping[Manager, Entry]) -> list[dict[str, Any]]:
+    return [
+        {
+            "manager": manager.name,
+            "operation": manager.operation,
+            "apiVersion": entry.api_version,
+            "time": entry.time,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": _encode(entry.paths),
+        }
+        | ({"subresource": manager.subresource} if manager.subresource else {})
+        for manager, entry in found.items()
+        if entry.paths
+    ]
+
+
+def record(
+    resource: Resource, current: Object | None, new: Object, manager: str, subresource: str, now: datetime,
+    applied: Object | None,
+) -> None:  # fmt: skip
+    """Write into `new` who owns what after this change; `applied` is the body of an apply, None for other writes."""
+    before = leaves(resource, current) if current else {}
+    after = leaves(resource, new)
+    changed = {path for path, value in after.items() if path not in before or before[path] != value}
+    entries = managers(new)
+    known = {who: replace(entry, paths=entry.paths & after.keys()) for who, entry in entries.items()}
+    writer = Manager(manager, "Update" if applied is None else "Apply", subresource)
+    if applied is None:
+        taken = frozenset(changed)
+        own = taken | (known[writer].paths if writer in known else frozenset())
+    else:
+        own = frozenset(leaves(resource, _part(resource, applied, subresource))) & after.keys()
+        taken = own & changed
+    known = {who: replace(entry, paths=entry.paths - taken) if who != writer else entry for who, entry in known.items()}
+    if writer not in known or known[writer].paths != own:
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        known[writer] = Entry(own, stamp, resource.api_version)
+    if stored := _stored(known):
+        new["metadata"]["managedFields"] = stored
+    else:
+        new["metadata"].pop("managedFields", None)
+
+
+def _part(resource: Resource, body: Object, subresource: str) -> Object:
+    """Return what an apply to this subresource is about."""
+    if subresource:
+        return {"status": body["status"]} if "status" in body else {}
+    return {key: value for key, value in body.items() if key != "status" or "status" not in resource.subresources}
+
+
+def applied(
+    resource: Resource, current: Object, body: Object, manager: str, subresource: str, *, force: bool
+) -> Object:
+    """Merge an applied body into the current object, and remove what this manager applied before and left out now.
+
+    Raises:
+        ApiError: 409 with one cause per field that another manager owns with another value, unless `force`.
+
+    """
+    wanted = leaves(resource, _part(resource, body, subresource))
+    present = leaves(resource, current)
+    me = Manager(manager, "Apply", subresource)
+    others = {who: entry for who, entry in managers(current).items() if who != me}
+    if not force:
+        _refuse_conflicts(wanted, present, others)
+    merged: Object = _merged(current, _without_null(body), shape_of(resource))
+    mine = managers(current).get(me)
+    held = frozenset[Path]().union(*(entry.paths for entry in others.values()))
+    dropped = (mine.paths if mine else frozenset()) - wanted.keys() - held
+    for path in sorted(dropped, key=len):
+        inside = any(other[: len(path)] == path for other in held)
+        if not inside:
+            _remove(merged, path)
+    return merged
+
+
+def _refuse_conflicts(wanted: Mapping[Path, Any], present: Mapping[Path, Any], others: Mapping[Manager, Entry]) -> None:
+    differing = {path for path, value in wanted.items() if path not in present or present[path] != value}
+    causes = [
+        Cause("FieldManagerConflict", f'conflict with "{who.name}" using {entry.api_version}', _readable(path))
+        for who, entry in others.items()
+        for path in sorted(entry.paths & differing)
+    ]
+    if causes:
+        listed = "\n".join(f"- {cause.message}: {cause.field}" for cause in causes)
+        text = f"{causes[0].message}: {causes[0].field}" if len(causes) == 1 else f"\n{listed}"
+        count = "1 conflict" if len(causes) == 1 else f"{len(causes)} conflicts"
+        raise ApiError(409, "Conflict", f"Apply failed with {count}: {text}", causes=causes)
+
+
+def _readable(path: Path) -> str:
+    """Write a path as people do: `.spec.containers[name="a"].image`."""
+    text = ""
+    for step in path:
+        kind, rest = step.split(":", 1)
+        if kind == "f":
+            text += f".{rest}"
+        elif kind == "k":
+            text += "[" + ",".join(f"{key}={json.dumps(value)}" for key, value in json.loads(rest).items()) + "]"
+        else:
+            text += f"[={rest}]"
+    return text
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    return [_without_null(item) for item in value] if isinstance(value, list) else value
+
+
+def _merged(live: Any, wanted: Any, shape: Shape) -> Any:
+    if isinstance(wanted, dict) and isinstance(live, dict) and not shape.atomic():
+        merged = {key: clone(value) for key, value in live.items() if key not in wanted}
+        return merged | {key: _merged(live.get(key), value, shape.field(key)) for key, value in wanted.items()}
+    if isinstance(wanted, list) and isinstance(live, list):
+        old, new = shape.elements(live), shape.elements(wanted)
+        if old is not None and new is not None:
+            present, applied_items = dict(zip(old, live, strict=True)), dict(zip(new, wanted, strict=True))
+            kept = [_merged(item, applied_items.get(element, item), shape.item()) for element, item in present.items()]
+            return kept + [clone(item) for element, item in applied_items.items() if element not in present]
+    return clone(wanted)
+
+
+def _remove(holder: Any, path: Path) -> None:
+    """Remove what lies at a path, and what is empty after that."""
+    kind, rest = path[0].split(":", 1)
+    place: str | int | None
+    if kind == "f":
+        place = rest if isinstance(holder, dict) and rest in holder else None
+    else:
+        told = json.loads(rest)
+        place = next((index for index, item in enumerate(holder or ()) if _is(item, told, kind)), None)
+    if place is None:
+        return
+    if len(path) > 1:
+        _remove(holder[place], path[1:])
+    if len(path) == 1 or holder[place] in ({}, []):
+        del holder[place]
+
+
+def _is(item: Any, told: Any, kind: str) -> bool:
+    if kind == "v":
+        return bool(item == told)
+    return isinstance(item, dict) and all(item.get(key, KEY_DEFAULTS.get(key)) == value for key, value in told.items())
