@@ -1,0 +1,110 @@
+"""Garbage collector, Namespace, and the end of events (docs/specs/operator.md 6.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+from collections import defaultdict
+from typing import Any
+
+from pavane_local.api.cluster import DEFINITIONS, Cluster, DeleteOptions
+from pavane_local.api.errors import ApiError
+from pavane_local.controllers.loop import RETRY_SECONDS, Controller, changes, name_of
+from pavane_local.store import Object
+
+EVENT_AGE_MAX = datetime.timedelta(hours=1)
+EVENTS_CHECK_SECONDS = 60.0
+
+
+class GarbageCollector:
+    """Deletes objects whose owners, by uid, are all gone (background propagation)."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._dependents: dict[str, dict[str, tuple[str, Object]]] = defaultdict(dict)  # owner's uid → uid → object
+        self._followed: set[str] = set()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._follow_all(group)
+            async for _ in changes(self._cluster, DEFINITIONS):
+                self._follow_all(group)
+
+    def _follow_all(self, group: asyncio.TaskGroup) -> None:
+        for resource in {each.storage for each in self._cluster.registry.resources} - self._followed:
+            self._followed.add(resource)
+            group.create_task(self._follow(resource))
+
+    async def _follow(self, resource: str) -> None:
+        async for kind, found in changes(self._cluster, resource):
+            uid = found["metadata"]["uid"]
+            owners = [each["uid"] for each in found["metadata"].get("ownerReferences", ())]
+            if kind == "DELETED":
+                for owner in owners:
+                    self._dependents[owner].pop(uid, None)
+                for where, dependent in list(self._dependents.pop(uid, {}).values()):
+                    await self._collect(where, dependent)
+            elif owners:
+                for owner in owners:
+                    self._dependents[owner][uid] = (resource, found)
+                if kind == "ADDED":
+                    await self._collect(resource, found)
+
+    async def _collect(self, resource: str, found: Object) -> None:
+        if any(self._lives(each, found) for each in found["metadata"]["ownerReferences"]):
+            return
+        with contextlib.suppress(ApiError):  # gone, or another of its name: nothing to do
+            await self._cluster.delete(resource, *name_of(found), DeleteOptions(uid=found["metadata"]["uid"]))
+
+    def _lives(self, owner: dict[str, Any], dependent: Object) -> bool:
+        for resource in self._cluster.registry.resources:
+            if (resource.api_version, resource.kind) == (owner["apiVersion"], owner["kind"]):
+                namespace = dependent["metadata"].get("namespace", "") if resource.namespaced else ""
+                found = self._cluster.find(resource.key, namespace, owner["name"])
+                return found is not None and found["metadata"]["uid"] == owner["uid"]
+        return False
+
+
+def namespaces(cluster: Cluster) -> Controller:
+    """The controller of namespaces: each has a ServiceAccount `default`; a deleted one is emptied, then let go."""
+
+    async def reconcile(_: str, name: str) -> None:
+        found = cluster.find("namespaces", "", name)
+        if found is None:
+            return
+        if "deletionTimestamp" not in found["metadata"]:
+            if cluster.find("serviceaccounts", name, "default") is None:
+                account = {
+                    "apiVersion": "v1",
+                    "kind": "ServiceAccount",
+                    "metadata": {"name": "default", "namespace": name},
+                }
+                await cluster.create("serviceaccounts", account)
+            return
+        empty = True
+        for resource in {each.key for each in cluster.registry.resources if each.namespaced and not each.stored_as}:
+            for each in cluster.list(resource, name):
+                empty = False
+                if "deletionTimestamp" not in each["metadata"]:
+                    with contextlib.suppress(ApiError):  # already gone
+                        await cluster.delete(resource, *name_of(each))
+        if empty:
+            await cluster.patch("namespaces", "", name, {"spec": {"finalizers": []}})
+        else:
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, running.add, ("", name))
+
+    running = Controller(cluster, reconcile, {"namespaces": lambda found: [name_of(found)]})
+    return running
+
+
+async def expire_events(cluster: Cluster) -> None:
+    """Delete events after an hour; runs until cancelled."""
+    while True:
+        for event in cluster.list("events"):
+            last = event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
+            if cluster.now() - datetime.datetime.fromisoformat(last) > EVENT_AGE_MAX:
+                with contextlib.suppress(ApiError):  # already gone
+                    await cluster.delete("events", *name_of(event))
+        await asyncio.sleep(EVENTS_CHECK_SECONDS)

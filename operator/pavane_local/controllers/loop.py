@@ -1,0 +1,116 @@
+"""What the controllers share: watches that survive a gap, keys worked off one after the other, events."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from pavane_local.api.admission import timestamp
+from pavane_local.api.cluster import Cluster
+from pavane_local.api.errors import ApiError
+from pavane_local.store import EventType, Object
+
+RETRY_SECONDS = 0.2  # after a refusal: most are a conflict with a writer that is done by then
+
+Name = tuple[str, str]  # namespace ("" for cluster-wide kinds), name
+
+_log = logging.getLogger(__name__)
+
+
+def name_of(found: Object) -> Name:
+    """The namespace and name of an object."""
+    return found["metadata"].get("namespace", ""), found["metadata"]["name"]
+
+
+async def changes(cluster: Cluster, resource: str) -> AsyncIterator[tuple[EventType, Object]]:
+    """All objects as ADDED, then every change, for ever; after a gap in the watch what is gone shows as DELETED."""
+    known: dict[Name, Object] = {}
+    while True:
+        present = {each["metadata"]["uid"] for each in cluster.list(resource)} if known else set()
+        for name in [each for each, found in known.items() if found["metadata"]["uid"] not in present]:
+            yield "DELETED", known.pop(name)
+        with cluster.watch(resource) as watch:
+            try:
+                async for kind, found in watch:
+                    if kind == "DELETED":
+                        known.pop(name_of(found), None)
+                    else:
+                        known[name_of(found)] = found
+                    yield kind, found
+            except ApiError as error:
+                if error.code != 410:
+                    raise
+
+
+class Controller:
+    """Calls `reconcile` for each object that an event maps to: one at a time, merged, again after a refusal.
+
+    `sources` maps a watched resource to the objects that one of its events concerns.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        reconcile: Callable[[str, str], Awaitable[None]],
+        sources: Mapping[str, Callable[[Object], Iterable[Name]]],
+    ) -> None:
+        self._cluster = cluster
+        self._reconcile = reconcile
+        self._sources = sources
+        self._waiting: dict[Name, None] = {}  # in order of arrival
+        self._arrived = asyncio.Event()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for resource, concerns in self._sources.items():
+                group.create_task(self._follow(resource, concerns))
+            group.create_task(self._work())
+
+    def add(self, name: Name) -> None:
+        """Let an object be reconciled soon."""
+        self._waiting[name] = None
+        self._arrived.set()
+
+    async def _follow(self, resource: str, concerns: Callable[[Object], Iterable[Name]]) -> None:
+        async for _, found in changes(self._cluster, resource):
+            for name in concerns(found):
+                self.add(name)
+
+    async def _work(self) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._waiting:
+                name = next(iter(self._waiting))
+                del self._waiting[name]
+                try:
+                    await self._reconcile(*name)
+                except ApiError as error:
+                    _log.info("%s/%s again in %s s: %s", *name, RETRY_SECONDS, error)
+                    asyncio.get_running_loop().call_later(RETRY_SECONDS, self.add, name)
+
+
+async def record(
+    cluster: Cluster, about: Object, kind: str, api_version: str, type_: str, reason: str, message: str
+) -> None:
+    """Record an event about an object; equal ones are counted."""
+    meta = about["metadata"]
+    now = timestamp(cluster.now())
+    digest = hashlib.sha256(f"{meta['uid']}{reason}{message}".encode()).hexdigest()[:16]
+    name, namespace = f"{meta['name']}.{digest}", meta["namespace"]
+    if (former := cluster.find("events", namespace, name)) is not None:
+        again: dict[str, Any] = {"count": former.get("count", 1) + 1, "lastTimestamp": now}
+        await cluster.patch("events", namespace, name, again)
+        return
+    await cluster.create("events", {
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": api_version, "kind": kind, "namespace": namespace, "name": meta["name"], "uid": meta["uid"],
+        },
+        "type": type_, "reason": reason, "message": message, "count": 1, "firstTimestamp": now, "lastTimestamp": now,
+        "source": {"component": "pavane-local"},
+    })  # fmt: skip

@@ -1,0 +1,157 @@
+"""The kubelet: a runner for every pod, hosts files, addresses, logs (docs/specs/operator.md 6.8, 6.10)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from pavane_local.kubelet import hosts, logs
+from pavane_local.kubelet.addresses import AddressBlock
+from pavane_local.kubelet.pod import PodRunner
+from pavane_local.kubelet.port import KubeletApi, KubeletSettings, Object
+from pavane_local.kubelet.spawn import kill_left_over
+
+_log = logging.getLogger(__name__)
+
+
+class LogsMissing(Exception):
+    """There is no such pod, container or run; the text says which."""
+
+
+class Kubelet:
+    """Runs every pod of the cluster as processes. Start `run` from the main thread (6.8.3)."""
+
+    def __init__(self, api: KubeletApi, settings: KubeletSettings, block: AddressBlock) -> None:
+        self._api = api
+        self._settings = settings
+        self._block = block
+        self._runners: dict[str, PodRunner] = {}  # by uid
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}  # the last runner of each namespace and name
+        self._slices: dict[tuple[str, str], Object] = {}
+        self._namespaces: set[str] = set()
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Run until cancelled. Kills what a former kubelet of this folder left behind before it starts any pod."""
+        kill_left_over(self._settings.folder / "pods")
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for resource, take in (
+                ("namespaces", self._namespace),
+                ("endpointslices.discovery.k8s.io", self._endpoint_slice),
+                ("persistentvolumeclaims", self._claim),
+                ("configmaps", self._reference("configmaps")),
+                ("secrets", self._reference("secrets")),
+                ("pods", self._pod),
+            ):
+                group.create_task(self._follow(resource, take), name=f"kubelet follows {resource}")
+
+    async def stop(self, *first: str) -> None:
+        """End all processes and keep the pods: those of the namespaces `first` before all others."""
+        self._stopped = True
+        for chosen in (True, False):
+            ending = [key for key in self._tasks if (key[0] in first) == chosen]
+            for runner in self._runners.values():
+                if (runner.pod["metadata"]["namespace"] in first) == chosen:
+                    runner.stop()
+            await asyncio.gather(*(self._tasks[key] for key in ending), return_exceptions=True)
+
+    def logs(
+        self, namespace: str, name: str, container: str | None, options: logs.LogOptions, *, previous: bool = False
+    ) -> AsyncIterator[bytes]:
+        """The log of a container's present or previous run, in pieces. Raises LogsMissing at once."""
+        found = (each for each in self._runners.values() if _key(each.pod) == (namespace, name))
+        if (runner := next(found, None)) is None:
+            raise LogsMissing(f'pod "{name}" has no log: it is not running here')
+        if (chosen := runner.container(container)) is None:
+            raise LogsMissing(f'container {container} is not valid for pod "{name}"')
+        if previous and not chosen.restarts:
+            raise LogsMissing(f'previous terminated container "{chosen.name}" in pod "{name}" not found')
+        path = chosen.folder / f"{chosen.restarts - int(previous)}.log"
+        if not path.exists():
+            reason = chosen.state.get("waiting", {}).get("reason", "ContainerCreating")
+            raise LogsMissing(f'container "{chosen.name}" in pod "{name}" is waiting to start: {reason}')
+        return logs.read(path, options, None if previous else chosen.log)
+
+    async def _follow(self, resource: str, take: Callable[[str, Object], Any]) -> None:
+        async for kind, found in self._api.watch(resource):
+            take(kind, found)
+
+    def _pod(self, kind: str, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        runner = self._runners.get(uid)
+        if kind == "DELETED":
+            if runner is not None:
+                runner.vanished()
+        elif runner is not None:
+            runner.update(pod)
+        elif not self._stopped:
+            loop = asyncio.get_running_loop()
+            address = self._block.take(loop.time(), pod.get("status", {}).get("podIP"))
+            runner = self._runners[uid] = PodRunner(pod, address, self._api, self._settings)
+            runner.update(pod)
+            running = self._run(runner, self._tasks.get(_key(pod)))
+            self._tasks[_key(pod)] = self._group.create_task(running, name=f"pod {'/'.join(_key(pod))}")
+
+    async def _run(self, runner: PodRunner, former: asyncio.Task[None] | None) -> None:
+        """Run a pod once its namesake has ended: never two pods of one identity."""
+        if former is not None:
+            await asyncio.wait({former})
+        try:
+            await runner.run()
+        except Exception as error:  # one pod that cannot be run must not end the others
+            _log.exception("pod %s cannot be run", "/".join(_key(runner.pod)))
+            failed = {"phase": "Failed", "reason": "KubeletError", "message": _cause(error)}
+            await self._api.patch_status(runner.pod, failed)
+        finally:
+            self._block.release(runner.address, asyncio.get_running_loop().time())
+            if self._tasks.get(_key(runner.pod)) is asyncio.current_task():
+                del self._tasks[_key(runner.pod)]
+            del self._runners[runner.pod["metadata"]["uid"]]
+
+    def _reference(self, resource: str) -> Callable[[str, Object], None]:
+        def take(_kind: str, found: Object) -> None:
+            for runner in self._runners.values():
+                if runner.pod["metadata"]["namespace"] == found["metadata"]["namespace"]:
+                    runner.referenced_changed(resource, found["metadata"]["name"])
+
+        return take
+
+    def _claim(self, kind: str, claim: Object) -> None:
+        """A claim is a folder, bound at once; the folder goes with it."""
+        if kind == "DELETED":
+            namespace, name = _key(claim)
+            shutil.rmtree(self._settings.folder / "volumes" / namespace / name, ignore_errors=True)
+
+    def _namespace(self, kind: str, namespace: Object) -> None:
+        name = namespace["metadata"]["name"]
+        if kind == "DELETED":
+            self._namespaces.discard(name)
+            self._settings.hosts_file(name).unlink(missing_ok=True)
+        elif name not in self._namespaces:
+            self._namespaces.add(name)
+            self._write_hosts()
+
+    def _endpoint_slice(self, kind: str, endpoint_slice: Object) -> None:
+        if kind == "DELETED":
+            self._slices.pop(_key(endpoint_slice), None)
+        else:
+            self._slices[_key(endpoint_slice)] = endpoint_slice
+        self._write_hosts()
+
+    def _write_hosts(self) -> None:
+        for name in self._namespaces:
+            hosts.replace(self._settings.hosts_file(name), hosts.render(name, self._slices.values()))
+
+
+def _key(found: Object) -> tuple[str, str]:
+    return found["metadata"]["namespace"], found["metadata"]["name"]
+
+
+def _cause(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"

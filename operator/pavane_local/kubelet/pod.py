@@ -1,0 +1,303 @@
+"""One pod: volumes, init containers, containers, status, end (docs/specs/operator.md 6.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pavane_local.kubelet import volumes
+from pavane_local.kubelet.container import Container, NoImage, now_text
+from pavane_local.kubelet.port import KubeletApi, KubeletSettings, Object
+from pavane_local.kubelet.probes import Target
+from pavane_local.kubelet.spawn import Command, expand, spawn
+from pavane_local.kubelet.volumes import MissingReference
+
+GRACE_SECONDS_DEFAULT = 30
+RESOURCES = {"cpu": os.cpu_count() or 1, "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
+
+
+class PodRunner:
+    """Runs one pod (by uid) until it is deleted or the kubelet stops."""
+
+    def __init__(self, pod: Object, address: str, api: KubeletApi, settings: KubeletSettings) -> None:
+        self.pod = pod
+        self.address = address
+        self.folder = settings.pod_folder(pod)
+        self._api = api
+        self._settings = settings
+        self._dirty = asyncio.Event()  # the status may differ from the stored one
+        self._refresh = asyncio.Event()  # a referenced object may have changed
+        self._ending = asyncio.Event()
+        self._grace_seconds: float | None = None
+        self._gone = False
+        self._began = pod.get("status", {}).get("startTime") or now_text()
+        self._problem: str | None = None
+        self.init_containers = self._containers("initContainers", "initContainerStatuses")
+        self.containers = self._containers("containers", "containerStatuses")
+
+    def _containers(self, key: str, status_key: str) -> list[Container]:
+        former = {each["name"]: each for each in self.pod.get("status", {}).get(status_key) or ()}
+        return [
+            Container(spec, self.folder / spec["name"], former.get(spec["name"]), self._dirty.set, self._settings.speed)
+            for spec in self.pod["spec"].get(key) or ()
+        ]
+
+    def update(self, pod: Object) -> None:
+        """Take a newer version of the pod; a deletion timestamp ends it."""
+        relabelled = any(pod["metadata"].get(key) != self.pod["metadata"].get(key) for key in ("labels", "annotations"))
+        self.pod = pod
+        if relabelled:
+            self._refresh.set()
+        if "deletionTimestamp" in pod["metadata"]:
+            self._grace_seconds = pod["metadata"].get("deletionGracePeriodSeconds", GRACE_SECONDS_DEFAULT)
+            self._ending.set()
+
+    def vanished(self) -> None:
+        """The pod was deleted by force: end at once, write nothing."""
+        self._gone, self._grace_seconds = True, 0
+        self._ending.set()
+
+    def stop(self) -> None:
+        """The kubelet stops: end the processes, keep the pod."""
+        self._ending.set()
+
+    def referenced_changed(self, resource: str, name: str) -> None:
+        """A ConfigMap or Secret of the namespace changed."""
+        if (resource, name) in set(_references(self.pod["spec"])):
+            self._refresh.set()
+
+    def container(self, name: str | None) -> Container | None:
+        """A container by name; None means the first one."""
+        found = (each for each in [*self.containers, *self.init_containers] if name in (None, each.name))
+        return next(found, None)
+
+    async def run(self) -> None:
+        """Run the pod to its end; afterwards no process of it is left, and a deleted pod is gone."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in (self._report(), self._work(), self._follow_references())]
+            await self._ending.wait()
+            self._dirty.set()
+            default = self.pod["spec"].get("terminationGracePeriodSeconds", GRACE_SECONDS_DEFAULT)
+            grace_seconds = default if self._grace_seconds is None else self._grace_seconds
+            await asyncio.gather(*(each.stop(grace_seconds) for each in [*self.init_containers, *self.containers]))
+            for task in tasks:
+                task.cancel()
+        if not self._gone:
+            await self._api.patch_status(self.pod, self.status())
+        if "deletionTimestamp" in self.pod["metadata"] or self._gone:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        if "deletionTimestamp" in self.pod["metadata"] and not self._gone:
+            await self._api.confirm_deletion(self.pod)
+
+    async def _report(self) -> None:
+        stored: Object | None = None
+        while True:
+            self._dirty.clear()
+            if (status := self.status()) != stored and not self._gone:
+                await self._api.patch_status(self.pod, status)
+                stored = status
+            await self._dirty.wait()
+
+    async def _work(self) -> None:
+        while not await self._prepared():
+            await self._refresh.wait()
+            self._refresh.clear()
+        policy = self.pod["spec"].get("restartPolicy", "Always")
+        for container in self.init_containers:
+            await self._run(container, "OnFailure" if policy == "Always" else policy)
+            if container.exit_code != 0:
+                return
+        async with asyncio.TaskGroup() as group:
+            for container in self.containers:
+                group.create_task(self._run(container, policy))
+
+    async def _run(self, container: Container, policy: str) -> None:
+        async def execute(arguments: Sequence[str]) -> int:
+            command = await self._command(container)
+            child = await spawn(Command(arguments, command.environment, command.folder), lambda _: None)
+            try:
+                return await child.wait()
+            finally:
+                child.signal(signal.SIGKILL)
+
+        async def record(kind: str, reason: str, message: str) -> None:
+            await self._api.event(self.pod, kind, reason, message)
+
+        ports = {each["name"]: each["containerPort"] for each in container.spec.get("ports") or () if "name" in each}
+        await container.run(policy, lambda: self._command(container), Target(self.address, ports, execute), record)
+
+    async def _follow_references(self) -> None:
+        while True:
+            await self._refresh.wait()
+            if self._problem is None:
+                self._refresh.clear()
+                await self._prepared()  # what is missing now leaves the volume as it was
+
+    async def _prepared(self) -> bool:
+        """Make the volumes show what they should; False, with an event, while something is missing."""
+        try:
+            for volume in self.pod["spec"].get("volumes") or ():
+                await self._materialize(volume)
+        except MissingReference as error:
+            if str(error) != self._problem:
+                await self._api.event(self.pod, "Warning", "FailedMount", str(error))
+            self._problem = str(error)
+            return False
+        self._problem = None
+        return True
+
+    async def _materialize(self, volume: dict[str, Any]) -> None:
+        folder = self._volume_folder(volume)
+        if "configMap" in volume:
+            source = volume["configMap"]
+            volumes.publish(folder, volumes.selected(source, await self._data("ConfigMap", source, source["name"])))
+        elif "secret" in volume:
+            source = volume["secret"]
+            volumes.publish(folder, volumes.selected(source, await self._data("Secret", source, source["secretName"])))
+        elif "downwardAPI" in volume:
+            mode = volume["downwardAPI"].get("defaultMode", volumes.MODE_DEFAULT)
+            items = volume["downwardAPI"].get("items") or ()
+            volumes.publish(
+                folder, {each["path"]: (self._field(each).encode(), each.get("mode", mode)) for each in items}
+            )
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def _volume_folder(self, volume: dict[str, Any]) -> Path:
+        if claim := volume.get("persistentVolumeClaim"):
+            return self._settings.folder.joinpath("volumes", self.pod["metadata"]["namespace"], claim["claimName"])
+        return self.folder.joinpath("volumes", volume["name"])
+
+    async def _data(self, kind: str, source: dict[str, Any], name: str) -> dict[str, bytes]:
+        resource = "configmaps" if kind == "ConfigMap" else "secrets"
+        found = await self._api.get(resource, self.pod["metadata"]["namespace"], name)
+        return {} if found is None and source.get("optional") else volumes.data(kind, name, found)
+
+    def _field(self, item: dict[str, Any]) -> str:
+        if "resourceFieldRef" in item:
+            section, _, name = item["resourceFieldRef"]["resource"].partition(".")
+            containers = {each["name"]: each for each in self.pod["spec"]["containers"]}
+            container = containers.get(
+                item["resourceFieldRef"].get("containerName", ""), self.pod["spec"]["containers"][0]
+            )
+            return str(container.get("resources", {}).get(section, {}).get(name, RESOURCES.get(name, 0)))
+        now = {**self.pod, "status": {**self.pod.get("status", {}), "podIP": self.address, "hostIP": "127.0.0.1"}}
+        return volumes.field(now, item["fieldRef"]["fieldPath"])
+
+    async def _command(self, container: Container) -> Command:
+        """What to execute for the next run: mounts made, env and arguments expanded and rewritten."""
+        spec = container.spec
+        installation = self._settings.environment_of(spec["image"])
+        if installation is None:
+            raise NoImage(
+                f'image "{spec["image"]}" maps to no environment; start with `pavane up --image {spec["image"]}=PATH`'
+            )
+        root = container.folder / "root"
+        by_name = {volume["name"]: self._volume_folder(volume) for volume in self.pod["spec"].get("volumes") or ()}
+        mounts = {
+            each["mountPath"]: by_name[each["name"]] / each.get("subPath", "")
+            for each in spec.get("volumeMounts") or ()
+        }
+        for path, target in sorted(mounts.items()):
+            volumes.mount(root, path, target)
+        variables = await self._variables(spec, installation, container.folder)
+        environment = {name: volumes.rewritten(value, root, list(mounts)) for name, value in variables.items()}
+        arguments = [*(spec.get("command") or ["pavane"]), *(spec.get("args") or ())]
+        arguments = [volumes.rewritten(expand(each, environment), root, list(mounts)) for each in arguments]
+        folder = volumes.rewritten(spec["workingDir"], root, list(mounts)) if "workingDir" in spec else str(root)
+        return Command(arguments, environment, Path(folder))
+
+    async def _variables(self, spec: dict[str, Any], installation: Path, folder: Path) -> dict[str, str]:
+        hosts = self._settings.hosts_file(self.pod["metadata"]["namespace"])
+        variables = {
+            "PATH": f"{installation / 'bin'}:{os.environ.get('PATH', os.defpath)}",
+            "HOME": str(folder / "root"),
+            "LANG": "C.UTF-8",
+            "HOSTNAME": self.pod["spec"].get("hostname") or self.pod["metadata"]["name"],
+            "PYTHONUNBUFFERED": "1",
+            "PAVANE_ROOT": str(folder / "root"),
+            "PAVANE_HOSTS_FILE": str(hosts),
+            "PAVANE_TERMINATION_LOG": str(folder / "termination-log"),
+            "JAVA_TOOL_OPTIONS": f"-Djdk.net.hosts.file={hosts}",
+        }
+        if self.pod["spec"].get("automountServiceAccountToken", True):
+            file = self.folder / "kubeconfig"
+            if not file.exists():
+                file.touch(0o600)
+                file.write_text(await self._api.kubeconfig(self.pod))
+            variables["KUBECONFIG"] = str(file)
+        for source in spec.get("envFrom") or ():
+            kind = "ConfigMap" if "configMapRef" in source else "Secret"
+            reference = source.get("configMapRef") or source["secretRef"]
+            found = await self._data(kind, reference, reference["name"])
+            variables |= {source.get("prefix", "") + key: value.decode() for key, value in found.items()}
+        for each in spec.get("env") or ():
+            value = await self._value(each)
+            if value is not None:
+                variables[each["name"]] = expand(value, variables)
+        return variables
+
+    async def _value(self, variable: dict[str, Any]) -> str | None:
+        """The value of one env entry; None where an optional reference is missing."""
+        source = variable.get("valueFrom")
+        if not source:
+            return str(variable.get("value", ""))
+        if "fieldRef" in source or "resourceFieldRef" in source:
+            return self._field(source)
+        kind = "ConfigMap" if "configMapKeyRef" in source else "Secret"
+        reference = source.get("configMapKeyRef") or source["secretKeyRef"]
+        found = await self._data(kind, reference, reference["name"])
+        if reference["key"] in found:
+            return found[reference["key"]].decode()
+        if reference.get("optional"):
+            return None
+        raise MissingReference(f'{kind} "{reference["name"]}" has no key "{reference["key"]}"')
+
+    def status(self) -> Object:
+        """The pod's present status."""
+        initialized = all(each.exit_code == 0 for each in self.init_containers)
+        ready = not self._ending.is_set() and all(each.ready for each in self.containers)
+        conditions = {"PodScheduled": True, "Initialized": initialized, "ContainersReady": ready, "Ready": ready}
+        former = {each["type"]: each for each in self.pod.get("status", {}).get("conditions") or ()}
+        return {
+            "phase": self._phase(),
+            "conditions": [_condition(name, value, former.get(name)) for name, value in conditions.items()],
+            "hostIP": "127.0.0.1",
+            "podIP": self.address,
+            "podIPs": [{"ip": self.address}],
+            "startTime": self._began,
+            "qosClass": "BestEffort",
+            "initContainerStatuses": [each.status() for each in self.init_containers],
+            "containerStatuses": [each.status() for each in self.containers],
+        }
+
+    def _phase(self) -> str:
+        policy = self.pod["spec"].get("restartPolicy", "Always")
+        if policy != "Always":
+            if any(each.exit_code and policy == "Never" for each in [*self.init_containers, *self.containers]):
+                running = any("running" in each.state for each in self.containers)
+                return "Running" if running else "Failed"
+            if all(each.exit_code == 0 for each in self.containers):
+                return "Succeeded"
+        begun = all(
+            "running" in each.state or each.last_state or each.exit_code is not None for each in self.containers
+        )
+        return "Running" if begun else "Pending"
+
+
+def _condition(name: str, value: bool, former: Object | None) -> Object:
+    status = str(value)
+    if former is not None and former["status"] == status:
+        return former
+    return {"type": name, "status": status, "lastTransitionTime": now_text()}
+
+
+def _references(spec: dict[str, Any]) -> list[tuple[str, str]]:
+    """The ConfigMaps and Secrets that the volumes show."""
+    maps = [("configmaps", each["configMap"]["name"]) for each in spec.get("volumes") or () if "configMap" in each]
+    return maps + [("secrets", each["secret"]["secretName"]) for each in spec.get("volumes") or () if "secret" in each]
