@@ -1,0 +1,276 @@
+"""What the members' own words (`pv.status`) say about a RaftCluster: a pure function (docs/specs/operator.md 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pavane.raft.state.configuration import Configuration, generation_of
+from pavane.wire.stages import Stage
+from pavane_operator.crds.raftcluster import (
+    MEMBERS_MAX_ITEMS,
+    MemberRole,
+    RaftClusterSpec,
+    RaftConfiguration,
+    RaftMember,
+)
+from pavane_operator.kinds.raft import names
+from pavane_operator.plan.model import Facts, Observed, OwnCondition, Problem, Resource
+
+ALLOW_WRITES = "AllowWrites"
+CHANGE_MEMBERS = "ChangeMembers"
+SERVE = "Serve"
+"""Recorded by the planner in a bootstrap, before clients are let in."""
+
+SAFETY_LAG_ENTRIES = 1000
+"""A new member may be this far behind the commit index: more would block commits for long (3.1, raft 8.5)."""
+STATE_LOST = "StateLost"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerView:
+    """What one peer answered to `pv.status`."""
+
+    id: str
+    leads: bool
+    """Whether it holds itself for the leader."""
+    term: int
+    last: int
+    commit: int
+    committed: Configuration
+    committed_index: int
+    effective: Configuration
+    matches: Mapping[str, int]
+    """Last entry known to be held, by member; only a leader knows."""
+    state_lost: bool
+    """It is named, but its volume was empty or damaged: it neither votes nor acknowledges yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """All that the parts of `facts` look at."""
+
+    resource: Resource
+    observed: Observed
+    views: Mapping[str, PeerView]
+    leader: PeerView | None
+    configuration: Configuration | None
+    """The committed one, as the leader knows it; without a leader the furthest that anybody knows."""
+    active: int | None
+    next: int | None
+    """The generation of the attempt under way."""
+
+    @property
+    def replicas(self) -> int:
+        assert isinstance(self.resource.spec, RaftClusterSpec)  # noqa: S101 - parsed by the kind's model
+        return self.resource.spec.replicas
+
+    def member_ids(self, generation: int) -> frozenset[str]:
+        return frozenset(names.pod(self.resource.name, generation, ordinal) for ordinal in range(self.replicas))
+
+    def stage(self, pod: str) -> Stage:
+        for one in self.observed.pods:
+            if one.name == pod and one.stage is not None:
+                return one.stage.stage
+        return Stage.CREATION
+
+
+def facts(resource: Resource, observed: Observed, views: Iterable[PeerView], *, request_expired: bool) -> Facts:
+    """Judge the answers of all pods that answered; total, also over none."""
+    scene = _scene(resource, observed, {view.id: view for view in views})
+    return Facts(
+        leads=_leads(scene),
+        safety=_safety(scene),
+        steps_done=_steps_done(scene),
+        request_expired=request_expired,
+        fence=_fence(scene),
+        down=_down(scene),
+        own_status=_own_status(scene),
+        conditions=_conditions(scene),
+    )
+
+
+def majority(members: int) -> int:
+    """How many of so many members are a majority."""
+    return members // 2 + 1
+
+
+def _scene(resource: Resource, observed: Observed, views: Mapping[str, PeerView]) -> _Scene:
+    leader = max((view for view in views.values() if view.leads), key=lambda view: view.term, default=None)
+    best = leader or max(views.values(), key=lambda view: (view.committed_index, view.commit), default=None)
+    status = resource.status
+    return _Scene(
+        resource=resource,
+        observed=observed,
+        views=views,
+        leader=leader,
+        configuration=best.committed if best is not None and best.committed.members else None,
+        active=status.active_generation if status is not None else None,
+        next=status.rollout.generation if status is not None and status.rollout is not None else None,
+    )
+
+
+def _changed(scene: _Scene) -> bool:
+    """Whether exactly the members of the next generation are the committed configuration, and nothing is under way."""
+    if scene.leader is None or scene.next is None or scene.leader.committed_index == 0:
+        return False
+    effective, committed = scene.leader.effective, scene.leader.committed
+    settled = not effective.transitional and not committed.transitional
+    return settled and _ids(committed) == _ids(effective) == scene.member_ids(scene.next)
+
+
+def _leads(scene: _Scene) -> bool:
+    if scene.next is None or scene.leader is None or not _changed(scene):
+        return False
+    members = scene.member_ids(scene.next)
+    if scene.leader.id not in members:
+        return False
+    return scene.active is not None or _serving(scene) or all(scene.stage(pod) is Stage.READ_WRITE for pod in members)
+
+
+def _serving(scene: _Scene) -> bool:
+    rollout = scene.resource.status.rollout if scene.resource.status is not None else None
+    return rollout is not None and rollout.step is not None and rollout.step.name == SERVE
+
+
+def _steps_done(scene: _Scene) -> frozenset[str]:
+    if scene.next is None:
+        return frozenset()
+    done = set()
+    members = scene.member_ids(scene.next)
+    writing = sum(scene.stage(pod) is Stage.READ_WRITE for pod in members)
+    if writing >= majority(len(members)) or _changed(scene):
+        done.add(ALLOW_WRITES)
+    if _changed(scene):
+        done.add(CHANGE_MEMBERS)
+    return frozenset(done)
+
+
+def _safety(scene: _Scene) -> Problem | None:
+    if scene.active is None:
+        return None  # a bootstrap has none: there is nothing to lose yet
+    if scene.leader is None or scene.configuration is None:
+        return Problem("NoQuorum", "no leader is known")
+    for group in scene.configuration.groups:
+        answering = sum(member in scene.views for member in group)
+        if answering < majority(len(group)):
+            return Problem("NoQuorum", f"{answering} of {len(group)} members answer; {majority(len(group))} are needed")
+    if scene.next is None:
+        return None
+    members = scene.member_ids(scene.next)
+    able = [pod for pod in members if _able(scene, pod, scene.leader.commit)]
+    if len(able) < majority(len(members)):
+        return Problem(
+            "Lagging",
+            f"{len(able)} of {len(members)} pods of generation {scene.next} follow the log within "
+            f"{SAFETY_LAG_ENTRIES} entries; {majority(len(members))} are needed",
+        )
+    return None
+
+
+def _able(scene: _Scene, pod: str, commit: int) -> bool:
+    view = scene.views.get(pod)
+    return (
+        view is not None
+        and scene.stage(pod) >= Stage.READ_ONLY
+        and view.last > 0
+        and not view.state_lost
+        and commit - view.last <= SAFETY_LAG_ENTRIES
+    )
+
+
+def _fence(scene: _Scene) -> int | None:
+    """The greatest generation that may vote: also one that is only appended yet, for it may be committed unseen."""
+    known = scene.leader.effective if scene.leader is not None else scene.configuration
+    if known is None:
+        return None
+    numbers = [generation_of(member) for member, _ in known.members]
+    return max((number for number in numbers if number is not None), default=None)
+
+
+def _down(scene: _Scene) -> Problem | None:
+    if scene.active is None:
+        return None
+    members = scene.member_ids(scene.active)
+    lost = sum(scene.views[pod].state_lost for pod in members if pod in scene.views)
+    if lost >= majority(len(members)):
+        return Problem(
+            "QuorumLost",
+            f"{lost} of {len(members)} members lost their volumes; decide what to give up: "
+            "create a new resource, or restore the volumes",
+        )
+    if not any(pod in scene.views for pod in members) and scene.leader is None:
+        return Problem("ActiveDown", f"no pod of generation {scene.active} answers")
+    if scene.leader is None:
+        return Problem("NoQuorum", "the members have no leader")
+    return None
+
+
+def _own_status(scene: _Scene) -> dict[str, object]:
+    leader = scene.leader
+    configuration = scene.configuration
+    status: dict[str, object] = {
+        "leader": leader.id if leader is not None else None,
+        "term": leader.term if leader is not None else None,
+        "commit_index": leader.commit if leader is not None else None,
+        "members": _members(scene),
+    }
+    if configuration is None:
+        status["configuration"] = None
+    elif configuration.old is None:
+        status["configuration"] = RaftConfiguration(old=[peer for peer, _ in configuration.new])
+    else:
+        status["configuration"] = RaftConfiguration(
+            old=[peer for peer, _ in configuration.old], new=[peer for peer, _ in configuration.new]
+        )
+    return status
+
+
+def _members(scene: _Scene) -> list[RaftMember]:
+    pods = {pod.name: pod.generation for pod in scene.observed.pods}
+    configuration = scene.configuration
+    named = [peer for peer, _ in configuration.members] if configuration is not None else []
+    found = []
+    for peer in sorted({*pods, *named}):
+        view = scene.views.get(peer)
+        match = view.last if view is not None else None
+        if match is None and scene.leader is not None:
+            reported = scene.leader.matches.get(peer, -1)
+            match = reported if reported >= 0 else None
+        generation = pods.get(peer) or generation_of(peer)
+        found.append(
+            RaftMember(name=peer, generation=generation or 0, role=_role(configuration, peer), match_index=match)
+        )
+    return found[:MEMBERS_MAX_ITEMS]
+
+
+def _role(configuration: Configuration | None, peer: str) -> MemberRole:
+    if configuration is None or not configuration.names(peer):
+        return MemberRole.LEARNER
+    if configuration.old is not None and peer not in {member for member, _ in configuration.new}:
+        return MemberRole.LEAVING
+    return MemberRole.VOTER
+
+
+def _conditions(scene: _Scene) -> tuple[OwnCondition, ...]:
+    leader = scene.leader
+    if scene.configuration is None:
+        quorum = OwnCondition("QuorumAvailable", None, "NoAnswer", "no member has told its configuration yet")
+    else:
+        groups = scene.configuration.groups
+        available = all(sum(member in scene.views for member in group) >= majority(len(group)) for group in groups)
+        quorum = OwnCondition("QuorumAvailable", available, "MajorityAnswers" if available else "NoQuorum")
+    if leader is None:
+        elected = OwnCondition("LeaderElected", False if scene.views else None, "NoLeader")
+    else:
+        elected = OwnCondition("LeaderElected", True, "Leads", f"{leader.id} leads in term {leader.term}")
+    lost = sorted(view.id for view in scene.views.values() if view.state_lost)
+    if lost:
+        healthy = OwnCondition("LogHealthy", False, STATE_LOST, f"{', '.join(lost)} lost the log")
+    else:
+        healthy = OwnCondition("LogHealthy", True if scene.views else None, "Complete" if scene.views else "NoAnswer")
+    return (quorum, elected, healthy)
+
+
+def _ids(configuration: Configuration) -> frozenset[str]:
+    return frozenset(peer for peer, _ in configuration.members)
