@@ -20,6 +20,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
+from opentelemetry.semconv._incubating.attributes.rpc_attributes import (
+    RPC_METHOD,
+    RPC_SYSTEM_NAME,
+    RpcSystemNameValues,
+)
+from opentelemetry.semconv.attributes.server_attributes import SERVER_ADDRESS
+from opentelemetry.trace import SpanKind, get_tracer
 
 from pavane.compute.wire import (
     NONCE_BYTES,
@@ -44,6 +51,8 @@ from pavane.telemetry import TRACEPARENT, current_traceparent
 from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
 
 CALL_SECONDS_MAX = 10.0  # of dialling and of one command (docs/specs/operator.md 3)
+
+_tracer = get_tracer(__name__)
 
 _UNREACHABLE = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN"})
 
@@ -78,6 +87,11 @@ class StageStream:
         self._call: Any = None
         self._reader: asyncio.Task[None] | None = None
         self._write_lock = asyncio.Lock()
+        self._attributes = {
+            RPC_SYSTEM_NAME: RpcSystemNameValues.GRPC.value,
+            RPC_METHOD: CALL,
+            SERVER_ADDRESS: address,
+        }
 
     @property
     def report(self) -> StageReport | None:
@@ -169,7 +183,11 @@ class StageStream:
             raise StageUnreachable(self.address, "DEADLINE_EXCEEDED", text) from None
 
     async def _send(self, command: Lifecycle) -> None:
-        data = encode_command(command, current_traceparent())
+        name = f"stage/{type(command).__name__}"
+        with _tracer.start_as_current_span(name, kind=SpanKind.CLIENT, attributes=self._attributes):
+            await self._write(encode_command(command, current_traceparent()))
+
+    async def _write(self, data: bytes) -> None:
         async with self._write_lock:
             if self._closed is not None:
                 raise self._closed

@@ -2,7 +2,7 @@
 
 from pavane.telemetry.configure import configure, shutdown
 from pavane.telemetry.derived import DERIVED_ATTRIBUTE, derived, link
-from pavane.telemetry.traceparent import TRACEPARENT, current_traceparent, parse_traceparent
+from pavane.telemetry.traceparent import TRACEPARENT, current_traceparent, parse_traceparent, remote_parent
 
 __all__ = [
     "DERIVED_ATTRIBUTE",
@@ -12,5 +12,6 @@ __all__ = [
     "derived",
     "link",
     "parse_traceparent",
+    "remote_parent",
     "shutdown",
 ]

@@ -1,5 +1,6 @@
 """W3C trace contexts as text: gRPC metadata, a field per stage command, the annotation ``pavane.dev/traceparent``."""
 
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -19,3 +20,8 @@ def parse_traceparent(text: str) -> SpanContext | None:
     """Return the span context that ``text`` names, or ``None`` when it is empty or malformed (never an error)."""
     context = get_current_span(_propagator.extract({TRACEPARENT: text})).get_span_context()
     return context if context.is_valid else None
+
+
+def remote_parent(text: str) -> Context:
+    """Return a context whose spans become children of the span that ``text`` names; without parent if it names none."""
+    return _propagator.extract({TRACEPARENT: text}, Context())

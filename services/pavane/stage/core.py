@@ -1,0 +1,252 @@
+"""The staged life of one pod without I/O: epochs, stages, the token (docs/specs/compute.md 2.3, 2.4, 6).
+
+Duties of whoever drives it: hand in the commands of all streams one at a time; carry out the effects of each call, in
+order and to the end, before the next call; report an entered stage by ``entered``. Then the stage only ever grows,
+and no effect of a superseded stream follows one of its successor.
+
+A pod that needs no operator walks its stages by the same commands: ``own_walk`` is the stream ``OWN`` with epoch
+(0, 0). It takes part in no order of epochs, because it repeats what the pod's own store already says: it neither
+supersedes a stream nor is it refused when a stream was served before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pavane.compute.wire import (
+    NONCE_BYTES,
+    PROTOCOL_MAJOR,
+    AllowWrites,
+    Blocker,
+    Command,
+    CreateInstance,
+    CreateTimely,
+    Epoch,
+    InitializationComplete,
+    Lifecycle,
+    RuntimeConfig,
+    Token,
+    UpdateConfiguration,
+)
+from pavane.stage.table import Decision, Phase, decide
+from pavane.stage.transport import SUPERSEDED, stale_text
+from pavane.wire import LocalProtocolError, Stage
+
+OWN = 0  # stream number of the pod's own walk
+OWN_EPOCH = Epoch(0, 0)
+EXIT_INCOMPATIBLE = 3  # a fresh process is the simplest correct answer (docs/specs/compute.md 8.4)
+
+
+@dataclass(frozen=True, slots=True)
+class EndStream:
+    """End ``stream`` with the gRPC status of the name ``code``; the pod's state is kept."""
+
+    stream: int
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExitProcess:
+    """End the process with ``code``; ``reason`` goes to the termination log."""
+
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Apply live settings."""
+
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EnterReadOnly:
+    """Let the role follow and serve reads, then report ``entered(Stage.READ_ONLY)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnterReadWrite:
+    """Let the role store ``token`` durably, then write; then report ``entered(Stage.READ_WRITE)``.
+
+    ``told`` is what this very stream has told the pod for this moment in its expected state.
+    """
+
+    token: Token
+    told: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something that reports tell has changed."""
+
+
+Effect = EndStream | ExitProcess | Configure | EnterReadOnly | EnterReadWrite | Report
+
+
+@dataclass(slots=True)
+class _Stream:
+    phase: Phase = Phase.OPENED
+    told: dict[str, str] = field(default_factory=dict)
+    permission: Token | None = None  # AllowWrites that came before InitializationComplete
+
+
+class StageCore:
+    """Stage, epochs and token of one pod.
+
+    ``live`` are the keys of UpdateConfiguration that may change at any time, ``told`` those that count in the expected
+    state alone and are kept for ``EnterReadWrite``; all others are ignored and counted. ``token`` is the greatest one
+    on the pod's volume.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        generation: int,
+        *,
+        live: frozenset[str] = frozenset(),
+        told: frozenset[str] = frozenset(),
+        token: Token | None = None,
+    ) -> None:
+        self.kind = kind
+        self.generation = generation
+        self.stage = Stage.CREATION
+        self.token = token
+        self.accepted: Epoch | None = None
+        self.blockers: tuple[Blocker, ...] = ()
+        self.ignored_settings = 0
+        self._live = live
+        self._told = told
+        self._settings: Mapping[str, str] | None = None
+        self._streams: dict[int, _Stream] = {OWN: _Stream()}
+        self._current: int | None = None
+        self._last_stream = OWN
+
+    def open(self) -> int:
+        """Return the number of a new stream, which may begin to send."""
+        self._last_stream += 1
+        self._streams[self._last_stream] = _Stream()
+        return self._last_stream
+
+    def close(self, stream: int) -> None:
+        """Forget ``stream``; the pod keeps its stage."""
+        self._streams.pop(stream, None)
+        if self._current == stream:
+            self._current = None
+
+    def instance_created(self, stream: int) -> bool:
+        """Whether responses may be sent on ``stream``: not before CreateInstance (docs/specs/compute.md 2.5)."""
+        state = self._streams.get(stream)
+        return state is not None and state.phase >= Phase.EXPECTING
+
+    def receive(self, stream: int, command: Command) -> tuple[Effect, ...]:
+        """Return what ``command`` on ``stream`` leads to; nothing for a stream that was ended already."""
+        state = self._streams.get(stream)
+        if state is None:
+            return ()
+        decision = decide(state.phase, type(command))
+        match decision, command:
+            case Decision.TAKE_EPOCH, CreateTimely():
+                return self._take_epoch(stream, state, command)
+            case Decision.CHECK_INSTANCE, CreateInstance():
+                return self._check_instance(state, command)
+            case Decision.CONFIGURE, UpdateConfiguration():
+                return self._configure(state, command.settings)
+            case Decision.COMPLETE, InitializationComplete():
+                return self._complete(stream, state)
+            case Decision.REMEMBER_WRITES | Decision.ALLOW_WRITES, AllowWrites():
+                return self._allow(stream, state, command)
+            case Decision.UNIMPLEMENTED, _:
+                return self._refuse(stream, "UNIMPLEMENTED", f"a pod of kind {self.kind} takes lifecycle commands only")
+            case _:
+                text = f"{type(command).__name__} may not follow in phase {state.phase.name.lower()} of a stream"
+                return self._refuse(stream, "FAILED_PRECONDITION", text)
+
+    def own_walk(self, *, to_read_write: bool) -> tuple[Lifecycle, ...]:
+        """Return the commands of the pod's own walk, for stream ``OWN`` (docs/specs/operator.md 2.12)."""
+        self._streams[OWN] = _Stream()
+        token = Token(self.generation, OWN_EPOCH.major)
+        if self.token is not None and self.token.generation == self.generation:
+            token = self.token
+        walk: tuple[Lifecycle, ...] = (
+            CreateTimely(OWN_EPOCH, bytes(NONCE_BYTES)),
+            CreateInstance(self.kind, self.generation, self._settings or {}),
+            InitializationComplete(),
+        )
+        return (*walk, AllowWrites(token)) if to_read_write else walk
+
+    def entered(self, stage: Stage, token: Token | None = None) -> tuple[Effect, ...]:
+        """Note that the role has entered ``stage``, with ``token`` durable on its volume when it is ReadWrite."""
+        if stage <= self.stage:
+            raise LocalProtocolError(f"stage {stage.title} after {self.stage.title}: stages only go forward")
+        self.stage = stage
+        if token is not None:
+            self.token = token if self.token is None else max(self.token, token)
+        return (Report(),)
+
+    def _take_epoch(self, stream: int, state: _Stream, command: CreateTimely) -> tuple[Effect, ...]:
+        if command.protocol_major != PROTOCOL_MAJOR:
+            text = f"protocol version {command.protocol_major} is not supported, {PROTOCOL_MAJOR} is"
+            return self._refuse(stream, "UNIMPLEMENTED", text)
+        ended: tuple[Effect, ...] = ()
+        if stream != OWN:
+            if self.accepted is not None and command.epoch <= self.accepted:
+                return self._refuse(stream, "FAILED_PRECONDITION", stale_text(self.accepted))
+            if self._current is not None:
+                ended = self._refuse(self._current, "ABORTED", SUPERSEDED)
+            self.accepted = command.epoch
+            self._current = stream
+        if command.config != RuntimeConfig():
+            return (*ended, ExitProcess(EXIT_INCOMPATIBLE, "CreateTimely asks for another engine than this pod has"))
+        state.phase = Phase.GREETED
+        return ended
+
+    def _check_instance(self, state: _Stream, command: CreateInstance) -> tuple[Effect, ...]:
+        wanted, own = (command.kind, command.generation), (self.kind, self.generation)
+        if wanted != own:
+            text = f"CreateInstance names {wanted[0]} of generation {wanted[1]}, this pod is {own[0]} of {own[1]}"
+            return (ExitProcess(EXIT_INCOMPATIBLE, text),)
+        if self._settings is not None and dict(command.settings) != dict(self._settings):
+            return (ExitProcess(EXIT_INCOMPATIBLE, "CreateInstance has other settings than those of this process"),)
+        self._settings = dict(command.settings)
+        state.phase = Phase.EXPECTING
+        self.stage = max(self.stage, Stage.INITIALIZATION)
+        return (Report(),)
+
+    def _configure(self, state: _Stream, settings: Mapping[str, str]) -> tuple[Effect, ...]:
+        live = {key: value for key, value in settings.items() if key in self._live}
+        told = {}
+        if state.phase is Phase.EXPECTING:
+            told = {key: value for key, value in settings.items() if key in self._told}
+            state.told |= told
+        self.ignored_settings += len(settings) - len(live) - len(told)
+        return (Configure(live),) if live else ()
+
+    def _complete(self, stream: int, state: _Stream) -> tuple[Effect, ...]:
+        state.phase = Phase.COMPLETE
+        effects: tuple[Effect, ...] = (EnterReadOnly(),) if self.stage < Stage.READ_ONLY else (Report(),)
+        if state.permission is not None:
+            effects += self._allow(stream, state, AllowWrites(state.permission))
+        return effects
+
+    def _allow(self, stream: int, state: _Stream, command: AllowWrites) -> tuple[Effect, ...]:
+        token = command.token
+        if command.id is not None:
+            return self._refuse(stream, "UNIMPLEMENTED", f"a pod of kind {self.kind} has no collections to allow")
+        if token.generation != self.generation:
+            text = f"the token {token} is not of this pod's generation {self.generation}"
+            return self._refuse(stream, "FAILED_PRECONDITION", text)
+        if state.phase is not Phase.COMPLETE:
+            state.permission = token if state.permission is None else max(state.permission, token)
+            return ()
+        if self.token is not None and self.token.generation > self.generation:
+            text = f"the volume holds the token {self.token} of a later generation"
+            self.blockers = (Blocker("FenceTooLow", text, {"stored": str(self.token)}),)
+            return (Report(),)
+        if self.stage is Stage.READ_WRITE or (self.token is not None and token < self.token):
+            return (Report(),)
+        return (EnterReadWrite(token, dict(state.told)),)
+
+    def _refuse(self, stream: int, code: str, text: str) -> tuple[Effect, ...]:
+        self.close(stream)
+        return (EndStream(stream, code, text),)

@@ -1,0 +1,257 @@
+"""The stage port of a pod: gRPC around ``StageCore`` (docs/specs/compute.md 2.1, 6).
+
+Streams are read side by side, their commands are carried out one at a time and to the end. Responses are made from the
+pod's present state when a stream can take them, so nothing queues up for a slow reader.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import grpc
+from opentelemetry.semconv._incubating.attributes.rpc_attributes import (
+    RPC_METHOD,
+    RPC_SYSTEM_NAME,
+    RpcSystemNameValues,
+)
+from opentelemetry.trace import SpanKind, get_tracer
+
+from pavane.compute.wire import (
+    METHOD,
+    SERVICE,
+    STAGE_COLLECTION,
+    Command,
+    Frontiers,
+    StageReport,
+    decode_command,
+    encode_response,
+)
+from pavane.stage.core import (
+    OWN,
+    Configure,
+    Effect,
+    EndStream,
+    EnterReadOnly,
+    EnterReadWrite,
+    ExitProcess,
+    Report,
+    StageCore,
+)
+from pavane.stage.role import Role
+from pavane.stage.transport import CALL, SERVER_OPTIONS, STAGE_PORT
+from pavane.telemetry import remote_parent
+from pavane.wire import RemoteProtocolError, Stage
+
+FIRST_MESSAGE_SECONDS_MAX = 10.0  # docs/specs/compute.md 2.1
+REPORT_SECONDS = 2.0  # a report at least this often (docs/specs/compute.md 6)
+REPORT_PAUSE_SECONDS = 0.02  # between two responses: a busy role changes thousands of times a second
+STREAMS_MAX = 32  # one controller, its predecessor and some that are mistaken; more are refused
+STOP_SECONDS_MAX = 0.2  # for streams to hear that the pod goes
+EXIT_FAILED = 1
+
+_logger = logging.getLogger(__name__)
+_tracer = get_tracer(__name__)
+
+_EndReason = tuple[grpc.StatusCode, str]
+
+
+class _Session:
+    """One stream while it is served."""
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+        self.changed = asyncio.Event()
+        self.ended: asyncio.Future[_EndReason] = asyncio.get_running_loop().create_future()
+
+    def end(self, code: str, text: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result((grpc.StatusCode[code], text))
+
+
+class StageServer:
+    """Serves the stage port for ``role`` on ``host``.
+
+    ``exit_process(code, reason)`` is called when the protocol demands the end of the process; it returns at once and
+    the caller of ``start`` stops everything in order. Call ``notify`` whenever the role's report may have changed.
+    """
+
+    def __init__(
+        self, role: Role, exit_process: Callable[[int, str], None], *, host: str, port: int = STAGE_PORT
+    ) -> None:
+        self._role = role
+        self._exit_process = exit_process
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._core = StageCore(
+            role.kind, role.generation, live=role.live_settings, told=role.told_settings, token=role.token
+        )
+        self._sessions: dict[int, _Session] = {}
+        self._turn = asyncio.Lock()
+        self._turns: set[asyncio.Task[None]] = set()
+        self._server: grpc.aio.Server | None = None
+        self.port = port
+
+    @property
+    def stage(self) -> Stage:
+        """The pod's present stage."""
+        return self._core.stage
+
+    @property
+    def ignored_settings(self) -> int:
+        """How many settings of UpdateConfiguration were not known, or came too late."""
+        return self._core.ignored_settings
+
+    @property
+    def streams(self) -> int:
+        """Streams that are open at this moment."""
+        return len(self._sessions)
+
+    def report(self) -> StageReport:
+        """The pod's present state, as streams and ``/stage`` tell it."""
+        role = self._role.report()
+        return StageReport(
+            stage=self._core.stage,
+            generation=self._core.generation,
+            fence_seen=self._core.token,
+            progress=role.progress,
+            target=role.target,
+            unit=self._role.unit,
+            blockers=(*self._core.blockers, *role.blockers),
+            leads=role.leads and self._core.stage is Stage.READ_WRITE,
+            done=role.done,
+            last_write_ms=role.last_write_ms,
+            first_write_ms=role.first_write_ms,
+        )
+
+    def notify(self) -> None:
+        """Let every stream look at the report again, soon."""
+        for session in self._sessions.values():
+            session.changed.set()
+
+    async def start(self) -> None:
+        """Bind and serve. Raises ``OSError`` when the address is not free."""
+        self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=STREAMS_MAX)
+        handler: Any = grpc.stream_stream_rpc_method_handler(self._serve)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        try:
+            self.port = self._server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise OSError(f"the stage port cannot listen on {self._address}: is another pod running there?") from error
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """End all streams and close the port; the pod's stage is kept."""
+        if self._server is not None:
+            for session in self._sessions.values():
+                session.end("UNAVAILABLE", "the pod stops")
+            await self._server.stop(STOP_SECONDS_MAX)
+            self._server = None
+        await asyncio.gather(*self._turns, return_exceptions=True)
+
+    async def walk(self, *, to_read_write: bool = True) -> None:
+        """Walk the stages without an operator, because the pod's own store says that it may (operator 2.12).
+
+        With ``to_read_write`` false it ends in ReadOnly. Stages already passed are not entered again.
+        """
+        async with self._turn:
+            for command in self._core.own_walk(to_read_write=to_read_write):
+                await self._carry_out_all(self._core.receive(OWN, command))
+
+    async def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case EndStream(stream, code, text):
+                if (session := self._sessions.get(stream)) is not None:
+                    session.end(code, text)
+            case ExitProcess(code, reason):
+                self._exit_process(code, reason)
+            case Configure(settings):
+                self._role.configure(settings)
+            case EnterReadOnly():
+                await self._role.read_only()
+                await self._carry_out_all(self._core.entered(Stage.READ_ONLY))
+            case EnterReadWrite(token, told):
+                entered = await self._role.read_write(token, told)
+                await self._carry_out_all(self._core.entered(Stage.READ_WRITE, token) if entered else (Report(),))
+            case Report():
+                self.notify()
+
+    async def _carry_out_all(self, effects: tuple[Effect, ...]) -> None:
+        for effect in effects:
+            await self._carry_out(effect)
+
+    async def _serve(self, _: Any, context: Any) -> None:
+        session = _Session(self._core.open())
+        self._sessions[session.stream] = session
+        tasks: set[asyncio.Future[Any]] = {
+            asyncio.create_task(self._receive(session, context), name=f"stage commands {session.stream}"),
+            asyncio.create_task(self._send(session, context), name=f"stage reports {session.stream}"),
+        }
+        try:
+            await asyncio.wait({session.ended, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._core.close(session.stream)
+            del self._sessions[session.stream]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if session.ended.done():
+            await context.abort(*session.ended.result())
+
+    async def _receive(self, session: _Session, context: Any) -> None:
+        """Read commands until the controller ends its side or the stream is to end."""
+        try:
+            async with asyncio.timeout(FIRST_MESSAGE_SECONDS_MAX):
+                data = await context.read()
+        except TimeoutError:
+            session.end("DEADLINE_EXCEEDED", f"no message within {FIRST_MESSAGE_SECONDS_MAX:g} s")
+            return
+        while data is not grpc.aio.EOF:
+            try:
+                command, traceparent = decode_command(data)
+            except RemoteProtocolError as error:
+                session.end("INVALID_ARGUMENT", str(error))
+                return
+            turn = asyncio.create_task(self._take_turn(session.stream, command, traceparent))
+            self._turns.add(turn)
+            turn.add_done_callback(self._turns.discard)
+            await asyncio.shield(turn)  # a stream that breaks must not stop half-way what it has begun
+            data = await context.read()
+
+    async def _take_turn(self, stream: int, command: Command, traceparent: str) -> None:
+        name = type(command).__name__
+        with _tracer.start_as_current_span(
+            f"stage/{name}",
+            context=remote_parent(traceparent),
+            kind=SpanKind.SERVER,
+            attributes={RPC_SYSTEM_NAME: RpcSystemNameValues.GRPC.value, RPC_METHOD: CALL},
+        ):
+            async with self._turn:
+                try:
+                    await self._carry_out_all(self._core.receive(stream, command))
+                except Exception as error:
+                    _logger.exception("a hook of the role failed at %s", name)
+                    self._exit_process(EXIT_FAILED, f"{name} failed: {error}")
+
+    async def _send(self, session: _Session, context: Any) -> None:
+        """Send progress when it changes, and a report when anything else does or ``REPORT_SECONDS`` have passed."""
+        now = asyncio.get_running_loop().time
+        last, due, frontiers = None, now(), (-1, -1)
+        while True:
+            session.changed.clear()
+            if self._core.instance_created(session.stream):
+                report = self.report()
+                latest = (max(frontiers[0], report.progress), max(frontiers[1], report.target))
+                essence = replace(report, progress=0, target=0, last_write_ms=0)
+                if essence != last or now() >= due:
+                    last, due = essence, now() + REPORT_SECONDS
+                    await context.write(encode_response(replace(report, progress=latest[0], target=latest[1])))
+                if latest != frontiers:
+                    frontiers = latest
+                    moved = Frontiers(STAGE_COLLECTION, output=(latest[0],), input=(latest[1],))
+                    await context.write(encode_response(moved))
+                await asyncio.sleep(REPORT_PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(due - now(), REPORT_PAUSE_SECONDS)):
+                    await session.changed.wait()

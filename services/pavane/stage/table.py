@@ -1,0 +1,59 @@
+"""What every command means at every point of a stream, as data (docs/specs/compute.md 2.2, 2.4, 6).
+
+The point of a *stream* decides whether a message may come at all; what it then does to the *pod*, which may be further
+than the stream, is the business of ``core``.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, IntEnum
+
+from pavane.compute.wire import (
+    AllowWrites,
+    Computation,
+    CreateInstance,
+    CreateTimely,
+    InitializationComplete,
+    UpdateConfiguration,
+)
+
+
+class Phase(IntEnum):
+    """How far one stream has come. ``OPENED`` and ``GREETED`` are the two halves of stage Creation."""
+
+    OPENED = 0  # nothing was received
+    GREETED = 1  # CreateTimely was
+    EXPECTING = 2  # CreateInstance was; the expected state is being told
+    COMPLETE = 3  # InitializationComplete was: stages ReadOnly and ReadWrite
+
+
+class Decision(Enum):
+    """What a command leads to."""
+
+    TAKE_EPOCH = "take epoch"
+    CHECK_INSTANCE = "check instance"
+    CONFIGURE = "configure"
+    COMPLETE = "complete initialization"
+    REMEMBER_WRITES = "remember permission to write"
+    ALLOW_WRITES = "allow writes"
+    OUT_OF_ORDER = "FAILED_PRECONDITION"
+    UNIMPLEMENTED = "UNIMPLEMENTED"
+
+
+CommandType = type[
+    CreateTimely | CreateInstance | UpdateConfiguration | InitializationComplete | AllowWrites | Computation
+]
+
+TABLE: Mapping[CommandType, tuple[Decision, Decision, Decision, Decision]] = {
+    # command: at OPENED, GREETED, EXPECTING, COMPLETE
+    CreateTimely: (Decision.TAKE_EPOCH, Decision.OUT_OF_ORDER, Decision.OUT_OF_ORDER, Decision.OUT_OF_ORDER),
+    CreateInstance: (Decision.OUT_OF_ORDER, Decision.CHECK_INSTANCE, Decision.OUT_OF_ORDER, Decision.OUT_OF_ORDER),
+    UpdateConfiguration: (Decision.OUT_OF_ORDER, Decision.OUT_OF_ORDER, Decision.CONFIGURE, Decision.CONFIGURE),
+    InitializationComplete: (Decision.OUT_OF_ORDER, Decision.OUT_OF_ORDER, Decision.COMPLETE, Decision.OUT_OF_ORDER),
+    AllowWrites: (Decision.OUT_OF_ORDER, Decision.OUT_OF_ORDER, Decision.REMEMBER_WRITES, Decision.ALLOW_WRITES),
+    Computation: (Decision.OUT_OF_ORDER, Decision.OUT_OF_ORDER, Decision.UNIMPLEMENTED, Decision.UNIMPLEMENTED),
+}
+
+
+def decide(phase: Phase, command: CommandType) -> Decision:
+    """Return what ``command`` leads to at ``phase``; total over both."""
+    return TABLE[command][phase]
