@@ -77,7 +77,7 @@ def install() -> None:
     socket.getaddrinfo = _getaddrinfo
 
 
-def _getaddrinfo(  # noqa: PLR0917 - the signature of socket.getaddrinfo
+def _getaddrinfo(
     host: Any,
     port: Any,
     family: int = 0,

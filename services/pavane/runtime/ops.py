@@ -1,0 +1,138 @@
+"""The ops port of a process: ``/livez``, ``/readyz``, ``/metrics`` and, for pods, ``/stage`` (operator.md 4.2)."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from pavane.runtime.metrics import Metric, render
+from pavane.runtime.process import Process
+
+OPS_PORT = 7071
+LOOP_TICK_SECONDS = 0.5
+LOOP_LATE_SECONDS_MAX = 5.0  # an event loop that did not turn for so long is as good as dead (operator.md 4.2)
+CONNECTIONS_MAX = 64  # probes, a scraper, the operator
+
+Check = Callable[[], str | None]
+"""Returns what is wrong, or ``None``."""
+
+
+class LoopWatch:
+    """Measures how late the event loop is: ``run`` is a task, ``check`` a liveness check."""
+
+    def __init__(self) -> None:
+        self._last = asyncio.get_running_loop().time()
+        self.late_seconds_max = 0.0
+
+    async def run(self) -> None:
+        """Tick for ever."""
+        now = asyncio.get_running_loop().time
+        while True:
+            self._last = now()
+            await asyncio.sleep(LOOP_TICK_SECONDS)
+            self.late_seconds_max = max(self.late_seconds_max, now() - self._last - LOOP_TICK_SECONDS)
+
+    def check(self) -> str | None:
+        """Say so when the loop has not turned for ``LOOP_LATE_SECONDS_MAX``."""
+        late = asyncio.get_running_loop().time() - self._last
+        return f"the event loop did not turn for {late:.1f} s" if late > LOOP_LATE_SECONDS_MAX else None
+
+
+class OpsServer:
+    """Serves the ops port on ``host``; ``stage`` makes the JSON of ``/stage``, absent for what is no pod.
+
+    ``live`` and ``ready`` answer the probes; liveness also fails when the event loop hangs.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int = OPS_PORT,
+        live: Check,
+        ready: Check,
+        metrics: Callable[[], Iterable[Metric]],
+        stage: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
+        self._host = host
+        self.port = port
+        self._live = live
+        self._ready = ready
+        self._metrics = metrics
+        self._stage = stage
+        self._watch = LoopWatch()
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[Any] | None = None
+
+    async def start(self, process: Process) -> None:
+        """Bind and serve as supervised tasks of ``process``. Raises ``OSError`` when the address is not free."""
+        listener = socket.create_server((self._host, self.port), family=_family(self._host), backlog=CONNECTIONS_MAX)
+        self.port = listener.getsockname()[1]
+        routes = [
+            Route("/livez", self._answer_live),
+            Route("/readyz", self._answer_ready),
+            Route("/metrics", self._answer_metrics),
+        ]
+        if self._stage is not None:
+            routes.append(_stage_route(self._stage))
+        config = uvicorn.Config(
+            Starlette(routes=routes),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            ws="none",
+        )
+        self._server = _Server(config)
+        self._serving = process.spawn(self._server.serve(sockets=[listener]), name="ops port")
+        process.spawn(self._watch.run(), name="event loop watch")
+
+    async def stop(self) -> None:
+        """Close the port."""
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            self._server.force_exit = True
+            await asyncio.wait({self._serving})
+
+    def _check_live(self) -> str | None:
+        return self._watch.check() or self._live()
+
+    async def _answer_live(self, _: Request) -> Response:
+        return _probe(self._check_live())
+
+    async def _answer_ready(self, _: Request) -> Response:
+        return _probe(self._ready())
+
+    async def _answer_metrics(self, _: Request) -> Response:
+        late = Metric("pavane_loop_late_seconds", self._watch.late_seconds_max)
+        return PlainTextResponse(render((*self._metrics(), late)), media_type="text/plain; version=0.0.4")
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn that leaves the signals to the process it is a part of."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _stage_route(stage: Callable[[], dict[str, Any]]) -> Route:
+    async def answer(_: Request) -> Response:
+        return JSONResponse(stage())
+
+    return Route("/stage", answer)
+
+
+def _probe(fault: str | None) -> Response:
+    return PlainTextResponse("ok\n") if fault is None else PlainTextResponse(f"{fault}\n", status_code=503)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
