@@ -86,6 +86,7 @@ class OpsServer:
             Starlette(routes=routes),
             lifespan="off",
             log_config=None,
+            log_level="warning",
             access_log=False,
             limit_concurrency=CONNECTIONS_MAX,
             ws="none",

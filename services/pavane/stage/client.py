@@ -87,6 +87,7 @@ class StageStream:
         self._call: Any = None
         self._reader: asyncio.Task[None] | None = None
         self._write_lock = asyncio.Lock()
+        self._led_up = False
         self._attributes = {
             RPC_SYSTEM_NAME: RpcSystemNameValues.GRPC.value,
             RPC_METHOD: CALL,
@@ -125,11 +126,14 @@ class StageStream:
     async def lead_up(self, configuration: Mapping[str, str] | None = None) -> StageReport:
         """Send the expected state and InitializationComplete; return the report of a pod that is ReadOnly or beyond.
 
-        ``configuration`` holds live settings and, in a bootstrap, ``bootstrap`` and ``initial`` (raft 8.4).
+        ``configuration`` holds live settings and, in a bootstrap, ``bootstrap`` and ``initial`` (raft 8.4). The state
+        is told once per stream: a second call only waits.
         """
-        if configuration:
-            await self._send(UpdateConfiguration(dict(configuration)))
-        await self._send(InitializationComplete())
+        if not self._led_up:
+            self._led_up = True
+            if configuration:
+                await self._send(UpdateConfiguration(dict(configuration)))
+            await self._send(InitializationComplete())
         return await self._within(self.wait_for(lambda report: report.stage >= Stage.READ_ONLY))
 
     async def update_configuration(self, settings: Mapping[str, str]) -> None:
