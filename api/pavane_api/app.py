@@ -25,7 +25,7 @@ from pavane_operator.kube import KubeClient
 
 DESCRIPTION = (
     "Manage coordination services and reach their data. Errors are `application/problem+json`. Send a token of the "
-    "cluster as bearer token (`kubectl create token NAME --audience pavane-api`); what it may do here is what it may do "
+    "cluster as bearer token (`kubectl create token NAME --audience pavane-api`); it may do here what it may do "
     "with kubectl."
 )
 

@@ -1,0 +1,314 @@
+"""``pavane get|describe|watch|apply|delete``."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from pavane_cli import output
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.output import Format, Output
+from pavane_cli.target import (
+    Context,
+    Kubeconfig,
+    Namespace,
+    Timeout,
+    Wait,
+    Where,
+    cluster,
+    parse_reference,
+    required_reference,
+    run,
+)
+from pavane_operator import kube
+from pavane_operator.kube.resources import EVENTS
+
+MANAGER = "pavane-cli"
+EVENTS_SHOWN_MAX = 20
+
+Kind = Annotated[str, typer.Argument(metavar="KIND[/NAME]", help="For example raft or raft/quickstart.")]
+Name = Annotated[str | None, typer.Argument(help="Name of the resource.")]
+Reference = Annotated[str, typer.Argument(metavar="KIND/NAME", help="For example raft/quickstart.")]
+Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Resources of all namespaces.")]
+Files = Annotated[list[Path], typer.Option("--file", "-f", exists=True, dir_okay=False, help="YAML or JSON.")]
+
+
+def get(
+    kind: Kind,
+    name: Name = None,
+    namespace: Namespace = "default",
+    everywhere: Everywhere = False,
+    form: Output = Format.TABLE,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """List resources, or show one."""
+    resource, wanted = parse_reference(kind, name)
+    run(_get(Where(kubeconfig, context), resource, wanted, None if everywhere else namespace, form))
+
+
+async def _get(where: Where, resource: kube.Resource, name: str | None, namespace: str | None, form: Format) -> None:
+    async with cluster(where) as client:
+        if form in {Format.TABLE, Format.WIDE}:
+            print_table(
+                await client.table(resource, namespace, name=name),
+                wide=form is Format.WIDE,
+                namespaced=namespace is None,
+            )
+            return
+        if name is not None:
+            found: Any = await client.get(resource, name, namespace)
+            items = [found]
+        else:
+            items = list((await client.list_all(resource, namespace)).items)
+            found = {"apiVersion": "v1", "kind": "List", "items": items}
+    if form is Format.NAME:
+        for item in items:
+            output.say(f"{resource.kind.lower()}/{item['metadata']['name']}")
+    else:
+        output.structured(found, form)
+
+
+def print_table(table: dict[str, Any], *, wide: bool, namespaced: bool) -> None:
+    """Print a server's Table; ``namespaced`` adds the namespace in front."""
+    rows = table.get("rows") or []
+    if not rows:
+        output.note("There are none.")
+        return
+    columns = table["columnDefinitions"]
+    shown = [index for index, column in enumerate(columns) if wide or not column.get("priority")]
+    headers = [columns[index]["name"].upper() for index in shown]
+    cells = [[row["cells"][index] for index in shown] for row in rows]
+    if namespaced:
+        headers = ["NAMESPACE", *headers]
+        cells = [[row["object"]["metadata"]["namespace"], *line] for row, line in zip(rows, cells, strict=True)]
+    output.table(headers, [["<none>" if cell is None else cell for cell in line] for line in cells])
+
+
+def describe(
+    reference: Reference,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show a resource with its generations, conditions, blockers and events."""
+    resource, name = required_reference(reference)
+    run(_describe(Where(kubeconfig, context), resource, name, namespace))
+
+
+async def _describe(where: Where, resource: kube.Resource, name: str, namespace: str) -> None:
+    async with cluster(where) as client:
+        document = await client.get(resource, name, namespace)
+        events = (await client.list_all(EVENTS, namespace)).items
+    status = document.get("status") or {}
+    rollout = status.get("rollout") or {}
+    output.say(f"{resource.kind} {namespace}/{name}, {output.age(document['metadata']['creationTimestamp'])} old")
+    output.say(f"  active generation {status.get('activeGeneration', '–')}, rollout {rollout.get('state', 'Idle')}")
+    for item in status.get("endpoints") or ():
+        output.say(f"  {item['name']}: {item['address']}:{item['port']}")
+    _section("Generations", ("NUMBER", "ROLE", "STAGE", "READY", "PROGRESS", "IMAGE"), [
+        (item["number"], item["role"], item.get("stage", ""), f"{item['podsReady']}/{item['pods']}",
+         f"{item.get('progress', '–')}/{item.get('target', '–')}", item.get("image", ""))
+        for item in status.get("generations") or ()
+    ])  # fmt: skip
+    _section("Conditions", ("TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"), [
+        (item["type"], item["status"], item["reason"], output.age(item["lastTransitionTime"]), item.get("message", ""))
+        for item in status.get("conditions") or ()
+    ])  # fmt: skip
+    _section("Blockers", ("REASON", "POD", "SINCE", "MESSAGE"), [
+        (item["reason"], item.get("pod", ""), output.age(item["since"]), item.get("message", ""))
+        for item in rollout.get("blockers") or ()
+    ])  # fmt: skip
+    own = [event for event in events if (event.get("regarding") or {}).get("uid") == document["metadata"]["uid"]]
+    own.sort(key=_event_time)
+    _section("Events", ("AGE", "TYPE", "REASON", "NOTE"), [
+        (output.age(_event_time(event)), event.get("type", ""), event.get("reason", ""), event.get("note", ""))
+        for event in own[-EVENTS_SHOWN_MAX:]
+    ])  # fmt: skip
+
+
+def _event_time(event: dict[str, Any]) -> str:
+    series = event.get("series") or {}
+    return str(series.get("lastObservedTime") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+
+
+def _section(title: str, headers: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
+    if rows:
+        output.say()
+        output.say(f"{title}:")
+        output.table(headers, rows)
+
+
+def watch(
+    kind: Kind,
+    name: Name = None,
+    namespace: Namespace = "default",
+    everywhere: Everywhere = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Print a line whenever a resource changes, until Ctrl-C."""
+    resource, wanted = parse_reference(kind, name)
+    run(_watch(Where(kubeconfig, context), resource, wanted, None if everywhere else namespace))
+
+
+async def _watch(where: Where, resource: kube.Resource, name: str | None, namespace: str | None) -> None:
+    async with cluster(where) as client:
+        async for change in changes(client, resource, namespace, name):
+            output.say(summary(change.object, "gone" if change.type == "DELETED" else None))
+
+
+async def changes(
+    client: kube.KubeClient, resource: kube.Resource, namespace: str | None, name: str | None
+) -> AsyncIterator[kube.Change]:
+    """Yield the present resources as ADDED and then every change, for ever; a broken watch goes on by itself."""
+    position = ""
+    fields = f"metadata.name={name}" if name else ""
+    while True:
+        try:
+            async for change in client.watch(resource, namespace, resource_version=position, fields=fields):
+                position = change.object["metadata"]["resourceVersion"]
+                if change.type != "BOOKMARK":
+                    yield change
+        except kube.Gone:
+            position = ""
+        except kube.Unavailable:
+            await asyncio.sleep(1)
+
+
+def summary(document: dict[str, Any], state: str | None = None) -> str:
+    """Return one line about a resource: generations, state, stage and progress of the next one, first blocker."""
+    status = document.get("status") or {}
+    rollout = status.get("rollout") or {}
+    parts = [document["metadata"]["name"], state or rollout.get("state", "Idle")]
+    for item in status.get("generations") or ():
+        ready = f"{item['podsReady']}/{item['pods']} ready"
+        parts.append(f"g{item['number']} {item['role']} {item.get('stage') or '–'} {ready}")
+    blockers = rollout.get("blockers") or ()
+    if blockers:
+        parts.append(f"waits: {blockers[0]['reason']} {blockers[0].get('pod', '')}".rstrip())
+    return "  ".join(parts)
+
+
+def apply(
+    files: Files,
+    namespace: Namespace = "default",
+    wait: Wait = False,
+    timeout: Timeout = 300.0,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Create or change resources from files."""
+    run(_apply(Where(kubeconfig, context), files, namespace, wait, timeout))
+
+
+def read_documents(files: list[Path]) -> list[dict[str, Any]]:
+    """Return the documents of YAML or JSON files; raises ``UserError`` for what is no resource of ours."""
+    documents: list[dict[str, Any]] = []
+    for path in files:
+        try:
+            loaded = [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if item]
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: not YAML: {error}", ExitCode.USAGE) from error
+        for item in loaded:
+            if (
+                not isinstance(item, dict)
+                or not isinstance(item.get("metadata"), dict)
+                or "name" not in item["metadata"]
+            ):
+                raise UserError(f"{path}: a document without metadata.name", ExitCode.USAGE)
+            documents.append(item)
+    if not documents:
+        raise UserError("the files hold no resource", ExitCode.USAGE)
+    return documents
+
+
+async def _apply(where: Where, files: list[Path], namespace: str, wait: bool, timeout_s: float) -> None:
+    documents = read_documents(files)
+    async with cluster(where) as client:
+        applied: list[tuple[kube.Resource, str, str]] = []
+        for document in documents:
+            resource, _ = parse_reference(str(document.get("kind", "")))
+            name, space = document["metadata"]["name"], document["metadata"].get("namespace", namespace)
+            await client.apply(resource, document, space, manager=MANAGER, strict=True)
+            output.say(f"{resource.kind.lower()}/{name} applied")
+            applied.append((resource, space, name))
+        if wait:
+            for resource, space, name in applied:
+                await wait_ready(client, resource, space, name, timeout_s)
+
+
+async def wait_ready(
+    client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, timeout_s: float
+) -> dict[str, Any]:
+    """Return the resource once its present spec is Ready, up to date and nothing is rolled out any more.
+
+    Raises ``UserError`` with exit code 5 and the blockers at the time-out, 6 when the attempt failed, 3 when it goes.
+    """
+    last: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for change in changes(client, resource, namespace, name):
+                last = change.object
+                if change.type == "DELETED":
+                    raise UserError(f"{resource.kind} {name} was deleted", ExitCode.NOT_FOUND)
+                if is_current(last):
+                    return last
+                failed = condition(last, "Stalled")
+                if failed and failed["status"] == "True" and (last.get("status") or {}).get("failed"):
+                    raise UserError(f"{name}: {failed['reason']}: {failed.get('message', '')}", ExitCode.ATTEMPT_FAILED)
+    except TimeoutError:
+        pass
+    raise UserError(f"time-out: {summary(last) if last else name + ' was not seen'}", ExitCode.TIME_OUT)
+
+
+def condition(document: dict[str, Any], kind: str) -> dict[str, Any] | None:
+    """Return the condition of that type, if the resource has it."""
+    conditions = (document.get("status") or {}).get("conditions") or ()
+    return next((item for item in conditions if item["type"] == kind), None)
+
+
+def is_current(document: dict[str, Any]) -> bool:
+    """Whether the status speaks of the present spec, Ready and UpToDate hold and no rollout is under way."""
+    status = document.get("status") or {}
+    seen = status.get("observedGeneration") == document["metadata"].get("generation")
+    holds = all((condition(document, kind) or {}).get("status") == "True" for kind in ("Ready", "UpToDate"))
+    return seen and holds and (status.get("rollout") or {}).get("state", "Idle") == "Idle"
+
+
+def delete(
+    reference: Reference,
+    namespace: Namespace = "default",
+    wait: Wait = False,
+    timeout: Timeout = 150.0,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Delete a resource; its volumes stay unless its deletionPolicy is Delete."""
+    resource, name = required_reference(reference)
+    run(_delete(Where(kubeconfig, context), resource, name, namespace, timeout if wait else None))
+
+
+async def _delete(where: Where, resource: kube.Resource, name: str, namespace: str, timeout_s: float | None) -> None:
+    async with cluster(where) as client:
+        document = await client.get(resource, name, namespace)
+        await client.delete(resource, name, namespace, uid=document["metadata"]["uid"])
+        output.say(f"{resource.kind.lower()}/{name} is being deleted")
+        if timeout_s is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for change in client.watch(
+                    resource,
+                    namespace,
+                    resource_version=document["metadata"]["resourceVersion"],
+                    fields=f"metadata.name={name}",
+                ):
+                    if change.type == "DELETED":
+                        output.say(f"{resource.kind.lower()}/{name} is gone")
+                        return
+        except TimeoutError as error:
+            raise UserError(f"{name} is still being deleted after {timeout_s:.0f} s", ExitCode.TIME_OUT) from error

@@ -1,0 +1,132 @@
+"""``pavane trace``: what happened in one request, over all programs that took part."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from pavane_cli import output
+from pavane_cli.output import Format, Output
+from pavane_cli.target import Api, Context, Kubeconfig, Token, Where, control_plane, run
+
+BAR_COLUMNS = 32
+NAME_COLUMNS_MAX = 60
+
+app = typer.Typer(help="Traces over all message paths.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=200, help="At most so many, newest first.")] = 20,
+    name: Annotated[str, typer.Option(help="Part of the root span's name.")] = "",
+    service: Annotated[str, typer.Option(help="Program of the root span.")] = "",
+    errors: Annotated[bool, typer.Option("--errors", help="Only failed ones.")] = False,
+    form: Output = Format.TABLE,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    api: Api = None,
+    token: Token = None,
+) -> None:
+    """List the newest traces."""
+
+    async def read() -> Any:
+        async with control_plane(Where(kubeconfig, context), api, token) as rest:
+            return await rest.get("/traces", limit=limit, name=name, service=service, errors_only=errors)
+
+    items = run(read())["items"]
+    if form in {Format.JSON, Format.YAML}:
+        output.structured(items, form)
+    elif not items:
+        output.note("No trace has arrived yet.")
+    else:
+        output.table(
+            ("TRACE", "SERVICE", "NAME", "SPANS", "ERRORS", "DURATION"),
+            [
+                (
+                    item["trace_id"],
+                    item["service"],
+                    item["name"],
+                    item["spans"],
+                    item["errors"],
+                    duration(item["duration_ns"]),
+                )
+                for item in items
+            ],
+        )
+
+
+@app.command()
+def show(
+    trace_id: Annotated[str, typer.Argument(metavar="TRACE", help="32 hexadecimal digits, from `pavane trace list`.")],
+    form: Output = Format.TABLE,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    api: Api = None,
+    token: Token = None,
+) -> None:
+    """Show a trace as a waterfall, with the spans that links connect to it."""
+
+    async def read() -> Any:
+        async with control_plane(Where(kubeconfig, context), api, token) as rest:
+            return await rest.get(f"/traces/{trace_id}")
+
+    found = run(read())
+    if form in {Format.JSON, Format.YAML}:
+        output.structured(found, form)
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for line in waterfall(found["spans"]):
+        console.print(line)
+    if found["truncated"]:
+        output.note("There are more spans than one answer holds.")
+
+
+def waterfall(spans: list[dict[str, Any]]) -> list[Text]:
+    """Return a line per span: bar on the common time line, duration, name indented below its parent, program.
+
+    A span that came in by a link begins at the margin with ``~``; a failed one is marked with ``!``.
+    """
+    if not spans:
+        return []
+    start = min(span["start_ns"] for span in spans)
+    length = max(1, max(span["end_ns"] for span in spans) - start)
+    known = {span["span_id"] for span in spans}
+    children: dict[str, list[dict[str, Any]]] = {}
+    for span in spans:
+        parent = span["parent_span_id"] if span["parent_span_id"] in known else ""
+        children.setdefault(parent, []).append(span)
+    own_trace = spans[0]["trace_id"]
+    lines: list[Text] = []
+
+    def add(parent: str, depth: int) -> None:
+        for span in children.get(parent, ()):
+            lines.append(_line(span, start, length, depth, linked=depth == 0 and span["trace_id"] != own_trace))
+            add(span["span_id"], depth + 1)
+
+    add("", 0)
+    return lines
+
+
+def _line(span: dict[str, Any], start: int, length: int, depth: int, *, linked: bool) -> Text:
+    begin = round((span["start_ns"] - start) / length * (BAR_COLUMNS - 1))
+    width = max(1, round((span["end_ns"] - span["start_ns"]) / length * BAR_COLUMNS))
+    bar = (" " * begin + "━" * width)[:BAR_COLUMNS].ljust(BAR_COLUMNS)
+    name = "  " * depth + ("~ " if linked else "") + ("! " if span["error"] else "") + span["name"]
+    place = " ".join(part for part in (span["service"], span["instance"]) if part)
+    text = Text(bar, style="red" if span["error"] else "cyan")
+    text.append(f" {duration(span['end_ns'] - span['start_ns']):>9}  ", style="default")
+    text.append(f"{name[:NAME_COLUMNS_MAX]}  ", style="bold")
+    text.append(place, style="dim")
+    if span["error"]:
+        text.append(f"  {span['error']}", style="red")
+    return text
+
+
+def duration(nanoseconds: int) -> str:
+    """Return a duration in the unit that reads best."""
+    if nanoseconds < 1_000_000:
+        return f"{nanoseconds / 1000:.0f} µs"
+    if nanoseconds < 1_000_000_000:
+        return f"{nanoseconds / 1_000_000:.1f} ms"
+    return f"{nanoseconds / 1_000_000_000:.2f} s"

@@ -1,0 +1,71 @@
+"""``pavane tree``: resource → generation → pod, with stage and progress."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from pavane_cli.commands.resources import Reference
+from pavane_cli.target import Context, Kubeconfig, Namespace, Where, cluster, required_reference, run
+from pavane_operator import kube
+from pavane_operator.kube.resources import PODS
+
+GENERATION_LABEL = "pavane.dev/generation"
+ROLE_LABEL = "app.kubernetes.io/component"
+
+
+def tree(
+    reference: Reference,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show a resource with its generations and pods."""
+    resource, name = required_reference(reference)
+    document, pods = run(_read(Where(kubeconfig, context), resource, name, namespace))
+    Console(highlight=False).print(picture(document, pods))
+
+
+async def _read(
+    where: Where, resource: kube.Resource, name: str, namespace: str
+) -> tuple[kube.Object, tuple[kube.Object, ...]]:
+    labels = f"app.kubernetes.io/instance={name},app.kubernetes.io/name={resource.kind.lower()}"
+    async with cluster(where) as client:
+        document = await client.get(resource, name, namespace)
+        pods = (await client.list_all(PODS, namespace, labels=labels)).items
+    return document, pods
+
+
+def picture(document: dict[str, Any], pods: tuple[dict[str, Any], ...]) -> Tree:
+    """Return the tree of a resource and its pods."""
+    status = document.get("status") or {}
+    state = (status.get("rollout") or {}).get("state", "Idle")
+    root = Tree(Text(f"{document['kind']} {document['metadata']['name']}  {state}", style="bold"))
+    blockers = {item.get("pod"): item for item in (status.get("rollout") or {}).get("blockers") or ()}
+    for generation in status.get("generations") or ():
+        branch = root.add(
+            f"generation {generation['number']}  {generation['role']}  {generation.get('stage') or '–'}  "
+            f"{generation.get('progress', '–')}/{generation.get('target', '–')}  {generation.get('image', '')}".rstrip()
+        )
+        own = [
+            pod
+            for pod in pods
+            if (pod["metadata"].get("labels") or {}).get(GENERATION_LABEL) == str(generation["number"])
+        ]
+        for pod in sorted(own, key=lambda item: str(item["metadata"]["name"])):
+            branch.add(_pod_line(pod, blockers.get(pod["metadata"]["name"])))
+    return root
+
+
+def _pod_line(pod: dict[str, Any], blocker: dict[str, Any] | None) -> str:
+    status = pod.get("status") or {}
+    ready = any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions") or ())
+    restarts = sum(item.get("restartCount", 0) for item in status.get("containerStatuses") or ())
+    role = (pod["metadata"].get("labels") or {}).get(ROLE_LABEL, "")
+    parts = [pod["metadata"]["name"], role, status.get("phase", "Pending"), "ready" if ready else "not ready"]
+    if restarts:
+        parts.append(f"{restarts} restarts")
+    if blocker:
+        parts.append(f"waits: {blocker['reason']} {blocker.get('message', '')}".rstrip())
+    return "  ".join(part for part in parts if part)

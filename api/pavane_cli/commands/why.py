@@ -1,0 +1,100 @@
+"""``pavane why``: what a resource waits for, since when, and what a user can do about it."""
+
+from typing import Any
+
+from pavane_cli import output
+from pavane_cli.commands.resources import Reference, condition
+from pavane_cli.target import Context, Kubeconfig, Namespace, Where, cluster, required_reference, run
+from pavane_operator import kube
+
+ADVICE = {
+    "Paused": "Take the pause back with `pavane rollout resume {reference}`.",
+    "WaitingForApproval": "Approve it with `pavane rollout promote {reference}`.",
+    "Lagging": "It goes on by itself when the pods have caught up; `pavane rollout force-promote` does not wait.",
+    "WithinStabilityPeriod": "It goes on by itself.",
+    "PodPending": "The pod has not started; `pavane describe {reference}` and the pod's events say why.",
+    "VolumePending": "The volume is not bound; look at its claim and storage class.",
+    "PodNotScheduled": "No node takes the pod; look at its events.",
+    "ImagePull": "The image cannot be pulled: correct spec.image; the change supersedes this attempt.",
+    "CrashLoop": "The new pods crash: look at their log (`pavane logs POD --previous`), then correct the spec.",
+    "StageUnreachable": "The pod runs but its stage port does not answer; look at its log.",
+    "NotInitialized": "The pod is starting; it goes on by itself.",
+    "NoQuorum": "A majority of the members does not answer: bring their pods back.",
+    "ActiveDown": "The active generation does not answer: bring its pods back.",
+    "StateLost": "The pod lost its volume and may not vote.",
+    "QuorumLost": "A majority lost its volumes: a person must decide what to give up.",
+    "InvalidConfig": "Correct the spec; the message names the field.",
+    "DeadlineExceeded": "Correct the spec, abort with `pavane rollout abort {reference}`, or wait on.",
+    "Cancelled": "Change the spec, or try again with `pavane rollout retry {reference}`.",
+    "Rejected": "The cluster refused the pods: correct the spec.",
+}
+"""What a user can do, by reason."""
+
+
+def why(
+    reference: Reference,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Say in a paragraph what a resource waits for and what you can do."""
+    resource, name = required_reference(reference)
+    document = run(_read(Where(kubeconfig, context), resource, name, namespace))
+    output.say(explain(document, f"{resource.kind.lower()}/{name}"))
+
+
+async def _read(where: Where, resource: kube.Resource, name: str, namespace: str) -> kube.Object:
+    async with cluster(where) as client:
+        return await client.get(resource, name, namespace)
+
+
+def explain(document: dict[str, Any], reference: str) -> str:
+    """Return the paragraph about a resource."""
+    status = document.get("status") or {}
+    rollout = status.get("rollout") or {}
+    state = rollout.get("state", "Idle")
+    sentences = [_standing(document, reference, state)]
+    for name in ("Stalled", "Ready", "UpToDate"):
+        found = condition(document, name)
+        if found is None or _is_fine(found) or (name == "UpToDate" and state != "Idle"):
+            continue
+        text = f"{name} is {found['status']} since {output.age(found['lastTransitionTime'])}: {found['reason']}"
+        sentences.append(f"{text} – {found['message']}" if found.get("message") else f"{text}.")
+        sentences.append(_advice(found["reason"], reference))
+    for blocker in rollout.get("blockers") or ():
+        pod = f"{blocker['pod']}: " if blocker.get("pod") else ""
+        text = f"For {output.age(blocker['since'])} it waits for {pod}{blocker['reason']}"
+        sentences.append(f"{text} – {blocker['message']}" if blocker.get("message") else f"{text}.")
+        sentences.append(_advice(blocker["reason"], reference))
+    failed = status.get("failed")
+    if failed:
+        sentences.append(
+            f"The last attempt, generation {failed['generation']}, ended {output.age(failed['at'])} ago with "
+            f"{failed['reason']}; its spec is not tried again by itself."
+        )
+        sentences.append(_advice(failed["reason"], reference))
+    unique = dict.fromkeys(sentence for sentence in sentences if sentence)
+    return " ".join(sentence if sentence.endswith((".", "!")) else sentence + "." for sentence in unique)
+
+
+def _standing(document: dict[str, Any], reference: str, state: str) -> str:
+    status = document.get("status") or {}
+    if document["metadata"].get("deletionTimestamp"):
+        return f"{reference} is being deleted."
+    if not status:
+        return f"{reference} has not been seen by an operator yet: is one running? `pavane ps`"
+    active, upcoming = status.get("activeGeneration"), status.get("nextGeneration")
+    if state == "Idle":
+        settled = all(_is_fine(condition(document, name) or {"type": name}) for name in ("Ready", "UpToDate"))
+        return f"{reference} waits for nothing: generation {active} is active." if settled else f"{reference} is idle."
+    beside = f", generation {active} is active and untouched" if active and state != "Promoting" else ""
+    return f"{reference} is {state} with generation {upcoming}{beside}."
+
+
+def _is_fine(condition: dict[str, Any]) -> bool:
+    bad_when_true = condition["type"] in {"Stalled", "Reconciling"}
+    return condition.get("status") == ("False" if bad_when_true else "True")
+
+
+def _advice(reason: str, reference: str) -> str:
+    return ADVICE.get(reason, "").format(reference=reference)

@@ -1,0 +1,75 @@
+"""Tables, JSON, YAML and names on standard output."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+COLUMN_GAP = "   "
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+class Format(StrEnum):
+    """How a command prints."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.")]
+
+
+def say(text: str = "") -> None:
+    """Print one line."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Print one line of progress on standard error, which never mixes with the output."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print columns as wide as their widest cell."""
+    cells = [list(headers), *[["" if cell is None else str(cell) for cell in row] for row in rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+    for row in cells:
+        say(COLUMN_GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def structured(value: Any, form: Format) -> None:
+    """Print ``value`` as JSON or YAML."""
+    if form is Format.YAML:
+        sys.stdout.write(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+    else:
+        say(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def age(since: str | None, now: datetime | None = None) -> str:
+    """Return the time since an RFC 3339 time in the short form of kubectl: 45s, 12m, 3h, 8d."""
+    if not since:
+        return ""
+    seconds = max(0, round(((now or datetime.now(UTC)) - datetime.fromisoformat(since)).total_seconds()))
+    if seconds < 2 * _MINUTE:
+        return f"{seconds}s"
+    if seconds < 2 * _HOUR:
+        return f"{seconds // _MINUTE}m"
+    if seconds < 2 * _DAY:
+        return f"{seconds // _HOUR}h"
+    return f"{seconds // _DAY}d"
+
+
+def printable(data: bytes) -> str:
+    """Return ``data`` as text of one line: unprintable bytes and line breaks escaped."""
+    text = data.decode("utf-8", errors="backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

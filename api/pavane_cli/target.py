@@ -1,0 +1,196 @@
+"""Which cluster and which control plane a command talks to (docs/specs/operator.md 8.1)."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import httpx2
+import typer
+import yaml
+
+from pavane_cli.failures import ExitCode, UserError
+from pavane_operator import kube
+from pavane_operator.crds.raftcluster import KIND, PLURAL
+from pavane_operator.kube.resources import ENDPOINT_SLICES, custom
+
+LOCAL_KUBECONFIG = Path(".pavane/kubeconfig")
+API_SERVICE = "pavane-api"
+PLATFORM_NAMESPACE = "pavane-system"
+REST_TIMEOUT_S = 30.0
+
+Result = TypeVar("Result")
+
+RAFT_CLUSTERS = custom(KIND, PLURAL)
+KINDS = {name: RAFT_CLUSTERS for name in ("raft", "raftcluster", "raftclusters")}
+"""What a user may call a kind on the command line."""
+
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the resource.")]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
+Kubeconfig = Annotated[
+    Path | None, typer.Option(help="Kubeconfig; default: the nearest .pavane/kubeconfig, else kubectl's.")
+]
+Api = Annotated[
+    str | None, typer.Option(envvar="PAVANE_API_URL", help="URL of the control plane; default: the local cluster's.")
+]
+Token = Annotated[
+    str | None,
+    typer.Option(envvar="PAVANE_API_TOKEN", help="Bearer token for the control plane; default: the kubeconfig's."),
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done.")]
+Timeout = Annotated[float, typer.Option(help="Longest wait in seconds; then exit code 5.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The cluster that the options name."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+    def path(self) -> Path | None:
+        """Return the kubeconfig to use; None = what kubectl would take."""
+        if self.kubeconfig is not None or self.context is not None:
+            return self.kubeconfig
+        return nearest_local()
+
+
+def nearest_local(start: Path | None = None) -> Path | None:
+    """Return the nearest ``.pavane/kubeconfig`` from ``start`` (the working folder) upwards."""
+    folder = (start or Path.cwd()).resolve()
+    for candidate in (folder, *folder.parents):
+        if (candidate / LOCAL_KUBECONFIG).is_file():
+            return candidate / LOCAL_KUBECONFIG
+    return None
+
+
+_CODES: dict[type[kube.KubeError], ExitCode] = {
+    kube.NotFound: ExitCode.NOT_FOUND,
+    kube.Conflict: ExitCode.REFUSED,
+    kube.AlreadyExists: ExitCode.REFUSED,
+    kube.Forbidden: ExitCode.REFUSED,
+}
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn the clients' errors into a ``UserError`` with the server's words."""
+    try:
+        yield
+    except kube.ConnectError as error:
+        raise UserError(str(error)) from error
+    except kube.KubeError as error:
+        causes = "".join(f"\n  {cause.field}: {cause.message}" for cause in error.causes if cause.field)
+        raise UserError(error.message + causes, _CODES.get(type(error), ExitCode.ERROR)) from error
+    except httpx2.HTTPError as error:
+        raise UserError(f"the control plane does not answer: {error}. Is it running? `pavane ps`") from error
+    except TimeoutError as error:
+        raise UserError(str(error) or "time-out", ExitCode.TIME_OUT) from error
+
+
+@asynccontextmanager
+async def cluster(where: Where) -> AsyncIterator[kube.KubeClient]:
+    """Lend a client of the cluster."""
+    with explained():
+        async with await kube.KubeClient.connect(kube.Target(where.path(), where.context)) as client:
+            yield client
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a command's coroutine to its end."""
+    return asyncio.run(work)
+
+
+def parse_reference(text: str, name: str | None = None) -> tuple[kube.Resource, str | None]:
+    """Return resource type and name of ``KIND/NAME`` or ``KIND`` and ``NAME``."""
+    kind, _, inner = text.partition("/")
+    resource = KINDS.get(kind.lower())
+    if resource is None:
+        raise UserError(f"there is no kind {kind}; known: {', '.join(sorted(KINDS))}", ExitCode.USAGE)
+    if inner and name:
+        raise UserError(f"name the resource once: {text} {name}", ExitCode.USAGE)
+    return resource, inner or name
+
+
+def required_reference(text: str) -> tuple[kube.Resource, str]:
+    """Return resource type and name of ``KIND/NAME``."""
+    resource, name = parse_reference(text)
+    if not name:
+        raise UserError(f"name the resource as KIND/NAME, for example {text}/quickstart", ExitCode.USAGE)
+    return resource, name
+
+
+class RestClient:
+    """The control plane's REST API with a token; problems become ``UserError``."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self._client = client
+
+    async def get(self, path: str, **parameters: Any) -> Any:
+        """GET below ``/api/v1``."""
+        return self._answer(await self._client.get(path, params=parameters))
+
+    async def post(self, path: str, body: bytes, headers: dict[str, str] | None = None) -> Any:
+        """POST ``body`` as bytes below ``/api/v1``."""
+        sent = {"Content-Type": "application/octet-stream", **(headers or {})}
+        return self._answer(await self._client.post(path, content=body, headers=sent))
+
+    @staticmethod
+    def _answer(response: httpx2.Response) -> Any:
+        if response.status_code < 400:
+            return response.json()
+        codes = {404: ExitCode.NOT_FOUND, 409: ExitCode.REFUSED, 403: ExitCode.REFUSED, 422: ExitCode.USAGE}
+        try:
+            problem = response.json()
+            message = str(problem.get("detail") or problem.get("title"))
+            message += "".join(f"\n  {item['pointer']}: {item['detail']}" for item in problem.get("errors") or ())
+        except ValueError:
+            message = f"the control plane answered {response.status_code}"
+        raise UserError(message, codes.get(response.status_code, ExitCode.ERROR))
+
+
+@asynccontextmanager
+async def control_plane(where: Where, url: str | None, token: str | None) -> AsyncIterator[RestClient]:
+    """Lend a client of the REST API; its address and token come from the options, else from the local cluster."""
+    with explained():
+        address = url or await _local_api(where)
+        bearer = token or kubeconfig_token(where)
+        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        base = address.rstrip("/") + "/api/v1"
+        async with httpx2.AsyncClient(
+            base_url=base, headers=headers, timeout=REST_TIMEOUT_S, trust_env=False
+        ) as client:
+            yield RestClient(client)
+
+
+async def _local_api(where: Where) -> str:
+    async with cluster(where) as client:
+        slices = await client.list_all(
+            ENDPOINT_SLICES, PLATFORM_NAMESPACE, labels=f"kubernetes.io/service-name={API_SERVICE}"
+        )
+    for item in slices.items:
+        for endpoint in item.get("endpoints") or ():
+            if (endpoint.get("conditions") or {}).get("ready"):
+                port = next((port["port"] for port in item.get("ports") or () if port.get("name") == "api"), 8000)
+                return f"http://{endpoint['addresses'][0]}:{port}"
+    raise UserError("no control plane is ready here: start one with `pavane up`, or name one with --api URL")
+
+
+def kubeconfig_token(where: Where) -> str | None:
+    """Return the bearer token of the kubeconfig's user in the context, if it has one."""
+    path = where.path() or Path(os.environ.get("KUBECONFIG", "~/.kube/config")).expanduser()
+    if not path.is_file():
+        return None
+    config = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    named = where.context or config.get("current-context")
+    context = _named(config.get("contexts"), named).get("context") or {}
+    user = _named(config.get("users"), context.get("user")).get("user") or {}
+    token: str | None = user.get("token")
+    return token
+
+
+def _named(items: list[dict[str, Any]] | None, name: str | None) -> dict[str, Any]:
+    return next((item for item in items or () if item.get("name") == name), {})
