@@ -153,12 +153,11 @@ class Log:
         self._wants_sync = self._wants_sync or sync
         return self._append(kind, parts)
 
-    def mark(self) -> bool:
-        """Append a MARK if syncs have covered more than the last one says; nobody waits for it."""
-        if self._staged or self._synced <= self._marked:
-            return False
-        self._append_mark()
-        return True
+    def mark(self, *, sync: bool = False) -> None:
+        """Append a MARK if syncs have covered more than the last one says; ``sync`` if it is to be durable at once."""
+        if self._synced > self._marked and (sync or not self._staged):
+            self._append_mark()
+            self._wants_sync = self._wants_sync or sync
 
     def take(self) -> Batch | None:
         """Return what was appended since the last call, for ``Appender.execute``; None if there is nothing."""

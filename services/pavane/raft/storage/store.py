@@ -248,9 +248,9 @@ class RaftStorage:
         """The token staged last."""
         return self._facts.token
 
-    def mark(self) -> None:
+    def mark(self, *, sync: bool = False) -> None:
         """Stage a MARK if the log needs one: to be called when nothing was written for a while (13.1)."""
-        self._log.mark()
+        self._log.mark(sync=sync)
 
     def take(self) -> Batch | None:
         """Return what was staged since the last call, for ``pavane.wal.Writer`` or ``Appender``."""

@@ -1,0 +1,385 @@
+"""Drives the core with real sockets, a real disk and a real clock (docs/specs/raft.md 5.3).
+
+One *turn* takes a batch of inputs, gives them to the core, executes what comes out in the prescribed order and arms one
+timer. The disk works in a thread of ``pavane.wal``; everything else happens on the event loop.
+"""
+
+import asyncio
+import heapq
+import itertools
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from pavane.raft.config import Config
+from pavane.raft.core.core import Core
+from pavane.raft.core.outputs import (
+    Applied,
+    Apply,
+    BarrierDone,
+    ConfigurationChanged,
+    Corrupt,
+    Disconnect,
+    Dropped,
+    Event,
+    Fork,
+    LeaderKnown,
+    Now,
+    Outputs,
+    PeerChannel,
+    QuorumLost,
+    RoleChanged,
+    Send,
+    TermChanged,
+    TransferChanged,
+    UpdateDone,
+)
+from pavane.raft.errors import DropReason
+from pavane.raft.machine import StateMachine
+from pavane.raft.sockets import Input, Sockets
+from pavane.raft.state.commands import Stored
+from pavane.raft.state.configuration import Configuration
+from pavane.raft.state.roles import Role
+from pavane.raft.storage import RaftStorage
+from pavane.raft.tracing import Tracing
+from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_type
+from pavane.wal import Appender, Batch, Writer
+from pavane.wire import Stage
+
+_logger = logging.getLogger(__name__)
+
+MARK_AFTER_S = 0.1  # an idle log states what was synced after this long (13.1)
+# Messages among peers, which are handled before those of clients of the same batch (7.6).
+_PEER_TYPES = frozenset({b"?", b"+", b"$", b"pv.vote", b"pv.now"})
+# Events of single requests, of which there are thousands a second: nobody waits for them to look at the status again.
+_HOT_EVENTS = (UpdateDone, BarrierDone, Dropped)
+
+
+class Exit(IntEnum):
+    """Exit codes of a peer (17)."""
+
+    STOPPED = 0
+    FAILED = 1
+    DISK = 4
+    FOREIGN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a peer cannot go on, and the exit code that its process should have."""
+
+    exit_code: Exit
+    reason: str
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened since the start, for metrics; ``dropped`` only holds what never reached the core."""
+
+    dropped: Counter[str] = field(default_factory=Counter)
+    updates: Counter[str] = field(default_factory=Counter)
+    update_s: float = 0.0
+    barriers: Counter[str] = field(default_factory=Counter)
+    barrier_s: float = 0.0
+    elections: Counter[str] = field(default_factory=Counter)
+    transfers: Counter[str] = field(default_factory=Counter)
+    leader_changes: int = 0
+    quorum_lost: int = 0
+    rollbacks: int = 0
+
+    def event(self, event: Event) -> None:
+        """Count ``event``."""
+        match event:
+            case UpdateDone(_, result, _, seconds):
+                self.updates[result] += 1
+                self.update_s += seconds
+            case BarrierDone(ok, seconds):
+                self.barriers["ok" if ok else "failed"] += 1
+                self.barrier_s += seconds
+            case RoleChanged(Role.CANDIDATE, new):
+                self.elections["won" if new is Role.LEADER else "lost"] += 1
+            case TransferChanged(_, ("done" | "failed") as result):
+                self.transfers[result] += 1
+            case LeaderKnown(str()):
+                self.leader_changes += 1
+            case QuorumLost():
+                self.quorum_lost += 1
+            case ConfigurationChanged("rolled_back"):
+                self.rollbacks += 1
+
+
+class Adapter:
+    """One running peer. ``failed`` is called at most once, on the loop; nothing is answered after that.
+
+    ``changed`` is called on the loop after each turn in which something other than single requests happened.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        storage: RaftStorage,
+        machine: StateMachine,
+        stage: Stage,
+        *,
+        changed: Callable[[], None],
+        failed: Callable[[Failure], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._id = config.id
+        self._storage = storage
+        self._machine = machine
+        self._changed = changed
+        self._failed = failed
+        self._tracing = Tracing(config.id)
+        # Time-outs that two peers draw must differ; nothing here is a secret.
+        self.core = Core(config, storage.recovered, storage, random.Random(), self.now(), stage)  # noqa: S311
+        self._writer = Writer(Appender(storage.log_folder), self._stored_in_thread, self._failed_in_thread)
+        self._sockets: Sockets | None = None
+        self._held: list[tuple[int, int, Send]] = []
+        self._order = itertools.count()
+        self._stored = 0
+        self._turn_planned = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._mark_timer: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
+        self._waiting_for_sync: list[tuple[int, asyncio.Future[None]]] = []
+        self._term = storage.recovered.term
+        self._halted = False  # nothing is sent or stored any more
+        self._draining = False  # only what is stored already is still answered
+        self.counts = Counts()
+        self.late_s = 0.0
+
+    def now(self) -> Now:
+        """Return the time in the two forms that the core wants."""
+        return Now(self._loop.time(), int(time.time()))
+
+    @property
+    def writer(self) -> Writer:
+        """The storage thread, for its counters."""
+        return self._writer
+
+    def start(self, sockets: Sockets) -> None:
+        """Begin to work with ``sockets``, which were made with ``wake`` of this adapter."""
+        self._sockets = sockets
+        self._writer.start()
+        self.wake()
+
+    def wake(self) -> None:
+        """Plan a turn; called whenever there may be input, and after every call into ``core`` from outside."""
+        if not self._turn_planned and not self._halted:
+            self._turn_planned = True
+            self._loop.call_soon(self._turn)
+
+    async def synced(self, sequence: int) -> None:
+        """Wait until every record up to ``sequence`` is durable; raises ``OSError`` if that will not be."""
+        self._flush()
+        if sequence > self._storage.synced_sequence:
+            done = self._loop.create_future()
+            self._waiting_for_sync.append((sequence, done))
+            await done
+
+    async def stop(self) -> None:
+        """Write what is queued, release the answers that wait for it, then close the sockets."""
+        graceful = not self._halted
+        if graceful:
+            self._run_core()
+        self._draining = True
+        await self._loop.run_in_executor(None, self._writer.close)
+        # The thread announced its last completions before it ended; they run ahead of what follows this.
+        await asyncio.sleep(0)
+        self._halt("the peer stops")
+        if self._sockets is not None:
+            await self._sockets.close(linger=graceful)
+        self._tracing.close()
+
+    def _halt(self, reason: str) -> None:
+        self._halted = True
+        for handle in (self._timer, self._mark_timer):
+            if handle is not None:
+                handle.cancel()
+        for _, done in self._waiting_for_sync:
+            if not done.done():
+                done.set_exception(OSError(reason))
+        self._waiting_for_sync.clear()
+
+    def _fail(self, code: Exit, reason: str) -> None:
+        if not self._halted:
+            self._halt(reason)
+            self._failed(Failure(code, reason))
+
+    # -- one turn ------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._turn_planned = False
+        if self._halted or self._draining or self._sockets is None:
+            return
+        try:
+            # With a full storage queue nothing that comes in could be made durable; the ROUTER keeps it meanwhile.
+            self._give(self._sockets.poll(requests=not self._writer.is_full))
+            self._timers()
+            self._run_core()
+            if not self._halted and self._sockets.has_input(requests=not self._writer.is_full):
+                self.wake()
+        except Exception as error:
+            # Only a bug of ours comes here. Going on with half a turn done could break what was promised.
+            _logger.exception("raft peer %s cannot go on", self._id)
+            self._fail(Exit.FAILED, f"internal error: {error!r}; please report it")
+
+    def _give(self, found: Input) -> None:
+        now = self.now()
+        self.counts.dropped[DropReason.FRAMES] += found.dropped
+        for to, up in found.connections:
+            self.core.connection(to.peer, to.channel, up, now)
+        for to, frames in found.replies:
+            self.core.reply(to.peer, to.channel, frames, now)
+        clients = []
+        for route, frames in found.requests:
+            if len(frames) > 1 and frames[1] in _PEER_TYPES:
+                self.core.receive(route, frames, now)
+            else:
+                clients.append((route, frames))
+        for route, frames in clients:
+            self.core.receive(route, frames, now)
+
+    def _timers(self) -> None:
+        due = self.core.next_timer()
+        now = self.now()
+        if due is not None and due <= now.mono:
+            self.late_s = max(self.late_s, now.mono - due)
+            self.core.handle_timer(now)
+
+    def _run_core(self) -> None:
+        changed = False
+        while not self._halted:
+            outputs = self.core.outputs()
+            if not (outputs.store or outputs.send or outputs.apply or outputs.events):
+                break
+            changed = any(not isinstance(event, _HOT_EVENTS) for event in outputs.events) or changed
+            self._execute(outputs)
+        if not self._halted:
+            self._arm()
+            if changed:
+                self._changed()
+
+    def _execute(self, outputs: Outputs) -> None:
+        for event in outputs.events:
+            self._event(event)
+        if self._halted:
+            return
+        if outputs.store:
+            self._storage.execute(outputs.store)
+            self._flush()
+        for send in outputs.send:
+            if send.after is None or send.after <= self._stored:
+                self._send(send)
+            else:
+                heapq.heappush(self._held, (send.after, next(self._order), send))
+        for apply in outputs.apply:
+            self._apply(apply)
+
+    def _event(self, event: Event) -> None:
+        match event:
+            case Disconnect(to):
+                if self._sockets is not None:
+                    self._sockets.disconnect(to)
+            case TermChanged(term):
+                self._term = term
+            case Corrupt(index):
+                # The next start must find the damage at or below the synced mark, else it would pass for a torn tail.
+                self._storage.mark(sync=True)
+                self._flush()
+                self._fail(Exit.DISK, f"entry {index} is damaged or contradicts the leader; start this peer again")
+            case Fork(index):
+                self._fail(Exit.FOREIGN, f"the log differs from the cluster's at committed index {index}")
+        self.counts.event(event)
+        self._tracing.event(event, self._term)
+
+    def _send(self, send: Send) -> None:
+        if self._sockets is None:
+            return
+        if isinstance(send.to, PeerChannel):
+            # A message that finds no connection is repeated by the core's own timers.
+            self._sockets.send(send.to, send.frames)
+        elif not self._sockets.send_route(send.to, send.frames):
+            self.counts.dropped[DropReason.ROUTE] += 1
+
+    def _apply(self, apply: Apply) -> None:
+        started_ns = self._tracing.now_ns()
+        try:
+            for index, entry in enumerate(apply.entries, apply.first):
+                kind = entry_type(entry)
+                if kind == EntryType.STATE:
+                    self._machine.apply(index, entry_reqid(entry), entry_data(entry))
+                elif kind == EntryType.CONFIG:
+                    self._machine.configuration(index, Configuration.decode(entry_data(entry)))
+        except Exception as error:
+            self._fail(Exit.FAILED, f"the state machine {self._machine.name} failed: {error!r}")
+            return
+        last = apply.first + len(apply.entries) - 1
+        self._tracing.applied(apply, started_ns, self._term)
+        self.core.applied([Applied(last)], self.now())
+
+    def _arm(self) -> None:
+        due = self.core.next_timer()
+        if due is None:
+            return
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                # It fires early, finds nothing due and arms anew: cheaper than moving it in every turn.
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._turn()
+
+    # -- storage -------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        batch = self._storage.take()
+        if batch is not None:
+            self._writer.submit(batch)
+
+    def _stored_in_thread(self, batches: Sequence[Batch]) -> None:
+        self._loop.call_soon_threadsafe(self._stored_on_loop, batches)
+
+    def _failed_in_thread(self, error: OSError) -> None:
+        self._loop.call_soon_threadsafe(self._fail, Exit.DISK, f"the log cannot be written: {error}")
+
+    def _stored_on_loop(self, batches: Sequence[Batch]) -> None:
+        ticket = self._storage.completed(batches)
+        if self._halted:
+            return
+        synced = self._storage.synced_sequence
+        for sequence, done in self._waiting_for_sync:
+            if sequence <= synced and not done.done():
+                done.set_result(None)
+        self._waiting_for_sync = [pair for pair in self._waiting_for_sync if pair[0] > synced]
+        if ticket is not None:
+            self._stored = ticket
+            while self._held and self._held[0][0] <= ticket:
+                self._send(heapq.heappop(self._held)[2])
+            self._tracing.stored(ticket)
+            self.core.stored(Stored(ticket), self.now())
+            # The turn also looks for input, whose announcement the sends above may have consumed.
+            self.wake()
+        self._plan_mark()
+
+    def _plan_mark(self) -> None:
+        self._idle_since = self._loop.time()
+        if self._mark_timer is None:
+            self._mark_timer = self._loop.call_later(MARK_AFTER_S, self._mark)
+
+    def _mark(self) -> None:
+        self._mark_timer = None
+        rest = self._idle_since + MARK_AFTER_S - self._loop.time()
+        if rest > 0:
+            self._mark_timer = self._loop.call_later(rest, self._mark)
+        else:
+            self._storage.mark()
+            self._flush()

@@ -1,0 +1,56 @@
+"""The metrics of a peer (docs/specs/raft.md 15.1), made from plain integers when somebody asks for them."""
+
+from collections import Counter
+
+from pavane.raft.aio import Adapter
+from pavane.raft.core.status import Status
+from pavane.raft.state.roles import Role
+from pavane.runtime.metrics import Metric
+
+PREFIX = "pavane_raft_"
+
+
+def metrics(status: Status, adapter: Adapter) -> list[Metric]:
+    """Return every metric that exists, with its full name."""
+    gauges: dict[str, float] = {
+        "role": status.role,
+        "stage": status.stage,
+        "term": status.term,
+        "commit_index": status.commit,
+        "applied_index": status.applied,
+        "last_index": status.last,
+        "first_index": status.first,
+        "is_leader": status.role is Role.LEADER,
+        "streams": status.streams,
+        "dedup_ids": status.dedup_ids,
+        "loop_late_seconds": adapter.late_s,
+    }
+    counts = adapter.counts
+    counters: dict[str, float] = {
+        "leader_changes_total": counts.leader_changes,
+        "quorum_lost_total": counts.quorum_lost,
+        "config_rollbacks_total": counts.rollbacks,
+        "update_seconds_sum": counts.update_s,
+        "update_seconds_count": counts.updates.total(),
+        "barrier_seconds_sum": counts.barrier_s,
+        "barrier_seconds_count": counts.barriers.total(),
+        "fsync_seconds_sum": adapter.writer.sync_seconds,
+        "fsync_seconds_count": adapter.writer.syncs,
+    }
+    found = [Metric(PREFIX + name, value) for name, value in gauges.items()]
+    found += [Metric(PREFIX + name, value, kind="counter") for name, value in counters.items()]
+    found += _labelled("updates_total", "result", counts.updates)
+    found += _labelled("barriers_total", "result", counts.barriers)
+    found += _labelled("elections_total", "result", counts.elections)
+    found += _labelled("transfers_total", "result", counts.transfers)
+    found += _labelled("dropped_total", "reason", Counter(dict(status.dropped)) + counts.dropped)
+    for member in status.members:
+        labels = {"peer": member.id}
+        found.append(Metric(f"{PREFIX}peer_match_index", member.match, labels))
+        found.append(Metric(f"{PREFIX}peer_inflight", member.in_flight, labels))
+        found.append(Metric(f"{PREFIX}peer_kind", 1, {**labels, "kind": member.kind}))
+    return found
+
+
+def _labelled(name: str, label: str, counts: Counter[str]) -> list[Metric]:
+    return [Metric(PREFIX + name, count, {label: value}, "counter") for value, count in sorted(counts.items())]

@@ -1,0 +1,305 @@
+"""The ØMQ sockets of one peer: ROUTER, PUB, and a DEALER for every ``PeerChannel`` (docs/specs/raft.md 14.3).
+
+Plain non-blocking sockets on an asyncio loop: ``wake`` is called when any of them may have input, ``poll`` takes what
+there is, up to a batch. ØMQ signals *edges*: whoever polled or sent must ask ``has_input`` before going to sleep.
+"""
+
+import asyncio
+import socket as system_socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+from urllib.parse import urlsplit
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from pavane.raft.core.outputs import Channel, PeerChannel, Route
+from pavane.raft.state.configuration import needs_resolving
+from pavane.raft.wire.frames import FRAMES_MAX
+
+FRAME_BYTES = 11 << 20  # an entry of 10 MiB with its header and room to spare (14.4)
+INPUT_MESSAGES = 512  # INPUT_BATCH: no peer waits longer than one batch of others (14.4)
+INPUT_BYTES = 8 << 20
+ROUTER_LINGER_MS = 2000  # last answers of a peer that stops
+HIGH_WATER_ROUTER_IN = 2000
+HIGH_WATER_OUT = 10_000
+HIGH_WATER_SIDE = 64
+HEARTBEAT_MS = 1000  # with the time-out it drops stopped clients together with their queue
+HEARTBEAT_TIMEOUT_MS = 3000
+RECONNECT_MS = 50
+RECONNECT_MAX_MS = 500
+BACKLOG = 512
+RESOLVE_AGAIN_S = 1.0  # a name is asked again when its peer was silent for so long (8.2)
+
+_UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
+_DOWN = zmq.EVENT_DISCONNECTED
+_WANTED_EVENTS = _UP | _DOWN
+Frames = list[bytes]
+
+
+@dataclass(slots=True)
+class Input:
+    """What one ``poll`` found; ``dropped`` counts messages with too many frames."""
+
+    connections: list[tuple[PeerChannel, bool]] = field(default_factory=list)
+    replies: list[tuple[PeerChannel, Frames]] = field(default_factory=list)
+    requests: list[tuple[Route, Frames]] = field(default_factory=list)
+    dropped: int = 0
+
+
+@dataclass(slots=True)
+class _Dealer:
+    """One outgoing socket and what it is connected to."""
+
+    to: PeerChannel
+    socket: zmq.Socket[bytes]
+    monitor: zmq.Socket[bytes]
+    endpoints: tuple[str, ...] = ()
+    heard_s: float = 0.0
+    resolving: bool = False
+
+
+class Sockets:
+    """All sockets of a peer; used by the thread of ``loop`` only.
+
+    ``bind`` and ``publish`` are ØMQ urls (``publish`` empty: no PUB), ``source`` is the address to connect from or
+    empty, ``resolve`` gives the addresses of a host name and may block: it is called in a thread.
+    """
+
+    def __init__(
+        self,
+        bind: str,
+        publish: str,
+        source: str,
+        resolve: Callable[[str], Sequence[str]],
+        loop: asyncio.AbstractEventLoop,
+        wake: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._resolve = resolve
+        self._loop = loop
+        self._wake = wake
+        self._dealers: dict[PeerChannel, _Dealer] = {}
+        self._lookups: set[asyncio.Task[None]] = set()
+        self._context = zmq.Context(io_threads=1)
+        self._publisher: zmq.Socket[bytes] | None = None
+        try:
+            self._router = self._bind_router(bind)
+            if publish:
+                self._publisher = self._context.socket(zmq.PUB)
+                self._publisher.set(zmq.SNDHWM, HIGH_WATER_OUT)
+                self._publisher.set(zmq.LINGER, 0)
+                _bind(self._publisher, publish)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        self._listen(self._router)
+        self._sweep = loop.call_later(RESOLVE_AGAIN_S, self._resolve_silent)
+
+    def _bind_router(self, bind: str) -> "zmq.Socket[bytes]":
+        router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        router.set(zmq.LINGER, ROUTER_LINGER_MS)
+        router.set(zmq.ROUTER_MANDATORY, 1)
+        router.set(zmq.RCVHWM, HIGH_WATER_ROUTER_IN)
+        router.set(zmq.SNDHWM, HIGH_WATER_OUT)
+        router.set(zmq.MAXMSGSIZE, FRAME_BYTES)
+        router.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        router.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+        router.set(zmq.TCP_KEEPALIVE, 1)
+        router.set(zmq.BACKLOG, BACKLOG)
+        _bind(router, bind)
+        return router
+
+    @property
+    def bound(self) -> str:
+        """The url that the ROUTER is bound to, with the port that the system chose for port 0."""
+        return cast("bytes", self._router.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+
+    def poll(self, *, requests: bool = True) -> Input:
+        """Take what came in: all of the DEALERs, then at most one batch from the ROUTER if ``requests`` is true."""
+        found = Input()
+        for dealer in self._dealers.values():
+            self._poll_dealer(dealer, found)
+        size = 0
+        while requests and len(found.requests) < INPUT_MESSAGES and size < INPUT_BYTES and _readable(self._router):
+            frames = _receive(self._router)
+            if frames is None:
+                found.dropped += 1
+                continue
+            size += sum(map(len, frames))
+            found.requests.append((frames[0], frames[1:]))
+        return found
+
+    def has_input(self, *, requests: bool = True) -> bool:
+        """Say whether ``poll`` would find something now."""
+        if requests and _readable(self._router):
+            return True
+        return any(_readable(socket) for dealer in self._dealers.values() for socket in (dealer.socket, dealer.monitor))
+
+    def send_route(self, route: Route, frames: Sequence[bytes | memoryview]) -> bool:
+        """Answer a connection of the ROUTER; False if it is gone or does not read (reason ``route``)."""
+        try:
+            self._router.send_multipart([route, *frames], zmq.DONTWAIT)
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                return False
+            raise
+        return True
+
+    def send(self, to: PeerChannel, frames: Sequence[bytes | memoryview]) -> bool:
+        """Send on one of our own sockets, opening it first if need be; False while it is not connected or full."""
+        if to.channel is Channel.PUBLISH:
+            socket = self._publisher
+        else:
+            dealer = self._dealers.get(to) or self._open(to)
+            socket = dealer.socket
+        if socket is None:
+            return False
+        try:
+            socket.send_multipart(frames, zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        return True
+
+    def disconnect(self, to: PeerChannel) -> None:
+        """Close the socket of ``to``, if it is open; a later ``send`` opens a new one."""
+        dealer = self._dealers.pop(to, None)
+        if dealer is not None:
+            self._close_dealer(dealer)
+
+    async def close(self, *, linger: bool = True) -> None:
+        """Close everything; with ``linger`` last answers get up to two seconds to leave."""
+        self._sweep.cancel()
+        for task in tuple(self._lookups):
+            task.cancel()
+        if self._lookups:
+            await asyncio.wait(self._lookups)
+        self._loop.remove_reader(_descriptor(self._router))
+        self._router.close(ROUTER_LINGER_MS if linger else 0)
+        for to in tuple(self._dealers):
+            self.disconnect(to)
+        if self._publisher is not None:
+            self._publisher.close(0)
+        # Ends when the lingering messages are gone, so not on the loop.
+        await self._loop.run_in_executor(None, self._context.term)
+
+    def _listen(self, socket: "zmq.Socket[bytes]") -> None:
+        self._loop.add_reader(_descriptor(socket), self._wake)
+
+    def _open(self, to: PeerChannel) -> _Dealer:
+        socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.SNDHWM, 1 if to.channel is Channel.RPC else HIGH_WATER_SIDE)
+        socket.set(zmq.IMMEDIATE, 1)
+        socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
+        socket.set(zmq.TCP_KEEPALIVE, 1)
+        socket.set(zmq.IPV6, int(":" in (urlsplit(to.url).hostname or "")))
+        monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_WANTED_EVENTS)
+        dealer = _Dealer(to, socket, monitor, heard_s=self._loop.time())
+        self._dealers[to] = dealer
+        self._listen(socket)
+        self._listen(monitor)
+        if needs_resolving(to.url):
+            self._look_up(dealer)
+        else:
+            self._connect(dealer, [urlsplit(to.url).hostname or ""])
+        return dealer
+
+    def _close_dealer(self, dealer: _Dealer) -> None:
+        self._loop.remove_reader(_descriptor(dealer.socket))
+        self._loop.remove_reader(_descriptor(dealer.monitor))
+        dealer.socket.disable_monitor()
+        dealer.socket.close(0)
+
+    def _connect(self, dealer: _Dealer, addresses: Sequence[str]) -> None:
+        """Make the dealer's connections those of ``addresses``: the first one, or all of a seed's."""
+        port = urlsplit(dealer.to.url).port
+        chosen = addresses if dealer.to.channel is Channel.SEED else addresses[:1]
+        source = f"{_bracketed(self._source)}:0;" if self._source else ""
+        endpoints = tuple(f"tcp://{source}{_bracketed(address)}:{port}" for address in chosen)
+        for endpoint in dealer.endpoints:
+            if endpoint not in endpoints:
+                dealer.socket.disconnect(endpoint)
+        if any(":" in address for address in chosen):
+            dealer.socket.set(zmq.IPV6, 1)
+        for endpoint in endpoints:
+            if endpoint not in dealer.endpoints:
+                dealer.socket.connect(endpoint)
+        dealer.endpoints = endpoints
+
+    def _look_up(self, dealer: _Dealer) -> None:
+        dealer.resolving = True
+        task = self._loop.create_task(self._resolve_and_connect(dealer))
+        self._lookups.add(task)
+        task.add_done_callback(self._lookups.discard)
+
+    async def _resolve_and_connect(self, dealer: _Dealer) -> None:
+        host = urlsplit(dealer.to.url).hostname or ""
+        try:
+            addresses = await self._loop.run_in_executor(None, self._resolve, host)
+        except (system_socket.gaierror, OSError):
+            # A pod that is not up has no name yet; asked again in RESOLVE_AGAIN_S.
+            addresses = []
+        finally:
+            dealer.resolving = False
+        if addresses and self._dealers.get(dealer.to) is dealer:
+            self._connect(dealer, addresses)
+
+    def _resolve_silent(self) -> None:
+        now = self._loop.time()
+        for dealer in self._dealers.values():
+            silent = now - dealer.heard_s > RESOLVE_AGAIN_S
+            if silent and not dealer.resolving and needs_resolving(dealer.to.url):
+                self._look_up(dealer)
+        self._sweep = self._loop.call_later(RESOLVE_AGAIN_S, self._resolve_silent)
+
+    def _poll_dealer(self, dealer: _Dealer, found: Input) -> None:
+        while _readable(dealer.monitor):
+            event = parse_monitor_message(dealer.monitor.recv_multipart(zmq.DONTWAIT))["event"]
+            if event in (_UP, _DOWN):
+                found.connections.append((dealer.to, event == _UP))
+        count = 0
+        while count < INPUT_MESSAGES and _readable(dealer.socket):
+            count += 1
+            frames = _receive(dealer.socket)
+            dealer.heard_s = self._loop.time()
+            if frames is None:
+                found.dropped += 1
+            else:
+                found.replies.append((dealer.to, frames))
+
+
+def _readable(socket: "zmq.Socket[bytes]") -> bool:
+    return bool(cast("int", socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
+
+def _descriptor(socket: "zmq.Socket[bytes]") -> int:
+    return cast("int", socket.get(zmq.FD))
+
+
+def _receive(socket: "zmq.Socket[bytes]") -> Frames | None:
+    """Take one message; None if it has more than FRAMES_MAX frames, of which the excess is read and discarded."""
+    frames = [socket.recv(zmq.DONTWAIT)]
+    excess = False
+    while socket.get(zmq.RCVMORE):
+        frame = socket.recv(zmq.DONTWAIT)
+        if len(frames) <= FRAMES_MAX:
+            frames.append(frame)
+        else:
+            excess = True
+    return None if excess else frames
+
+
+def _bind(socket: "zmq.Socket[bytes]", url: str) -> None:
+    socket.set(zmq.IPV6, int("[" in url))
+    try:
+        socket.bind(url)
+    except zmq.ZMQError as error:
+        raise OSError(error.errno, f"cannot bind {url}: {error.strerror}") from error
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
