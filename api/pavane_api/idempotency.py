@@ -3,7 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 KEY_CHARACTERS_MAX = 128
 ANSWERS_MAX = 10_000  # the oldest answer goes first; a key repeated after that acts again
@@ -15,7 +15,7 @@ class Idempotency:
     """Remembers the answers of successful actions, and lets a repetition wait for one that is under way."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[Hashable, asyncio.Task[object]] = OrderedDict()
+        self._answers: OrderedDict[Hashable, asyncio.Future[Any]] = OrderedDict()
 
     async def once(self, scope: Hashable, key: str | None, perform: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return what ``perform`` returns; with the same ``scope`` and ``key`` it is performed only once.
@@ -26,16 +26,13 @@ class Idempotency:
             return await perform()
         task = self._answers.get((scope, key))
         if task is None:
-
-            async def run() -> object:
-                return await perform()
-
-            task = asyncio.create_task(run())
+            task = asyncio.ensure_future(perform())
             self._answers[scope, key] = task
             while len(self._answers) > ANSWERS_MAX:
                 self._answers.popitem(last=False)
         try:
-            return await asyncio.shield(task)  # type: ignore[return-value]
+            answer: Answer = await asyncio.shield(task)
+            return answer
         except BaseException:
             if task.done():
                 self._answers.pop((scope, key), None)

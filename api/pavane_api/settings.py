@@ -3,15 +3,15 @@
 from pathlib import Path
 
 from pydantic import AliasChoices, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from pavane.runtime.settings import Settings
 
 
-class ApiSettings(BaseSettings):
+class ApiSettings(Settings):
     """Read from the environment, prefix ``PAVANE_API_``."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="PAVANE_API_", extra="ignore", populate_by_name=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix="PAVANE_API_", use_attribute_docstrings=True)
 
     host: str = Field("127.0.0.1", validation_alias=AliasChoices("PAVANE_API_HOST", "POD_IP"))
     """Address that REST, OTLP and health listen on; in a pod its own (``POD_IP``)."""

@@ -68,7 +68,7 @@ async def patch(
     unknown = set(changes) - {"metadata", "spec", "apiVersion", "kind"}
     if unknown:
         raise BadRequest(f"A patch changes metadata and spec, not {', '.join(sorted(unknown))}.")
-    body = {key: changes[key] for key in ("metadata", "spec") if key in changes}
+    body: kube.Object = {key: changes[key] for key in ("metadata", "spec") if key in changes}
     if expected is not None:
         _compare(await client.get(RAFT_CLUSTERS, name, namespace), expected)
         body["metadata"] = {**(body.get("metadata") or {}), "resourceVersion": expected}

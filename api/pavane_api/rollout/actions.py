@@ -103,8 +103,9 @@ async def act(
     value = action.value(document, reason)
     if number is not None and action.takes_number and value != number:
         raise Refused(f"The attempt is number {value} now, not {number}: look again before you decide.")
-    body = {"metadata": {"name": name, "namespace": namespace}, "spec": {"rollout": {action.field: value}}}
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace}
     if annotations:
-        body["metadata"]["annotations"] = annotations
+        metadata["annotations"] = annotations
+    body = {"metadata": metadata, "spec": {"rollout": {action.field: value}}}
     changed = await client.apply(resource, body, namespace, manager=f"pavane-{action.field}")
     return changed, value
