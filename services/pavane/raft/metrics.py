@@ -37,8 +37,7 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
         "fsync_seconds_sum": adapter.writer.sync_seconds,
         "fsync_seconds_count": adapter.writer.syncs,
     }
-    found = [Metric(PREFIX + name, value) for name, value in gauges.items()]
-    found += [Metric(PREFIX + name, value, kind="counter") for name, value in counters.items()]
+    found = [Metric(PREFIX + name, {}, value) for name, value in {**gauges, **counters}.items()]
     found += _labelled("updates_total", "result", counts.updates)
     found += _labelled("barriers_total", "result", counts.barriers)
     found += _labelled("elections_total", "result", counts.elections)
@@ -46,11 +45,11 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
     found += _labelled("dropped_total", "reason", Counter(dict(status.dropped)) + counts.dropped)
     for member in status.members:
         labels = {"peer": member.id}
-        found.append(Metric(f"{PREFIX}peer_match_index", member.match, labels))
-        found.append(Metric(f"{PREFIX}peer_inflight", member.in_flight, labels))
-        found.append(Metric(f"{PREFIX}peer_kind", 1, {**labels, "kind": member.kind}))
+        found.append(Metric(f"{PREFIX}peer_match_index", labels, member.match))
+        found.append(Metric(f"{PREFIX}peer_inflight", labels, member.in_flight))
+        found.append(Metric(f"{PREFIX}peer_kind", {**labels, "kind": member.kind}, 1))
     return found
 
 
 def _labelled(name: str, label: str, counts: Counter[str]) -> list[Metric]:
-    return [Metric(PREFIX + name, count, {label: value}, "counter") for value, count in sorted(counts.items())]
+    return [Metric(PREFIX + name, {label: value}, count) for value, count in sorted(counts.items())]

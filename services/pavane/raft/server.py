@@ -10,6 +10,7 @@ without a platform starts in stage ReadWrite and needs none of that.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from pavane.raft.config import Config
 from pavane.raft.core.status import Fence, Status
 from pavane.raft.machine import Broadcast, StateMachine
 from pavane.raft.metrics import metrics
-from pavane.raft.sockets import Sockets
+from pavane.raft.sockets import CannotBind, Sockets
 from pavane.raft.state.commands import Token
 from pavane.raft.state.configuration import Members
 from pavane.raft.state.roles import Role
@@ -28,7 +29,9 @@ from pavane.runtime.names import resolve as resolve_name
 from pavane.wal import DiskFolder
 from pavane.wire import LocalProtocolError, Stage
 
-__all__ = ["Exit", "Failure", "ForeignStore", "RaftServer", "StoreError", "StoreLocked"]
+__all__ = ["CannotBind", "Exit", "Failure", "ForeignStore", "RaftServer", "StoreError", "StoreLocked"]
+
+_logger = logging.getLogger(__name__)
 
 TRANSFER_MAX_S = 0.5  # a leader that is stopped hands over first, but a stop must not wait for a broken cluster (6.7)
 
@@ -78,12 +81,13 @@ class RaftServer:
         """Open the store, bind, begin.
 
         Raises ``ForeignStore`` (exit code 5) when the store is another peer's or cluster's, ``StoreLocked``,
-        ``StoreError`` and ``OSError`` (exit code 4) when it cannot be read or the address cannot be bound.
+        ``StoreError`` and ``OSError`` (exit code 4) when it cannot be read, ``CannotBind`` (exit code 1).
         """
         loop = asyncio.get_running_loop()
         identity = Identity(self._config.id, self._machine.name, self._cluster_id)
         # Reading a large log takes seconds; probes and stage streams are answered meanwhile.
         self._storage = await loop.run_in_executor(None, lambda: RaftStorage(DiskFolder(self._data), identity))
+        self._report(self._storage)
         try:
             self._adapter = Adapter(
                 self._config, self._storage, self._machine, self._stage, changed=self._notify, failed=self._fail
@@ -178,6 +182,18 @@ class RaftServer:
         if self._storage is None:
             raise LocalProtocolError("the peer is not started")
         return self._storage
+
+    def _report(self, storage: RaftStorage) -> None:
+        if storage.torn_bytes:
+            _logger.info(
+                "dropped %d bytes of a write that was not finished when the last run ended", storage.torn_bytes
+            )
+        if storage.set_aside:
+            _logger.error(
+                "the log in %s is damaged; entries behind the damage were set aside as %s and are fetched again",
+                self._data,
+                ", ".join(storage.set_aside),
+            )
 
     async def _hand_over(self, adapter: Adapter) -> None:
         status = self.status()

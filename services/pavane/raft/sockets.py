@@ -38,6 +38,10 @@ _WANTED_EVENTS = _UP | _DOWN
 Frames = list[bytes]
 
 
+class CannotBind(Exception):
+    """A socket cannot be bound to its address."""
+
+
 @dataclass(slots=True)
 class Input:
     """What one ``poll`` found; ``dropped`` counts messages with too many frames."""
@@ -298,7 +302,7 @@ def _bind(socket: "zmq.Socket[bytes]", url: str) -> None:
     try:
         socket.bind(url)
     except zmq.ZMQError as error:
-        raise OSError(error.errno, f"cannot bind {url}: {error.strerror}") from error
+        raise CannotBind(f"cannot listen on {url}: {error.strerror}; free the address or choose another") from error
 
 
 def _bracketed(address: str) -> str:

@@ -1,0 +1,126 @@
+"""``pavane raft peer``: one Raft peer without any of the platform (docs/specs/raft.md 17)."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from pavane.raft.config import Config
+from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreError
+from pavane.runtime.process import Process, run
+from pavane_cli.failures import ExitCode, UserError
+
+_ANYWHERE = ("*", "0.0.0.0", "::")
+
+
+def peer(
+    id: Annotated[str, typer.Option("--id", metavar="ID", help="Name of this peer.")],  # noqa: A002 - the flag's name
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Folder of its log; made if missing.")],
+    peers: Annotated[
+        str, typer.Option("--peers", metavar="ID=URL,…", help="First configuration; without own id: a learner.")
+    ],
+    bind: Annotated[str | None, typer.Option("--bind", metavar="URL", help="Where to listen; default: --url.")] = None,
+    pub: Annotated[str, typer.Option("--pub", metavar="URL", help="Where to publish applied entries.")] = "",
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="What others reach it by; default: as in --peers.")
+    ] = None,
+    source: Annotated[str, typer.Option("--source", metavar="ADDRESS", help="Address to connect from.")] = "",
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", help="Kept in the store, which then serves no other.")
+    ] = "",
+    machine: Annotated[str, typer.Option("--machine", help="State machine.")] = "Broadcast",
+    election_min_ms: Annotated[int, typer.Option("--election-min-ms", help="Shortest election time-out.")] = 200,
+    election_max_ms: Annotated[int, typer.Option("--election-max-ms", help="Longest election time-out.")] = 300,
+    secret: Annotated[
+        str | None,
+        typer.Option("--secret", metavar="TEXT", help="Cluster secret. Every user of the machine can read it."),
+    ] = None,
+    secret_file: Annotated[
+        Path | None, typer.Option("--secret-file", metavar="FILE", help="File with the cluster secret.")
+    ] = None,
+    secret_env: Annotated[
+        str | None, typer.Option("--secret-env", metavar="NAME", help="Environment variable with the cluster secret.")
+    ] = None,
+) -> None:
+    """Run one peer without any of the platform. SIGTERM hands leadership over, then ends it in order."""
+    ident = _secret(secret, secret_file, secret_env)
+    members = _members(peers)
+    own_url = url or dict(members).get(id) or bind
+    listen = bind or own_url
+    if own_url is None or listen is None:
+        raise UserError(f"{id!r} is not in --peers: say by --bind where it listens", ExitCode.USAGE)
+    config = Config(
+        id=id,
+        ident=ident,
+        url=own_url,
+        peers=members,
+        machine=machine,
+        broadcast_url=_announced(pub, own_url),
+        election_min=election_min_ms,
+        election_max=election_max_ms,
+    )
+    try:
+        config.validate()
+    except ValueError as error:
+        raise UserError(str(error), ExitCode.USAGE) from error
+
+    async def body(process: Process) -> None:
+        server = RaftServer(config, data=data, bind=listen, publish=pub, source=source, cluster_id=cluster_id)
+        server.failure.add_done_callback(
+            lambda done: process.exit(done.result().exit_code, done.result().reason) if not done.cancelled() else None
+        )
+        try:
+            await server.start()
+        except ForeignStore as error:
+            process.exit(Exit.FOREIGN, str(error))
+        except CannotBind as error:
+            process.exit(Exit.FAILED, str(error))
+        except (StoreError, OSError) as error:
+            process.exit(Exit.DISK, str(error))
+        else:
+            sys.stdout.write(f"up {id}\n")
+            sys.stdout.flush()
+        await process.ended()
+        await server.stop()
+
+    raise typer.Exit(run(body, service="pavane-raft-peer"))
+
+
+def _secret(text: str | None, file: Path | None, variable: str | None) -> bytes:
+    given = [value for value in (text, file, variable) if value is not None]
+    if len(given) != 1:
+        raise UserError("give the cluster secret by one of --secret, --secret-file, --secret-env", ExitCode.USAGE)
+    if text is not None:
+        return text.encode()
+    if file is not None:
+        try:
+            return file.read_bytes().removesuffix(b"\n")
+        except OSError as error:
+            raise UserError(f"the secret cannot be read: {error}", ExitCode.USAGE) from error
+    value = os.environ.get(variable or "")
+    if value is None:
+        raise UserError(f"the environment variable {variable} is not set", ExitCode.USAGE)
+    return value.encode()
+
+
+def _members(text: str) -> tuple[tuple[str, str], ...]:
+    members = []
+    for part in text.split(","):
+        peer_id, separator, url = part.partition("=")
+        if not separator:
+            raise UserError(f"--peers: {part!r} must be ID=URL", ExitCode.USAGE)
+        members.append((peer_id.strip(), url.strip()))
+    return tuple(members)
+
+
+def _announced(pub: str, own_url: str) -> str:
+    """Return the url that subscribers are told: where PUB is bound, with a host that they can reach."""
+    host = urlsplit(own_url).hostname or ""
+    for anywhere in _ANYWHERE:
+        bracketed = f"[{anywhere}]" if ":" in anywhere else anywhere
+        if pub.startswith(f"tcp://{bracketed}:"):
+            return f"tcp://{f'[{host}]' if ':' in host else host}:{pub.rpartition(':')[2]}"
+    return pub
