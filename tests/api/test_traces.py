@@ -1,0 +1,187 @@
+import gzip
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from pavane_api.problems import BadRequest, TooLarge
+from pavane_api.traces import receiver
+from pavane_api.traces.schemas import Span, SpanLink
+from pavane_api.traces.store import TraceStore
+
+SECOND_NS = 1_000_000_000
+DERIVED = SpanLink(trace_id="d" * 32, span_id="d" * 16)
+
+
+def span(
+    trace: str, number: int, *, parent: int = 0, start: int = 0, links: tuple[SpanLink, ...] = (), **more: str
+) -> Span:
+    return Span(
+        trace_id=trace * 32,
+        span_id=f"{number:016x}",
+        parent_span_id=f"{parent:016x}" if parent else "",
+        name=more.get("name", f"span {number}"),
+        kind="INTERNAL",
+        service=more.get("service", "pavane"),
+        start_ns=start,
+        end_ns=start + SECOND_NS,
+        error=more.get("error", ""),
+        links=list(links),
+    )
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[TraceStore]:
+    opened = TraceStore(tmp_path / "traces.sqlite", retention_s=3600, spans_max=5000)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def test_a_trace_holds_the_spans_of_its_id_in_order(store: TraceStore) -> None:
+    await store.add([span("a", 2, parent=1, start=20), span("a", 1, start=10), span("b", 3)], now_ns=100)
+    found = await store.trace("a" * 32)
+    assert found is not None
+    assert [item.span_id for item in found.spans] == [f"{1:016x}", f"{2:016x}"]
+    assert not found.truncated
+
+
+async def test_an_unknown_trace_is_none(store: TraceStore) -> None:
+    assert await store.trace("e" * 32) is None
+
+
+async def test_programs_that_share_only_a_derived_context_are_one_trace(store: TraceStore) -> None:
+    client = [span("a", 1), span("a", 2, parent=1, links=(DERIVED,))]
+    leader = [span("b", 3, links=(DERIVED,)), span("b", 4, parent=3)]
+    follower = [span("c", 5, links=(DERIVED,))]
+    await store.add([*client, *leader, *follower, span("f", 9)], now_ns=100)
+    for trace in ("a", "b", "c"):
+        found = await store.trace(trace * 32)
+        assert found is not None
+        assert {item.span_id for item in found.spans} == {f"{number:016x}" for number in (1, 2, 3, 4, 5)} - (
+            set() if trace == "a" else {f"{1:016x}"}
+        )
+
+
+async def test_a_link_to_a_span_of_the_trace_connects(store: TraceStore) -> None:
+    consumer = span("b", 2, links=(SpanLink(trace_id="a" * 32, span_id=f"{1:016x}"),))
+    await store.add([span("a", 1), consumer, span("b", 3, parent=2)], now_ns=100)
+    found = await store.trace("a" * 32)
+    assert found is not None
+    assert [item.name for item in found.spans] == ["span 1", "span 2", "span 3"]
+
+
+async def test_a_batch_does_not_connect_requests_that_share_nothing_else(store: TraceStore) -> None:
+    other = SpanLink(trace_id="e" * 32, span_id="e" * 16)
+    mine, foreign = span("a", 1, links=(DERIVED,)), span("b", 2, links=(other,))
+    batch = span("c", 3, links=(DERIVED, other))
+    await store.add([mine, foreign, batch], now_ns=100)
+    found = await store.trace("a" * 32)
+    assert found is not None
+    assert [item.name for item in found.spans] == ["span 1", "span 3"]
+
+
+async def test_the_list_is_newest_first_and_filters(store: TraceStore) -> None:
+    await store.add(
+        [
+            span("a", 1, start=1, name="reconcile", service="pavane-operator"),
+            span("b", 2, start=2, name="POST /entries", service="pavane-api"),
+            span("b", 3, parent=2, start=3, error="it broke"),
+        ],
+        now_ns=100,
+    )
+    assert [item.trace_id[0] for item in await store.recent(limit=10)] == ["b", "a"]
+    assert [item.trace_id[0] for item in await store.recent(limit=1)] == ["b"]
+    assert [item.name for item in await store.recent(limit=10, service="pavane-operator")] == ["reconcile"]
+    assert [item.name for item in await store.recent(limit=10, name="POST")] == ["POST /entries"]
+    (failed,) = await store.recent(limit=10, errors_only=True)
+    assert (failed.spans, failed.errors, failed.duration_ns) == (2, 1, SECOND_NS + 1)
+    assert await store.recent(limit=10, min_duration_ns=2 * SECOND_NS) == []
+
+
+async def test_spans_survive_a_restart(tmp_path: Path) -> None:
+    for _ in range(2):
+        store = TraceStore(tmp_path / "traces.sqlite", retention_s=3600, spans_max=5000)
+        await store.open()
+        await store.add([span("a", 1, links=(DERIVED,))], now_ns=100)
+        found = await store.trace("a" * 32)
+        await store.close()
+        assert found is not None
+        assert found.spans[0].links == [DERIVED]
+
+
+async def test_age_and_number_bound_what_is_kept(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path / "traces.sqlite", retention_s=10, spans_max=1500)
+    await store.open()
+    now = 1000 * SECOND_NS
+    await store.add([span("a", 1, start=now - 11 * SECOND_NS, links=(DERIVED,))], now_ns=now)
+    await store.add([span("b", number, start=now + number) for number in range(1, 2001)], now_ns=now)
+    assert await store.trace("a" * 32) is None
+    kept = await store.trace("b" * 32)
+    await store.close()
+    assert kept is not None
+    assert len(kept.spans) == 1500
+    assert kept.spans[0].start_ns == now + 501
+
+
+def otlp(spans: int = 1) -> bytes:
+    request = ExportTraceServiceRequest()
+    resource = request.resource_spans.add()
+    for key, value in (("service.name", "pavane-pod"), ("service.instance.id", "q-server-g1-0")):
+        attribute = resource.resource.attributes.add()
+        attribute.key, attribute.value.string_value = key, value
+    scope = resource.scope_spans.add()
+    for number in range(1, spans + 1):
+        item = scope.spans.add()
+        item.trace_id, item.span_id = b"\x01" * 16, number.to_bytes(8, "big")
+        item.name, item.kind = "raft/RequestUpdate", item.SPAN_KIND_SERVER
+        item.start_time_unix_nano, item.end_time_unix_nano = 5, 9
+        item.status.code, item.status.message = item.status.STATUS_CODE_ERROR, "no quorum"
+        link = item.links.add()
+        link.trace_id, link.span_id = b"\x02" * 16, b"\x03" * 8
+        attribute = item.attributes.add()
+        attribute.key, attribute.value.int_value = "pavane.raft.term", 7
+    return request.SerializeToString()
+
+
+@pytest.mark.parametrize("encoding", ["", "identity", "gzip"])
+def test_an_exporters_request_becomes_spans(encoding: str) -> None:
+    body = gzip.compress(otlp()) if encoding == "gzip" else otlp()
+    (decoded,) = receiver.decode(body, encoding)
+    assert decoded == Span(
+        trace_id="01" * 16,
+        span_id=f"{1:016x}",
+        name="raft/RequestUpdate",
+        kind="SERVER",
+        service="pavane-pod",
+        instance="q-server-g1-0",
+        start_ns=5,
+        end_ns=9,
+        error="no quorum",
+        attributes={"pavane.raft.term": 7},
+        links=[SpanLink(trace_id="02" * 16, span_id="03" * 8)],
+    )
+
+
+def test_spans_without_valid_ids_are_left_out() -> None:
+    request = ExportTraceServiceRequest()
+    request.resource_spans.add().scope_spans.add().spans.add().name = "no ids"
+    assert receiver.decode(request.SerializeToString(), "") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "error"),
+    [
+        (b"\xff\xff\xff", "", BadRequest),
+        (b"no gzip", "gzip", BadRequest),
+        (gzip.compress(otlp())[:-9], "gzip", BadRequest),
+        (otlp(), "br", BadRequest),
+        (bytes(receiver.BODY_BYTES_MAX + 1), "", TooLarge),
+        (gzip.compress(bytes(receiver.BODY_BYTES_MAX + 1)), "gzip", TooLarge),
+        (otlp(receiver.SPANS_MAX + 1), "", TooLarge),
+    ],
+)
+def test_a_bad_request_is_refused_in_words(body: bytes, encoding: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        receiver.decode(body, encoding)

@@ -1,0 +1,101 @@
+"""Rules of the repository that no linter knows."""
+
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("services", "operator", "api")
+MODULE_LINES_MAX = 600
+LOCAL_CLUSTER_LINES_MAX = 3500  # docs/specs/operator.md 6: a convenience, never a second Kubernetes
+FILE_BYTES_MAX = 500_000
+GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout.decode()
+    paths = (ROOT / name for name in listed.split("\0") if name)
+    return [path for path in paths if path.is_file() and (not suffixes or path.suffix in suffixes)]
+
+
+def python_files() -> list[Path]:
+    return [path for path in tracked(".py") if not GENERATED.search(path.name)]
+
+
+def lines_with(pattern: str, paths: list[Path]) -> Iterator[str]:
+    compiled = re.compile(pattern)
+    for path in paths:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if compiled.search(line):
+                yield f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+
+
+def below(paths: list[Path], *folders: str) -> list[Path]:
+    return [path for path in paths if path.relative_to(ROOT).parts[0] in folders]
+
+
+def test_modules_stay_small() -> None:
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
+    assert {name: size for name, size in sizes.items() if size > MODULE_LINES_MAX} == {}
+
+
+def test_local_cluster_keeps_its_budget() -> None:
+    paths = [path for path in python_files() if path.is_relative_to(ROOT / "operator" / "pavane_local")]
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths) <= LOCAL_CLUSTER_LINES_MAX
+
+
+def test_no_work_is_left_in_comments() -> None:
+    marker = "TO" + "DO|FIX" + "ME|XX" + "X\\b"
+    assert list(lines_with(marker, python_files())) == []
+
+
+def test_tests_wait_for_conditions() -> None:
+    pattern = r"time\.sleep\(|asyncio\.sleep\((?!0(\.0\d+)?\))"
+    assert list(lines_with(pattern, below(python_files(), "tests", "e2e"))) == []
+
+
+def test_nobody_reads_the_environment_behind_the_settings() -> None:
+    # os.environ is read in the settings of a process, and passed on to children; PATH look-ups are the exception.
+    readers = list(lines_with(r"os\.getenv\(", below(python_files(), *SOURCES)))
+    assert readers == []
+
+
+def test_no_paths_of_anybodys_computer() -> None:
+    home = "/ho" + "me/|/Us" + "ers/|/ro" + "ot/|/wo" + "rk/"
+    paths = tracked(".py", ".md", ".toml", ".yaml", ".yml", ".txt", ".json", ".tsv")
+    assert list(lines_with(home, [path for path in paths if path != Path(__file__)])) == []
+
+
+def test_no_large_files() -> None:
+    assert [str(path) for path in tracked() if path.stat().st_size > FILE_BYTES_MAX] == []
+
+
+def test_one_version_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    charts = [path for path in tracked(".yaml") if path.name == "Chart.yaml"]
+    stated = {path: re.findall(r"^(?:version|appVersion): \"?([^\"\n]+)", path.read_text(), re.M) for path in charts}
+    assert {str(path): found for path, found in stated.items() if set(found) != {version}} == {}
+
+
+def test_every_changelog_fragment_has_a_known_kind() -> None:
+    kinds = {"feature", "bugfix", "removal", "doc", "misc"}
+    fragments = [path for path in (ROOT / "changelog.d").glob("*.md")]
+    assert [path.name for path in fragments if path.suffixes[:-1] == [] or path.suffixes[-2][1:] not in kinds] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "LICENSE", "docs/limitations.md"])
+def test_readers_find_what_they_expect(name: str) -> None:
+    assert (ROOT / name).read_text(encoding="utf-8").strip()
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    broken = []
+    for path in tracked(".md"):
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", path.read_text(encoding="utf-8")):
+            if not (path.parent / target).exists():
+                broken.append(f"{path.relative_to(ROOT)} -> {target}")
+    assert broken == []
