@@ -88,3 +88,5 @@ class Kind:
     """Of the first generation; the planner adds the irreversible step `Serve` itself (D10)."""
     renderer: Renderer
     promotion: PromotionFactory
+    stage_kind: str = ""
+    """What its pods call themselves on the stage port (`CreateInstance.kind`, docs/specs/compute.md 6)."""

@@ -242,3 +242,8 @@ def view_of(report: StageReport, *, connected: bool, asked: Stage | None) -> Sta
         first_write_ms=report.first_write_ms or None,
         last_write_ms=report.last_write_ms or None,
     )
+
+
+def socket_address(address: str, port: int) -> str:
+    """`host:port`, also for an IPv6 address."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -105,8 +105,8 @@ def _scene(resource: Resource, observed: Observed, views: Mapping[str, PeerView]
         views=views,
         leader=leader,
         configuration=best.committed if best is not None and best.committed.members else None,
-        active=status.active_generation if status is not None else None,
-        next=status.rollout.generation if status is not None and status.rollout is not None else None,
+        active=(status.active_generation or None) if status is not None else None,
+        next=(status.next_generation or None) if status is not None else None,
     )
 
 

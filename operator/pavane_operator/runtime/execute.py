@@ -1,0 +1,87 @@
+"""From a planner's action to a call of the API; stops at the first failure (docs/specs/operator.md 5.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pavane_operator.kube import Invalid, KubeClient, KubeError, NotFound
+from pavane_operator.kube.resources import BUILT_IN, Object
+from pavane_operator.kube.resources import Resource as ResourceType
+from pavane_operator.plan.model import (
+    FINALIZER,
+    LAST_GENERATION_ANNOTATION,
+    ActionFailure,
+    ApplyChild,
+    CreateChild,
+    DeleteChild,
+    MarkResource,
+    Resource,
+)
+from pavane_operator.runtime.cache import Cache
+
+TYPES: Mapping[str, ResourceType] = {resource.kind: resource for resource in BUILT_IN}
+"""Resource types by the kind that manifests and actions carry."""
+
+ChildAction = MarkResource | CreateChild | ApplyChild | DeleteChild
+
+
+class Executor:
+    """Executes what concerns Kubernetes objects, and shows the cache what the server answered."""
+
+    def __init__(self, kube: KubeClient, resource_type: ResourceType, cache: Cache) -> None:
+        self._kube = kube
+        self._type = resource_type
+        self._cache = cache
+
+    async def execute(self, resource: Resource, action: ChildAction) -> None:
+        """One call. Raises KubeError; nothing is retried here."""
+        match action:
+            case MarkResource():
+                await self._mark(resource, action)
+            case CreateChild(manifest):
+                child_type = TYPES[manifest.kind]
+                body = await self._kube.create_if_absent(child_type, dict(manifest.body), resource.namespace)
+                self._cache.seen(child_type, body)
+            case ApplyChild(manifest, resource_version):
+                child_type = TYPES[manifest.kind]
+                intent = dict(manifest.body)
+                if resource_version is not None:
+                    intent["metadata"] = {**intent["metadata"], "resourceVersion": resource_version}
+                self._cache.seen(child_type, await self._kube.apply(child_type, intent, resource.namespace))
+            case DeleteChild():
+                await self._kube.delete(
+                    TYPES[action.kind],
+                    action.name,
+                    resource.namespace,
+                    uid=action.uid,
+                    resource_version=action.resource_version,
+                )
+
+    async def write_status(self, resource: Resource, status: Object) -> None:
+        """Apply the status, if the resource is still the one that was read. Raises KubeError."""
+        metadata = {"name": resource.name, "resourceVersion": resource.resource_version}
+        body = await self._kube.apply_status(self._type, {"metadata": metadata, "status": status}, resource.namespace)
+        self._cache.seen(self._type, body)
+
+    async def _mark(self, resource: Resource, action: MarkResource) -> None:
+        # The uid makes this fail where the resource is gone: an apply would else create an empty one.
+        metadata: Object = {"name": resource.name, "uid": resource.uid}
+        if action.finalizer:
+            metadata["finalizers"] = [FINALIZER]
+        if action.last_generation is not None:
+            metadata["annotations"] = {LAST_GENERATION_ANNOTATION: str(action.last_generation)}
+        try:
+            body = await self._kube.apply(self._type, {"metadata": metadata}, resource.namespace)
+        except NotFound:
+            if action.finalizer:
+                raise
+            return
+        self._cache.seen(self._type, body)
+
+
+def failure_of(error: Exception) -> ActionFailure:
+    """What went wrong, as a blocker shows it."""
+    if isinstance(error, KubeError):
+        # Forbidden is no rejection for good: rights and quotas are granted without a change of the resource.
+        return ActionFailure(error.reason or type(error).__name__, error.message, rejected=isinstance(error, Invalid))
+    return ActionFailure(type(error).__name__, str(error) or type(error).__name__)

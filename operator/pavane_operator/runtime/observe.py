@@ -1,0 +1,114 @@
+"""From objects as the API server stores them to what the planner looks at: pure conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pavane_operator.kinds.port import Kind
+from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS, VOLUME_CLAIMS, Object
+from pavane_operator.kube.resources import Resource as ResourceType
+from pavane_operator.plan.model import GENERATION_LABEL, Child, Pod, Resource, StageView, parse_number
+
+SERVICE_NAME_LABEL = "kubernetes.io/service-name"
+
+
+def resource_of(kind: Kind, body: Object) -> Resource:
+    """The custom resource. Raises pydantic's ValidationError for a spec that this release does not know."""
+    metadata = body["metadata"]
+    return Resource(
+        kind=kind.name,
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        metadata_generation=int(metadata.get("generation") or 0),
+        spec=kind.spec_model.model_validate(body.get("spec") or {}),
+        status=kind.status_model.parse(body.get("status")),
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        annotations=metadata.get("annotations") or {},
+        deleted_at=_deleted_at(metadata),
+    )
+
+
+def children_of(uid: str, members: Iterable[tuple[ResourceType, Object]]) -> tuple[Child, ...]:
+    """What the resource owns, and all volume claims with its labels, also those of a former resource of its name."""
+    return tuple(
+        Child(
+            kind=resource.kind,
+            name=body["metadata"]["name"],
+            uid=body["metadata"]["uid"],
+            resource_version=body["metadata"]["resourceVersion"],
+            body=body,
+        )
+        for resource, body in members
+        if resource == VOLUME_CLAIMS or (resource not in (PODS, ENDPOINT_SLICES) and _owned_by(body, uid))
+    )
+
+
+def pods_of(
+    members: Iterable[tuple[ResourceType, Object]], stage: Callable[[Object], StageView | None]
+) -> tuple[Pod, ...]:
+    """The pods of the resource; `stage` tells what is known of the staged life of one."""
+    found = []
+    for resource, body in members:
+        generation = parse_number((body["metadata"].get("labels") or {}).get(GENERATION_LABEL))
+        if resource == PODS and generation is not None:
+            found.append(_pod(body, generation, stage(body)))
+    return tuple(found)
+
+
+def service_pods_of(service: str, members: Iterable[tuple[ResourceType, Object]]) -> frozenset[str]:
+    """Names of the pods that are ready in the EndpointSlices of this Service."""
+    ready = set()
+    for resource, body in members:
+        if resource != ENDPOINT_SLICES or (body["metadata"].get("labels") or {}).get(SERVICE_NAME_LABEL) != service:
+            continue
+        for endpoint in body.get("endpoints") or ():
+            target = endpoint.get("targetRef") or {}
+            # Absent means ready, says the API.
+            if target.get("kind") == "Pod" and (endpoint.get("conditions") or {}).get("ready") is not False:
+                ready.add(str(target["name"]))
+    return frozenset(ready)
+
+
+def timestamp(text: str) -> datetime:
+    """A Kubernetes time, in UTC."""
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def _pod(body: Object, generation: int, stage: StageView | None) -> Pod:
+    metadata, status = body["metadata"], body.get("status") or {}
+    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    waiting: Object = next(
+        (one["state"]["waiting"] for one in containers if (one.get("state") or {}).get("waiting")), {}
+    )
+    created = metadata.get("creationTimestamp")
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        generation=generation,
+        address=status.get("podIP") or None,
+        ready=conditions.get("Ready") == "True",
+        deleting="deletionTimestamp" in metadata,
+        scheduled=bool((body.get("spec") or {}).get("nodeName")) or conditions.get("PodScheduled") == "True",
+        restarts=sum(int(one.get("restartCount") or 0) for one in containers),
+        waiting_reason=waiting.get("reason"),
+        waiting_message=str(waiting.get("message") or ""),
+        created_at=timestamp(created) if created else None,
+        stage=stage,
+    )
+
+
+def _owned_by(body: Object, uid: str) -> bool:
+    return any(owner.get("uid") == uid for owner in body["metadata"].get("ownerReferences") or ())
+
+
+def _deleted_at(metadata: dict[str, Any]) -> datetime | None:
+    stamp = metadata.get("deletionTimestamp")
+    if stamp is None:
+        return None
+    return timestamp(stamp) - timedelta(seconds=int(metadata.get("deletionGracePeriodSeconds") or 0))

@@ -1,0 +1,132 @@
+"""What pods without a stage stream say on their ops port, `/stage` (docs/specs/operator.md 5.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import httpx2
+import structlog
+
+from pavane.wire.stages import Stage
+from pavane_operator.plan.model import PodBlocker, StageView
+from pavane_operator.runtime.streams import socket_address
+
+OPS_PORT = 7071
+POLL_S = 30.0
+"""Between two looks at a pod that answers; its start point is random, so resources spread evenly."""
+RETRY_MIN_S = 0.2
+RETRY_MAX_S = 5.0
+"""Between two looks at a pod that does not answer yet: it is starting, and somebody waits for it."""
+POLL_TIMEOUT_S = 2.0
+
+_STAGES = {stage.title: stage for stage in Stage}
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PollTarget:
+    """One run of one pod; a restart is another one, so that what it said before is forgotten."""
+
+    uid: str
+    address: str
+    restarts: int
+
+
+@dataclass(slots=True)
+class _Poll:
+    due: float
+    failures: int = 0
+    view: StageView | None = None
+
+
+class StagePolls:
+    """Asks the pods of one resource; `wake` is called when one says something new."""
+
+    def __init__(self, http: httpx2.AsyncClient, rng: random.Random, wake: Callable[[], None]) -> None:
+        self._http = http
+        self._rng = rng
+        self._wake = wake
+        self._polls: dict[PollTarget, _Poll] = {}
+        self._targets_changed = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name="stage polls")
+
+    def keep(self, targets: frozenset[PollTarget]) -> None:
+        """Ask exactly these from now on; a new one at once."""
+        if targets == self._polls.keys():
+            return
+        now = asyncio.get_running_loop().time()
+        self._polls = {target: self._polls.get(target) or _Poll(due=now) for target in targets}
+        self._targets_changed.set()
+
+    def view(self, uid: str) -> StageView | None:
+        """What the present run of the pod said last; None before it said anything."""
+        return next((poll.view for target, poll in self._polls.items() if target.uid == uid), None)
+
+    async def close(self) -> None:
+        """Ask no more."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._targets_changed.clear()
+            due = [target for target, poll in self._polls.items() if poll.due <= loop.time()]
+            await asyncio.gather(*(self._ask(target) for target in due))
+            next_due = min((poll.due for poll in self._polls.values()), default=None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(next_due):
+                    await self._targets_changed.wait()
+
+    async def _ask(self, target: PollTarget) -> None:
+        view = await self._fetch(target)
+        poll = self._polls.get(target)
+        if poll is None:
+            return
+        poll.failures = 0 if view is not None else poll.failures + 1
+        delay_s = POLL_S if view is not None else min(RETRY_MIN_S * 2.0 ** min(poll.failures, 10), RETRY_MAX_S)
+        poll.due = asyncio.get_running_loop().time() + delay_s * self._rng.uniform(0.8, 1.0)
+        if view != poll.view:
+            poll.view = view
+            self._wake()
+
+    async def _fetch(self, target: PollTarget) -> StageView | None:
+        url = f"http://{socket_address(target.address, OPS_PORT)}/stage"
+        try:
+            answer = await self._http.get(url, timeout=POLL_TIMEOUT_S)
+            return stage_view(answer.json()) if answer.status_code == httpx2.codes.OK else None
+        except (httpx2.HTTPError, ValueError) as error:
+            log.debug("pod does not tell its stage", address=target.address, error=str(error))
+            return None
+
+
+def stage_view(document: object) -> StageView:
+    """The JSON of `/stage` as the planner sees it, without a stream.
+
+    Raises ValueError for anything else than such a document.
+    """
+    if not isinstance(document, Mapping):
+        raise ValueError("/stage answered no object")
+    try:
+        return StageView(
+            stage=_STAGES[document["stage"]],
+            connected=False,
+            progress=document.get("progress"),
+            target=document.get("target"),
+            leads=bool(document.get("leads")),
+            blockers=tuple(
+                PodBlocker(str(one["reason"]), str(one.get("text") or ""), dict(one.get("detail") or {}))
+                for one in document.get("blockers") or ()
+                if not one.get("info")
+            ),
+            first_write_ms=document.get("first_write_ms") or None,
+            last_write_ms=document.get("last_write_ms") or None,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"/stage lacks {error}") from error

@@ -1,0 +1,313 @@
+"""observe → plan → execute for one resource, until the plan is empty (docs/specs/operator.md 5.2–5.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import httpx2
+import structlog
+
+from pavane_operator.kinds.port import Kind, Promotion
+from pavane_operator.kube import Conflict, Gone, KubeClient, KubeError, TooManyRequests, Unavailable
+from pavane_operator.kube.resources import (
+    CONFIG_MAPS,
+    CONTROLLER_REVISIONS,
+    ENDPOINT_SLICES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    STATEFUL_SETS,
+    VOLUME_CLAIMS,
+    Object,
+)
+from pavane_operator.kube.resources import Resource as ResourceType
+from pavane_operator.plan.model import (
+    Action,
+    ActionFailure,
+    LeadUp,
+    MarkResource,
+    Observed,
+    Plan,
+    Resource,
+    RunStep,
+    Settings,
+    StageView,
+    Undo,
+)
+from pavane_operator.plan.planner import plan as make_plan
+from pavane_operator.runtime.cache import INSTANCE_LABEL, NAME_LABEL, Cache
+from pavane_operator.runtime.events import EventRecorder, EventType
+from pavane_operator.runtime.execute import Executor, failure_of
+from pavane_operator.runtime.observe import children_of, pods_of, resource_of, service_pods_of
+from pavane_operator.runtime.polls import PollTarget, StagePolls
+from pavane_operator.runtime.spans import RunSpan
+from pavane_operator.runtime.steps import StepRunner
+from pavane_operator.runtime.streams import STAGE_PORT, Epochs, StreamContext, Streams, socket_address
+
+PLANS_PER_RUN_MAX = 50
+"""More in one run would keep others waiting; the next run follows after RUN_YIELD_S."""
+RUN_YIELD_S = 1.0
+FAILURES_BEFORE_EVENT = 3
+"""Failures in a row before a Warning event; a conflict or two is daily life."""
+RETRY_MIN_S = 0.2
+RETRY_MAX_S = 5.0
+"""Back-off after a failed action, unless the server named a time."""
+
+CHILD_TYPES: tuple[ResourceType, ...] = (
+    CONFIG_MAPS,
+    CONTROLLER_REVISIONS,
+    ENDPOINT_SLICES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    STATEFUL_SETS,
+    VOLUME_CLAIMS,
+)
+"""Everything that may belong to a resource; watched by label, and listed before the first and each critical plan."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the keepers of all resources use together."""
+
+    kube: KubeClient
+    http: httpx2.AsyncClient
+    cache: Cache
+    epochs: Epochs
+    events: EventRecorder
+    rng: random.Random
+    settings: Settings
+    now: Callable[[], datetime]
+
+
+class Reconciler:
+    """Looks after one resource. `wake` lets its keeper run again; `close` ends all that it started."""
+
+    def __init__(self, shared: Shared, kind: Kind, resource_type: ResourceType, uid: str, wake: Callable[[], None]):
+        self._shared = shared
+        self._kind = kind
+        self._type = resource_type
+        self._uid = uid
+        self._wake = wake
+        self._executor = Executor(shared.kube, resource_type, shared.cache)
+        self._streams = Streams(StreamContext(kind.stage_kind, shared.epochs, shared.rng, shared.now, wake))
+        self._polls = StagePolls(shared.http, shared.rng, wake)
+        self._promotion: Promotion | None = None
+        self._steps: StepRunner | None = None
+        self._listed = False
+        self._failure: ActionFailure | None = None
+        self._failures = 0
+        self._status_written_at: datetime | None = None
+
+    async def close(self) -> None:
+        """End streams, polls and connections; the pods go on."""
+        if self._steps is not None:
+            await self._steps.close()
+        await self._streams.close()
+        await self._polls.close()
+        if self._promotion is not None:
+            await self._promotion.close()
+
+    async def reconcile(self) -> float | None:
+        """One run. Returns how long to sleep at most, in seconds; None = as long as nothing happens."""
+        body = self._shared.cache.get(self._uid)
+        if body is None:
+            return None
+        try:
+            with RunSpan(self._kind.name, body) as span:
+                return await self._run(span)
+        except* (KubeError, ValueError) as errors:
+            error = _first(errors)
+        await self._failed(error)
+        return self._retry_after_s(error)
+
+    async def _run(self, span: RunSpan) -> float | None:
+        if not self._listed:
+            await self._read_afresh()
+        for _ in range(PLANS_PER_RUN_MAX):
+            snapshot = await self._observe()
+            if snapshot is None:
+                return None
+            plan = self._plan(snapshot)
+            if plan.critical:
+                await self._read_afresh()
+                snapshot = await self._observe()
+                if snapshot is None:
+                    return None
+                plan = self._plan(snapshot)
+            resource, observed = snapshot
+            await self._keep_streams(plan, observed)
+            if plan.empty:
+                await self._post(resource, plan)
+                return self._sleep_s(plan)
+            await self._execute(resource, observed, plan, span)
+        return RUN_YIELD_S
+
+    # ---- observe
+
+    async def _read_afresh(self) -> None:
+        """Read the resource and everything that belongs to it from the server."""
+        body = self._shared.cache.get(self._uid)
+        if body is None:
+            return
+        name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
+        labels = f"{NAME_LABEL}={self._kind.name.lower()},{INSTANCE_LABEL}={name}"
+        kube = self._shared.kube
+        async with asyncio.TaskGroup() as reads:
+            own = reads.create_task(kube.get_or_none(self._type, name, namespace))
+            lists = [
+                (child_type, reads.create_task(kube.list_all(child_type, namespace, labels=labels)))
+                for child_type in CHILD_TYPES
+            ]
+        fresh = own.result()
+        if fresh is None or fresh["metadata"]["uid"] != self._uid:
+            self._shared.cache.seen(self._type, body, deleted=True)
+            return
+        self._shared.cache.seen(self._type, fresh)
+        listed = [(child_type, item) for child_type, page in lists for item in page.result().items]
+        self._shared.cache.reset(listed, self._kind.name, namespace, name)
+        self._listed = True
+
+    async def _observe(self) -> tuple[Resource, Observed] | None:
+        """The present snapshot, or None once the resource is gone."""
+        body = self._shared.cache.get(self._uid)
+        if body is None:
+            return None
+        resource = resource_of(self._kind, body)
+        self._streams.context.allowed_lag = resource.spec.rollout.caught_up.allowed_lag
+        if self._promotion is None:
+            self._promotion = self._kind.promotion(resource.namespace, resource.name, resource.uid)
+            self._steps = StepRunner(self._promotion, self._shared.now, self._shared.rng, self._wake)
+        members = self._shared.cache.members(self._kind.name, resource.namespace, resource.name)
+        observed = Observed(
+            fresh=self._listed,
+            children=children_of(self._uid, members),
+            pods=pods_of(members, self._stage_of),
+            service_pods=service_pods_of(resource.name, members),
+            failure=self._failure,
+            step_call=self._steps.call if self._steps is not None else None,
+            status_written_at=self._status_written_at,
+        )
+        facts = await self._promotion.observe(resource, observed)
+        return resource, replace(observed, facts=facts)
+
+    def _stage_of(self, pod: Object) -> StageView | None:
+        """The pod's own words: on its stream, else on its ops port."""
+        view = self._streams.view(pod["metadata"]["name"])
+        if view is not None:
+            return view
+        return self._polls.view(pod["metadata"]["uid"])
+
+    # ---- plan
+
+    def _plan(self, snapshot: tuple[Resource, Observed]) -> Plan:
+        resource, observed = snapshot
+        return make_plan(self._kind, resource, observed, self._shared.now(), self._shared.settings)
+
+    async def _keep_streams(self, plan: Plan, observed: Observed) -> None:
+        wanted: dict[str, tuple[str, int]] = {}
+        others = set()
+        for pod in observed.pods:
+            if pod.address is None or pod.deleting:
+                continue
+            if pod.name in plan.streams:
+                wanted[pod.name] = (socket_address(pod.address, STAGE_PORT), pod.generation)
+            else:
+                others.add(PollTarget(pod.uid, pod.address, pod.restarts))
+        await self._streams.keep(wanted)
+        self._polls.keep(frozenset(others))
+
+    def _sleep_s(self, plan: Plan) -> float | None:
+        if plan.wake_at is None:
+            return None
+        return max(0.0, (plan.wake_at - self._shared.now()).total_seconds())
+
+    # ---- execute
+
+    async def _execute(self, resource: Resource, observed: Observed, plan: Plan, span: RunSpan) -> None:
+        try:
+            for action in plan.actions:
+                with span.action(plan.row, action):
+                    await self._act(resource, observed, action)
+            if any(isinstance(action, MarkResource) for action in plan.actions):
+                return  # the resource has another version now: look at it again before its status is written
+            await self._write_status(resource, plan, span)
+        except (Conflict, Gone) as error:
+            # Somebody else was faster: read again and plan again, never repeat blindly. Repeated, it is a failure.
+            await self._read_afresh()
+            self._failures += 1
+            if self._failures >= FAILURES_BEFORE_EVENT:
+                raise
+            log.info("another writer was faster", resource=resource.name, row=plan.row, error=str(error))
+            return
+        self._failures, self._failure = 0, None
+        await self._post(resource, plan)
+
+    async def _act(self, resource: Resource, observed: Observed, action: Action) -> None:
+        match action:
+            case LeadUp():
+                self._streams.lead_up(action.pod, action.until, action.settings)
+            case RunStep():
+                assert self._steps is not None  # noqa: S101 - made before the first plan
+                self._steps.start(action.name, resource, observed, action.at)
+            case Undo():
+                assert self._promotion is not None  # noqa: S101
+                await self._promotion.undo(action.generation, resource, observed)
+            case _:
+                await self._executor.execute(resource, action)
+
+    async def _write_status(self, resource: Resource, plan: Plan, span: RunSpan) -> None:
+        if plan.status is None:
+            return
+        with span.action(plan.row, plan.status):
+            await self._executor.write_status(resource, plan.status.dump())
+        self._status_written_at = self._shared.now()
+
+    async def _post(self, resource: Resource, plan: Plan) -> None:
+        body = self._shared.cache.get(resource.uid)
+        if body is None:
+            return
+        for event in plan.events:
+            severity: EventType = "Warning" if event.warning else "Normal"
+            await self._shared.events.post(body, severity, event.reason, event.note, self._shared.now())
+
+    async def _failed(self, error: Exception) -> None:
+        """Show the failure as a blocker; after several in a row also as an event."""
+        self._failure = failure_of(error)
+        self._failures += 1
+        log.warning("reconcile failed", uid=self._uid, error=str(error), failures=self._failures)
+        body = self._shared.cache.get(self._uid)
+        if body is None:
+            return
+        with contextlib.suppress(KubeError, ValueError):
+            snapshot = await self._observe()
+            if snapshot is not None:
+                # A status only says what was observed, so it may be written without the actions of its plan.
+                plan = self._plan(snapshot)
+                if plan.status is not None and not plan.critical:
+                    await self._executor.write_status(snapshot[0], plan.status.dump())
+                    self._status_written_at = self._shared.now()
+        if self._failures >= FAILURES_BEFORE_EVENT:
+            note = f"{self._failure.reason}: {self._failure.message}"
+            await self._shared.events.post(body, "Warning", "ReconcileFailed", note, self._shared.now())
+
+    def _retry_after_s(self, error: Exception) -> float:
+        named = error.retry_after_s if isinstance(error, (TooManyRequests, Unavailable)) else None
+        delay = min(RETRY_MIN_S * 2.0 ** min(self._failures, 10), RETRY_MAX_S)
+        return max(named or 0.0, delay * self._shared.rng.uniform(0.5, 1.0))
+
+
+def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
+    """One error of a group is enough to tell what is wrong."""
+    found: BaseException = errors
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, Exception)  # noqa: S101 - the group was caught by these classes
+    return found
