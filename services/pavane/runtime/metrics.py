@@ -1,28 +1,27 @@
 """Numbers of a process as Prometheus text. Hot paths count plain integers; this module only reads them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import NamedTuple
+
+_COUNTERS = ("_total", "_sum", "_count")
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One number under a full name such as ``pavane_raft_commit_index``, with its labels."""
+class Metric(NamedTuple):
+    """One number under its full name. Names that end in ``_total``, ``_sum`` or ``_count`` only grow."""
 
     name: str
+    labels: Mapping[str, str]
     value: float
-    labels: Mapping[str, str] = field(default_factory=dict)
-    kind: Literal["gauge", "counter"] = "gauge"
 
 
-def render(metrics: Iterable[Metric]) -> str:
+def render(metrics: Iterable[tuple[str, Mapping[str, str], float]]) -> str:
     """Return Prometheus' text format; metrics of one name may come in any order and are put together."""
     by_name: dict[str, list[Metric]] = {}
     for metric in metrics:
-        by_name.setdefault(metric.name, []).append(metric)
+        by_name.setdefault(metric[0], []).append(Metric(*metric))
     lines = []
     for name, group in by_name.items():
-        lines.append(f"# TYPE {name} {group[0].kind}")
+        lines.append(f"# TYPE {name} {'counter' if name.endswith(_COUNTERS) else 'gauge'}")
         lines += [f"{name}{_labels(metric.labels)} {_number(metric.value)}" for metric in group]
     return "".join(f"{line}\n" for line in lines)
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import uvicorn
@@ -48,7 +48,8 @@ class LoopWatch:
 class OpsServer:
     """Serves the ops port on ``host``; ``stage`` makes the JSON of ``/stage``, absent for what is no pod.
 
-    ``live`` and ``ready`` answer the probes; liveness also fails when the event loop hangs.
+    ``metrics`` returns (name, labels, value) of every metric. ``live`` and ``ready`` answer the probes; liveness also
+    fails when the event loop hangs.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class OpsServer:
         port: int = OPS_PORT,
         live: Check,
         ready: Check,
-        metrics: Callable[[], Iterable[Metric]],
+        metrics: Callable[[], Iterable[tuple[str, Mapping[str, str], float]]],
         stage: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         self._host = host
@@ -112,7 +113,7 @@ class OpsServer:
         return _probe(self._ready())
 
     async def _answer_metrics(self, _: Request) -> Response:
-        late = Metric("pavane_loop_late_seconds", self._watch.late_seconds_max)
+        late = Metric("pavane_loop_late_seconds", {}, self._watch.late_seconds_max)
         return PlainTextResponse(render((*self._metrics(), late)), media_type="text/plain; version=0.0.4")
 
 

@@ -1,0 +1,297 @@
+"""A RaftCluster's server pod: peer, stage port, ops port, and the pod's own judgement of its fence.
+
+Specified in docs/specs/operator.md 2.12 and 4.2, docs/specs/raft.md 8.3, 8.4 and 8.6, docs/specs/compute.md 6.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pavane.compute.wire import Blocker, Token
+from pavane.pods.raft_settings import RaftPodConfig, RaftSettings, load
+from pavane.raft.core.status import Fence, Status
+from pavane.raft.server import Exit, ForeignStore, RaftServer, StoreError, StoreLocked
+from pavane.raft.state.commands import Token as StoredToken
+from pavane.raft.state.configuration import Members, generation_of
+from pavane.runtime.metrics import Metric
+from pavane.runtime.ops import OpsServer
+from pavane.runtime.process import Process, write_termination_log
+from pavane.runtime.process import run as run_process
+from pavane.runtime.settings import SettingsError
+from pavane.stage.role import RoleReport
+from pavane.stage.server import StageServer
+from pavane.wire import Stage
+
+KIND = "raft"  # CreateInstance.kind (docs/specs/compute.md 5)
+EXIT_USAGE = 2
+FENCED_SECONDS = 30.0  # a fenced pod rests before it ends, so that no restart loop burns (operator.md 2.12)
+
+_BLOCKERS: Mapping[str, str] = {
+    "NoQuorum": "no leader is known: a majority of the members does not answer",
+    "StateLost": "the cluster's configuration names this pod, but its volume is empty or damaged; "
+    "it may vote again once a configuration change has removed and added it",
+}
+
+_logger = logging.getLogger(__name__)
+
+
+class RaftRole:
+    """The stage server's view of a peer."""
+
+    kind = KIND
+    unit = "entries"
+    live_settings: frozenset[str] = frozenset()
+    told_settings = frozenset({"bootstrap", "initial"})
+
+    def __init__(self, server: RaftServer, generation: int) -> None:
+        self._server = server
+        self.generation = generation
+        self.fenced = False
+        self._refused: tuple[Blocker, ...] = ()
+
+    @property
+    def token(self) -> Token | None:
+        """The token of the last AllowWrites on the volume."""
+        stored = self._server.token
+        return None if stored is None else Token(stored.generation, stored.epoch)
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """A server has no live settings yet, so the stage server never calls this."""
+
+    async def read_only(self) -> None:
+        """Follow as a learner, serve reads."""
+        self._advance(Stage.READ_ONLY)
+
+    async def read_write(self, token: Token, told: Mapping[str, str]) -> bool:
+        """Store ``token``, then take part as far as the log's configuration says.
+
+        An empty peer that this stream tells the members of a new cluster writes them as its first entry; ReadWrite is
+        reported when that entry is durable. A peer that lost its volume stays where it is (``StateLost``).
+        """
+        status = self._server.status()
+        bootstrapping = status.last == 0 and told.get("bootstrap") == "entry"
+        if is_lost(status) and not bootstrapping:
+            return False
+        if bootstrapping:
+            try:
+                self._server.bootstrap(initial_members(told))
+            except ValueError as error:
+                self._refused = (Blocker("InvalidConfig", f"the members of the new cluster are unusable: {error}"),)
+                return False
+        await self._server.store_token(StoredToken(token.generation, token.epoch))
+        self._advance(Stage.READ_WRITE)
+        while bootstrapping and self._server.status().durable == 0:
+            await self._server.changed()
+            if self._server.failure.done():
+                return False
+        self._refused = ()
+        return True
+
+    def report(self) -> RoleReport:
+        """Return what the peer's status says to an operator."""
+        status = self._server.status()
+        return RoleReport(
+            progress=status.applied,
+            target=max(status.target, status.commit),
+            blockers=(*self._refused, *(Blocker(reason, _BLOCKERS.get(reason, "")) for reason in status.blockers)),
+            leads=generation_leads(status, self.generation),
+            done=self.fenced,
+            first_write_ms=status.first_write_ms or 0,
+            last_write_ms=status.last_write_ms or 0,
+        )
+
+    def _advance(self, stage: Stage) -> None:
+        # The core may be further: an entry that names the peer makes it ReadWrite without asking (raft.md 8.3).
+        if self._server.status().stage < stage:
+            self._server.set_stage(stage)
+
+
+def initial_members(told: Mapping[str, str]) -> Members:
+    """Return the members of a new cluster that a stream has told (raft.md 8.4 ``entry``).
+
+    Raises ``ValueError`` when ``initial`` is not JSON of the shape ``[[id, url], …]``.
+    """
+    match json.loads(told.get("initial", "")):
+        case [*pairs] if all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+            return tuple((str(peer), str(url)) for peer, url in pairs)
+        case other:
+            raise ValueError(f"initial is no list of [id, url]: {other!r}")
+
+
+def is_lost(status: Status) -> bool:
+    """Whether the cluster names this peer while its own store has forgotten what it promised (raft.md 5.5)."""
+    return status.fence is Fence.LOST or "StateLost" in status.blockers
+
+
+def generation_leads(status: Status, generation: int) -> bool:
+    """Whether the committed configuration holds only members of ``generation`` and one of them leads (raft.md 8.6)."""
+    committed = status.committed
+    members = [peer for peer, _ in committed.members]
+    return (
+        not committed.transitional
+        and status.leader in members
+        and all(generation_of(peer) == generation for peer in members)
+    )
+
+
+class RaftPod:
+    """One pod: the peer and everything around it, between ``start`` and ``stop``."""
+
+    def __init__(self, settings: RaftSettings, config: RaftPodConfig, process: Process) -> None:
+        self._settings = settings
+        self._config = config
+        self._process = process
+        self._server = RaftServer(
+            config.peer,
+            data=config.data,
+            bind=config.bind,
+            publish=config.publish,
+            source=config.source,
+            cluster_id=config.cluster_id,
+            stage=Stage.CREATION,
+        )
+        self._ops = OpsServer(
+            host=settings.pod_ip,
+            live=self._live_fault,
+            ready=self._ready_fault,
+            metrics=self._metrics,
+            stage=self._stage_json,
+        )
+        self._role: RaftRole | None = None
+        self._stage: StageServer | None = None
+
+    async def start(self) -> None:
+        """Open the ops port, then the peer, then the stage port. Raises what ``RaftServer.start`` does."""
+        await self._ops.start(self._process)
+        await self._server.start()
+        self._role = RaftRole(self._server, self._settings.generation)
+        self._stage = StageServer(self._role, self._process.exit, host=self._settings.pod_ip)
+        await self._stage.start()
+        self._server.on_change(self._stage.notify)
+        self._process.spawn(self._end_with_peer(), name="raft peer")
+        self._process.spawn(self._follow_fence(self._role, self._stage), name="fence")
+
+    async def stop(self) -> None:
+        """Stop in order: streams hear that the pod goes, a leader hands over, the store and the ports close."""
+        if self._stage is not None:
+            await self._stage.stop()
+        await self._server.stop()
+        await self._ops.stop()
+
+    async def _end_with_peer(self) -> None:
+        failure = await asyncio.shield(self._server.failure)
+        self._process.exit(failure.exit_code, failure.reason)
+
+    async def _follow_fence(self, role: RaftRole, stage: StageServer) -> None:
+        """Walk as far as the pod's own store and its cluster allow, whenever they allow more (operator.md 2.12)."""
+        judged = False
+        while not self._process.ending:
+            status = self._server.status()
+            fence = status.fence
+            if fence is Fence.SUPERSEDED and not judged:
+                await self._rest_fenced(role, stage)
+            judged = judged or fence is not Fence.UNKNOWN
+            may_write = fence in (Fence.NAMED, Fence.AWAY) and not is_lost(status)
+            # Permission that was given before a crash holds; but an empty log has to be told the members again.
+            permitted = fence is Fence.AHEAD and status.last > 0 and _holds_permission(role)
+            if stage.stage < Stage.READ_WRITE and (may_write or permitted):
+                await stage.walk()
+            elif stage.stage < Stage.READ_ONLY and is_lost(status):
+                await stage.walk(to_read_write=False)
+            await self._server.changed()
+
+    async def _rest_fenced(self, role: RaftRole, stage: StageServer) -> None:
+        reason = f"fenced: generation {role.generation} was superseded by a later one; this pod has nothing left to do"
+        _logger.warning(reason)
+        role.fenced = True
+        write_termination_log(reason)
+        stage.notify()
+        await asyncio.sleep(FENCED_SECONDS)
+        self._process.exit(Exit.STOPPED, reason)
+        await self._process.ended()
+
+    def _live_fault(self) -> str | None:
+        if self._server.failure.done():
+            return self._server.failure.result().reason
+        if self._stage is not None and not os.access(self._config.data, os.W_OK):
+            return f"{self._config.data} is not writable"
+        return None
+
+    def _ready_fault(self) -> str | None:
+        if self._stage is None or self._role is None or self._process.ending:
+            return "the peer is not running"
+        if self._role.fenced:
+            return "fenced by a later generation"
+        if self._stage.stage < Stage.READ_ONLY:
+            return f"stage {self._stage.stage.title}"
+        if self._stage.stage is Stage.READ_WRITE and self._server.status().leader is None:
+            return "no leader is known"
+        return None
+
+    def _metrics(self) -> list[Metric]:
+        if self._stage is None or self._process.ending:
+            return []
+        stage = {
+            "pavane_stage": self._stage.stage,
+            "pavane_stage_streams": self._stage.streams,
+            "pavane_stage_ignored_settings_total": self._stage.ignored_settings,
+        }
+        return [
+            *(Metric(name, {}, value) for name, value in stage.items()),
+            *(Metric(*sample) for sample in self._server.metrics()),
+        ]
+
+    def _stage_json(self) -> dict[str, Any]:
+        generation = self._settings.generation
+        if self._stage is None or self._process.ending:
+            return {"stage": Stage.CREATION.title, "generation": generation, "progress": 0, "target": 0, "blockers": []}
+        report = self._stage.report()
+        return {
+            "stage": report.stage.title,
+            "generation": report.generation,
+            "fence": None if report.fence_seen is None else report.fence_seen.generation,
+            "progress": report.progress,
+            "target": report.target,
+            "unit": report.unit,
+            "leads": report.leads,
+            "done": report.done,
+            "blockers": [
+                {"reason": b.reason, "text": b.text, "detail": dict(b.detail), "info": b.info} for b in report.blockers
+            ],
+            "firstWriteMs": report.first_write_ms,
+            "lastWriteMs": report.last_write_ms,
+        }
+
+
+def _holds_permission(role: RaftRole) -> bool:
+    return role.token is not None and role.token.generation == role.generation
+
+
+def run() -> int:
+    """Run this pod and return its exit code (docs/specs/raft.md 17: 0 stopped or fenced, 2 usage, 4 disk, 5 fork)."""
+    try:
+        settings = RaftSettings.load()
+        config = load(settings)
+    except SettingsError as error:
+        sys.stderr.write(f"the pod's settings are wrong: {error}\n")
+        write_termination_log(str(error))
+        return EXIT_USAGE
+
+    async def body(process: Process) -> None:
+        pod = RaftPod(settings, config, process)
+        try:
+            await pod.start()
+        except ForeignStore as error:
+            process.exit(Exit.FOREIGN, str(error))
+        except (StoreError, StoreLocked, OSError) as error:
+            process.exit(Exit.DISK, str(error))
+        try:
+            await process.ended()
+        finally:
+            await pod.stop()
+
+    return run_process(body, service="raft-server")

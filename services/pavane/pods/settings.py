@@ -1,0 +1,20 @@
+"""What every pod finds in its environment (docs/specs/operator.md 4.2)."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from pavane.runtime.settings import Settings
+
+
+class PodSettings(Settings):
+    """Env of every pod of a resource; a role adds its own."""
+
+    resource: str
+    kind: str
+    role: str
+    generation: int = Field(ge=1)
+    config: Path
+    pod_name: str = Field(alias="POD_NAME")
+    pod_namespace: str = Field(alias="POD_NAMESPACE")
+    pod_ip: str = Field(alias="POD_IP")
