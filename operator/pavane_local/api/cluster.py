@@ -21,6 +21,7 @@ NAME_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 NAME_SUFFIX_SIZE = 5
 POD_GRACE_SECONDS = 30
 
+FieldValidation = Literal["Ignore", "Warn", "Strict"]
 PatchKind = Literal["merge", "json", "strategic"]
 Decision = Callable[[Object | None], Change | None]
 
@@ -31,7 +32,7 @@ class WriteOptions:
 
     manager: str = "pavane-local"
     dry_run: bool = False
-    field_validation: Literal["Ignore", "Warn", "Strict"] = "Ignore"
+    field_validation: FieldValidation = "Ignore"
     warnings: list[str] = field(default_factory=list)
     """Filled with what the caller should be told."""
 
@@ -82,7 +83,15 @@ class Watch:
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop receiving events."""
         self._subscription.close()
+
+    def end(self) -> None:
+        """Let the reader take what is there; after that it gets 410."""
+        self._subscription.end()
 
     def __aiter__(self) -> Self:
         return self
@@ -144,7 +153,7 @@ class Cluster:
         """Return the object, or None."""
         served = self.registry.by_key(resource)
         found = self.store.get(Key(served.storage, namespace, name))
-        return None if found is None else self._shown(served, found)
+        return None if found is None else self.shown(served, found)
 
     def get(self, resource: str, namespace: str, name: str) -> Object:
         """Return the object; 404 if there is none."""
@@ -160,7 +169,7 @@ class Cluster:
         served = self.registry.by_key(resource)
         selects = Selector(served, labels, fields)
         found = self.store.all(served.storage, namespace)
-        return [self._shown(served, each) for each in found if selects.object(each)]
+        return [self.shown(served, each) for each in found if selects.object(each)]
 
     def watch(
         self,
@@ -176,7 +185,8 @@ class Cluster:
         return Watch(self, served, namespace, since, Selector(served, labels, fields))
 
     @staticmethod
-    def _shown(resource: Resource, stored: Object) -> Object:
+    def shown(resource: Resource, stored: Object) -> Object:
+        """Return a copy of a stored object as this resource shows it, with today's defaults."""
         shown: Object = (
             admission.event_shape(resource, clone(stored)) if resource.storage == "events" else clone(stored)
         )
@@ -235,7 +245,7 @@ class Cluster:
         def decide(current: Object | None) -> Change | None:
             if current is None:
                 raise errors.not_found(served.key, name)
-            shown = self._shown(served, current)
+            shown = self.shown(served, current)
             patched = admission.stored_shape(served, patches.patched(served, shown, patch, kind))
             if patched["metadata"].get("name") != name or patched["metadata"].get("namespace", "") != namespace:
                 raise errors.bad_request("the name and the namespace of an object cannot be patched")
@@ -300,7 +310,7 @@ class Cluster:
         assert written is not None  # noqa: S101 - every decision refuses an absent object that it does not create
         if not options.dry_run:
             await self._after(resource, written)
-        return self._shown(resource, written)
+        return self.shown(resource, written)
 
     async def _after(self, resource: Resource, written: Object) -> None:
         """Follow a change of a definition, and let go of a definition when its last object is gone."""
