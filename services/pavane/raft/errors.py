@@ -99,7 +99,7 @@ class Overloaded(RaftError):
 
 
 class Unreachable(RaftError):
-    """No leader took and finished the request within the time allowed.
+    """Nobody took and finished the request within the time allowed.
 
     The outcome is unknown: the caller may repeat with the same request id (``reqid``, ``None`` for reads). ``peers``
     are the urls that were tried, for ``tried_for_s`` seconds.
@@ -108,12 +108,19 @@ class Unreachable(RaftError):
     def __init__(self, peers: Sequence[str], tried_for_s: float, reqid: bytes | None = None) -> None:
         again = f"; outcome unknown, repeat with request id {reqid.hex()}" if reqid is not None else ""
         super().__init__(
-            f"no leader answered within {tried_for_s:.1f} s; tried {', '.join(peers)}{again}. "
+            f"no answer within {tried_for_s:.1f} s; tried {', '.join(peers)}{again}. "
             "Check the addresses, the cluster secret and that a majority of the peers runs"
         )
         self.peers = tuple(peers)
         self.tried_for_s = tried_for_s
         self.reqid = reqid
+
+
+class Closed(RaftError):
+    """The client was closed while the call was under way; whether it took effect is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__("the client was closed before the answer came; the outcome is unknown")
 
 
 class Unsupported(RaftError):

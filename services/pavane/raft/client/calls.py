@@ -1,0 +1,364 @@
+"""What a client can ask, and how each answer is to be taken: one class per request (docs/specs/raft.md 3.2, 4.4, 10).
+
+A call is pure data and judgement. It never sends: ``frames`` says what to send (again), ``judge`` what a reply means.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeAlias, TypeVar
+
+from pavane.raft.errors import Code, Compacted, Expired, Overloaded, RaftError, Refused, Unreachable, Unsupported
+from pavane.raft.wire import (
+    ConfigStatus,
+    ConfigUpdate,
+    ConfigUpdateReply,
+    Drop,
+    EntriesStatus,
+    Frame,
+    Frames,
+    LogEntry,
+    PeerList,
+    PvReply,
+    PvStatus,
+    PvTransfer,
+    RequestConfig,
+    RequestConfigReply,
+    RequestEntries,
+    RequestEntriesReply,
+    RequestLogInfo,
+    RequestLogInfoReply,
+    RequestUpdate,
+    RequestUpdateReply,
+    UpdateStatus,
+    Value,
+    decode_reply,
+)
+
+CONFIG_BUSY_S = 1.0  # before a configuration change is asked for again while another one is under way
+BEHIND_REPEATS = 1  # a leader behind our last entry is asked once more, in case it is catching up (1.2 D17)
+BEHIND_REPEAT_S = 0.5
+
+_CODE_NAMES = {code.value: code.name for code in Code}
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The server has the request; wait on. With ``repeat_after_s`` send it again to the same peer after that time."""
+
+    repeat_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """The server does not lead; ``leader`` is the peer id that it names, if it knows one."""
+
+    leader: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[Result]):
+    """The call has its result."""
+
+    value: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The call has ended with an error."""
+
+    error: RaftError
+
+
+Verdict: TypeAlias = Pending | Elsewhere | Done[Result] | Failed | None
+"""What a reply means; ``None``: it is no answer to this call, ignore it."""
+
+
+class Call(Generic[Result]):
+    """One logical request with one id over all its repetitions.
+
+    ``url`` names the only peer to ask; ``None`` means the leader. ``timeout_s`` is for all of the call, or, for one
+    that is ``streaming``, for the silence between two messages. The fields after these belong to the procedure.
+    """
+
+    streaming: ClassVar[bool] = False
+
+    def __init__(self, call_id: bytes, timeout_s: float, url: str | None = None) -> None:
+        self.id = call_id
+        self.url = url
+        self.timeout_s = timeout_s
+        self.started_s = 0.0
+        self.deadline_s = 0.0
+        self.heard_s = 0.0
+        self.repeat_at_s: float | None = None
+        self.endpoint: str | None = None
+        self.attempts = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the server owes us something: only then silence counts."""
+        return True
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames to send behind the id; called once per repetition."""
+        raise NotImplementedError
+
+    def judge(self, frames: Frames) -> Verdict[Result]:
+        """Take the frames behind the id of a reply."""
+        raise NotImplementedError
+
+    def timed_out(self, tried: tuple[str, ...], elapsed_s: float) -> RaftError:
+        """Return the error of a call that found no end in its time."""
+        return Unreachable(tried, elapsed_s)
+
+
+class UpdateCall(Call[int]):
+    """``=``; the result is the index of the entry."""
+
+    def __init__(self, reqid: bytes, data: Frame, timeout_s: float) -> None:
+        super().__init__(reqid, timeout_s)
+        self._request = RequestUpdate(data)
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the same bytes every time."""
+        return self._request.encode(ident)
+
+    def judge(self, frames: Frames) -> Verdict[int]:
+        """Take a reply of 10.2."""
+        reply = decode_reply(RequestUpdateReply, frames)
+        if isinstance(reply, Drop):
+            return None
+        match reply.status:
+            case UpdateStatus.ACCEPTED:
+                return Pending()
+            case UpdateStatus.DONE:
+                return Done(reply.index)
+            case UpdateStatus.NOT_LEADER:
+                return Elsewhere(reply.leader)
+            case UpdateStatus.EXPIRED:
+                return Failed(Expired(self.id, sent_before=self.attempts > 1))
+
+    def timed_out(self, tried: tuple[str, ...], elapsed_s: float) -> RaftError:
+        """Return the error, which names the id to repeat with."""
+        return Unreachable(tried, elapsed_s, self.id)
+
+
+class ChangeMembersCall(Call[int]):
+    """``&``; the result is the index of Cold,new."""
+
+    def __init__(self, reqid: bytes, peers: PeerList, timeout_s: float) -> None:
+        super().__init__(reqid, timeout_s)
+        self._request = ConfigUpdate.of(peers)
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the same bytes every time."""
+        return self._request.encode(ident)
+
+    def judge(self, frames: Frames) -> Verdict[int]:
+        """Take a reply of 10.6."""
+        reply = decode_reply(ConfigUpdateReply, frames)
+        if isinstance(reply, Drop):
+            return None
+        match reply.status, reply.argument:
+            case ConfigStatus.ACCEPTED, int() as index:
+                return Done(index)
+            case ConfigStatus.ACCEPTED, _:
+                return Pending()
+            case ConfigStatus.NOT_LEADER, str() as leader:
+                return Elsewhere(leader)
+            case ConfigStatus.NOT_LEADER, _:
+                return Elsewhere(None)
+            case ConfigStatus.ARGUMENT, {"name": str() as name, "message": str() as message}:
+                return Failed(Refused(reply.status, f"{name}: {message}"))
+            case ConfigStatus.ARGUMENT, _:
+                return Failed(Refused(reply.status, "the configuration is not acceptable"))
+            case ConfigStatus.BUSY, _:
+                return Pending(repeat_after_s=CONFIG_BUSY_S)
+            case _:
+                return Failed(Expired(self.id, sent_before=self.attempts > 1))
+
+    def timed_out(self, tried: tuple[str, ...], elapsed_s: float) -> RaftError:
+        """Return the error, which names the id to repeat with."""
+        return Unreachable(tried, elapsed_s, self.id)
+
+
+class ConfigurationCall(Call[RequestConfigReply]):
+    """``^``, asked of the leader."""
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the request."""
+        return RequestConfig().encode(ident)
+
+    def judge(self, frames: Frames) -> Verdict[RequestConfigReply]:
+        """Take any well-formed answer: a peer gives it in every role."""
+        reply = decode_reply(RequestConfigReply, frames)
+        return None if isinstance(reply, Drop) else Done(reply)
+
+
+class LogInfoCall(Call[RequestLogInfoReply]):
+    """``%``."""
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the request."""
+        return RequestLogInfo().encode(ident)
+
+    def judge(self, frames: Frames) -> Verdict[RequestLogInfoReply]:
+        """Take any well-formed answer from a peer that was named, else only the leader's."""
+        reply = decode_reply(RequestLogInfoReply, frames)
+        if isinstance(reply, Drop):
+            return None
+        return Done(reply) if self.url is not None or reply.is_leader else Elsewhere(reply.leader)
+
+
+class StatusCall(Call[dict[str, Value]]):
+    """``pv.status`` of one peer."""
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the request."""
+        return PvStatus().encode(ident)
+
+    def judge(self, frames: Frames) -> Verdict[dict[str, Value]]:
+        """Take the map."""
+        reply = decode_reply(PvReply, frames)
+        if isinstance(reply, Drop):
+            return None
+        if reply.code == Code.OK and isinstance(reply.value, dict):
+            return Done(reply.value)
+        return Failed(_code_error(reply))
+
+
+class TransferCall(Call[str]):
+    """``pv.transfer``; the result is the id of the new leader."""
+
+    def __init__(self, call_id: bytes, target: str | None, timeout_s: float) -> None:
+        super().__init__(call_id, timeout_s)
+        self._target = target
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the request."""
+        return PvTransfer(self._target).encode(ident)
+
+    def judge(self, frames: Frames) -> Verdict[str]:
+        """Take a reply; a peer that already follows the target says that an earlier attempt has succeeded."""
+        reply = decode_reply(PvReply, frames)
+        if isinstance(reply, Drop):
+            return None
+        match reply.code, reply.value:
+            case Code.OK, str() as leader:
+                return Done(leader)
+            case Code.PENDING, _:
+                return Pending()
+            case Code.NOT_LEADER, str() as leader:
+                moved = leader == self._target or (self._target is None and self.attempts > 1)
+                return Done(leader) if moved else Elsewhere(leader)
+            case Code.NOT_LEADER, _:
+                return Elsewhere(None)
+            case _:
+                return Failed(_code_error(reply))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the log as a reader sees it; ``data`` is a view of the received frame."""
+
+    index: int
+    reqid: bytes
+    type: int
+    term: int
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One message of a stream: its new entries, and what acknowledges it."""
+
+    entries: tuple[Entry, ...]
+    index: int
+    stream: int
+
+
+class EntriesCall(Call[None]):
+    """``<``: batches wait in ``batches`` for the reader; what it acknowledges opens the server's window (10.4)."""
+
+    streaming: ClassVar[bool] = True
+
+    def __init__(self, call_id: bytes, after: int, count: int | None, timeout_s: float) -> None:
+        super().__init__(call_id, timeout_s)
+        self.batches: deque[Batch] = deque()
+        self._last = after
+        self._end = None if count is None else after + count
+        self._stream = 0
+        self._unacknowledged = 0
+        self._behind = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Nothing is owed while the reader holds messages back."""
+        return self._unacknowledged == 0
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the request for what is missing; it begins a new stream."""
+        self._stream += 1
+        self._unacknowledged = 0
+        count = None if self._end is None else self._end - self._last
+        return RequestEntries(self._last, count).encode(ident)
+
+    def acknowledgement(self, batch: Batch, ident: bytes) -> tuple[Frame, ...] | None:
+        """Return the frames that acknowledge ``batch``, or ``None`` if its stream has ended."""
+        if batch.stream != self._stream:
+            return None
+        self._unacknowledged -= 1
+        return RequestEntries(batch.index).encode(ident)
+
+    def stop(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames that end the stream at the server."""
+        return RequestEntries(self._last, 0).encode(ident)
+
+    def judge(self, frames: Frames) -> Verdict[None]:
+        """Take one message of the stream; entries that we have are skipped, a gap begins a new stream."""
+        reply = decode_reply(RequestEntriesReply, frames)
+        if isinstance(reply, Drop):
+            return None
+        if reply.status == EntriesStatus.NOT_LEADER:
+            return Elsewhere(reply.leader)
+        if reply.status == EntriesStatus.SNAPSHOT:
+            return Failed(Compacted(reply.index + 1))
+        if reply.status == EntriesStatus.LAST and reply.index < self._last and self._behind < BEHIND_REPEATS:
+            self._behind += 1
+            return Pending(repeat_after_s=BEHIND_REPEAT_S)
+        first = reply.index - len(reply.entries) + 1
+        if reply.entries and first > self._last + 1:
+            return Pending(repeat_after_s=0.0)
+        return self._take(reply, first)
+
+    def _take(self, reply: RequestEntriesReply, first: int) -> Verdict[None]:
+        entries = tuple(
+            _entry(index, frame)
+            for index, frame in enumerate(reply.entries, first)
+            if index > self._last and (self._end is None or index <= self._end)
+        )
+        if entries:
+            self._last = entries[-1].index
+        self._unacknowledged += 1
+        self.batches.append(Batch(entries, reply.index, self._stream))
+        if reply.status == EntriesStatus.LAST or self._last == self._end:
+            return Done(None)
+        return Pending()
+
+
+def _entry(index: int, frame: Frame) -> Entry:
+    entry = LogEntry.decode(frame)
+    return Entry(index, entry.reqid, entry.type, entry.term, memoryview(entry.data))
+
+
+def _code_error(reply: PvReply) -> RaftError:
+    match reply.code, reply.value:
+        case Code.BUSY, int() as retry_after_ms:
+            return Overloaded(retry_after_ms)
+        case Code.UNSUPPORTED, _:
+            return Unsupported("the server does not support this request")
+        case code, str() as text:
+            return Refused(code, text)
+        case code, _:
+            return Refused(code, _CODE_NAMES.get(code, "a code that this client does not know"))

@@ -1,0 +1,432 @@
+"""``RaftClient``: the asyncio face of the client library (docs/specs/raft.md 11.1)."""
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+from opentelemetry import trace
+from opentelemetry.semconv._incubating.attributes import rpc_attributes
+from opentelemetry.trace import SpanKind
+
+from pavane.raft.client.calls import (
+    Call,
+    ChangeMembersCall,
+    ConfigurationCall,
+    EntriesCall,
+    Entry,
+    LogInfoCall,
+    StatusCall,
+    TransferCall,
+    UpdateCall,
+)
+from pavane.raft.client.links import Links
+from pavane.raft.client.procedure import Finished, Procedure
+from pavane.raft.errors import Closed, TooLarge, Unreachable
+from pavane.raft.wire import (
+    PeerList,
+    ReqidGenerator,
+    RequestConfigReply,
+    RequestLogInfoReply,
+    Value,
+    machine_id,
+)
+from pavane.raft.wire.frames import ENTRY_DATA_BYTES, REQID_BYTES
+from pavane.runtime import names
+from pavane.telemetry import derived, link
+
+CLIENT_INFLIGHT = 10_000  # updates under way; further ones wait in their caller (14.4)
+CLIENT_INFLIGHT_BYTES = 16 << 20
+TIMEOUT_S_MAX = 7 * 3600.0  # beyond it the cluster would call the request id expired (11.2)
+READ_TIMEOUT_S = 30.0  # for requests that change nothing, and between two messages of a stream
+CALL_ID_MODULUS = 1 << 62  # client ids that are no request ids: numbers of 8 bytes, so never those of polls
+CALL_ID_BYTES = 8
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+REQID_ATTRIBUTE = "pavane.raft.reqid"
+INDEX_ATTRIBUTE = "pavane.raft.index"
+
+Result = TypeVar("Result")
+Resolve = Callable[[str], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """Settings of a client (docs/specs/raft.md 16).
+
+    ``timeout_ms``: silence after which a server counts as gone. ``grace_ms``: wait before the search then, the time of
+    an election. ``source``: address to connect from, empty for the system's choice.
+    """
+
+    timeout_ms: int = 500
+    grace_ms: int = 300
+    source: str = ""
+
+
+class RaftClient:
+    """Talks to the leader of a cluster, wherever it is; use it as an asynchronous context manager.
+
+    ``peers`` are urls ``tcp://host:port`` to begin with: members, or a Service in front of them. A host name stands for
+    all its addresses and is looked up by ``resolve`` (in a thread, so it may block) whenever a connection is sought.
+    ``secret`` is the cluster's ident. ``tracer`` makes the spans of updates; by default the global one.
+
+    Every method raises a ``RaftError``: ``Unreachable`` when the time is over, ``Refused`` and others as told by the
+    server. The object belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        peers: Sequence[str],
+        secret: bytes,
+        *,
+        config: ClientConfig | None = None,
+        resolve: Resolve = names.resolve,
+        tracer: trace.Tracer | None = None,
+    ) -> None:
+        if not peers:
+            raise ValueError("a client needs the url of at least one peer")
+        for url in peers:
+            split_url(url)
+        self._config = config or ClientConfig()
+        self._ident = secret
+        self._resolve = resolve
+        self._tracer = tracer or trace.get_tracer("pavane.raft.client")
+        self._procedure = Procedure(peers, secret, self._config.timeout_ms / 1000, self._config.grace_ms / 1000)
+        self._reqids = ReqidGenerator(_this_machine(), os.getpid(), secrets.randbits(24))
+        self._call_number = secrets.randbelow(CALL_ID_MODULUS)
+        self._results: dict[bytes, asyncio.Future[Any]] = {}
+        self._streams: dict[bytes, asyncio.Event] = {}
+        self._lookups: dict[str, asyncio.Task[None]] = {}
+        self._window = _Window()
+        self._timer: asyncio.TimerHandle | None = None
+        self._settling = False
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._links = Links(
+            self._loop, self._config.source or None, self._on_message, self._on_connection, self._settle
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        lookups = tuple(self._lookups.values())
+        for task in lookups:
+            task.cancel()
+        if lookups:
+            await asyncio.wait(lookups)
+        for result in self._results.values():
+            if not result.done():
+                result.set_exception(Closed())
+        for news in self._streams.values():
+            news.set()
+        self._links.close()
+
+    async def update(self, data: bytes, *, reqid: bytes | None = None, timeout_s: float = 30.0) -> int:
+        """Append ``data`` (1 byte … 10 MiB) exactly once and return its index.
+
+        ``reqid`` repeats an earlier call whose outcome is unknown (``Unreachable``); by default a fresh one is made.
+        While CLIENT_INFLIGHT updates are under way further ones wait, within their ``timeout_s``. Raises ``Expired``,
+        ``TooLarge``, ``Unreachable``; ``ValueError`` for empty data, a malformed id, or one that is under way.
+        """
+        if len(data) > ENTRY_DATA_BYTES:
+            raise TooLarge(len(data), ENTRY_DATA_BYTES)
+        if not data:
+            raise ValueError("an update needs at least one byte of data")
+        reqid = self._check_reqid(reqid)
+        timeout_s = min(timeout_s, TIMEOUT_S_MAX)
+        began_s = self._loop.time()
+        with self._tracer.start_as_current_span(
+            "raft/RequestUpdate",
+            kind=SpanKind.CLIENT,
+            links=[link(derived("raft", "", reqid))],
+            attributes={
+                rpc_attributes.RPC_SYSTEM_NAME: "raft",
+                rpc_attributes.RPC_METHOD: "RequestUpdate",
+                REQID_ATTRIBUTE: reqid.hex(),
+            },
+        ) as span:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._window.enter(len(data))
+            except TimeoutError:
+                raise Unreachable((), timeout_s, reqid) from None
+            try:
+                left_s = timeout_s - (self._loop.time() - began_s)
+                index = await self._run(UpdateCall(reqid, data, left_s))
+            finally:
+                self._window.leave(len(data))
+            span.set_attribute(INDEX_ATTRIBUTE, index)
+        return index
+
+    async def entries(self, after: int = 0, count: int | None = None) -> AsyncIterator[Entry]:
+        """Yield the entries behind index ``after``, ``count`` of them or all that are applied when the leader is asked.
+
+        Leave the iterator by ``aclose`` (``contextlib.aclosing``) if you break off. Raises ``Compacted`` if the log no
+        longer reaches back so far, ``Unreachable`` after READ_TIMEOUT_S without a message.
+        """
+        if after < 0 or (count is not None and count < 0):
+            raise ValueError("after and count cannot be negative")
+        if count == 0:
+            return
+        call = EntriesCall(self._call_id(), after, count, READ_TIMEOUT_S)
+        news = self._streams[call.id] = asyncio.Event()
+        result = self._start(call)
+        try:
+            while True:
+                while call.batches:
+                    batch = call.batches.popleft()
+                    for entry in batch.entries:
+                        yield entry
+                    frames = call.acknowledgement(batch, self._ident)
+                    if frames is not None and not result.done():
+                        self._procedure.say(call, frames, self._loop.time())
+                        self._settle()
+                if result.done():
+                    await result
+                    return
+                news.clear()
+                await news.wait()
+        finally:
+            self._end_stream(call, result)
+
+    async def configuration(self) -> RequestConfigReply:
+        """Return the leader's id and the members; in a transition the union of old and new."""
+        return await self._run(ConfigurationCall(self._call_id(), READ_TIMEOUT_S))
+
+    async def log_info(self, peer: str | None = None) -> RequestLogInfoReply:
+        """Return the indices of a peer's log; ``peer`` is its id or url, by default the leader's."""
+        url = None if peer is None else await self._url(peer)
+        return await self._run(LogInfoCall(self._call_id(), READ_TIMEOUT_S, url))
+
+    async def change_members(
+        self, peers: Sequence[tuple[str, str]], *, reqid: bytes | None = None, timeout_s: float = 60.0
+    ) -> int:
+        """Make ``peers`` (id, url) the members and return the index of the joint configuration.
+
+        Waits while another change is under way. Raises ``Refused`` with the server's explanation, ``Expired``,
+        ``Unreachable``; as with ``update`` the same ``reqid`` may be used again.
+        """
+        members: PeerList = tuple((peer, url) for peer, url in peers)
+        return await self._run(ChangeMembersCall(self._check_reqid(reqid), members, min(timeout_s, TIMEOUT_S_MAX)))
+
+    async def transfer(self, to: str | None = None) -> str:
+        """Hand leadership to the member with the id ``to``, by default the best; return the new leader's id."""
+        return await self._run(TransferCall(self._call_id(), to, READ_TIMEOUT_S))
+
+    async def status(self, peer: str, *, timeout_s: float = READ_TIMEOUT_S) -> dict[str, Value]:
+        """Return what the peer with this url or id tells of itself (``pv.status``); only servers of ours answer."""
+        return await self._run(StatusCall(self._call_id(), timeout_s, await self._url(peer)))
+
+    async def _url(self, peer: str) -> str:
+        """Return the url of a peer that is given by url or id; raises ``ValueError`` for an unknown id."""
+        if "://" in peer:
+            split_url(peer)
+            return peer
+        url = self._procedure.url_of(peer)
+        if url is None:
+            url = dict((await self.configuration()).peers).get(peer)
+        if url is None:
+            raise ValueError(f"{peer!r} is no member of the cluster; give its url")
+        return url
+
+    def _check_reqid(self, reqid: bytes | None) -> bytes:
+        if reqid is None:
+            return self._reqids.next(int(time.time()))
+        if len(reqid) != REQID_BYTES:
+            raise ValueError(f"a request id has {REQID_BYTES} bytes, not {len(reqid)}")
+        if self._procedure.holds(reqid):
+            raise ValueError(f"request id {reqid.hex()} is under way already; await the first call")
+        return reqid
+
+    def _call_id(self) -> bytes:
+        self._call_number = (self._call_number + 1) % CALL_ID_MODULUS
+        return self._call_number.to_bytes(CALL_ID_BYTES, "little")
+
+    async def _run(self, call: Call[Result]) -> Result:
+        result = self._start(call)
+        try:
+            return await result
+        finally:
+            self._forget(call)
+
+    def _start(self, call: Call[Result]) -> "asyncio.Future[Result]":
+        if self._procedure.holds(call.id):
+            raise ValueError(f"request id {call.id.hex()} is under way already; await the first call")
+        result: asyncio.Future[Result] = self._loop.create_future()
+        self._results[call.id] = result
+        self._procedure.submit(call, self._loop.time())
+        self._settle()
+        return result
+
+    def _forget(self, call: Call[Result]) -> None:
+        self._procedure.cancel(call)
+        self._results.pop(call.id, None)
+
+    def _end_stream(self, call: EntriesCall, result: "asyncio.Future[None]") -> None:
+        """End a stream also at the server, if the reader left before its end."""
+        del self._streams[call.id]
+        if not result.done():
+            self._procedure.say(call, call.stop(self._ident), self._loop.time())
+            self._settle()
+        elif not result.cancelled():
+            result.exception()  # the reader may have left without asking for it
+        self._forget(call)
+
+    def _on_message(self, endpoint: str, frames: list[bytes]) -> None:
+        self._procedure.receive(endpoint, frames, self._loop.time())
+
+    def _on_connection(self, endpoint: str, up: bool) -> None:
+        self._procedure.connection(endpoint, up, self._loop.time())
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._procedure.handle_timer(self._loop.time())
+        self._settle()
+
+    def _settle(self) -> None:
+        """Do what the procedure wants done, until it wants nothing more, and arm the timer."""
+        if self._settling:
+            return  # called from below: the loop here goes on
+        self._settling = True
+        try:
+            while True:
+                outputs = self._procedure.outputs()
+                if outputs.connect is not None:
+                    self._links.keep(outputs.connect)
+                for endpoint, frames in outputs.send:
+                    self._links.send(endpoint, frames)
+                for call in outputs.progressed:
+                    self._streams[call.id].set()
+                for finished in outputs.finished:
+                    self._complete(finished)
+                if not outputs.resolve:
+                    break
+                for url in dict.fromkeys(outputs.resolve):
+                    self._look_up(url)
+        finally:
+            self._settling = False
+        self._arm()
+
+    def _arm(self) -> None:
+        due = self._procedure.next_timer()
+        if self._timer is not None:
+            if due is not None and self._timer.when() <= due:
+                return  # it comes early at worst
+            self._timer.cancel()
+        self._timer = None if due is None else self._loop.call_at(due, self._on_timer)
+
+    def _complete(self, finished: Finished) -> None:
+        result = self._results.get(finished.call.id)
+        if result is not None and not result.done():
+            if finished.error is not None:
+                result.set_exception(finished.error)
+            else:
+                result.set_result(finished.value)
+        if finished.call.id in self._streams:
+            self._streams[finished.call.id].set()
+
+    def _look_up(self, url: str) -> None:
+        host, port = split_url(url)
+        if _is_literal(host):
+            self._procedure.resolved(url, (endpoint_of(host, port),), self._loop.time())
+        elif url not in self._lookups:
+            self._lookups[url] = self._loop.create_task(self._resolve_name(url, host, port))
+
+    async def _resolve_name(self, url: str, host: str, port: int) -> None:
+        try:
+            addresses = await self._loop.run_in_executor(None, self._resolve, host)
+        except OSError:
+            addresses = ()  # a pod that is not up has no name yet
+        finally:
+            del self._lookups[url]
+        self._procedure.resolved(url, [endpoint_of(address, port) for address in addresses], self._loop.time())
+        self._settle()
+
+
+class _Window:
+    """How much may be under way: CLIENT_INFLIGHT updates of CLIENT_INFLIGHT_BYTES, waiters served in order."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._bytes = 0
+        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    async def enter(self, size: int) -> None:
+        """Wait for room; a single update always has some."""
+        if not self._waiters and self._has_room(size):
+            self._take(size)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((waiter, size))
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self.leave(size)  # it was let in while it was being cancelled
+            else:
+                self._waiters.remove((waiter, size))
+                self._admit()
+            raise
+
+    def leave(self, size: int) -> None:
+        """Make room."""
+        self._count -= 1
+        self._bytes -= size
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiters and self._has_room(self._waiters[0][1]):
+            waiter, size = self._waiters.popleft()
+            if not waiter.done():
+                self._take(size)
+                waiter.set_result(None)
+
+    def _has_room(self, size: int) -> bool:
+        return self._count == 0 or (self._count < CLIENT_INFLIGHT and self._bytes + size <= CLIENT_INFLIGHT_BYTES)
+
+    def _take(self, size: int) -> None:
+        self._count += 1
+        self._bytes += size
+
+
+def split_url(url: str) -> tuple[str, int]:
+    """Return host and port of ``tcp://host:port``; raises ``ValueError`` that names the url otherwise."""
+    parts = urlsplit(url)
+    if parts.scheme != "tcp" or not parts.hostname or parts.port is None or parts.path:
+        raise ValueError(f"{url!r} is no url of a peer; write tcp://host:port")
+    return parts.hostname, parts.port
+
+
+def endpoint_of(address: str, port: int) -> str:
+    """Return the url of a literal address."""
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+
+
+def _is_literal(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _this_machine() -> bytes:
+    try:
+        boot_id = BOOT_ID.read_text()
+    except OSError:
+        boot_id = ""  # not Linux, or hidden: the host name has to do
+    return machine_id(socket.gethostname(), boot_id)

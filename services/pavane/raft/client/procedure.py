@@ -1,0 +1,361 @@
+"""How a client finds the leader and keeps its requests moving: the document's procedure (docs/specs/raft.md 11.2).
+
+Pure: time is an argument, sending is an output. Urls are what users and configurations name; *endpoints* are urls with
+a literal address, of which a url may have several. The adapter resolves the one into the other.
+
+One search serves all calls. The document repeats the request itself at one peer after the other; we ask ``^`` there,
+which tells the same and copies no data onto followers, and send the requests to the leader that is named.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from pavane.raft.client.calls import Call, Done, Elsewhere, Failed, Pending
+from pavane.raft.errors import RaftError
+from pavane.raft.wire import Drop, Frame, Frames, RequestConfig, RequestConfigReply, decode_reply, encode_uint
+
+AnyCall: TypeAlias = Call[Any]
+
+ROUND_PAUSE_S = 0.05  # between two rounds in which nobody knew a leader: elections take a few of these
+SWEEP_S = 0.1  # how exactly silence and deadlines are seen; one pass over all calls
+REDIRECTS_MAX = 4  # peers that name each other without any progress between; then a search decides
+POLL_ID_MODULUS = 1 << 32  # client ids of polls are numbers of up to four bytes (2.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A call with its result or its error."""
+
+    call: AnyCall
+    value: Any = None
+    error: RaftError | None = None
+
+
+@dataclass(slots=True)
+class Outputs:
+    """What the adapter has to do, in this order.
+
+    ``connect`` is the set of endpoints that shall be connected, ``None`` while it has not changed; ``resolve`` are urls
+    whose addresses shall be looked up and given to ``resolved``; ``progressed`` are streams with something to read.
+    """
+
+    connect: frozenset[str] | None = None
+    resolve: list[str] = field(default_factory=list)
+    send: list[tuple[str, tuple[Frame, ...]]] = field(default_factory=list)
+    progressed: list[AnyCall] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search for the leader.
+
+    ``until_s`` ends the present step; ``queue`` are those still to ask in this round; ``asked`` is being asked;
+    ``wanted`` is the url of a leader whose address is awaited; ``pause_due``: the last of the round has been asked;
+    ``starved``: there is nobody to ask.
+    """
+
+    until_s: float
+    queue: deque[str] = field(default_factory=deque)
+    asked: str | None = None
+    asked_id: bytes = b""
+    wanted: str | None = None
+    pause_due: bool = False
+    starved: bool = False
+
+
+class Procedure:
+    """The calls of one client and the way to the leader.
+
+    ``timeout_s`` is the silence after which a server counts as gone, ``grace_s`` the wait before a search then.
+    """
+
+    def __init__(self, seeds: Sequence[str], ident: bytes, timeout_s: float, grace_s: float) -> None:
+        self._ident = ident
+        self._timeout_s = timeout_s
+        self._grace_s = grace_s
+        self._seeds = tuple(dict.fromkeys(seeds))
+        self._peers: dict[str, str] = {}
+        self._endpoints: dict[str, tuple[str, ...]] = {}
+        self._targets_changed = False
+        self._down: set[str] = set()
+        self._calls: dict[bytes, AnyCall] = {}
+        self._direct: dict[bytes, AnyCall] = {}
+        self._leader: str | None = None
+        self._leader_heard_s = 0.0
+        self._search: _Search | None = None
+        self._cursor: str | None = None
+        self._redirects = 0
+        self._poll_number = 0
+        self._sweep_at_s = 0.0
+        self._outputs = Outputs()
+
+    def url_of(self, peer: str) -> str | None:
+        """Return the url of a member by its id, if it is known."""
+        return self._peers.get(peer)
+
+    def holds(self, call_id: bytes) -> bool:
+        """Say whether a call with this id is under way."""
+        return call_id in self._calls
+
+    def submit(self, call: AnyCall, now: float) -> None:
+        """Begin a call; its id must be free."""
+        if not self._calls:
+            self._sweep_at_s = now + SWEEP_S
+        self._calls[call.id] = call
+        call.started_s = now
+        call.deadline_s = now + call.timeout_s
+        if call.url is not None:
+            self._direct[call.id] = call
+            self._targets_changed = True
+            if call.url in self._endpoints:
+                self._send(call, self._endpoints[call.url][0], now)
+            else:
+                self._outputs.resolve.append(call.url)
+        elif self._leader is not None:
+            self._send(call, self._leader, now)
+        elif self._search is None:
+            self._begin_search(now)
+
+    def cancel(self, call: AnyCall) -> None:
+        """Stop repeating a call; a call that has finished is no error."""
+        if self._calls.get(call.id) is call:
+            self._remove(call)
+
+    def say(self, call: AnyCall, frames: tuple[Frame, ...], now: float) -> None:
+        """Send something more, such as an acknowledgement, where ``call`` went; nowhere if it has no server now."""
+        call.heard_s = now
+        call.deadline_s = now + call.timeout_s
+        if call.endpoint is not None:
+            self._outputs.send.append((call.endpoint, (call.id, *frames)))
+
+    def resolved(self, url: str, endpoints: Iterable[str], now: float) -> None:
+        """Take the addresses of ``url``; none keeps those known before."""
+        found = tuple(endpoints)
+        if not found or self._endpoints.get(url) == found:
+            return
+        self._endpoints[url] = found
+        self._targets_changed = True
+        for call in self._direct.values():
+            if call.url == url and call.endpoint not in found:
+                self._send(call, found[0], now)
+        if self._search is not None and self._search.wanted == url:
+            self._follow(found[0], now)
+        elif self._leader is not None and self._leader not in self._targets():
+            self._begin_search(now)
+        self._feed_search(now)
+
+    def connection(self, endpoint: str, up: bool, now: float) -> None:
+        """Take note that a connection came up, or went or could not be made."""
+        if up:
+            self._down.discard(endpoint)
+            self._feed_search(now)
+            return
+        self._down.add(endpoint)
+        self._outputs.resolve += [url for url, endpoints in self._endpoints.items() if endpoint in endpoints]
+        if endpoint == self._leader:
+            self._begin_search(now, grace=True)
+        elif self._search is not None and self._search.asked == endpoint:
+            self._next_step(self._search, now)
+
+    def receive(self, endpoint: str, frames: Frames, now: float) -> None:
+        """Take a message from a DEALER, id frame first."""
+        if endpoint == self._leader:
+            self._leader_heard_s = now
+        message_id = bytes(frames[0])
+        search = self._search
+        if search is not None and search.asked == endpoint and search.asked_id == message_id:
+            self._poll_answered(search, frames[1:], now)
+            return
+        call = self._calls.get(message_id)
+        if call is None:
+            return  # an answer to a call that is over, or a repeated one
+        match call.judge(frames[1:]):
+            case Done(value):
+                self._finish(Finished(call, value))
+            case Failed(error):
+                self._finish(Finished(call, error=error))
+            case Pending(repeat_after_s) if call.endpoint == endpoint:
+                call.heard_s = now
+                call.repeat_at_s = None if repeat_after_s is None else now + repeat_after_s
+                self._redirects = 0
+                if call.streaming:
+                    call.deadline_s = now + call.timeout_s
+                    self._outputs.progressed.append(call)
+            case Elsewhere(leader) if call.endpoint == endpoint:
+                self._redirect(endpoint, leader, now)
+
+    def handle_timer(self, now: float) -> None:
+        """Do what has become due."""
+        if self._search is not None and now >= self._search.until_s:
+            self._next_step(self._search, now)
+        if now >= self._sweep_at_s:
+            self._sweep_at_s = now + SWEEP_S
+            self._sweep(now)
+
+    def next_timer(self) -> float | None:
+        """Return when ``handle_timer`` is due, or ``None`` while nothing is under way."""
+        if not self._calls:
+            return None
+        return self._sweep_at_s if self._search is None else min(self._sweep_at_s, self._search.until_s)
+
+    def outputs(self) -> Outputs:
+        """Return what has accumulated, and forget it."""
+        outputs, self._outputs = self._outputs, Outputs()
+        if self._targets_changed:
+            self._targets_changed = False
+            outputs.connect = frozenset(self._targets())
+            self._down &= outputs.connect
+        return outputs
+
+    def _urls(self) -> list[str]:
+        """Members first, then seeds, then the peers that single calls name; each once."""
+        direct = (call.url for call in self._direct.values() if call.url is not None)
+        return list(dict.fromkeys((*self._peers.values(), *self._seeds, *direct)))
+
+    def _targets(self) -> list[str]:
+        """Every endpoint worth a connection, in the order of ``_urls``."""
+        return list(dict.fromkeys(endpoint for url in self._urls() for endpoint in self._endpoints.get(url, ())))
+
+    def _begin_search(self, now: float, *, grace: bool = False, first: str | None = None) -> None:
+        """Leave the leader, if there is one, and look for the next; ``first`` is asked before all others."""
+        if self._leader is not None:
+            self._cursor, self._leader = self._leader, None
+        for call in self._calls.values():
+            if call.url is None:
+                call.endpoint = None
+        self._redirects = 0
+        self._outputs.resolve += self._urls()
+        self._search = _Search(now + self._grace_s if grace else now, deque([first] if first else []))
+        if not grace:
+            self._next_step(self._search, now)
+
+    def _next_step(self, search: _Search, now: float) -> None:
+        """Ask the next peer of this round, or pause before the next round."""
+        search.asked = search.wanted = None
+        search.until_s = now + ROUND_PAUSE_S
+        if search.pause_due:
+            search.pause_due = False
+            return
+        if not search.queue:
+            targets = self._targets()
+            # Begin behind the peer that was asked last: a leader that was cut off would else be asked first for ever.
+            start = targets.index(self._cursor) + 1 if self._cursor in targets else 0
+            search.queue.extend((*targets[start:], *targets[:start]))
+        while search.queue:
+            endpoint = search.queue.popleft()
+            if endpoint not in self._down:
+                search.pause_due = not search.queue
+                search.starved = False
+                self._poll(search, endpoint, now)
+                return
+        search.starved = True
+
+    def _feed_search(self, now: float) -> None:
+        """Go on at once with a search that had nobody to ask."""
+        if self._search is not None and self._search.starved:
+            self._next_step(self._search, now)
+
+    def _poll(self, search: _Search, endpoint: str, now: float) -> None:
+        self._poll_number = (self._poll_number + 1) % POLL_ID_MODULUS
+        self._cursor = search.asked = endpoint
+        search.asked_id = encode_uint(self._poll_number)
+        search.until_s = now + self._timeout_s
+        self._outputs.send.append((endpoint, (search.asked_id, *RequestConfig().encode(self._ident))))
+
+    def _poll_answered(self, search: _Search, frames: Frames, now: float) -> None:
+        reply = decode_reply(RequestConfigReply, frames)
+        if isinstance(reply, Drop):
+            return  # whoever answers so may yet answer well; the step ends by its time
+        if reply.peers:
+            self._learn(dict(reply.peers))
+        url = self._peers.get(reply.leader) if reply.leader is not None else None
+        if reply.is_leader and search.asked is not None:
+            self._follow(search.asked, now)
+        elif url is None:
+            self._next_step(search, now)
+        else:
+            self._go_to(search, url, now)
+
+    def _learn(self, peers: dict[str, str]) -> None:
+        self._outputs.resolve += [url for url in peers.values() if url not in self._endpoints]
+        self._peers = peers
+        self._targets_changed = True
+
+    def _go_to(self, search: _Search, url: str, now: float) -> None:
+        """Follow the peer at ``url`` unless it is known to be down; wait for its address if that is not known."""
+        endpoints = self._endpoints.get(url)
+        if endpoints is None:
+            search.wanted = url
+            search.until_s = now + self._timeout_s
+            return
+        endpoint = next((endpoint for endpoint in endpoints if endpoint not in self._down), None)
+        if endpoint is None:
+            self._next_step(search, now)
+        else:
+            self._follow(endpoint, now)
+
+    def _follow(self, endpoint: str, now: float) -> None:
+        """Take ``endpoint`` for the leader and send it everything that waits."""
+        self._search = None
+        self._leader = endpoint
+        self._leader_heard_s = now
+        for call in self._calls.values():
+            if call.url is None:
+                self._send(call, endpoint, now)
+
+    def _redirect(self, endpoint: str, leader: str | None, now: float) -> None:
+        """Go where a negative answer points."""
+        self._redirects += 1
+        if leader is None or self._redirects > REDIRECTS_MAX:
+            self._begin_search(now, grace=True)
+            return
+        url = self._peers.get(leader)
+        endpoints = self._endpoints.get(url, ()) if url is not None else ()
+        target = next((other for other in endpoints if other not in self._down), None)
+        if target == endpoint:
+            self._begin_search(now, grace=True)
+        elif target is None:
+            self._begin_search(now, first=endpoint)
+        else:
+            self._follow(target, now)
+
+    def _send(self, call: AnyCall, endpoint: str, now: float) -> None:
+        call.endpoint = endpoint
+        call.heard_s = now
+        call.repeat_at_s = None
+        call.attempts += 1
+        self._outputs.send.append((endpoint, (call.id, *call.frames(self._ident))))
+
+    def _sweep(self, now: float) -> None:
+        """See to deadlines, silence and repetitions of all calls."""
+        silent = False
+        for call in tuple(self._calls.values()):
+            if call.waiting and now >= call.deadline_s:
+                tried = (call.url,) if call.url is not None else tuple(self._urls())
+                self._finish(Finished(call, error=call.timed_out(tried, now - call.started_s)))
+            elif call.endpoint is None:
+                continue
+            elif call.repeat_at_s is not None:
+                if now >= call.repeat_at_s:
+                    self._send(call, call.endpoint, now)
+            elif call.waiting and now - call.heard_s >= self._timeout_s:
+                if call.url is not None or now - self._leader_heard_s < self._timeout_s:
+                    self._send(call, call.endpoint, now)  # the server lives and lost this one
+                else:
+                    silent = True
+        if silent and self._leader is not None:
+            self._begin_search(now, grace=True)
+
+    def _finish(self, finished: Finished) -> None:
+        self._outputs.finished.append(finished)
+        self._remove(finished.call)
+
+    def _remove(self, call: AnyCall) -> None:
+        del self._calls[call.id]
+        if self._direct.pop(call.id, None) is not None:
+            self._targets_changed = True
+        if len(self._calls) == len(self._direct):
+            self._search = None
