@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from pavane.wire.stages import Stage
@@ -51,7 +51,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """An object that belongs to the resource: owned by it, or a volume with its label `pavane.dev/uid`."""
+    """An object that belongs to the resource: owned by it, or a volume claim with its labels."""
 
     kind: str
     name: str
@@ -203,13 +203,22 @@ class StepCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of the operator that the planner obeys."""
+
+    image_pull_limit: timedelta = timedelta(minutes=10)
+    """How long an image may fail to be pulled before the attempt is aborted (C5)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """A snapshot of everything that the planner may look at beside the resource."""
 
     fresh: bool
     """The cache delivered our own last write of this resource, and all kinds of children are listed (row A3)."""
     children: tuple[Child, ...] = ()
-    """Objects owned by the resource, but pods; and its PersistentVolumeClaims by label `pavane.dev/uid`."""
+    """Objects owned by the resource, but pods; and all PersistentVolumeClaims with its labels name and instance, also
+    those that a former resource of this name left: their numbers count, only those with our uid are deleted."""
     pods: tuple[Pod, ...] = ()
     facts: Facts = Facts()
     service_pods: frozenset[str] = frozenset()
@@ -356,6 +365,21 @@ class Plan:
         return not self.actions and self.status is None
 
 
+NUMBER_MAX_DIGITS = 15
+"""Digits of the largest generation number that counts: every reader of JSON still holds it exactly."""
+
+
 def parse_number(text: str | None) -> int | None:
     """The positive generation number that a label or annotation carries; None for anything else."""
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and int(text) > 0 else None
+    if text is None or len(text) > NUMBER_MAX_DIGITS or not (text.isascii() and text.isdecimal()):
+        return None
+    return int(text) or None
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """The time that a Kubernetes timestamp names; None for anything else."""
+    try:
+        parsed = datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+    return parsed if parsed is None or parsed.tzinfo else None

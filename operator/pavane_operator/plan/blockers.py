@@ -1,0 +1,186 @@
+"""What an attempt waits for (docs/specs/operator.md 2.6)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pavane.wire.stages import Stage
+from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
+from pavane_operator.crds.status import BLOCKERS_MAX_ITEMS, Blocker, Rollout, State
+from pavane_operator.crds.values import parse_duration
+from pavane_operator.plan.gates import closed_gate
+from pavane_operator.plan.model import Pod, Problem
+from pavane_operator.plan.view import BEFORE_PROMOTION, View
+
+IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+"""What kubelets say while an image cannot be had."""
+CRASH_REASONS = frozenset(
+    {"CrashLoopBackOff", "RunContainerError", "CreateContainerError", "CreateContainerConfigError"}
+)
+"""What kubelets say while a container does not stay up."""
+_WORST_FIRST = (
+    "Rejected",
+    "QuorumLost",
+    "StateLost",
+    "FenceTooLow",
+    "Paused",
+    "WaitingForApproval",
+    "ImagePull",
+    "CrashLoop",
+    "NoQuorum",
+    "ActiveDown",
+    "PodNotScheduled",
+    "VolumePending",
+    "PodPending",
+    "StageUnreachable",
+    "NotInitialized",
+    "Lagging",
+    "WithinStabilityPeriod",
+)
+"""Reasons by how much help they need; others come after these, in alphabetical order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    reason: str
+    message: str
+    pod: str | None = None
+    lag: int | None = None
+
+
+def blockers(view: View, rollout: Rollout) -> list[Blocker]:
+    """The worst blockers of an attempt in the state that `rollout` will have, with the times they first appeared."""
+    since = {(blocker.pod, blocker.reason): blocker.since for blocker in view.rollout.blockers}
+    unique = {(found.pod, found.reason): found for found in _found(view, rollout)}
+    ordered = sorted(unique.values(), key=lambda found: (_rank(found.reason), found.reason, found.pod or ""))
+    now = view.now.replace(microsecond=0)
+    return [
+        Blocker(
+            pod=found.pod,
+            reason=found.reason,
+            message=found.message[:TEXT_MAX_CHARACTERS],
+            lag=found.lag,
+            since=since.get((found.pod, found.reason), now),
+        )
+        for found in ordered[:BLOCKERS_MAX_ITEMS]
+    ]
+
+
+def image_pull_overdue(view: View) -> Blocker | None:
+    """A blocker that says an image could not be pulled for longer than the operator allows (C5)."""
+    failing = {pod.name for pod in view.live_pods(view.next) if pod.waiting_reason in IMAGE_REASONS}
+    for blocker in view.rollout.blockers:
+        overdue = view.now - blocker.since >= view.settings.image_pull_limit
+        if overdue and blocker.reason == "ImagePull" and blocker.pod in failing:
+            return blocker
+    return None
+
+
+def _rank(reason: str) -> int:
+    return _WORST_FIRST.index(reason) if reason in _WORST_FIRST else len(_WORST_FIRST)
+
+
+def _found(view: View, rollout: Rollout) -> Iterator[_Found]:
+    if view.observed.failure is not None:
+        yield _Found(view.observed.failure.reason, view.observed.failure.message)
+    if rollout.state in BEFORE_PROMOTION:
+        yield from _before_promotion(view, rollout)
+    elif rollout.state is not view.state:
+        return  # what the new state waits for is not known before the plan that follows
+    elif rollout.state is State.PROMOTING:
+        yield from _promoting(view)
+    elif rollout.state is State.RETIRING:
+        yield from _retiring(view)
+    elif rollout.state is State.ABORTING:
+        yield from _going(view, lambda number: number == view.next)
+
+
+def _before_promotion(view: View, rollout: Rollout) -> Iterator[_Found]:
+    state, number = rollout.state, rollout.generation or 0
+    if view.held_reason is not None:
+        gate = closed_gate(view)
+        text = gate.message if gate is not None and gate.reason == view.held_reason else ""
+        yield _Found(view.held_reason, text or "set spec.rollout.paused to false to let the attempt go on")
+    elif state is State.CAUGHT_UP and view.facts.safety is not None:
+        yield _of(view.facts.safety)
+    yield from _pods(view, number, lag=state in (State.CATCHING_UP, State.CAUGHT_UP) and not view.bootstrap)
+    if not view.expected_pods(number):
+        yield _Found("PodPending", f"the objects of generation {number} are being created")
+
+
+def _promoting(view: View) -> Iterator[_Found]:
+    if view.facts.down is not None:
+        yield _of(view.facts.down)
+    call = view.observed.step_call
+    if call is not None and call.message and call.name == view.step_name:
+        yield _Found("PromotionStep", f"{call.name}: {call.message}; it is repeated until it succeeds")
+    if not view.irreversible and view.facts.safety is not None and not view.bootstrap:
+        yield _of(view.facts.safety)
+    yield from _pods(view, view.next, lag=False)
+    if view.selected == view.next:
+        yield _Found("NoReadyEndpoint", f"the public Service has no ready pod of generation {view.next} yet")
+    elif not view.facts.leads:
+        yield _Found("NotLeading", f"generation {view.next} does not lead yet")
+
+
+def _retiring(view: View) -> Iterator[_Found]:
+    step = view.rollout.step
+    delay = parse_duration(view.spec.rollout.retire_delay)
+    if step is not None and view.now < step.at + delay:
+        yield _Found("RetireDelay", f"the old generation stays until {(step.at + delay):%H:%M:%S} UTC")
+    yield from _going(view, lambda number: number != view.active)
+
+
+def _going(view: View, concerned: Callable[[int], bool]) -> Iterator[_Found]:
+    for pod in view.observed.pods:
+        if concerned(pod.generation):
+            yield _Found("PodTerminating", "the pod is stopping", pod.name)
+    if any(child.generation is not None and concerned(child.generation) for child in view.observed.children):
+        yield _Found("ObjectsRemain", "objects of a former generation are being deleted")
+
+
+def _pods(view: View, generation: int, *, lag: bool) -> Iterator[_Found]:
+    pods = {pod.name: pod for pod in view.live_pods(generation)}
+    for name in view.expected_pods(generation):
+        if name not in pods:
+            yield _Found("PodPending", "the pod does not exist yet", name)
+            continue
+        yield from _pod(pods[name])
+        yield from _stage(view, pods[name], lag=lag)
+
+
+def _pod(pod: Pod) -> Iterator[_Found]:
+    if pod.waiting_reason in IMAGE_REASONS:
+        yield _Found("ImagePull", pod.waiting_message or "the image cannot be pulled; check spec.image", pod.name)
+    elif pod.waiting_reason in CRASH_REASONS:
+        text = pod.waiting_message or f"the container does not stay up ({pod.waiting_reason})"
+        yield _Found("CrashLoop", f"{text}; see the logs of the pod", pod.name)
+    elif not pod.scheduled:
+        yield _Found("PodNotScheduled", pod.waiting_message or "no node has room for the pod", pod.name)
+    elif pod.address is None:
+        yield _Found("PodPending", pod.waiting_message or "the pod has no address yet", pod.name)
+
+
+def _stage(view: View, pod: Pod, *, lag: bool) -> Iterator[_Found]:
+    stage = pod.stage
+    if pod.address is None or pod.waiting_reason in IMAGE_REASONS:
+        return
+    if stage is None or not stage.connected:
+        yield _Found("StageUnreachable", "the pod does not answer on its stage port", pod.name)
+        return
+    for reported in stage.blockers:
+        yield _Found(reported.reason, reported.message, pod.name)
+    if stage.stage < Stage.READ_ONLY:
+        yield _Found("NotInitialized", f"the pod is in stage {stage.stage.title}", pod.name)
+    elif lag and stage.within_lag_since is None:
+        behind = max((stage.target or 0) - (stage.progress or 0), 0)
+        yield _Found("Lagging", f"{behind} behind", pod.name, behind)
+    elif lag and stage.within_lag_since is not None:
+        period = parse_duration(view.spec.rollout.caught_up.stability_period)
+        left = stage.within_lag_since + period - view.now
+        if left > timedelta():
+            yield _Found("WithinStabilityPeriod", f"{left.total_seconds():.0f} s left", pod.name)
+
+
+def _of(problem: Problem) -> _Found:
+    return _Found(problem.reason, problem.message)

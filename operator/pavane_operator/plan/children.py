@@ -1,0 +1,63 @@
+"""What is there against what should be there (docs/specs/operator.md 4.3, rows D1 and B3)."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pavane_operator.plan.model import SPEC_HASH_ANNOTATION, Child, Manifest
+
+STATEFUL_SET = "StatefulSet"
+REVISION = "ControllerRevision"
+VOLUME = "PersistentVolumeClaim"
+SERVICE = "Service"
+
+_NEVER_CHANGED = {STATEFUL_SET: frozenset({"template", "volumeClaimTemplates"})}
+"""Parts of `spec` that are rendered once for ever: their drift is reported elsewhere and never applied away."""
+
+
+def find(children: Iterable[Child], kind: str, name: str) -> Child | None:
+    """The child of this kind and name."""
+    return next((child for child in children if child.kind == kind and child.name == name), None)
+
+
+def is_missing_or_drifted(manifest: Manifest, children: Iterable[Child]) -> bool:
+    """Whether the manifest has to be created or applied again.
+
+    It does not when our last intent was the same and the live object still contains all of it. An object that is only
+    created is compared by its existence. One that is being deleted can only be waited for.
+    """
+    live = find(children, manifest.kind, manifest.name)
+    if live is None:
+        return True
+    if manifest.create_only or live.deleting:
+        return False
+    intent = manifest.body["metadata"]["annotations"][SPEC_HASH_ANNOTATION]
+    return live.annotations.get(SPEC_HASH_ANNOTATION) != intent or not _contains(live.body, _compared(manifest))
+
+
+def replicas(manifests: Iterable[Manifest]) -> dict[str, int]:
+    """Name of each StatefulSet to the number of pods it should have."""
+    return {
+        manifest.name: int(manifest.body["spec"].get("replicas", 1))
+        for manifest in manifests
+        if manifest.kind == STATEFUL_SET
+    }
+
+
+def _compared(manifest: Manifest) -> Mapping[str, Any]:
+    left_out = _NEVER_CHANGED.get(manifest.kind)
+    body = {key: value for key, value in manifest.body.items() if key not in ("apiVersion", "kind", "stringData")}
+    if left_out and "spec" in body:
+        body["spec"] = {key: value for key, value in body["spec"].items() if key not in left_out}
+    return body
+
+
+def _contains(live: Any, intent: Any) -> bool:
+    if isinstance(intent, Mapping):
+        return isinstance(live, Mapping) and all(_contains(live.get(key), value) for key, value in intent.items())
+    if isinstance(intent, (list, tuple)):
+        return (
+            isinstance(live, (list, tuple))
+            and len(live) == len(intent)
+            and all(_contains(one, other) for one, other in zip(live, intent, strict=True))
+        )
+    return bool(live == intent)

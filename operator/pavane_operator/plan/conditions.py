@@ -1,0 +1,144 @@
+"""Conditions of a resource (docs/specs/operator.md 2.9)."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
+from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth
+from pavane_operator.plan.model import Problem
+from pavane_operator.plan.view import BEFORE_PROMOTION, View
+
+WRITE_STOP_LIMIT = timedelta(seconds=5)
+"""A promotion may stop writes for a moment; only after this long is the resource not Ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    truth: Truth
+    reason: str
+    message: str = ""
+
+
+def conditions(view: View, status: Status, row: str) -> list[Condition]:
+    """All conditions for the status that the plan decided; `row` names the row of the table that decided it."""
+    rollout = status.rollout or Rollout(state=State.IDLE)
+    down = _down(view, status, rollout)
+    verdicts = {
+        "Ready": _ready(status, down),
+        "UpToDate": _up_to_date(view, status, rollout, row),
+        "CaughtUp": _caught_up(view, rollout, row),
+        "Paused": _paused(view, rollout, row),
+    }
+    stalled = _stalled(view, status, rollout, row, down)
+    if stalled is not None:
+        verdicts["Stalled"] = stalled
+    held = row == "B4" and stalled is None
+    if rollout.state is not State.IDLE or held or (down is not None and down.reason != "QuorumLost"):
+        reason = verdicts["UpToDate"].reason if held else (down.reason if down else rollout.state.value)
+        verdicts["Reconciling"] = _Verdict(Truth.TRUE, reason)
+    for own in view.facts.conditions:
+        truth = Truth.UNKNOWN if own.status is None else Truth.TRUE if own.status else Truth.FALSE
+        verdicts[own.type] = _Verdict(truth, own.reason, own.message)
+    return [_condition(view, name, verdict) for name, verdict in verdicts.items()]
+
+
+def _condition(view: View, name: str, verdict: _Verdict) -> Condition:
+    former = next((condition for condition in view.status.conditions if condition.type == name), None)
+    moved = former is None or former.status is not verdict.truth
+    return Condition(
+        type=name,
+        status=verdict.truth,
+        observed_generation=view.resource.metadata_generation,
+        last_transition_time=view.now.replace(microsecond=0)
+        if moved or former is None
+        else former.last_transition_time,
+        reason=verdict.reason,
+        message=verdict.message[:TEXT_MAX_CHARACTERS],
+    )
+
+
+def _down(view: View, status: Status, rollout: Rollout) -> Problem | None:
+    """Why the active generation takes no writes, once that counts."""
+    active = status.active_generation
+    down = view.facts.down
+    if not active:
+        return None
+    if down is None and not any(pod.ready for pod in view.live_pods(active)):
+        down = Problem("ActiveDown", f"no pod of generation {active} is ready")
+    if down is None or rollout.state is not State.PROMOTING:
+        return down
+    since = next((blocker.since for blocker in rollout.blockers if blocker.reason == down.reason), view.now)
+    return down if view.now - since > WRITE_STOP_LIMIT else None
+
+
+def _ready(status: Status, down: Problem | None) -> _Verdict:
+    if not status.active_generation:
+        return _Verdict(Truth.FALSE, "Bootstrapping", "there is no active generation yet")
+    if down is not None:
+        return _Verdict(Truth.FALSE, down.reason, down.message)
+    return _Verdict(Truth.TRUE, "Serving", f"generation {status.active_generation} serves")
+
+
+def _up_to_date(view: View, status: Status, rollout: Rollout, row: str) -> _Verdict:
+    state = rollout.state
+    if state is State.IDLE:
+        return _up_to_date_in_idle(view, status)
+    if state is State.RETIRING:
+        return _Verdict(Truth.TRUE, "Applied")
+    if state in (State.PROMOTING, State.ABORTING):
+        return _Verdict(Truth.UNKNOWN, state.value, rollout.reason or "")
+    if view.deadline_passed:
+        return _Verdict(Truth.UNKNOWN, "DeadlineExceeded", f"generation {rollout.generation} is not ready in time")
+    held = view.held_reason if state is State.CAUGHT_UP else None
+    return _Verdict(Truth.UNKNOWN, held or "Applying", f"generation {rollout.generation} is being rolled out")
+
+
+def _up_to_date_in_idle(view: View, status: Status) -> _Verdict:
+    failed = status.failed
+    if view.want == view.id_of(status.active_generation or 0):
+        return _Verdict(Truth.TRUE, "Applied")
+    if view.problems:
+        return _Verdict(Truth.FALSE, view.problems[0].reason, view.problems[0].message)
+    if failed is not None and failed.id == view.want and view.spec.rollout.retry != failed.generation:
+        text = (
+            f"generation {failed.generation} failed; change the spec, or set spec.rollout.retry to {failed.generation}"
+        )
+        return _Verdict(Truth.FALSE, failed.reason, text)
+    if view.spec.rollout.paused:
+        return _Verdict(Truth.FALSE, "Paused", "set spec.rollout.paused to false to start the rollout")
+    return _Verdict(Truth.UNKNOWN, "Applying", "a rollout starts")
+
+
+def _caught_up(view: View, rollout: Rollout, row: str) -> _Verdict:
+    if rollout.state is State.IDLE:
+        if row == "B3" or rollout.state is not view.state:
+            return _Verdict(Truth.TRUE, "Active") if row in ("B3", "D13") else _Verdict(Truth.FALSE, "NoAttempt")
+        return _Verdict(Truth.FALSE if row == "B5" else Truth.UNKNOWN, "NoAttempt")
+    if rollout.state in (State.CAUGHT_UP, State.PROMOTING, State.RETIRING) and not view.deadline_passed:
+        return _Verdict(Truth.TRUE, "CaughtUp")
+    first = next((blocker.reason for blocker in rollout.blockers), rollout.state.value)
+    return _Verdict(Truth.FALSE, first)
+
+
+def _paused(view: View, rollout: Rollout, row: str) -> _Verdict:
+    if row == "A2":
+        return _Verdict(
+            Truth.TRUE, "ReconciliationPaused", "remove annotation pavane.dev/pause-reconciliation to go on"
+        )
+    held = rollout.state is State.CAUGHT_UP or (rollout.state is State.IDLE and row in ("B4", "B5", "B6"))
+    if view.spec.rollout.paused and held:
+        return _Verdict(Truth.TRUE, "Paused", "spec.rollout.paused is true")
+    return _Verdict(Truth.FALSE, "NotPaused")
+
+
+def _stalled(view: View, status: Status, rollout: Rollout, row: str, down: Problem | None) -> _Verdict | None:
+    if down is not None and down.reason == "QuorumLost":
+        return _Verdict(Truth.TRUE, down.reason, down.message)
+    if rollout.state in BEFORE_PROMOTION and view.deadline_passed:
+        return _Verdict(Truth.TRUE, "DeadlineExceeded", f"generation {rollout.generation} keeps trying")
+    verdict = _up_to_date_in_idle(view, status)
+    if rollout.state is not State.IDLE or verdict.truth is not Truth.FALSE:
+        return None
+    if verdict.reason in ("Paused", "ReferenceNotReady"):
+        return None
+    return _Verdict(Truth.TRUE, verdict.reason, verdict.message)

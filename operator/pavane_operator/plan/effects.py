@@ -1,0 +1,443 @@
+"""What each row of the transition table does (docs/specs/operator.md 2.4). All functions are pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from pavane.wire.stages import Stage
+from pavane_operator.crds.common import DeletionPolicy
+from pavane_operator.crds.status import HISTORY_MAX_ITEMS, Attempt, Failure, Result, Rollout, State, Step
+from pavane_operator.crds.values import parse_duration
+from pavane_operator.plan.children import STATEFUL_SET, VOLUME, find, is_missing_or_drifted
+from pavane_operator.plan.model import (
+    FINALIZER,
+    LAST_GENERATION_ANNOTATION,
+    SKIP_FINALIZER_ANNOTATION,
+    UID_LABEL,
+    Action,
+    ApplyChild,
+    Child,
+    CreateChild,
+    DeleteChild,
+    Event,
+    LeadUp,
+    Manifest,
+    MarkResource,
+    RunStep,
+    Undo,
+    parse_number,
+)
+from pavane_operator.plan.view import RETIRE, SERVE, View
+
+DELETION_LIMIT = timedelta(minutes=2)
+"""After this long a deletion is let through unfinished: nobody should have to remove a finalizer by hand (2.10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a row decided."""
+
+    actions: tuple[Action, ...] = ()
+    rollout: Rollout | None = None
+    """The rollout from now on; None = as before."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Other fields of the status, by their Python names."""
+    events: tuple[Event, ...] = ()
+    wake_at: datetime | None = None
+    write_ahead: bool = False
+    """The status is all that this plan does; the effect comes in a later one (2.1)."""
+    critical: bool = False
+    frozen: bool = False
+    """Leave the status as it is."""
+
+
+# ---- before everything
+
+
+def only_observe(_view: View) -> Decision:
+    """A2: the status follows what is seen, nothing else is done."""
+    return Decision()
+
+
+def add_finalizer(view: View) -> Decision:
+    """A4."""
+    return Decision(actions=(MarkResource(view.highest_number or None),), frozen=True)
+
+
+def delete(view: View) -> Decision:
+    """A1: stop all pods, then delete volumes if that is the policy, then let the resource go."""
+    if FINALIZER not in view.resource.finalizers:
+        return Decision(frozen=True)
+    due = (view.resource.deleted_at or view.now) + DELETION_LIMIT
+    skipped = view.resource.annotations.get(SKIP_FINALIZER_ANNOTATION) == "true"
+    release = MarkResource(view.highest_number or None, finalizer=False)
+    if skipped or view.now >= due:
+        event = Event("DeletionIncomplete", "the finalizer was removed before all pods were gone", warning=True)
+        return Decision(actions=(release,), events=() if skipped else (event,), critical=True, frozen=True)
+    actions: tuple[Action, ...] = tuple(
+        deletion(child) for child in view.observed.children if child.kind == STATEFUL_SET and not child.deleting
+    )
+    waiting = bool(view.observed.pods) or any(child.kind == STATEFUL_SET for child in view.observed.children)
+    if not waiting and view.spec.deletion_policy is DeletionPolicy.DELETE:
+        volumes = own_volumes(view)
+        actions = tuple(deletion(volume) for volume in volumes if not volume.deleting)
+        waiting = bool(volumes)
+    if not waiting:
+        actions = (release,)
+    return Decision(actions=actions, wake_at=due, critical=bool(actions), frozen=True)
+
+
+# ---- Idle
+
+
+def upkeep(view: View) -> Decision:
+    """B4-B6: what runs is kept in order while the new spec is held back."""
+    return Decision(actions=_leftovers(view) + _lead_up_active(view), critical=bool(view.foreign_objects))
+
+
+def steady(view: View) -> Decision:
+    """B3: upkeep, and once the active generation is well, the volumes of former ones go."""
+    actions = _leftovers(view) + _lead_up_active(view)
+    volumes = [volume for volume in own_volumes(view) if volume.generation not in (None, view.active)]
+    deletions = tuple(deletion(volume) for volume in volumes if not volume.deleting) if _active_is_well(view) else ()
+    return Decision(
+        actions=actions + deletions,
+        changes={"failed": None},
+        critical=bool(deletions or view.foreign_objects),
+    )
+
+
+def claim(view: View) -> Decision:
+    """B7."""
+    number = view.highest_number + 1
+    now = view.now.replace(microsecond=0)
+    rollout = Rollout(
+        state=State.CREATING_NEXT,
+        id=view.want,
+        generation=number,
+        started_at=now,
+        deadline=now + parse_duration(view.spec.rollout.deadline),
+    )
+    return Decision(
+        rollout=rollout,
+        changes={"next_generation": number, "last_generation": number},
+        events=(Event("RolloutStarted", f"generation {number} is being created"),),
+        write_ahead=True,
+        critical=True,
+    )
+
+
+# ---- abort
+
+
+def abort(view: View, reason: str, *, message: str) -> Decision:
+    """C1-C7: the reason is recorded, the next plan begins to take back."""
+    stored = view.fence_too_low
+    changes = {} if stored is None else {"last_generation": max(stored, view.highest_number)}
+    rollout = view.rollout.model_copy(update={"state": State.ABORTING, "reason": reason, "step": None})
+    note = f"generation {view.next} is given up ({reason}): {message}"
+    return Decision(
+        rollout=rollout,
+        changes=changes,
+        events=(Event("RolloutAborted", note, warning=True),),
+        write_ahead=True,
+        critical=True,
+    )
+
+
+FAILURES = frozenset({"Cancelled", "CrashLoop", "ImagePull", "Rejected", "DeadlineExceeded"})
+"""Reasons that count as a failure of the spec, so that it is not tried again by itself."""
+_RESULTS = {"Superseded": Result.SUPERSEDED}
+
+
+def take_back(view: View) -> Decision:
+    """D15: objects first; volumes once no pod is left that could still use them."""
+    objects = view.objects(view.next)
+    actions: tuple[Action, ...] = tuple(deletion(child) for child in objects if not child.deleting)
+    if not view.pods(view.next) and not objects:
+        volumes = [volume for volume in own_volumes(view) if volume.generation == view.next]
+        actions = tuple(deletion(volume) for volume in volumes if not volume.deleting)
+    if actions:
+        actions = (Undo(view.next), *actions)
+    return Decision(actions=actions, critical=bool(actions))
+
+
+def aborted(view: View) -> Decision:
+    """D16."""
+    reason = view.rollout.reason or "Cancelled"
+    identity = view.rollout.id or view.want
+    now = view.now.replace(microsecond=0)
+    attempt = Attempt(
+        generation=view.next,
+        id=identity,
+        image=_image(view, view.next),
+        result=_RESULTS.get(reason, Result.ABORTED),
+        reason=reason,
+        started_at=view.rollout.started_at,
+        finished_at=now,
+    )
+    changes: dict[str, Any] = {"next_generation": None, "history": _history(view, attempt)}
+    if reason in FAILURES:
+        changes["failed"] = Failure(id=identity, generation=view.next, reason=reason, at=now)
+    return Decision(rollout=Rollout(state=State.IDLE), changes=changes)
+
+
+# ---- forward
+
+
+def create(view: View) -> Decision:
+    """D1: the mark on the resource alone, then the revision, then what is rendered from it."""
+    marked = parse_number(view.resource.annotations.get(LAST_GENERATION_ANNOTATION)) or 0
+    if marked < view.next:
+        return Decision(actions=(MarkResource(view.next),), frozen=True)
+    if view.revision(view.next) is None:
+        revision = view.kind.renderer.revision(view.resource, view.next, view.rollout.id or view.want)
+        return Decision(actions=(CreateChild(revision),))
+    return Decision(actions=repairs(view, view.next))
+
+
+def is_incomplete(view: View) -> bool:
+    """Whether an object of the next generation, or one that all generations need, does not exist."""
+    wanted = (*view.kind.renderer.shared(view.resource), view.service_manifest, *view.manifests(view.next))
+    return any(find(view.observed.children, manifest.kind, manifest.name) is None for manifest in wanted)
+
+
+def to_initializing(view: View) -> Decision:
+    """D2."""
+    return _stage_reached(view, State.INITIALIZING, "all pods answer")
+
+
+def lead_up(view: View) -> Decision:
+    """D3."""
+    return Decision(actions=lead_ups(view, Stage.READ_ONLY))
+
+
+def to_catching_up(view: View) -> Decision:
+    """D4, D6."""
+    if view.state is State.CAUGHT_UP:
+        return Decision(rollout=view.rollout.model_copy(update={"state": State.CATCHING_UP}))
+    return _stage_reached(view, State.CATCHING_UP, "all pods are read-only")
+
+
+def to_caught_up(view: View) -> Decision:
+    """D5."""
+    return _stage_reached(view, State.CAUGHT_UP, "all pods have caught up")
+
+
+def promote(view: View) -> Decision:
+    """D7, D8."""
+    forced = True if view.forced and not view.bootstrap and not view.caught_up else None
+    return Decision(
+        rollout=view.rollout.model_copy(update={"state": State.PROMOTING, "step": None, "forced": forced}),
+        events=(Event("Promoting", f"generation {view.next} is being promoted"),),
+        write_ahead=True,
+        critical=True,
+    )
+
+
+def take_step(view: View) -> Decision:
+    """D9: pods up to ReadWrite, then the next step, recorded before it is taken."""
+    recorded = view.recorded_index
+    undone = [i for i, step in enumerate(view.steps) if step.name not in view.facts.steps_done]
+    target = max(min(undone, default=len(view.steps) - 1), recorded)
+    if target > recorded and target >= 0:
+        step = view.steps[target]
+        there = step.name in view.facts.steps_done
+        if step.irreversible and not there and view.facts.safety is not None and not view.bootstrap:
+            return Decision(actions=_permissions(view))
+        return _record(view, step.name)
+    if recorded < 0 or recorded >= len(view.steps):
+        return Decision(actions=_permissions(view))
+    step = view.steps[recorded]
+    if step.allow_writes or step.name in view.facts.steps_done:
+        return Decision(actions=_permissions(view))
+    if view.facts.request_expired:
+        return _record(view, step.name)
+    return _call(view)
+
+
+def open_service(view: View) -> Decision:
+    """D10."""
+    last = SERVE if view.bootstrap else next((step.name for step in reversed(view.steps) if step.irreversible), None)
+    if last is not None and not view.irreversible_recorded:
+        return _record(view, last)
+    return Decision(actions=(*_service_actions(view), *_permissions(view)))
+
+
+def to_retiring(view: View) -> Decision:
+    """D11."""
+    now = view.now.replace(microsecond=0)
+    attempt = Attempt(
+        generation=view.next,
+        id=view.rollout.id or view.want,
+        image=_image(view, view.next),
+        result=Result.PROMOTED,
+        started_at=view.rollout.started_at,
+        finished_at=now,
+        write_gap_ms=None,
+    )
+    rollout = Rollout(
+        state=State.RETIRING,
+        id=view.rollout.id,
+        generation=view.next,
+        started_at=view.rollout.started_at,
+        forced=view.rollout.forced,
+        step=Step(name=RETIRE, at=now),
+    )
+    return Decision(
+        rollout=rollout,
+        changes={
+            "active_generation": view.next,
+            "next_generation": None,
+            "history": _history(view, attempt),
+        },
+        events=(Event("Promoted", f"generation {view.next} is active"),),
+        write_ahead=True,
+        critical=True,
+    )
+
+
+def retire(view: View) -> Decision:
+    """D12: what belongs only to former generations goes, without volumes."""
+    due = retirement_ends(view)
+    if view.now < due:
+        return Decision(actions=_lead_up_active(view), wake_at=due)
+    return Decision(actions=_leftovers(view) + _lead_up_active(view), critical=bool(view.foreign_objects))
+
+
+def retired(view: View) -> Decision:
+    """D13."""
+    note = f"only generation {view.active} is left"
+    return Decision(rollout=Rollout(state=State.IDLE), events=(Event("OldGenerationRetired", note),))
+
+
+# ---- shared by rows
+
+
+def retirement_ends(view: View) -> datetime:
+    """When the old generation may be deleted."""
+    step = view.rollout.step
+    return (step.at if step else view.now) + parse_duration(view.spec.rollout.retire_delay)
+
+
+def deletion(child: Child) -> DeleteChild:
+    """Delete exactly what was seen."""
+    return DeleteChild(child.kind, child.name, child.uid, child.resource_version)
+
+
+def own_volumes(view: View) -> list[Child]:
+    """Volume claims of this very resource, not those that a former one of its name left."""
+    return [
+        child
+        for child in view.observed.children
+        if child.kind == VOLUME and child.labels.get(UID_LABEL) == view.resource.uid
+    ]
+
+
+def repairs(view: View, *generations: int) -> tuple[Action, ...]:
+    """Everything that the resource and these generations need and that is not there, or not as it should be."""
+    shared = () if _config_is_invalid(view) else view.kind.renderer.shared(view.resource)
+    manifests = (*shared, *(manifest for number in generations for manifest in view.manifests(number)))
+    wanted = [_put(manifest) for manifest in manifests if is_missing_or_drifted(manifest, view.observed.children)]
+    ordered = sorted(wanted, key=lambda action: action.manifest.kind == STATEFUL_SET)
+    return (*_service_actions(view), *ordered)
+
+
+def lead_ups(view: View, until: Stage) -> tuple[LeadUp, ...]:
+    """Commands for the pods of the next generation that are below a stage and have not been led there yet."""
+    settings = view.kind.renderer.expected_state(
+        view.resource, view.next, bootstrap=view.bootstrap and view.step_name != SERVE
+    )
+    return _lead(view, view.next, until, settings)
+
+
+def _lead(view: View, generation: int, until: Stage, settings: Mapping[str, str]) -> tuple[LeadUp, ...]:
+    return tuple(
+        LeadUp(pod.name, generation, until, settings)
+        for pod in view.live_pods(generation)
+        if pod.stage is not None
+        and pod.stage.connected
+        and pod.stage.stage < until
+        and (pod.stage.asked is None or pod.stage.asked < until)
+    )
+
+
+def _lead_up_active(view: View) -> tuple[LeadUp, ...]:
+    if not view.active:
+        return ()
+    settings = view.kind.renderer.expected_state(view.resource, view.active, bootstrap=False)
+    lost = {
+        pod.name
+        for pod in view.live_pods(view.active)
+        if pod.stage and any(blocker.reason == "StateLost" for blocker in pod.stage.blockers)
+    }
+    return tuple(lead for lead in _lead(view, view.active, Stage.READ_WRITE, settings) if lead.pod not in lost)
+
+
+def _leftovers(view: View) -> tuple[Action, ...]:
+    return tuple(deletion(child) for child in view.foreign_objects if not child.deleting)
+
+
+def _active_is_well(view: View) -> bool:
+    allowed = view.spec.rollout.caught_up.allowed_lag
+    return view.complete(view.active, stage=Stage.READ_WRITE) and all(
+        pod.stage is not None and (pod.stage.target or 0) - (pod.stage.progress or 0) <= allowed
+        for pod in view.live_pods(view.active)
+    )
+
+
+def _permissions(view: View) -> tuple[LeadUp, ...]:
+    allowing = [i for i, step in enumerate(view.steps) if step.allow_writes]
+    return lead_ups(view, Stage.READ_WRITE) if allowing and view.recorded_index >= allowing[0] else ()
+
+
+def _record(view: View, name: str) -> Decision:
+    step = Step(name=name, at=view.now.replace(microsecond=0))
+    return Decision(rollout=view.rollout.model_copy(update={"step": step}), write_ahead=True, critical=True)
+
+
+def _call(view: View) -> Decision:
+    step, call = view.rollout.step, view.observed.step_call
+    if step is None:
+        return Decision(actions=_permissions(view))
+    mine = call is not None and call.name == step.name and call.at == step.at
+    if call is not None and mine and call.running:
+        return Decision(actions=_permissions(view))
+    if call is not None and mine and call.retry_at is not None and call.retry_at > view.now:
+        return Decision(actions=_permissions(view), wake_at=call.retry_at)
+    return Decision(actions=(*_permissions(view), RunStep(step.name, view.next, step.at)))
+
+
+def _put(manifest: Manifest) -> CreateChild | ApplyChild:
+    return CreateChild(manifest) if manifest.create_only else ApplyChild(manifest)
+
+
+def _service_actions(view: View) -> tuple[Action, ...]:
+    manifest = view.service_manifest
+    if view.service is None:
+        return (CreateChild(manifest),)
+    if is_missing_or_drifted(manifest, view.observed.children):
+        return (ApplyChild(manifest, view.service.resource_version),)
+    return ()
+
+
+def _stage_reached(view: View, state: State, what: str) -> Decision:
+    return Decision(
+        rollout=view.rollout.model_copy(update={"state": state}),
+        events=(Event("StageReached", f"generation {view.next}: {what} ({state})"),),
+    )
+
+
+def _image(view: View, generation: int) -> str:
+    revision = view.revision(generation)
+    return view.kind.renderer.image(revision) if revision is not None else ""
+
+
+def _history(view: View, attempt: Attempt) -> list[Attempt]:
+    former = [entry for entry in view.status.history if entry.generation != attempt.generation]
+    return [attempt, *former][:HISTORY_MAX_ITEMS]
+
+
+def _config_is_invalid(view: View) -> bool:
+    return any(problem.reason == "InvalidConfig" for problem in view.problems)

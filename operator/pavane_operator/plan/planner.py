@@ -1,0 +1,243 @@
+"""The planner: from what is there to what to do next (docs/specs/operator.md 2).
+
+Pure and total: no clock, no I/O, no randomness; it decides for every input and raises for none that the kind's renderer
+accepts.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from pavane.wire.stages import Stage
+from pavane_operator.crds.status import (
+    ENDPOINTS_MAX_ITEMS,
+    GENERATIONS_MAX_ITEMS,
+    Endpoint,
+    Generation,
+    GenerationRole,
+    Rollout,
+    State,
+    Status,
+)
+from pavane_operator.kinds.port import Kind
+from pavane_operator.plan.blockers import blockers
+from pavane_operator.plan.conditions import conditions
+from pavane_operator.plan.effects import Decision, repairs
+from pavane_operator.plan.model import Action, Observed, Plan, Resource, Settings, parse_time
+from pavane_operator.plan.numbering import rebuilt_status
+from pavane_operator.plan.table import TABLE
+from pavane_operator.plan.view import BEFORE_PROMOTION, View
+
+WAKE_INTERVAL = timedelta(seconds=30)
+"""A state other than Idle is looked at again after this long, should an event have been lost."""
+TEXT_INTERVAL = timedelta(seconds=5)
+"""A change of texts and counters alone is written no more often than this (2.6)."""
+
+
+def plan(kind: Kind, resource: Resource, observed: Observed, now: datetime, settings: Settings | None = None) -> Plan:
+    """What to do now for one resource.
+
+    Args:
+        kind: The resource's kind; only its pure parts are used.
+        resource: The resource as read last.
+        observed: Everything else that is known.
+        now: The present time, aware, UTC.
+        settings: The operator's settings; None = the defaults.
+
+    Returns:
+        The plan: empty when nothing is to be done before `wake_at` or the next event. Executing it twice has the effect
+        of executing it once.
+    """
+    if not observed.fresh:
+        return Plan(row="A3")
+    status = resource.status or kind.status_model()
+    view = View(kind, resource, status, observed, now, settings or Settings())
+    if status.rollout is None and resource.deleted_at is None:
+        rebuilt = rebuilt_status(view)
+        if rebuilt is None:
+            streams = frozenset(pod.name for pod in observed.pods if pod.address)
+            return Plan(row="2.3", wake_at=now + WAKE_INTERVAL, streams=streams)
+        if rebuilt.rollout is not None and rebuilt.rollout.state is not State.IDLE:
+            return Plan(row="2.3", status=rebuilt, critical=True)
+        view = View(kind, resource, rebuilt, observed, now, view.settings)
+    row = next(row for row in TABLE if view.state in row.states and row.matches(view))
+    return _assembled(view, row.name, row.effect(view))
+
+
+def _assembled(view: View, row: str, decision: Decision) -> Plan:
+    """The plan of a decision: with repairs, with the status that follows from what is seen, with a wake-up time."""
+    actions, wakes = decision.actions, [decision.wake_at]
+    if decision.rollout is None and not decision.frozen and row not in ("A2", "D1"):
+        actions += tuple(action for action in _repairs(view) if action not in actions)
+    status = None
+    if not decision.frozen:
+        status, wake = _settled(view, _status(view, row, decision))
+        wakes.append(wake)
+    if view.state is not State.IDLE:
+        wakes += [view.now + WAKE_INTERVAL, _future(view, view.rollout.deadline)]
+    if view.state is State.CATCHING_UP:
+        wakes.append(_future(view, view.stable_at))
+    return Plan(
+        row=row,
+        actions=actions,
+        status=status,
+        wake_at=min((wake for wake in wakes if wake is not None), default=None),
+        events=decision.events,
+        streams=frozenset() if view.resource.deleted_at else _streams(view),
+        critical=decision.critical,
+    )
+
+
+def _future(view: View, time: datetime | None) -> datetime | None:
+    return time if time is not None and time > view.now else None
+
+
+def _repairs(view: View) -> tuple[Action, ...]:
+    generations = [view.active] if view.active else []
+    if view.state in BEFORE_PROMOTION or view.state is State.PROMOTING:
+        generations.append(view.next)
+    return repairs(view, *generations) if generations else ()
+
+
+def _streams(view: View) -> frozenset[str]:
+    """Pods that need a stage stream now (docs/specs/operator.md 5.8)."""
+    if view.state is State.ABORTING:
+        return frozenset()
+    if view.state is State.IDLE:
+        pods = [
+            pod
+            for pod in view.live_pods(view.active)
+            if pod.stage is not None
+            and pod.stage.stage < Stage.READ_WRITE
+            and all(blocker.reason != "StateLost" for blocker in pod.stage.blockers)
+        ]
+    elif view.state in BEFORE_PROMOTION:
+        pods = view.live_pods(view.next)
+    else:
+        pods = [pod for pod in view.observed.pods if not pod.deleting]
+    return frozenset(pod.name for pod in pods if pod.address)
+
+
+# ---- status
+
+
+def _status(view: View, row: str, decision: Decision) -> Status:
+    rollout = _with_hold(view, decision.rollout or view.rollout)
+    rollout = rollout.model_copy(update={"blockers": blockers(view, rollout)})
+    own = {name: value for name, value in view.facts.own_status.items() if name not in Status.model_fields}
+    status = view.status.model_copy(
+        update={
+            **own,
+            **decision.changes,
+            "rollout": rollout,
+            "observed_generation": view.resource.metadata_generation,
+            "endpoints": _endpoints(view),
+        }
+    )
+    changes: dict[str, Any] = {"generations": _generations(view, status), "conditions": conditions(view, status, row)}
+    return _with_write_gap(view, status.model_copy(update=changes))
+
+
+def _with_hold(view: View, rollout: Rollout) -> Rollout:
+    """Time that the user held the attempt, once it is over, moves the deadline on."""
+    holding = view.holding
+    if holding is None or rollout.deadline is None or view.held_reason == holding.reason:
+        return rollout
+    held = max(int((view.now - holding.since).total_seconds()), 0)
+    return rollout.model_copy(
+        update={
+            "deadline": rollout.deadline + timedelta(seconds=held),
+            "held_seconds": (rollout.held_seconds or 0) + held,
+        }
+    )
+
+
+def _with_write_gap(view: View, status: Status) -> Status:
+    """The operator's measure of how long nobody could write (3.6), once both generations have reported."""
+    if view.state is not State.RETIRING or not status.history or status.history[0].generation != view.active:
+        return status
+    newest = status.history[0]
+    stages = [(pod.generation, pod.stage) for pod in view.observed.pods if pod.stage is not None]
+    first = [stage.first_write_ms for number, stage in stages if number == view.active and stage.first_write_ms]
+    last = [stage.last_write_ms for number, stage in stages if number != view.active and stage.last_write_ms]
+    if newest.write_gap_ms is not None or not first or not last:
+        return status
+    measured = newest.model_copy(update={"write_gap_ms": max(min(first) - max(last), 0)})
+    return status.model_copy(update={"history": [measured, *status.history[1:]]})
+
+
+def _generations(view: View, status: Status) -> list[Generation]:
+    active, coming = status.active_generation, status.next_generation
+    others = {pod.generation for pod in view.observed.pods} - {active, coming}
+    numbers = [
+        *((active, GenerationRole.ACTIVE) for active in [active] if active),
+        *((coming, GenerationRole.NEXT) for coming in [coming] if coming),
+        *((number, GenerationRole.RETIRING) for number in sorted(others, reverse=True)),
+    ]
+    return [_generation(view, number, role) for number, role in numbers[:GENERATIONS_MAX_ITEMS]]
+
+
+def _generation(view: View, number: int, role: GenerationRole) -> Generation:
+    revision = view.revision(number)
+    pods = view.live_pods(number)
+    stages = [pod.stage for pod in pods if pod.stage is not None]
+    lowest = min((stage.stage for stage in stages), default=None)
+    return Generation(
+        number=number,
+        role=role,
+        image=view.kind.renderer.image(revision) if revision else "",
+        id=view.id_of(number) or view.rollout.id or "",
+        pods_ready=sum(pod.ready for pod in pods),
+        pods=len(view.expected_pods(number)),
+        stage=Stage(lowest).title if lowest is not None else None,
+        progress=min((stage.progress for stage in stages if stage.progress is not None), default=None),
+        target=max((stage.target for stage in stages if stage.target is not None), default=None),
+        since=parse_time(revision.body["metadata"].get("creationTimestamp")) if revision else None,
+    )
+
+
+def _endpoints(view: View) -> list[Endpoint]:
+    """Where clients connect: the Service's name, or the pods where the Service has no address of its own (1.9)."""
+    if view.service is None or not view.selected:
+        return []
+    spec: Mapping[str, Any] = view.service.body.get("spec", {})
+    ports = spec.get("ports") or []
+    if spec.get("clusterIP") != "None":
+        addresses = [f"{view.service.name}.{view.resource.namespace}.svc"]
+    else:
+        addresses = sorted(pod.address for pod in view.live_pods(view.selected) if pod.ready and pod.address)
+    return [
+        Endpoint(name=port.get("name", ""), address=address, port=port["port"], protocol=port.get("protocol", "TCP"))
+        for address in addresses
+        for port in ports
+    ][:ENDPOINTS_MAX_ITEMS]
+
+
+def _settled(view: View, status: Status) -> tuple[Status | None, datetime | None]:
+    """The status if it is worth writing, else None and when to look again (2.6)."""
+    stored = view.resource.status
+    if stored == status:
+        return None, None
+    written = view.observed.status_written_at
+    due = written + TEXT_INTERVAL if written is not None else view.now
+    if stored is not None and view.now < due and _skeleton(stored) == _skeleton(status):
+        return None, due
+    return status, None
+
+
+def _skeleton(status: Status) -> dict[str, Any]:
+    """The status without what changes all the time: texts, counters, and what only the kind knows."""
+    rollout = status.rollout
+    return {
+        **{name: getattr(status, name) for name in Status.model_fields},
+        "rollout": rollout
+        and rollout.model_copy(
+            update={
+                "blockers": [blocker.model_copy(update={"message": "", "lag": None}) for blocker in rollout.blockers]
+            }
+        ),
+        "generations": [
+            generation.model_copy(update={"progress": None, "target": None}) for generation in status.generations
+        ],
+        "conditions": [condition.model_copy(update={"message": ""}) for condition in status.conditions],
+    }

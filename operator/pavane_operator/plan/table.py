@@ -1,0 +1,208 @@
+"""The transition table as data (docs/specs/operator.md 2.4).
+
+Rows are tried from the top, the first that matches decides; their names are those of the specification. A3 stands in
+the planner, before there is anything to look at. C1, C2, C3, C5 and C7 are one row with several reasons. C0 is part of
+their condition, C8 shows in the conditions of the status: neither decides anything.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pavane.wire.stages import Stage
+from pavane_operator.crds.rollout import OnDeadline
+from pavane_operator.crds.status import State
+from pavane_operator.plan import effects
+from pavane_operator.plan.blockers import image_pull_overdue
+from pavane_operator.plan.effects import Decision
+from pavane_operator.plan.gates import closed_gate, may_skip_catching_up
+from pavane_operator.plan.model import FINALIZER, PAUSE_ANNOTATION, Problem
+from pavane_operator.plan.view import BEFORE_PROMOTION, View
+
+ANY = frozenset(State)
+IDLE = frozenset({State.IDLE})
+REVERSIBLE = BEFORE_PROMOTION | {State.PROMOTING}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: where it applies, when it matches, what it does."""
+
+    name: str
+    states: frozenset[State]
+    matches: Callable[[View], bool]
+    effect: Callable[[View], Decision]
+    meaning: str
+    """For the diagram and for people."""
+    to: State | None = None
+    """The state it leads to; None = the same."""
+
+
+def interrupt(view: View) -> Problem | None:
+    """Why the attempt is to be aborted (C1, C2, C3, C5, C7); in Promoting only while it can be undone."""
+    if view.state is State.PROMOTING and view.irreversible:
+        return None
+    if view.spec.rollout.abort == view.next:
+        return Problem("Cancelled", "spec.rollout.abort names it")
+    if view.want == view.have:
+        return Problem("Reverted", "the spec is that of the active generation again")
+    if view.want != view.rollout.id:
+        return Problem("Superseded", "the spec has changed")
+    if view.fence_too_low is not None:
+        return Problem("Superseded", f"generation {view.fence_too_low} holds the fence in the store")
+    failed = _failure(view)
+    if failed is not None:
+        return failed
+    if view.deadline_passed and view.spec.rollout.on_deadline is OnDeadline.ABORT:
+        return Problem("DeadlineExceeded", f"it was not ready within {view.spec.rollout.deadline}")
+    return None
+
+
+def _failure(view: View) -> Problem | None:
+    limit = view.spec.rollout.crash_limit
+    for pod in view.live_pods(view.next):
+        if limit and pod.restarts > limit:
+            return Problem("CrashLoop", f"pod {pod.name} restarted {pod.restarts} times; see its logs")
+    overdue = image_pull_overdue(view)
+    if overdue is not None:
+        return Problem("ImagePull", f"pod {overdue.pod}: {overdue.message}")
+    failure = view.observed.failure
+    if failure is not None and failure.rejected and view.state is State.CREATING_NEXT:
+        return Problem("Rejected", failure.message)
+    return None
+
+
+def _abort(view: View) -> Decision:
+    found = interrupt(view) or Problem("Cancelled")
+    return effects.abort(view, found.reason, message=found.message)
+
+
+def _failed_before(view: View) -> bool:
+    failed = view.status.failed
+    return failed is not None and view.want == failed.id and view.spec.rollout.retry != failed.generation
+
+
+def _incomplete(view: View) -> bool:
+    return view.revision(view.next) is None or effects.is_incomplete(view)
+
+
+def _reconciliation_paused(view: View) -> bool:
+    return view.resource.annotations.get(PAUSE_ANNOTATION) == "true" and view.state is not State.PROMOTING
+
+
+def _retirement_due(view: View) -> bool:
+    return any(pod.generation != view.active for pod in view.observed.pods) or bool(view.foreign_objects)
+
+
+def _next_objects_left(view: View) -> bool:
+    return (
+        bool(view.objects(view.next))
+        or bool(view.pods(view.next))
+        or any(volume.generation == view.next for volume in effects.own_volumes(view))
+    )
+
+
+def _service_leads_to_next(view: View) -> bool:
+    ready = {pod.name for pod in view.live_pods(view.next)} & view.observed.service_pods
+    return view.selected == view.next and bool(ready)
+
+
+def _always(_view: View) -> bool:
+    return True
+
+
+def _wait(_view: View) -> Decision:
+    return Decision()
+
+
+TABLE: tuple[Row, ...] = (
+    Row("A1", ANY, lambda view: view.resource.deleted_at is not None, effects.delete, "the resource is being deleted"),
+    Row("A2", ANY, _reconciliation_paused, effects.only_observe, "annotation pause-reconciliation"),
+    Row("A4", ANY, lambda view: FINALIZER not in view.resource.finalizers, effects.add_finalizer, "finalizer missing"),
+    # ---- Idle
+    Row("B3", IDLE, lambda view: view.want == view.have, effects.steady, "the spec is that of the active generation"),
+    Row("B4", IDLE, lambda view: bool(view.problems), effects.upkeep, "the spec cannot be rolled out"),
+    Row("B5", IDLE, _failed_before, effects.upkeep, "the spec failed before"),
+    Row("B6", IDLE, lambda view: view.spec.rollout.paused, effects.upkeep, "paused"),
+    Row("B7", IDLE, _always, effects.claim, "the spec has changed", State.CREATING_NEXT),
+    # ---- interrupts
+    Row("C", REVERSIBLE, lambda view: interrupt(view) is not None, _abort, "cancelled or failed", State.ABORTING),
+    # ---- forward
+    Row("D1", frozenset({State.CREATING_NEXT}), _incomplete, effects.create, "objects are missing"),
+    Row(
+        "D2",
+        frozenset({State.CREATING_NEXT}),
+        lambda view: view.next_answers,
+        effects.to_initializing,
+        "every pod answers",
+        State.INITIALIZING,
+    ),
+    Row(
+        "D3",
+        frozenset({State.INITIALIZING, State.CATCHING_UP}),
+        lambda view: bool(effects.lead_ups(view, Stage.READ_ONLY)),
+        effects.lead_up,
+        "a pod is below ReadOnly",
+    ),
+    Row(
+        "D4",
+        frozenset({State.INITIALIZING}),
+        lambda view: view.complete(view.next, stage=Stage.READ_ONLY),
+        effects.to_catching_up,
+        "all pods ReadOnly",
+        State.CATCHING_UP,
+    ),
+    Row(
+        "D5",
+        frozenset({State.CATCHING_UP}),
+        lambda view: view.caught_up,
+        effects.to_caught_up,
+        "within lag for the stability period",
+        State.CAUGHT_UP,
+    ),
+    Row(
+        "D6",
+        frozenset({State.CAUGHT_UP}),
+        lambda view: not view.caught_up,
+        effects.to_catching_up,
+        "a pod lags, restarted or disconnected",
+        State.CATCHING_UP,
+    ),
+    Row(
+        "D7",
+        frozenset({State.CATCHING_UP, State.CAUGHT_UP}),
+        may_skip_catching_up,
+        effects.promote,
+        "bootstrap, forced or Immediate",
+        State.PROMOTING,
+    ),
+    Row(
+        "D8",
+        frozenset({State.CAUGHT_UP}),
+        lambda view: closed_gate(view) is None,
+        effects.promote,
+        "all gates open",
+        State.PROMOTING,
+    ),
+    Row(
+        "D11",
+        frozenset({State.PROMOTING}),
+        _service_leads_to_next,
+        effects.to_retiring,
+        "the public Service has a ready pod of n",
+        State.RETIRING,
+    ),
+    Row(
+        "D9",
+        frozenset({State.PROMOTING}),
+        lambda view: not view.facts.leads and view.selected != view.next,
+        effects.take_step,
+        "steps not finished",
+    ),
+    Row("D10", frozenset({State.PROMOTING}), _always, effects.open_service, "n leads"),
+    Row("D12", frozenset({State.RETIRING}), _retirement_due, effects.retire, "former generations are left"),
+    Row("D13", frozenset({State.RETIRING}), _always, effects.retired, "nothing of them is left", State.IDLE),
+    Row("D15", frozenset({State.ABORTING}), _next_objects_left, effects.take_back, "objects of n are left"),
+    Row("D16", frozenset({State.ABORTING}), _always, effects.aborted, "nothing of n is left", State.IDLE),
+    Row("wait", ANY, _always, _wait, "nothing to do but to wait"),
+)
+"""All rows, in order."""
