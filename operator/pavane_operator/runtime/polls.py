@@ -120,13 +120,14 @@ def stage_view(document: object) -> StageView:
             progress=document.get("progress"),
             target=document.get("target"),
             leads=bool(document.get("leads")),
+            fence=document.get("fence"),
             blockers=tuple(
                 PodBlocker(str(one["reason"]), str(one.get("text") or ""), dict(one.get("detail") or {}))
                 for one in document.get("blockers") or ()
                 if not one.get("info")
             ),
-            first_write_ms=document.get("first_write_ms") or None,
-            last_write_ms=document.get("last_write_ms") or None,
+            first_write_ms=document.get("firstWriteMs") or None,
+            last_write_ms=document.get("lastWriteMs") or None,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"/stage lacks {error}") from error

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from pavane_operator.crds.common import pod_fields
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.crds.values import parse_duration
+from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.raft import names, pod
 from pavane_operator.kinds.raft.settings import config_problem, timers_ms
 from pavane_operator.plan.model import (
@@ -36,20 +37,6 @@ RENDER_VERSION = 1
 RENDER_VERSION_ANNOTATION = "pavane.dev/render-version"
 SECRET_BYTES = 16
 """Of the cluster secret, written as 32 hex digits."""
-
-
-@dataclass(frozen=True, slots=True)
-class RenderDefaults:
-    """What the operator's own settings contribute."""
-
-    image: str
-    """Image of pods whose spec names none; recorded when a generation is created."""
-    version: str
-    """Of this release; label `app.kubernetes.io/version`."""
-    otlp_endpoint: str | None
-    """Where pods send spans; None = nowhere. Recorded when a generation is created."""
-    secret_key: bytes
-    """Random, of this process: what generated secrets are derived from, so that rendering is a pure function."""
 
 
 class RaftRenderer:

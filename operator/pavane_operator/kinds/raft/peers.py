@@ -1,0 +1,38 @@
+"""A peer's answer to `pv.status`, checked (docs/specs/raft.md 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pavane.raft.state.configuration import Configuration
+from pavane.raft.state.roles import Role
+from pavane_operator.kinds.raft.facts import STATE_LOST, PeerView
+
+
+def peer_view(answer: Mapping[str, Any]) -> PeerView | None:
+    """What the answer says, or None where it is none of ours: then the peer counts as silent."""
+    try:
+        return PeerView(
+            id=str(answer["id"]),
+            leads=answer["role"] == Role.LEADER.title,
+            term=int(answer["term"]),
+            last=int(answer["last"]),
+            commit=int(answer["commit"]),
+            committed=_configuration(answer["committed"]),
+            committed_index=int(answer["committed_index"]),
+            effective=_configuration(answer["effective"]),
+            matches={str(member["id"]): int(member["match"]) for member in answer["members"]},
+            state_lost=STATE_LOST in answer["blockers"],
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _configuration(value: Mapping[str, Any]) -> Configuration:
+    old = value.get("old")
+    return Configuration(_members(value["new"]), None if old is None else _members(old))
+
+
+def _members(value: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((str(peer), str(url)) for peer, url in value)

@@ -1,0 +1,156 @@
+"""How a generation of a RaftCluster gets the fence: one joint change of members (docs/specs/operator.md 3.1).
+
+The fence is the configuration in the log, and the store's own protocol moves it. Nothing here believes an answer: what
+counts is what the members tell of themselves afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import structlog
+
+from pavane.raft.client import RaftClient
+from pavane.raft.errors import Expired, RaftError, Refused
+from pavane.raft.wire import rollout_reqid
+from pavane_operator.crds.raftcluster import RaftClusterSpec
+from pavane_operator.kinds.port import PromotionStep
+from pavane_operator.kinds.raft import names
+from pavane_operator.kinds.raft.facts import ALLOW_WRITES, CHANGE_MEMBERS, PeerView, facts
+from pavane_operator.kinds.raft.peers import peer_view
+from pavane_operator.kinds.raft.pod import SECRET_KEY
+from pavane_operator.plan.children import find
+from pavane_operator.plan.model import Facts, Observed, Resource
+
+STEPS = (PromotionStep(ALLOW_WRITES, allow_writes=True), PromotionStep(CHANGE_MEMBERS, irreversible=True))
+BOOTSTRAP_STEPS = (PromotionStep(ALLOW_WRITES, allow_writes=True),)
+CHANGE_MEMBERS_NUMBER = 3
+"""Of the step in 3.1; goes into its request id."""
+STATUS_TIMEOUT_S = 0.5
+"""Per pod: a pod that takes longer counts as silent in this look; the next look asks again."""
+CHANGE_TIMEOUT_S = 8.0
+"""Of one request; below the time-out of a step, so that the step can still say what it met."""
+SETTLED_POLL_S = 0.05
+"""Between two looks whether `Cnew` is committed; the write gap is running, so it is short."""
+
+log = structlog.get_logger(__name__)
+
+
+class RaftPromotion:
+    """Implements `pavane_operator.kinds.port.Promotion` for one resource.
+
+    Pods are addressed by what the API server says of them, never by DNS: a name may be older than its pod.
+    """
+
+    def __init__(self, namespace: str, name: str, uid: str) -> None:
+        self._namespace = namespace
+        self._name = name
+        self._uid = uid
+        self._addresses: dict[str, str] = {}
+        self._client: RaftClient | None = None
+        self._client_secret: bytes | None = None
+        self._expired_at: datetime | None = None
+
+    async def observe(self, resource: Resource, observed: Observed) -> Facts:
+        """Ask all pods for their status, at once; who does not answer in time is not there."""
+        views = await self._ask(resource, observed)
+        step = resource.status.rollout.step if resource.status is not None and resource.status.rollout else None
+        expired = step is not None and step.at == self._expired_at
+        return facts(resource, observed, views, request_expired=expired)
+
+    async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
+        """Step 3: ask for the joint change, then wait until the new configuration is committed.
+
+        Raises RaftError when the cluster refuses or does not answer, TimeoutError by the caller's clock.
+        """
+        if name != CHANGE_MEMBERS:
+            raise ValueError(f"RaftCluster has no step {name}")
+        assert resource.status is not None  # noqa: S101 - a recorded step stands in a status
+        generation = resource.status.next_generation
+        assert generation is not None  # noqa: S101
+        if self._is_changed(resource, observed, await self._ask(resource, observed)):
+            return
+        secret = _secret(observed, self._name)
+        if secret is None or not self._addresses:
+            raise ConnectionError("no pod has an address yet, or the cluster secret is missing")
+        reqid = rollout_reqid(self._uid, generation, CHANGE_MEMBERS_NUMBER, int(at.timestamp()))
+        members = names.members(self._name, self._namespace, generation, _replicas(resource))
+        seeds = [_url(address) for address in self._addresses.values()]
+        try:
+            async with RaftClient(seeds, secret, resolve=self._resolve) as client:
+                await client.change_members(members, reqid=reqid, timeout_s=CHANGE_TIMEOUT_S)
+        except Expired:
+            self._expired_at = at
+            raise
+        except Refused as error:
+            # "no change in membership": an earlier call, or another operator's, has done it already.
+            log.info("change of members refused", resource=self._name, error=str(error))
+            if not self._is_changed(resource, observed, await self._ask(resource, observed)):
+                raise
+        while not self._is_changed(resource, observed, await self._ask(resource, observed)):
+            await asyncio.sleep(SETTLED_POLL_S)  # noqa: ASYNC110 - the store tells nobody that it is done
+
+    async def undo(self, generation: int, resource: Resource, observed: Observed) -> None:
+        """Nothing to take back: learners are in no configuration."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.__aexit__(None, None, None)
+
+    async def _ask(self, resource: Resource, observed: Observed) -> list[PeerView]:
+        client = await self._connect(observed)
+        if client is None:
+            return []
+        asked = [pod for pod in observed.pods if pod.address is not None]
+        answers = await asyncio.gather(*(self._view(client, str(pod.address)) for pod in asked))
+        # A pod that took over the address of another one is told by its id.
+        return [view for pod, view in zip(asked, answers, strict=True) if view is not None and view.id == pod.name]
+
+    async def _view(self, client: RaftClient, address: str) -> PeerView | None:
+        with contextlib.suppress(RaftError):
+            return peer_view(await client.status(_url(address), timeout_s=STATUS_TIMEOUT_S))
+        return None
+
+    def _is_changed(self, resource: Resource, observed: Observed, views: Sequence[PeerView]) -> bool:
+        return CHANGE_MEMBERS in facts(resource, observed, views, request_expired=False).steps_done
+
+    async def _connect(self, observed: Observed) -> RaftClient | None:
+        """A client that is used for `status` alone; None while there is nobody or no secret to talk with."""
+        self._addresses = {pod.name: pod.address for pod in observed.pods if pod.address is not None}
+        secret = _secret(observed, self._name)
+        if secret is None or not self._addresses:
+            return None
+        if self._client is not None and self._client_secret != secret:
+            await self.close()
+        if self._client is None:
+            seeds = [_url(address) for address in self._addresses.values()]
+            self._client = await RaftClient(seeds, secret, resolve=self._resolve).__aenter__()
+            self._client_secret = secret
+        return self._client
+
+    def _resolve(self, host: str) -> list[str]:
+        """Addresses of a member's host name, `{pod}.{headless service}.{namespace}.svc`."""
+        address = self._addresses.get(host.partition(".")[0])
+        return [] if address is None else [address]
+
+
+def _secret(observed: Observed, name: str) -> bytes | None:
+    child = find(observed.children, "Secret", f"{name}-keys")
+    data: Mapping[str, str] = (child.body.get("data") or {}) if child is not None else {}
+    return base64.b64decode(data[SECRET_KEY]) if SECRET_KEY in data else None
+
+
+def _replicas(resource: Resource) -> int:
+    assert isinstance(resource.spec, RaftClusterSpec)  # noqa: S101 - parsed by the kind's model
+    return resource.spec.replicas
+
+
+def _url(address: str) -> str:
+    host = f"[{address}]" if ":" in address else address
+    return f"tcp://{host}:{names.RAFT_PORT}"
