@@ -94,7 +94,7 @@ class Api:
             response = await self._answer(request)
         except ApiError as error:
             response = _json(error.status(), error.code)
-            if error.code == 404 and not error.details:
+            if error.code == 404 and not error.details and not request.url.path.startswith("/openapi"):
                 response.headers["Warning"] = f'299 - "{LIMITS_PAGE}"'
         except Exception as error:
             log.exception("request failed: %s %s", request.method, request.url.path)
