@@ -136,7 +136,8 @@ class Adapter:
         self._failed = failed
         self._tracing = Tracing(config.id)
         # Time-outs that two peers draw must differ; nothing here is a secret.
-        self.core = Core(config, storage.recovered, storage, random.Random(), self.now(), stage)  # noqa: S311
+        recovered = storage.take_recovered()
+        self.core = Core(config, recovered, storage, random.Random(), self.now(), stage)  # noqa: S311
         self._writer = Writer(Appender(storage.log_folder), self._stored_in_thread, self._failed_in_thread)
         self._sockets: Sockets | None = None
         self._held: list[tuple[int, int, Send]] = []
@@ -147,7 +148,7 @@ class Adapter:
         self._mark_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
         self._waiting_for_sync: list[tuple[int, asyncio.Future[None]]] = []
-        self._term = storage.recovered.term
+        self._term = recovered.term
         self._halted = False  # nothing is sent or stored any more
         self._draining = False  # only what is stored already is still answered
         self.counts = Counts()

@@ -6,7 +6,7 @@ for simulators and tests.
 
 from pavane.wal.files import DiskFolder, File, Folder, Lock
 from pavane.wal.log import Appender, Batch, CorruptRecord, Log
-from pavane.wal.record import Record
+from pavane.wal.record import ForeignLog, Record
 from pavane.wal.scan import NewRecord, Scanned
 from pavane.wal.writer import Writer
 
@@ -17,6 +17,7 @@ __all__ = [
     "DiskFolder",
     "File",
     "Folder",
+    "ForeignLog",
     "Lock",
     "Log",
     "NewRecord",

@@ -30,6 +30,16 @@ _MARK_BYTES = FRAME_BYTES + _MARK_PAYLOAD.size
 _MARK_PATTERN = re.compile(rb"(?=\x08\x00\x00\x00.{12}\x05)", re.DOTALL)
 
 
+class ForeignLog(Exception):
+    """A segment belongs to another store or to another version of the format."""
+
+    def __init__(self, first_sequence: int, version: int, store_id: bytes) -> None:
+        super().__init__(
+            f"segment {segment_name(first_sequence)} belongs to store {store_id.hex()} in format version {version}, "
+            f"which is not the one wanted (format version {VERSION})"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One record as read back. ``position`` is opaque and is what ``Log.read`` takes."""
@@ -60,13 +70,26 @@ def check_seed(store_id: bytes) -> int:
 
 def encode_header(first_sequence: int, store_id: bytes) -> bytes:
     """Encode the header of a segment."""
-    header = _HEADER.pack(MAGIC, VERSION, first_sequence, store_id)
+    return _checked(_HEADER.pack(MAGIC, VERSION, first_sequence, store_id))
+
+
+def _checked(header: bytes) -> bytes:
     return header + _HEADER_CHECK.pack(zlib.crc32(header))
 
 
 def header_is_good(data: Buffer, first_sequence: int, store_id: bytes) -> bool:
-    """Say whether a segment begins with exactly the header that its name and store call for."""
-    return bytes(data[:HEADER_BYTES]) == encode_header(first_sequence, store_id)
+    """Say whether a segment begins with exactly the header that its name and store call for.
+
+    Raises ``ForeignLog`` for the undamaged header of another store: that log must not be judged, let alone mended.
+    """
+    header = bytes(data[:HEADER_BYTES])
+    if header == encode_header(first_sequence, store_id):
+        return True
+    if len(header) == HEADER_BYTES:
+        magic, version, sequence, found_id = _HEADER.unpack_from(header)
+        if magic == MAGIC and header == _checked(header[: _HEADER.size]) and (version, found_id) != (VERSION, store_id):
+            raise ForeignLog(sequence, version, found_id)
+    return False
 
 
 def encode_record(seed: int, sequence: int, kind: int, parts: Sequence[Buffer]) -> list[Buffer]:

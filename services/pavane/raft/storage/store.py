@@ -42,7 +42,7 @@ from pavane.raft.storage.records import (
 )
 from pavane.raft.wire.entry import BLOB_LENGTH_BYTES, EntryType, entry_data, entry_reqid, entry_term, entry_type
 from pavane.raft.wire.frames import REQID_BYTES
-from pavane.wal import Appender, Batch, CorruptRecord, Folder, Lock, Log, NewRecord, Record
+from pavane.wal import Appender, Batch, CorruptRecord, Folder, ForeignLog, Lock, Log, NewRecord, Record
 from pavane.wal.log import SEGMENT_BYTES
 from pavane.wal.record import STORE_ID_BYTES, segment_name
 from pavane.wal.scan import file_size
@@ -172,7 +172,7 @@ class _Recovery:
 class RaftStorage:
     """The store in ``folder``, made if there is none; open while this process holds its lock.
 
-    ``recovered`` is what was found; ``set_aside`` names the files that keep what was corrupt, ``torn_bytes`` says how
+    ``set_aside`` names the files that keep what was corrupt, ``torn_bytes`` says how
     much of an unfinished last write was dropped. Raises ``StoreLocked``, ``ForeignStore``, ``StoreError``, ``OSError``.
     """
 
@@ -188,8 +188,10 @@ class RaftStorage:
             self._log, found = Log.open(
                 self.log_folder, store_id, recovery.visit, recovery.repair, self._facts.records, segment_bytes
             )
-        except BaseException:
+        except BaseException as error:
             self._lock.release()
+            if isinstance(error, ForeignLog):
+                raise StoreError(f"{folder}: {error}; put {IDENTITY_NAME} and log of one store together") from error
             raise
         self.set_aside = found.set_aside
         self.torn_bytes = found.torn_bytes
@@ -202,7 +204,14 @@ class RaftStorage:
             recovery.repair()
             self._log.append(Kind.TRUNCATE, [encode_truncate(recovery.last_index)])
             self._log.append(*self._facts.records()[0])
-        self.recovered = recovery.recovered(found.corrupt or recovery.gap)
+        self._recovered: Recovered | None = recovery.recovered(found.corrupt or recovery.gap)
+
+    def take_recovered(self) -> Recovered:
+        """Return what was found at start, once: it holds twelve bytes per entry that the core keeps in its own way."""
+        if self._recovered is None:
+            raise LocalProtocolError("what was recovered was taken already")
+        recovered, self._recovered = self._recovered, None
+        return recovered
 
     @property
     def last_index(self) -> int:
