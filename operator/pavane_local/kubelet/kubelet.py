@@ -10,6 +10,7 @@ from typing import Any
 
 from pavane_local.kubelet import hosts, logs
 from pavane_local.kubelet.addresses import AddressBlock
+from pavane_local.kubelet.logs import LogOptions
 from pavane_local.kubelet.pod import PodRunner
 from pavane_local.kubelet.port import KubeletApi, KubeletSettings, Object
 from pavane_local.kubelet.spawn import kill_left_over
@@ -17,8 +18,8 @@ from pavane_local.kubelet.spawn import kill_left_over
 _log = logging.getLogger(__name__)
 
 
-class LogsMissing(Exception):
-    """There is no such pod, container or run; the text says which."""
+class LogsMissing(LookupError):
+    """There is no such run of a container; the text says why."""
 
 
 class Kubelet:
@@ -59,21 +60,18 @@ class Kubelet:
                     runner.stop()
             await asyncio.gather(*(self._tasks[key] for key in ending), return_exceptions=True)
 
-    def logs(
-        self, namespace: str, name: str, container: str | None, options: logs.LogOptions, *, previous: bool = False
-    ) -> AsyncIterator[bytes]:
+    def stream(self, pod: Object, container: str, options: LogOptions, *, previous: bool) -> AsyncIterator[bytes]:
         """The log of a container's present or previous run, in pieces. Raises LogsMissing at once."""
-        found = (each for each in self._runners.values() if _key(each.pod) == (namespace, name))
-        if (runner := next(found, None)) is None:
-            raise LogsMissing(f'pod "{name}" has no log: it is not running here')
-        if (chosen := runner.container(container)) is None:
-            raise LogsMissing(f'container {container} is not valid for pod "{name}"')
+        name = pod["metadata"]["name"]
+        runner = self._runners.get(pod["metadata"]["uid"])
+        if runner is None or (chosen := runner.container(container)) is None:
+            raise LogsMissing(f'container "{container}" in pod "{name}" has no log: the pod does not run yet')
         if previous and not chosen.restarts:
-            raise LogsMissing(f'previous terminated container "{chosen.name}" in pod "{name}" not found')
+            raise LogsMissing(f'previous terminated container "{container}" in pod "{name}" not found')
         path = chosen.folder / f"{chosen.restarts - int(previous)}.log"
         if not path.exists():
             reason = chosen.state.get("waiting", {}).get("reason", "ContainerCreating")
-            raise LogsMissing(f'container "{chosen.name}" in pod "{name}" is waiting to start: {reason}')
+            raise LogsMissing(f'container "{container}" in pod "{name}" is waiting to start: {reason}')
         return logs.read(path, options, None if previous else chosen.log)
 
     async def _follow(self, resource: str, take: Callable[[str, Object], Any]) -> None:

@@ -71,15 +71,14 @@ class PodRunner:
         if (resource, name) in set(_references(self.pod["spec"])):
             self._refresh.set()
 
-    def container(self, name: str | None) -> Container | None:
-        """A container by name; None means the first one."""
-        found = (each for each in [*self.containers, *self.init_containers] if name in (None, each.name))
-        return next(found, None)
+    def container(self, name: str) -> Container | None:
+        """A container by name, or None."""
+        return next((each for each in [*self.containers, *self.init_containers] if each.name == name), None)
 
     async def run(self) -> None:
         """Run the pod to its end; afterwards no process of it is left, and a deleted pod is gone."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in (self._report(), self._work(), self._follow_references())]
+            tasks = [group.create_task(each) for each in (self._report(), self._work())]
             await self._ending.wait()
             self._dirty.set()
             default = self.pod["spec"].get("terminationGracePeriodSeconds", GRACE_SECONDS_DEFAULT)
@@ -107,7 +106,12 @@ class PodRunner:
         while not await self._prepared():
             await self._refresh.wait()
             self._refresh.clear()
-        policy = self.pod["spec"].get("restartPolicy", "Always")
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(self._follow_references())
+            await self._run_all(self.pod["spec"].get("restartPolicy", "Always"))
+            following.cancel()
+
+    async def _run_all(self, policy: str) -> None:
         for container in self.init_containers:
             await self._run(container, "OnFailure" if policy == "Always" else policy)
             if container.exit_code != 0:
@@ -134,9 +138,8 @@ class PodRunner:
     async def _follow_references(self) -> None:
         while True:
             await self._refresh.wait()
-            if self._problem is None:
-                self._refresh.clear()
-                await self._prepared()  # what is missing now leaves the volume as it was
+            self._refresh.clear()
+            await self._prepared()  # what is missing now leaves the volume as it was
 
     async def _prepared(self) -> bool:
         """Make the volumes show what they should; False, with an event, while something is missing."""

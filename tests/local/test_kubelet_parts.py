@@ -1,0 +1,171 @@
+"""Addresses, hosts files, logs and volumes of the process kubelet (docs/specs/operator.md 6.8)."""
+
+import asyncio
+import contextlib
+import datetime
+import ipaddress
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pavane_local.kubelet import hosts, logs, volumes
+from pavane_local.kubelet.addresses import RELEASE_SECONDS, AddressBlock, AddressesExhausted, AddressesMissing
+from pavane_local.kubelet.logs import LogOptions, RunLog
+from pavane_local.kubelet.port import KubeletSettings
+from pavane_local.kubelet.spawn import expand
+
+
+def test_two_clusters_never_share_a_block_and_a_former_block_is_taken_again() -> None:
+    with contextlib.closing(AddressBlock.claim()) as first, contextlib.closing(AddressBlock.claim()) as second:
+        assert not first.network.overlaps(second.network)
+        former = str(second.network)
+        second.close()
+        with contextlib.closing(AddressBlock.claim(former)) as again:
+            assert str(again.network) == former
+        with contextlib.closing(AddressBlock.claim(str(first.network))) as other:
+            assert not other.network.overlaps(first.network)
+
+
+def test_an_address_is_used_again_only_after_its_release_time() -> None:
+    block = AddressBlock(ipaddress.IPv4Network("127.64.0.0/30"), socket.socket())
+    with contextlib.closing(block):
+        taken = [block.take(0.0) for _ in range(3)]
+        assert taken == ["127.64.0.1", "127.64.0.2", "127.64.0.3"]
+        with pytest.raises(AddressesExhausted):
+            block.take(0.0)
+        block.release("127.64.0.2", 10.0)
+        with pytest.raises(AddressesExhausted):
+            block.take(10.0 + RELEASE_SECONDS - 1)
+        assert block.take(10.0 + RELEASE_SECONDS) == "127.64.0.2"
+
+
+def test_a_pod_gets_its_former_address_unless_it_is_in_use() -> None:
+    block = AddressBlock(ipaddress.IPv4Network("127.64.0.0/29"), socket.socket())
+    with contextlib.closing(block):
+        assert block.take(0.0, "127.64.0.5") == "127.64.0.5"
+        assert block.take(0.0, "127.64.0.5") == "127.64.0.1"
+        assert block.take(0.0, "127.99.0.1") == "127.64.0.2"
+
+
+def test_a_system_with_one_loopback_address_is_told_how_to_add_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OneAddress(socket.socket):
+        def bind(self, address: Any) -> None:
+            raise OSError(99, os.strerror(99))
+
+    monkeypatch.setattr(socket, "socket", OneAddress)
+    with pytest.raises(AddressesMissing, match=r"ifconfig lo0 alias 127\.64\.0"):
+        AddressBlock.claim()
+
+
+def endpoint_slice(namespace: str, service: str, *endpoints: dict[str, Any]) -> dict[str, Any]:
+    labels = {"kubernetes.io/service-name": service}
+    return {"metadata": {"namespace": namespace, "labels": labels}, "endpoints": list(endpoints)}
+
+
+def test_a_service_has_its_short_name_in_its_own_namespace_only() -> None:
+    ready = {"addresses": ["127.64.0.1"], "conditions": {"ready": True}, "hostname": "db-0"}
+    waiting = {"addresses": ["127.64.0.2"], "conditions": {"ready": False}}
+    slices = [endpoint_slice("default", "db", ready, waiting)]
+    address, *names = hosts.render("default", slices).split()
+    assert address == "127.64.0.1"
+    services = {"db", "db.default", "db.default.svc", "db.default.svc.cluster.local"}
+    assert set(names) == services | {f"db-0.{each}" for each in services}
+    assert set(hosts.render("other", slices).split()[1:]) == set(names) - {"db", "db-0.db"}
+
+
+async def read(path: Path, live: RunLog | None = None, **options: Any) -> str:
+    return b"".join([piece async for piece in logs.read(path, LogOptions(**options), live)]).decode()
+
+
+async def test_log_options(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "0.log")
+    log.feed(b"one\ntw")
+    log.feed(b"o\nthree")
+    log.close()
+    assert await read(log.path) == "one\ntwo\nthree\n"
+    assert await read(log.path, tail_lines=2) == "two\nthree\n"
+    assert await read(log.path, limit_bytes=5) == "one\nt"
+    stamped = await read(log.path, timestamps=True, tail_lines=1)
+    written = datetime.datetime.fromisoformat(stamped.split()[0])
+    assert stamped.split()[1] == "three"
+    assert await read(log.path, since=written) != ""
+    assert await read(log.path, since=written + datetime.timedelta(seconds=1)) == ""
+
+
+async def test_a_follower_sees_every_line_over_rotations_until_the_run_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "FILE_BYTES_MAX", 1000)
+    log = RunLog(tmp_path / "0.log")
+    following = asyncio.create_task(read(log.path, log, follow=True))
+    for number in range(200):
+        log.feed(b"line %d\n" % number)
+        await asyncio.sleep(0)
+    log.close()
+    assert (await following).splitlines() == [f"line {number}" for number in range(200)]
+    files = list(tmp_path.iterdir())  # noqa: ASYNC240
+    assert len(files) == logs.FILES_MAX
+    assert all(file.stat().st_size <= 1000 for file in files)
+
+
+async def test_a_line_without_end_is_stored_in_pieces_and_read_as_one(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "0.log")
+    long = b"x" * (3 * logs.PIECE_BYTES_MAX + 5)
+    for start in range(0, len(long), 1000):
+        log.feed(long[start : start + 1000])
+    log.feed(b"\nnext\n")
+    log.close()
+    assert await read(log.path) == long.decode() + "\nnext\n"
+    stored = log.path.read_bytes().splitlines()
+    assert max(map(len, stored)) < logs.PIECE_BYTES_MAX + 100
+
+
+def test_a_volume_is_swapped_as_a_whole_with_modes(tmp_path: Path) -> None:
+    folder = tmp_path / "volume"
+    volumes.publish(folder, {"a": (b"1", 0o644), "deep/b": (b"2", 0o400)})
+    before = (folder / "..data").resolve()
+    assert (folder / "a").read_bytes() == b"1"
+    assert (folder / "deep/b").stat().st_mode & 0o777 == 0o400
+    volumes.publish(folder, {"a": (b"3", 0o644)})
+    assert (folder / "a").read_bytes() == b"3"
+    assert not (folder / "deep").exists()
+    assert not (folder / "deep").is_symlink()
+    assert not before.exists()
+    current = (folder / "..data").resolve()
+    volumes.publish(folder, {"a": (b"3", 0o644)})
+    assert (folder / "..data").resolve() == current, "an equal content must not be written again"
+
+
+def test_a_mount_path_cannot_leave_the_container(tmp_path: Path) -> None:
+    with pytest.raises(volumes.MissingReference, match="leaves the container"):
+        volumes.mount(tmp_path / "root", "/../../etc", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("/data", "ROOT/data"), ("/data/x", "ROOT/data/x"), ("/database", "/database"), ("--to=/data", "--to=/data")],
+)
+def test_only_texts_that_begin_with_a_mount_path_are_rewritten(text: str, wanted: str) -> None:
+    assert volumes.rewritten(text, Path("ROOT"), ["/data"]) == wanted
+
+
+def test_variables_are_expanded_as_kubernetes_does() -> None:
+    assert expand("$(A)-$(B)-$$(A)-$A", {"A": "1"}) == "1-$(B)-$(A)-$A"
+
+
+@pytest.mark.parametrize(
+    ("image", "known"),
+    [
+        ("pavane", True),
+        ("pavane:1.2", True),
+        ("registry:5000/x/pavane@sha256:ab", True),
+        ("notpavane", False),
+        ("mine:1", True),
+    ],
+)
+def test_every_pavane_image_is_the_installation_and_others_are_mapped(image: str, known: bool) -> None:
+    settings = KubeletSettings(Path(), Path("/installation"), {"mine:1": Path("/mine")})
+    assert (settings.environment_of(image) is not None) == known

@@ -1,0 +1,268 @@
+"""Pods as processes: files, env, restarts, probes, end, recovery (docs/specs/operator.md 6.8, 6.10)."""
+
+import asyncio
+import base64
+import contextlib
+import os
+import shutil
+import signal
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+from pavane_local.api.cluster import DeleteOptions
+from pavane_local.kubelet.logs import LogOptions
+from tests.local.node import eventually, running_node
+
+FOREVER = ("sleep", "1000")
+_FOLLOW = LogOptions(follow=True)
+_NO_GRACE = DeleteOptions(grace_seconds=0)
+SERVE_FILE = """
+import http.server, os, pathlib, socketserver
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if pathlib.Path(os.environ["SWITCH"]).exists() else 503)
+        self.end_headers()
+http.server.ThreadingHTTPServer((os.environ["POD_IP"], 8080), Handler).serve_forever()
+"""
+POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+
+
+async def test_env_files_and_arguments(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        secret = {
+            "metadata": {"name": "keys", "namespace": "default"},
+            "data": {"key": base64.b64encode(b"k").decode()},
+        }
+        await node.cluster.create("secrets", secret)
+        settings = {"metadata": {"name": "settings", "namespace": "default"}, "data": {"colour": "red", "other": "x"}}
+        await node.cluster.create("configmaps", settings)
+        env: list[dict[str, Any]] = [
+            POD_IP,
+            {"name": "DATA", "value": "/data"},
+            {"name": "URL", "value": "tcp://$(POD_IP):1"},
+            {"name": "COLOUR", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "colour"}}},
+            {"name": "LIMIT", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}},
+        ]
+        mounts = {"data": "/data", "keys": "/etc/keys", "settings": "/etc/settings", "about": "/etc/about"}
+        await node.run(
+            "a",
+            "sh",
+            "-ec",
+            'echo $URL $COLOUR $LIMIT $MY_other $HOSTNAME; cat "$0" $PAVANE_ROOT/etc/settings/deep/c; echo; '
+            "cat $PAVANE_ROOT/etc/about/name; echo done > $DATA/file; echo why > $PAVANE_TERMINATION_LOG",
+            "/etc/keys/key",
+            restartPolicy="Never",
+            volumes=[
+                {"name": "data", "emptyDir": {}},
+                {"name": "keys", "secret": {"secretName": "keys", "defaultMode": 0o400}},
+                {"name": "settings", "configMap": {"name": "settings", "items": [{"key": "colour", "path": "deep/c"}]}},
+                {
+                    "name": "about",
+                    "downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.name"}}]},
+                },
+            ],
+            container={
+                "env": env,
+                "envFrom": [{"prefix": "MY_", "configMapRef": {"name": "settings"}}],
+                "resources": {"limits": {"memory": "5Mi"}},
+                "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
+            },
+        )
+        await eventually(lambda: node.pod("a").get("status", {}).get("phase") == "Succeeded")
+        address = node.pod("a")["status"]["podIP"]
+        assert await node.log("a") == f"tcp://{address}:1 red 5Mi x a\nkred\na\n"
+        assert (node.root("a") / "data/file").read_text() == "done\n"
+        assert stat.S_IMODE((node.root("a") / "etc/keys/key").stat().st_mode) == 0o400
+        terminated = node.container("a")["state"]["terminated"]
+        assert (terminated["exitCode"], terminated["reason"], terminated["message"]) == (0, "Completed", "why\n")
+        kubeconfig = node.folder / "pods/default/a" / node.pod("a")["metadata"]["uid"] / "kubeconfig"
+        assert kubeconfig.read_text() == "config of a"
+        assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
+
+
+async def test_a_changed_config_map_shows_in_the_running_pod(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.run(
+            "a",
+            *FOREVER,
+            volumes=[{"name": "settings", "configMap": {"name": "settings"}}],
+            container={"volumeMounts": [{"name": "settings", "mountPath": "/etc/settings"}]},
+        )
+        await eventually(lambda: any(each["reason"] == "FailedMount" for each in node.cluster.list("events")))
+        assert node.container("a")["state"]["waiting"]["reason"] == "ContainerCreating"
+        settings = {"metadata": {"name": "settings", "namespace": "default"}, "data": {"colour": "red"}}
+        await node.cluster.create("configmaps", settings)
+        await eventually(lambda: node.is_ready("a"))
+        await node.cluster.patch("configmaps", "default", "settings", {"data": {"colour": "blue"}})
+        await eventually(lambda: (node.root("a") / "etc/settings/colour").read_text() == "blue")
+
+
+async def test_init_containers_run_first_and_in_order(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        mount = [{"name": "shared", "mountPath": "/shared"}]
+        command = ["sh", "-c", "echo $0 >> $PAVANE_ROOT/shared/order"]
+        inits = [
+            {"name": name, "image": "pavane:test", "command": [*command, name], "volumeMounts": mount}
+            for name in ("first", "second")
+        ]
+        volumes = [{"name": "shared", "emptyDir": {}}]
+        main = {"volumeMounts": mount}
+        await node.run(
+            "a", *command, "main", initContainers=inits, volumes=volumes, container=main, restartPolicy="Never"
+        )
+        await eventually(lambda: node.pod("a").get("status", {}).get("phase") == "Succeeded")
+        assert (node.root("a") / "shared/order").read_text().split() == ["first", "second", "main"]
+
+
+async def test_a_failing_container_backs_off_and_keeps_its_last_state_and_log(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.run("a", "sh", "-c", "echo run in $PAVANE_ROOT; exit 3")
+        await eventually(lambda: node.container("a").get("restartCount", 0) >= 3)
+        await eventually(lambda: node.container("a")["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff")
+        status = node.container("a")
+        assert status["lastState"]["terminated"]["exitCode"] == 3
+        assert not status["ready"]
+        assert node.pod("a")["status"]["phase"] == "Running"
+        assert (await node.log("a", previous=True)).startswith("run in ")
+
+
+async def test_restart_policies(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.run("never", "sh", "-c", "kill -9 $$$$", restartPolicy="Never")
+        once = "test -e $PAVANE_ROOT/again || { touch $PAVANE_ROOT/again; exit 1; }"
+        await node.run("on-failure", "sh", "-c", once, restartPolicy="OnFailure")
+        await eventually(lambda: node.pod("never").get("status", {}).get("phase") == "Failed")
+        await eventually(lambda: node.pod("on-failure").get("status", {}).get("phase") == "Succeeded")
+        assert node.container("never")["state"]["terminated"]["exitCode"] == 137
+        assert node.container("never")["restartCount"] == 0
+        assert node.container("on-failure")["restartCount"] == 1
+
+
+async def test_what_cannot_start_says_why(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.run("image", *FOREVER, container={"image": "unknown:1"})
+        await node.run("command", "no-such-program", restartPolicy="Never")
+        await eventually(
+            lambda: node.container("image")["state"].get("waiting", {}).get("reason") == "ErrImageNeverPull"
+        )
+        await eventually(lambda: node.pod("command").get("status", {}).get("phase") == "Failed")
+        assert "--image unknown:1=PATH" in node.container("image")["state"]["waiting"]["message"]
+        terminated = node.container("command")["state"]["terminated"]
+        assert terminated["reason"] == "StartError"
+        assert "no-such-program" in terminated["message"]
+        assert node.pod("image")["status"]["phase"] == "Pending"
+
+
+async def test_readiness_and_liveness_over_http(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        switch = tmp_path / "switch"
+        probe = {"httpGet": {"path": "/", "port": "web"}, "periodSeconds": 0.05, "failureThreshold": 2}
+        await node.run(
+            "a",
+            sys.executable,
+            "-c",
+            SERVE_FILE,
+            container={
+                "env": [POD_IP, {"name": "SWITCH", "value": str(switch)}],
+                "ports": [{"name": "web", "containerPort": 8080}],
+                "startupProbe": {"tcpSocket": {"port": "web"}, "periodSeconds": 0.05, "failureThreshold": 1000},
+                "readinessProbe": probe,
+            },
+        )
+        await eventually(lambda: node.container("a").get("started"))
+        assert not node.is_ready("a")
+        switch.touch()
+        await eventually(lambda: node.is_ready("a"))
+        switch.unlink()
+        await eventually(lambda: not node.is_ready("a"))
+        assert node.container("a")["restartCount"] == 0
+
+
+async def test_a_container_that_fails_its_liveness_probe_is_restarted(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        probe = {"exec": {"command": ["sh", "-c", "test -e $PAVANE_ROOT/alive"]}, "periodSeconds": 0.05}
+        alive = {"livenessProbe": {**probe, "failureThreshold": 2}}
+        await node.run("a", "sh", "-c", "touch $PAVANE_ROOT/alive; exec sleep 1000", container=alive)
+        await eventually(lambda: node.pod("a") and (node.root("a") / "alive").exists())
+        await eventually(lambda: node.is_ready("a"))
+        (node.root("a") / "alive").unlink()
+        await eventually(lambda: node.container("a").get("restartCount") == 1)
+        assert node.container("a")["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGTERM
+        assert any("Liveness probe" in each["message"] for each in node.cluster.list("events"))
+
+
+async def test_the_end_of_a_pod_is_gentle_then_firm(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        file = tmp_path / "ended"
+        await node.run(
+            "gentle", "sh", "-c", f"trap 'echo bye > {file}; exit 0' TERM; echo up; while :; do sleep 0.01; done"
+        )
+        ignore = "trap '' TERM; echo up; sleep 1000 & while :; do sleep 0.01; done"
+        await node.run("stubborn", "sh", "-c", ignore, terminationGracePeriodSeconds=1)
+        for name in ("gentle", "stubborn"):
+            await eventually(lambda name=name: node.is_ready(name))
+            async with contextlib.aclosing(
+                node.kubelet.stream(node.pod(name), "main", options=_FOLLOW, previous=False)
+            ) as log:
+                assert await anext(log) == b"up\n"
+        group = int(node.container("stubborn")["containerID"].removeprefix("process://"))
+        await node.cluster.delete("pods", "default", "gentle")
+        await node.cluster.delete("pods", "default", "stubborn")
+        await eventually(lambda: node.pod("stubborn") == {} or not node.is_ready("stubborn"))
+        await eventually(lambda: not node.cluster.list("pods"))
+        assert file.read_text() == "bye\n"
+        await eventually(lambda: not _group_exists(group))
+
+
+async def test_a_namesake_starts_only_when_the_former_process_is_gone(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        lock = tmp_path / "only-one"
+        hold = f"mkdir {lock} || exit 9; trap 'rmdir {lock}; exit 0' TERM; while :; do sleep 0.01; done"
+        await node.run("a", "sh", "-c", hold, restartPolicy="Never")
+        await eventually(lock.exists)
+        for _ in range(3):
+            uid = node.pod("a")["metadata"]["uid"]
+            await node.cluster.delete("pods", "default", "a", _NO_GRACE)
+            shutil.rmtree(lock, ignore_errors=True)
+            await node.run("a", "sh", "-c", hold, restartPolicy="Never")
+            await eventually(lambda: node.is_ready("a"))
+            assert node.pod("a")["metadata"]["uid"] != uid
+        await eventually(lock.exists)
+        assert "running" in node.container("a")["state"]
+
+
+async def test_pods_that_ran_are_terminated_and_started_again_on_their_volumes(tmp_path: Path) -> None:
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "claim"}}]
+    mounts = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    command = "echo x >> $PAVANE_ROOT/data/starts; exec sleep 1000"
+    async with running_node(tmp_path) as node:
+        await node.run("a", "sh", "-c", command, volumes=volumes, container=mounts)
+        await node.run("never", *FOREVER, restartPolicy="Never")
+        await eventually(lambda: node.is_ready("a") and node.is_ready("never"))
+        address = node.pod("a")["status"]["podIP"]
+    async with running_node(tmp_path) as node:
+        await eventually(lambda: node.container("a").get("restartCount") == 1 and node.is_ready("a"))
+        last = node.container("a")["lastState"]["terminated"]
+        assert (last["exitCode"], last["reason"]) == (137, "ContainerStatusUnknown")
+        assert node.pod("a")["status"]["podIP"].rpartition(".")[2] == address.rpartition(".")[2]
+        await eventually(lambda: (tmp_path / "volumes/default/claim/starts").read_text() == "x\nx\n")
+        await eventually(lambda: node.pod("never")["status"]["phase"] == "Failed")
+
+
+async def test_a_child_that_escaped_is_killed_at_the_next_start(tmp_path: Path) -> None:
+    root = tmp_path / "pods/default/a/uid/main/root"
+    root.mkdir(parents=True)
+    environment = {**os.environ, "PAVANE_ROOT": str(root)}
+    orphan = await asyncio.create_subprocess_exec(*FOREVER, env=environment, start_new_session=True)
+    async with running_node(tmp_path):
+        assert await orphan.wait() == -signal.SIGKILL
+
+
+def _group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
