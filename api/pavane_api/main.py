@@ -40,7 +40,7 @@ async def _body(process: Process) -> None:
         return None if server.started else "starting"
 
     def metrics() -> Iterable[Metric]:
-        yield Metric("pavane_api_streams", app.state.streams.count)
+        yield Metric("pavane_api_streams", {}, app.state.streams.count)
 
     ops = OpsServer(host=settings.host, port=settings.ops_port, live=lambda: None, ready=ready, metrics=metrics)
     await ops.start(process)

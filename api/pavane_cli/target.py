@@ -156,7 +156,7 @@ class RestClient:
 async def control_plane(where: Where, url: str | None, token: str | None) -> AsyncIterator[RestClient]:
     """Lend a client of the REST API; its address and token come from the options, else from the local cluster."""
     with explained():
-        address = url or await _local_api(where)
+        address = url or await control_plane_url(where)
         bearer = token or kubeconfig_token(where)
         headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
         base = address.rstrip("/") + "/api/v1"
@@ -166,7 +166,8 @@ async def control_plane(where: Where, url: str | None, token: str | None) -> Asy
             yield RestClient(client)
 
 
-async def _local_api(where: Where) -> str:
+async def control_plane_url(where: Where) -> str:
+    """Return the URL of the local cluster's control plane; raises ``UserError`` when none is ready."""
     async with cluster(where) as client:
         slices = await client.list_all(
             ENDPOINT_SLICES, PLATFORM_NAMESPACE, labels=f"kubernetes.io/service-name={API_SERVICE}"

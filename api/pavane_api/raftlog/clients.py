@@ -8,7 +8,7 @@ import asyncio
 import base64
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from pavane.raft.client import RaftClient
@@ -25,6 +25,7 @@ SECRET_KEY = "secret"  # noqa: S105 - the name of a key, not a secret
 @dataclass(slots=True)
 class _Slot:
     client: RaftClient
+    resources: AsyncExitStack
     uid: str
     users: int = 0
     dropped: bool = False
@@ -52,7 +53,7 @@ class RaftClients:
         finally:
             slot.users -= 1
             if slot.dropped and slot.users == 0:
-                await slot.client.close()
+                await slot.resources.aclose()
 
     async def forget(self, namespace: str, name: str) -> None:
         """Make the next use read endpoints and secret afresh, for a client that reaches nobody any more."""
@@ -65,7 +66,7 @@ class RaftClients:
         while self._slots:
             _, slot = self._slots.popitem()
             slot.dropped = True
-            await slot.client.close()
+            await slot.resources.aclose()
 
     async def _slot(self, document: kube.Object, namespace: str, name: str) -> _Slot:
         async with self._opening:
@@ -76,7 +77,7 @@ class RaftClients:
                 await self._drop(self._slots.pop(key))
                 slot = None
             if slot is None:
-                slot = _Slot(await self._open(document, namespace, name), uid)
+                slot = await self._open(document, namespace, name)
                 self._slots[key] = slot
                 while len(self._slots) > CLIENTS_MAX:
                     _, oldest = self._slots.popitem(last=False)
@@ -84,7 +85,7 @@ class RaftClients:
             self._slots.move_to_end(key)
             return slot
 
-    async def _open(self, document: kube.Object, namespace: str, name: str) -> RaftClient:
+    async def _open(self, document: kube.Object, namespace: str, name: str) -> _Slot:
         endpoints = (document.get("status") or {}).get("endpoints") or []
         seeds = [f"tcp://{item['address']}:{item['port']}" for item in endpoints if item.get("name") == PORT_NAME]
         if not seeds:
@@ -93,11 +94,11 @@ class RaftClients:
             )
         keys = await self._kube.get(SECRETS, f"{name}-keys", namespace)
         secret = base64.b64decode(keys["data"][SECRET_KEY])
-        client = RaftClient(seeds, secret)
-        await client.open()
-        return client
+        resources = AsyncExitStack()
+        client = await resources.enter_async_context(RaftClient(seeds, secret))
+        return _Slot(client, resources, document["metadata"]["uid"])
 
     async def _drop(self, slot: _Slot) -> None:
         slot.dropped = True
         if slot.users == 0:
-            await slot.client.close()
+            await slot.resources.aclose()

@@ -45,8 +45,8 @@ class LogEntry(Document):
 
     index: int
     """Position in the log, from 1."""
-    type: Literal["State", "Config", "Checkpoint"]
-    """State: a client's data. Config: a configuration. Checkpoint: a new leader's mark."""
+    type: Literal["State", "Config", "Checkpoint", "Unknown"]
+    """State: a client's data. Config: a configuration. Checkpoint: a new leader's mark. Unknown: of a newer program."""
     term: int
     """Term in which it was appended."""
     request_id: str

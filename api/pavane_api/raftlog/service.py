@@ -2,7 +2,8 @@
 
 import base64
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from typing import Literal
 
 from pavane.raft import errors
 from pavane.raft.client import RaftClient
@@ -16,7 +17,11 @@ ANSWER_BYTES_MAX = 16 * 1024 * 1024  # data per answer; a single larger entry is
 ENTRY_BYTES_MAX = 10 * 1024 * 1024  # the protocol's own limit (docs/specs/raft.md 14.4)
 TIMEOUT_S = 20.0
 
-_TYPES = {EntryType.STATE: "State", EntryType.CONFIG: "Config", EntryType.CHECKPOINT: "Checkpoint"}
+_TYPES: dict[int, Literal["State", "Config", "Checkpoint"]] = {
+    EntryType.STATE: "State",
+    EntryType.CONFIG: "Config",
+    EntryType.CHECKPOINT: "Checkpoint",
+}
 
 
 @asynccontextmanager
@@ -59,19 +64,20 @@ async def entries(clients: RaftClients, namespace: str, name: str, after: int, l
     found: list[LogEntry] = []
     size = 0
     async with _client(clients, namespace, name) as client:
-        async for entry in client.entries(after=after, count=limit):
-            found.append(
-                LogEntry(
-                    index=entry.index,
-                    type=_TYPES.get(entry.type, "State"),  # type: ignore[arg-type]
-                    term=entry.term,
-                    request_id=bytes(entry.reqid).hex(),
-                    data=base64.b64encode(entry.data).decode(),
+        async with aclosing(client.entries(after=after, count=limit)) as stream:
+            async for entry in stream:
+                found.append(
+                    LogEntry(
+                        index=entry.index,
+                        type=_TYPES.get(entry.type, "Unknown"),
+                        term=entry.term,
+                        request_id=bytes(entry.reqid).hex(),
+                        data=base64.b64encode(entry.data).decode(),
+                    )
                 )
-            )
-            size += len(entry.data)
-            if len(found) == limit or size >= ANSWER_BYTES_MAX:
-                break
+                size += len(entry.data)
+                if len(found) == limit or size >= ANSWER_BYTES_MAX:
+                    break
     return LogEntries(items=found, next_after=found[-1].index if found else after)
 
 

@@ -241,9 +241,13 @@ class RaftClient:
             raise ValueError(f"{peer!r} is no member of the cluster; give its url")
         return url
 
+    def new_reqid(self) -> bytes:
+        """Return a fresh request id, for a caller that has to know it before it calls: to repeat after a crash."""
+        return self._reqids.next(int(time.time()))
+
     def _check_reqid(self, reqid: bytes | None) -> bytes:
         if reqid is None:
-            return self._reqids.next(int(time.time()))
+            return self.new_reqid()
         if len(reqid) != REQID_BYTES:
             raise ValueError(f"a request id has {REQID_BYTES} bytes, not {len(reqid)}")
         if self._procedure.holds(reqid):

@@ -1,0 +1,173 @@
+"""``pavane demo``: the main job of the platform, live, with its proof."""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pavane_api.rollout.actions import ACTIONS, act
+from pavane_cli import output
+from pavane_cli.access import raft_client
+from pavane_cli.commands.resources import changes, is_current, read_documents, summary
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.probe import Proof, SteadyWriter
+from pavane_cli.target import RAFT_CLUSTERS, Where, cluster, control_plane_url, run
+from pavane_operator import kube
+
+FOLDER = Path(".pavane")
+START_TIMEOUT_S = 120.0
+ROLL_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 60.0
+WARM_UP_WRITES = 200  # acknowledged before the rollout begins, and again after it
+POLL_S = 0.1
+
+
+def demo(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A RaftCluster.")],
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop after the summary instead of staying until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Start a local cluster, write to it, roll it out under the writes and show the proof; Ctrl-C stops it all."""
+    documents = read_documents([file])
+    if len(documents) != 1 or documents[0].get("kind") != RAFT_CLUSTERS.kind:
+        raise UserError("the demo needs a file with one RaftCluster", ExitCode.USAGE)
+    proof = run(_demo(file, documents[0], once))
+    if proof is not None and not proof.holds:
+        raise UserError("the proof failed: an acknowledged write was lost or doubled", ExitCode.ERROR)
+
+
+async def _demo(file: Path, document: dict[str, Any], once: bool) -> Proof | None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with _platform(file):
+        show = asyncio.create_task(_show(document, stop, once))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({show, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not show.done():
+            show.cancel()
+            await asyncio.wait({show})
+        stopping.cancel()
+        output.note("Stopping …")
+    return None if show.cancelled() else show.result()
+
+
+@contextlib.asynccontextmanager
+async def _platform(file: Path) -> AsyncIterator[None]:
+    """Run ``pavane up`` as a child of its own session, so that Ctrl-C reaches only us and it stops in order."""
+    FOLDER.mkdir(exist_ok=True)
+    with (FOLDER / "up.log").open("wb") as log:
+        up = subprocess.Popen(
+            [sys.executable, "-m", "pavane_cli.main", "up", str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        await _until_serving(up)
+        yield
+    finally:
+        if up.poll() is None:
+            up.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(up.wait, STOP_TIMEOUT_S)
+            if up.poll() is None:
+                up.kill()
+                up.wait()
+
+
+async def _until_serving(up: "subprocess.Popen[bytes]") -> None:
+    """Wait until the API server of the child answers; raises ``UserError`` with its last words when it ends."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if up.poll() is not None:
+            words = (FOLDER / "up.log").read_text(errors="replace").strip().splitlines()
+            raise UserError("`pavane up` ended: " + (words[-1] if words else f"exit code {up.returncode}"))
+        with contextlib.suppress(UserError):
+            async with cluster(Where(FOLDER / "kubeconfig")) as client:
+                await client.raw("GET", "/readyz")
+                return
+        await asyncio.sleep(POLL_S)
+    raise UserError("the local cluster does not answer; see .pavane/up.log", ExitCode.TIME_OUT)
+
+
+async def _show(document: dict[str, Any], stop: asyncio.Event, once: bool) -> Proof:
+    where = Where(FOLDER / "kubeconfig")
+    name = document["metadata"]["name"]
+    namespace = document["metadata"].get("namespace", "default")
+    async with cluster(where) as client:
+        output.say(f"1. Starting {name}: every pod walks Creation, Initialization, ReadOnly, ReadWrite.")
+        started = time.monotonic()
+        present = await _follow(client, namespace, name, START_TIMEOUT_S)
+        output.say(f"   Ready after {time.monotonic() - started:.1f} s.")
+        output.say("2. A client writes without a pause.")
+        async with await raft_client(client, present, where.kubeconfig) as raft:
+            writer = SteadyWriter(raft, f"demo-{time.time_ns()}")
+            writer.start()
+            await _until_written(writer, WARM_UP_WRITES)
+            output.say("3. Rolling out a new generation under these writes.")
+            began = time.monotonic()
+            await act(client, RAFT_CLUSTERS, namespace, name, ACTIONS["restart"])
+            present = await _follow(client, namespace, name, ROLL_TIMEOUT_S)
+            took = time.monotonic() - began
+            await _until_written(writer, writer.acknowledged + WARM_UP_WRITES)
+            await writer.stop()
+            proof = await writer.proof()
+    await _summary(present, proof, took, where)
+    if not once:
+        output.say("Ctrl-C stops everything; what was written stays in .pavane.")
+        await stop.wait()
+    return proof
+
+
+async def _until_written(writer: SteadyWriter, count: int) -> None:
+    while writer.acknowledged < count:
+        await asyncio.sleep(POLL_S)
+
+
+async def _follow(client: kube.KubeClient, namespace: str, name: str, timeout_s: float) -> kube.Object:
+    """Print every change of a pod's generation or of the rollout until all is Ready; return the resource."""
+    last = ""
+    async with asyncio.timeout(timeout_s):
+        async for change in changes(client, RAFT_CLUSTERS, namespace, name):
+            line = summary(change.object)
+            if line != last:
+                output.say(f"   {line}")
+                last = line
+            if is_current(change.object):
+                return change.object
+    raise AssertionError("a watch goes on for ever")
+
+
+async def _summary(document: kube.Object, proof: Proof, took_s: float, where: Where) -> None:
+    status = document["status"]
+    gap = next((item.get("writeGapMs") for item in status.get("history") or ()), None)
+    output.say("")
+    output.say(f"Generation {status['activeGeneration']} leads; the rollout took {took_s:.1f} s.")
+    output.table(
+        ("WRITES ACKNOWLEDGED", "LOST", "DOUBLED", "LONGEST GAP", "GAP SEEN BY THE PODS"),
+        [
+            (
+                proof.acknowledged,
+                proof.lost,
+                proof.doubled,
+                f"{proof.longest_gap_s * 1000:.0f} ms",
+                "unknown" if gap is None else f"{gap} ms",
+            )
+        ],
+    )
+    url = await control_plane_url(where)
+    output.say("")
+    output.say(f"REST API    {url}/docs")
+    output.say(f"Kubeconfig  {where.kubeconfig}")
+    output.say("Traces      pavane trace list")
+    output.say("Resource    pavane tree raft/" + document["metadata"]["name"])

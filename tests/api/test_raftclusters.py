@@ -1,0 +1,149 @@
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.api.plane import BASE, created, plane, raft_cluster
+
+
+async def test_a_resource_is_created_read_changed_and_deleted(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        first = await created(api)
+        etag = first.headers["ETag"]
+        assert first.json()["spec"]["rollout"]["retireDelay"] == "30s"  # the server's default
+
+        read = await api.http.get(f"{BASE}/q")
+        assert (read.status_code, read.headers["ETag"]) == (200, etag)
+
+        changed = await api.http.patch(
+            f"{BASE}/q", json={"spec": {"rollout": {"retireDelay": "5s"}}}, headers={"If-Match": etag}
+        )
+        assert changed.status_code == 200, changed.text
+        assert changed.json()["spec"]["rollout"]["retireDelay"] == "5s"
+
+        replaced = await api.http.put(
+            f"{BASE}/q", json=raft_cluster(image="pavane:2"), headers={"If-Match": changed.headers["ETag"]}
+        )
+        assert replaced.status_code == 200, replaced.text
+        assert replaced.json()["spec"]["image"] == "pavane:2"
+
+        gone = await api.http.delete(f"{BASE}/q", headers={"If-Match": "*"})
+        assert gone.status_code == 202
+        assert (await api.http.get(f"{BASE}/q")).status_code == 404
+
+
+async def test_preconditions_protect_what_others_wrote(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        etag = (await created(api)).headers["ETag"]
+        await api.http.patch(f"{BASE}/q", json={"spec": {"image": "a"}}, headers={"If-Match": "*"})
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("PUT", {"json": raft_cluster()}),
+            ("PATCH", {"json": {"spec": {"image": "b"}}}),
+            ("DELETE", {}),
+        ]
+        for method, body in calls:
+            missing = await api.http.request(method, f"{BASE}/q", **body)
+            assert (missing.status_code, missing.json()["type"]) == (
+                428,
+                "https://pavane.dev/problems/precondition-required",
+            )
+            stale = await api.http.request(method, f"{BASE}/q", headers={"If-Match": etag}, **body)
+            assert stale.status_code == 412, (method, stale.text)
+            assert "Read it again" in stale.json()["detail"]
+        again = await api.http.put(f"{BASE}/q", json=raft_cluster(), headers={"If-None-Match": "*"})
+        assert again.status_code == 412
+        assert (await api.http.get(f"{BASE}/q")).json()["spec"]["image"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"replicas": 2}, "spec.replicas"),
+        ({"replicas": "three"}, "spec.replicas"),
+        ({"stateMachine": "Tape"}, "spec.stateMachine"),
+        ({"electionTimeout": {"min": "10ms"}}, "spec.electionTimeout"),
+        ({"electionTimeout": {"min": "200ms", "max": "250ms"}}, "spec.electionTimeout"),
+        ({"rollout": {"deadline": "soon"}}, "spec.rollout.deadline"),
+    ],
+)
+async def test_an_invalid_resource_is_refused_with_the_field(tmp_path: Path, spec: dict[str, Any], field: str) -> None:
+    async with plane(tmp_path) as api:
+        answer = await api.http.put(f"{BASE}/q", json=raft_cluster(**spec), headers={"If-None-Match": "*"})
+        assert answer.status_code == 422, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert field in [item["pointer"] for item in answer.json()["errors"]]
+        assert (await api.http.get(f"{BASE}/q")).status_code == 404
+
+
+async def test_lists_are_paged_and_selected(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        for name in ("a", "b", "c"):
+            await created(api, name)
+        first = (await api.http.get(BASE, params={"limit": 2})).json()
+        assert [item["metadata"]["name"] for item in first["items"]] == ["a", "b"]
+        second = (await api.http.get(BASE, params={"limit": 2, "continue": first["continue"]})).json()
+        assert [item["metadata"]["name"] for item in second["items"]] == ["c"]
+        assert "continue" not in second
+        one = (await api.http.get("/api/v1/raftclusters", params={"fieldSelector": "metadata.name=b"})).json()
+        assert [item["metadata"]["name"] for item in one["items"]] == ["b"]
+
+
+async def test_a_watch_delivers_changes_and_resumes(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        await created(api, "a")
+        events = await _events(api.http, {}, 1)
+        assert [(event["event"], event["data"]["metadata"]["name"]) for event in events] == [("added", "a")]
+        reading = asyncio.create_task(_events(api.http, {"Last-Event-ID": events[0]["id"]}, 2))
+        await created(api, "b")
+        await api.http.delete(f"{BASE}/a", headers={"If-Match": "*"})
+        seen = [(event["event"], event["data"]["metadata"]["name"]) for event in await reading]
+        assert seen == [("added", "b"), ("deleted", "a")]
+
+
+async def _events(http: httpx2.AsyncClient, headers: dict[str, str], count: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    async with http.stream("GET", BASE, params={"watch": "true"}, headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        event: dict[str, Any] = {}
+        async for line in answer.aiter_lines():
+            if not line and event:
+                found.append(event)
+                event = {}
+                if len(found) == count:
+                    return found
+            key, _, value = line.partition(": ")
+            if key:
+                event[key] = json.loads(value) if key == "data" else value
+    raise AssertionError("the stream ended early")
+
+
+async def test_nobody_comes_in_without_a_token_of_the_cluster(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        for headers in (
+            {"Authorization": ""},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": f"Basic {api.token}"},
+        ):
+            answer = await api.http.get(BASE, headers=headers)
+            assert (answer.status_code, answer.json()["title"]) == (401, "Not authenticated"), headers
+
+
+async def test_a_token_without_rights_is_refused(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        token = await api.service_account_token("stranger")
+        answer = await api.http.get(BASE, headers={"Authorization": f"Bearer {token}"})
+        assert answer.status_code == 403
+        assert "may not list raftclusters in namespace default" in answer.json()["detail"]
+
+
+async def test_what_the_path_cannot_mean_is_refused(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        other = await api.http.put(f"{BASE}/q", json=raft_cluster("p"), headers={"If-None-Match": "*"})
+        assert (other.status_code, "metadata.name" in other.json()["detail"]) == (400, True)
+        unknown = await api.http.get("/api/v1/nothing")
+        assert (unknown.status_code, unknown.headers["content-type"]) == (404, "application/problem+json")
+        status = await api.http.patch(f"{BASE}/q", json={"status": {}}, headers={"If-Match": "*"})
+        assert status.status_code == 400
