@@ -20,7 +20,7 @@ import aiohttp
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 
-from .connect import Target, load
+from .connect import Credentials, Target, load
 from .errors import AlreadyExists, KubeError, NotFound, Unavailable, from_status
 from .resources import ACCESS_REVIEWS, PODS, TOKEN_REVIEWS, Object, Resource
 
@@ -103,6 +103,11 @@ class KubeClient:
     def server(self) -> str:
         """URL of the API server."""
         return str(self._configuration.host)
+
+    @property
+    def credentials(self) -> Credentials:
+        """Who we are, for a program that makes its own connections."""
+        return Credentials(self._configuration)
 
     async def __aenter__(self) -> Self:
         return self
@@ -436,7 +441,7 @@ class KubeClient:
         accept: str = "application/json",
     ) -> aiohttp.ClientResponse:
         headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": "pavane"}
-        authorization = await self._configuration.get_api_key_with_prefix("BearerToken")
+        authorization = await self.credentials.authorization()
         if authorization:
             headers["Authorization"] = authorization
         url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")

@@ -28,6 +28,46 @@ class Target:
     """A bearer token used instead of the kubeconfig's credentials."""
 
 
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The same for a program that makes its own connections."""
+
+    configuration: Configuration
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
+        return str(self.configuration.host)
+
+    @property
+    def ca_path(self) -> str | None:
+        """File with the certificates that the server's is checked against; None = the system's."""
+        path: str | None = self.configuration.ssl_ca_cert
+        return path
+
+    @property
+    def insecure(self) -> bool:
+        """Whether the kubeconfig says not to check the server's certificate."""
+        return not self.configuration.verify_ssl
+
+    @property
+    def certificate_path(self) -> str | None:
+        """File with our own certificate, if we have one."""
+        path: str | None = self.configuration.cert_file
+        return path
+
+    @property
+    def private_key_path(self) -> str | None:
+        """File with the key of our own certificate."""
+        path: str | None = self.configuration.key_file
+        return path
+
+    async def authorization(self) -> str | None:
+        """Value of the header `Authorization` now; tokens of service accounts are renewed."""
+        value: str | None = await self.configuration.get_api_key_with_prefix("BearerToken")
+        return value
+
+
 async def load(target: Target) -> Configuration:
     """Configuration of the client library for `target`; touches no global state.
 

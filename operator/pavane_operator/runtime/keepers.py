@@ -33,13 +33,21 @@ class Keepers:
     """The tasks, by uid of the resource they keep.
 
     `reconcile` is called at once for a new resource and after each `wake`, serially per resource. `alive(uid)` says
-    whether the resource still exists; a task ends once it does not. All methods are called in the event loop.
+    whether the resource still exists; a task ends once it does not, and lets `ended(uid)` clean up. All methods are
+    called in the event loop.
     """
 
-    def __init__(self, reconcile: Reconcile, alive: Callable[[str], bool], rng: random.Random) -> None:
+    def __init__(
+        self,
+        reconcile: Reconcile,
+        alive: Callable[[str], bool],
+        rng: random.Random,
+        ended: Callable[[str], Awaitable[None]],
+    ) -> None:
         self._reconcile = reconcile
         self._alive = alive
         self._rng = rng
+        self._ended = ended
         self._wakes: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(RECONCILES_OPEN_MAX)
@@ -88,8 +96,11 @@ class Keepers:
                 await self._sleep(uid, delay if wanted is None else min(wanted, delay))
                 await asyncio.sleep(max(0.0, began + MERGE_S - loop.time()))
         finally:
+            await self._ended(uid)
             del self._tasks[uid]
             del self._wakes[uid]
+            if self._alive(uid):  # it came back while the last one was being cleaned up
+                self.wake(uid)
 
     async def _sleep(self, uid: str, delay_s: float) -> None:
         try:

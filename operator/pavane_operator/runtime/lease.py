@@ -7,6 +7,7 @@ operator supersedes all earlier ones on every stage stream (docs/specs/operator.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import datetime
 
 from pavane_operator.kube import Conflict, KubeClient
@@ -17,25 +18,39 @@ LEASE_DURATION_S = 15
 RETRY_S = 0.2
 
 
-async def take(kube: KubeClient, namespace: str, identity: str, now: datetime, *, at_least: int = 1) -> int:
+async def take(kube: KubeClient, namespace: str, identity: str, now: datetime) -> int:
     """Write our `identity` into the Lease and return its transitions: the greatest epoch ever given, plus one.
 
-    `at_least` is for an operator that a pod told of a greater one, because somebody deleted the Lease. `now` is in UTC.
-    Raises KubeError, but no Conflict: the Lease is read again when another operator was faster.
+    `now` is in UTC. Raises KubeError, but no Conflict: the Lease is read again when another operator was faster.
     """
     while True:
         present = await kube.get_or_none(LEASES, LEASE_NAME, namespace)
-        transitions = max(_transitions(present) + 1, at_least)
-        lease = _lease(present, identity, transitions, now)
-        try:
-            if present is None:
-                await kube.create(LEASES, lease, namespace)
-            else:
-                await kube.replace(LEASES, lease, namespace)
-        except Conflict:
-            await asyncio.sleep(RETRY_S)
-            continue
-        return transitions
+        transitions = _transitions(present) + 1
+        with contextlib.suppress(Conflict):
+            await _write(kube, namespace, _lease(present, identity, transitions, now))
+            return transitions
+        await asyncio.sleep(RETRY_S)
+
+
+async def raise_epoch(kube: KubeClient, namespace: str, identity: str, now: datetime, *, above: int) -> int | None:
+    """Number of transitions greater than `above` (somebody deleted the Lease, so it began anew), written as ours.
+
+    None when the Lease does not name us any more: then another operator is at work. Raises KubeError; Conflict means
+    that somebody is writing it at this moment.
+    """
+    present = await kube.get_or_none(LEASES, LEASE_NAME, namespace)
+    if present is None or (present.get("spec") or {}).get("holderIdentity") != identity:
+        return None
+    transitions = max(_transitions(present), above) + 1
+    await _write(kube, namespace, _lease(present, identity, transitions, now))
+    return transitions
+
+
+async def _write(kube: KubeClient, namespace: str, lease: Object) -> None:
+    if "resourceVersion" in lease["metadata"]:
+        await kube.replace(LEASES, lease, namespace)
+    else:
+        await kube.create(LEASES, lease, namespace)
 
 
 def _transitions(lease: Object | None) -> int:

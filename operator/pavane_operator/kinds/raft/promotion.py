@@ -91,8 +91,8 @@ class RaftPromotion:
             log.info("change of members refused", resource=self._name, error=str(error))
             if not self._is_changed(resource, observed, await self._ask(resource, observed)):
                 raise
-        while not self._is_changed(resource, observed, await self._ask(resource, observed)):
-            await asyncio.sleep(SETTLED_POLL_S)  # noqa: ASYNC110 - the store tells nobody that it is done
+        while not self._is_changed(resource, observed, await self._ask(resource, observed)):  # noqa: ASYNC110
+            await asyncio.sleep(SETTLED_POLL_S)
 
     async def undo(self, generation: int, resource: Resource, observed: Observed) -> None:
         """Nothing to take back: learners are in no configuration."""

@@ -1,0 +1,90 @@
+"""What kopf's watches deliver, handed to the cache and the keepers; kopf itself writes nothing (handbook 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import kopf
+
+from pavane_operator.kinds.port import Kind
+from pavane_operator.kube.connect import Credentials
+from pavane_operator.kube.resources import GROUP, VERSION, Object
+from pavane_operator.kube.resources import Resource as ResourceType
+from pavane_operator.runtime.operator import Operator
+from pavane_operator.runtime.reconcile import CHILD_TYPES
+
+MANAGED = {"app.kubernetes.io/managed-by": "pavane-operator"}
+"""Label of everything that we make, that our StatefulSets make, and of the slices of our Services."""
+CONNECT_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 30.0
+WATCH_SERVER_TIMEOUT_S = 600.0
+WATCH_SILENCE_S = 70.0
+"""Bookmarks come about once a minute; a stream that delivers nothing for longer is dead."""
+WATCH_CHUNK = 500
+EXIT_TIMEOUT_S = 25.0
+"""Below the pod's grace period; kopf's own default is ten minutes."""
+
+
+def registry(kinds: Iterable[Kind], operator: Operator, credentials: Credentials) -> kopf.OperatorRegistry:
+    """kopf's registry with one handler per watched type, and the log-in."""
+    handlers = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=handlers)
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        scheme, _space, token = (await credentials.authorization() or "").partition(" ")
+        return kopf.ConnectionInfo(
+            server=credentials.server,
+            ca_path=credentials.ca_path,
+            insecure=credentials.insecure,
+            certificate_path=credentials.certificate_path,
+            private_key_path=credentials.private_key_path,
+            scheme=scheme or None,
+            token=token or None,
+        )
+
+    for kind in kinds:
+        _watch_kind(handlers, kind, operator)
+    for child_type in CHILD_TYPES:
+        _watch_children(handlers, child_type, operator)
+    return handlers
+
+
+def settings() -> kopf.OperatorSettings:
+    """kopf's settings: no change handlers, no events, no peering of its own."""
+    chosen = kopf.OperatorSettings()
+    # Event handlers alone store nothing; the names are fixed all the same, before a later handler would need them.
+    chosen.persistence.finalizer = "pavane.dev/operator"
+    chosen.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
+    chosen.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP, key="last-handled")
+    chosen.posting.enabled = False
+    chosen.networking.connect_timeout = CONNECT_TIMEOUT_S
+    chosen.networking.request_timeout = REQUEST_TIMEOUT_S
+    chosen.networking.error_backoffs = (1, 2, 4, 8, 16, 30)
+    chosen.watching.connect_timeout = CONNECT_TIMEOUT_S
+    chosen.watching.server_timeout = WATCH_SERVER_TIMEOUT_S
+    chosen.watching.inactivity_timeout = WATCH_SILENCE_S
+    chosen.watching.chunk_size = WATCH_CHUNK
+    chosen.peering.standalone = True
+    chosen.process.ultimate_exiting_timeout = EXIT_TIMEOUT_S
+    return chosen
+
+
+def _watch_kind(handlers: kopf.OperatorRegistry, kind: Kind, operator: Operator) -> None:
+    resource_type = ResourceType(GROUP, VERSION, kind.plural, kind.name)
+
+    @kopf.on.event(GROUP, VERSION, kind.plural, registry=handlers, id=kind.plural)
+    async def changed(event: kopf.RawEvent, **_: Any) -> None:
+        operator.resource_seen(resource_type, _body(event), deleted=event["type"] == "DELETED")
+
+
+def _watch_children(handlers: kopf.OperatorRegistry, child_type: ResourceType, operator: Operator) -> None:
+    @kopf.on.event(
+        child_type.group, child_type.version, child_type.plural, labels=MANAGED, registry=handlers, id=child_type.plural
+    )
+    async def changed(event: kopf.RawEvent, **_: Any) -> None:
+        operator.child_seen(child_type, _body(event), deleted=event["type"] == "DELETED")
+
+
+def _body(event: kopf.RawEvent) -> Object:
+    return dict(event["object"])

@@ -1,0 +1,72 @@
+"""The operator without kopf: a cache, a keeper per resource, and whatever feeds them with events."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import structlog
+
+from pavane_operator.kinds.port import Kind
+from pavane_operator.kube.resources import GROUP, VERSION, Object
+from pavane_operator.kube.resources import Resource as ResourceType
+from pavane_operator.runtime.cache import belongs_to
+from pavane_operator.runtime.keepers import Keepers
+from pavane_operator.runtime.reconcile import Reconciler, Shared
+
+log = structlog.get_logger(__name__)
+
+
+class Operator:
+    """Looks after all resources that were seen. Events may come in any order, twice, or late."""
+
+    def __init__(self, kinds: Iterable[Kind], shared: Shared) -> None:
+        self._kinds = {kind.name: kind for kind in kinds}
+        self._shared = shared
+        self._reconcilers: dict[str, Reconciler] = {}
+        self._uids: dict[tuple[str, str, str], str] = {}
+        self.keepers = Keepers(self._reconcile, self._alive, shared.rng, self._ended)
+
+    def resource_seen(self, resource_type: ResourceType, body: Object, *, deleted: bool) -> None:
+        """One of our resources came, changed or went."""
+        metadata = body["metadata"]
+        key = (resource_type.kind.lower(), metadata["namespace"], metadata["name"])
+        uid = metadata["uid"]
+        self._shared.cache.seen(resource_type, body, deleted=deleted)
+        if not deleted:
+            self._uids[key] = uid
+        elif self._uids.get(key) == uid:
+            del self._uids[key]
+        self.keepers.wake(uid)
+
+    def child_seen(self, child_type: ResourceType, body: Object, *, deleted: bool) -> None:
+        """Something that belongs to one of our resources, by its labels, came, changed or went."""
+        if not self._shared.cache.seen(child_type, body, deleted=deleted):
+            return
+        uid = self._uids.get(belongs_to(body) or ("", "", ""))
+        if uid is not None:
+            self.keepers.wake(uid)
+
+    async def close(self) -> None:
+        """Stop all keepers and what they opened; pods go on."""
+        await self.keepers.close()
+
+    def _alive(self, uid: str) -> bool:
+        return self._shared.cache.get(uid) is not None
+
+    async def _reconcile(self, uid: str) -> float | None:
+        reconciler = self._reconcilers.get(uid)
+        if reconciler is None:
+            body = self._shared.cache.get(uid)
+            if body is None:
+                return None
+            kind = self._kinds[body["kind"]]
+            resource_type = ResourceType(GROUP, VERSION, kind.plural, kind.name)
+            wake = functools.partial(self.keepers.wake, uid)
+            reconciler = self._reconcilers[uid] = Reconciler(self._shared, kind, resource_type, uid, wake)
+        return await reconciler.reconcile()
+
+    async def _ended(self, uid: str) -> None:
+        reconciler = self._reconcilers.pop(uid, None)
+        if reconciler is not None:
+            await reconciler.close()

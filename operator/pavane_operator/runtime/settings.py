@@ -1,0 +1,48 @@
+"""Settings of the operator process, from its environment."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Annotated
+
+from pydantic import AliasChoices, Field
+from pydantic_settings import NoDecode
+
+from pavane.runtime.settings import Settings
+from pavane_operator.crds.values import DURATION_PATTERN, parse_duration
+
+HEALTH_PORT = 8080
+
+
+class OperatorSettings(Settings):
+    """Each field with its variable; unset ones have a default that works in a pod."""
+
+    operator_namespace: str = Field(
+        default="pavane-system", validation_alias=AliasChoices("PAVANE_OPERATOR_NAMESPACE", "POD_NAMESPACE")
+    )
+    """Where the Lease stands: the namespace of the operator's pod."""
+    watch_namespaces: Annotated[tuple[str, ...], NoDecode] = ()
+    """Namespaces to look after, separated by commas; empty = all."""
+    default_image: str = f"pavane:{version('pavane')}"
+    """Image of pods whose spec names none."""
+    pod_otlp_endpoint: str | None = Field(
+        default=None, validation_alias=AliasChoices("PAVANE_POD_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    )
+    """Where the pods of resources send spans; by default where the operator sends its own."""
+    image_pull_limit: Annotated[str, Field(pattern=DURATION_PATTERN)] = "10m"
+    """How long an image may fail to be pulled before the attempt is aborted."""
+    pod_ip: str = Field(default="127.0.0.1", validation_alias="POD_IP")
+    """Address that the health port is bound to."""
+    health_port: int = Field(default=HEALTH_PORT, ge=0, le=65535)
+    """`/livez`, `/readyz`, `/metrics`."""
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """The namespaces to look after; empty = all."""
+        return self.watch_namespaces
+
+    @property
+    def image_pull_limit_span(self) -> timedelta:
+        """`image_pull_limit` as a time span."""
+        return parse_duration(self.image_pull_limit)
