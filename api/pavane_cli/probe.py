@@ -55,6 +55,7 @@ class SteadyWriter:
         self._times: list[float] = []
         self._unknown: set[bytes] = set()
         self._failures: list[str] = []
+        self._progress = asyncio.Event()
         self._stopping = False
 
     @property
@@ -71,6 +72,12 @@ class SteadyWriter:
         """Begin to write."""
         self._tasks = [asyncio.create_task(self._write(number)) for number in range(self._writers)]
 
+    async def reach(self, acknowledged: int) -> None:
+        """Wait until so many writes are acknowledged."""
+        while self.acknowledged < acknowledged:
+            self._progress.clear()
+            await self._progress.wait()
+
     async def stop(self) -> None:
         """Finish the writes under way and stop."""
         self._stopping = True
@@ -84,6 +91,7 @@ class SteadyWriter:
             try:
                 self._acknowledged[data] = await self._client.update(data, timeout_s=WRITE_TIMEOUT_S)
                 self._times.append(time.monotonic())
+                self._progress.set()
             except RaftError as error:
                 self._unknown.add(data)
                 if len(self._failures) < FAILURES_KEPT_MAX:

@@ -63,21 +63,23 @@ async def entries(clients: RaftClients, namespace: str, name: str, after: int, l
     """Return committed entries after ``after``: at most ``limit``, and about ANSWER_BYTES_MAX of data."""
     found: list[LogEntry] = []
     size = 0
-    async with _client(clients, namespace, name) as client:
-        async with aclosing(client.entries(after=after, count=limit)) as stream:
-            async for entry in stream:
-                found.append(
-                    LogEntry(
-                        index=entry.index,
-                        type=_TYPES.get(entry.type, "Unknown"),
-                        term=entry.term,
-                        request_id=bytes(entry.reqid).hex(),
-                        data=base64.b64encode(entry.data).decode(),
-                    )
+    async with (
+        _client(clients, namespace, name) as client,
+        aclosing(client.entries(after=after, count=limit)) as stream,
+    ):
+        async for entry in stream:
+            found.append(
+                LogEntry(
+                    index=entry.index,
+                    type=_TYPES.get(entry.type, "Unknown"),
+                    term=entry.term,
+                    request_id=bytes(entry.reqid).hex(),
+                    data=base64.b64encode(entry.data).decode(),
                 )
-                size += len(entry.data)
-                if len(found) == limit or size >= ANSWER_BYTES_MAX:
-                    break
+            )
+            size += len(entry.data)
+            if size >= ANSWER_BYTES_MAX:
+                break
     return LogEntries(items=found, next_after=found[-1].index if found else after)
 
 

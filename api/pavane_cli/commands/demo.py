@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from pavane_cli.target import RAFT_CLUSTERS, Where, cluster, control_plane_url, 
 from pavane_operator import kube
 
 FOLDER = Path(".pavane")
+LOG_NAME = "up.log"
 START_TIMEOUT_S = 120.0
 ROLL_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
@@ -48,8 +49,8 @@ async def _demo(file: Path, document: dict[str, Any], once: bool) -> Proof | Non
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with _platform(file):
-        show = asyncio.create_task(_show(document, stop, once))
+    with _platform(file) as up:
+        show = asyncio.create_task(_show(up, document, stop, once))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({show, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not show.done():
@@ -60,12 +61,12 @@ async def _demo(file: Path, document: dict[str, Any], once: bool) -> Proof | Non
     return None if show.cancelled() else show.result()
 
 
-@contextlib.asynccontextmanager
-async def _platform(file: Path) -> AsyncIterator[None]:
+@contextlib.contextmanager
+def _platform(file: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Run ``pavane up`` as a child of its own session, so that Ctrl-C reaches only us and it stops in order."""
     FOLDER.mkdir(exist_ok=True)
-    with (FOLDER / "up.log").open("wb") as log:
-        up = subprocess.Popen(
+    with (FOLDER / LOG_NAME).open("wb") as log:
+        up = subprocess.Popen(  # noqa: S603 - ourselves
             [sys.executable, "-m", "pavane_cli.main", "up", str(file)],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -73,16 +74,14 @@ async def _platform(file: Path) -> AsyncIterator[None]:
             start_new_session=True,
         )
     try:
-        await _until_serving(up)
-        yield
+        yield up
     finally:
-        if up.poll() is None:
-            up.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(up.wait, STOP_TIMEOUT_S)
-            if up.poll() is None:
-                up.kill()
-                up.wait()
+        up.terminate()
+        try:
+            up.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            up.kill()
+            up.wait()
 
 
 async def _until_serving(up: "subprocess.Popen[bytes]") -> None:
@@ -90,7 +89,7 @@ async def _until_serving(up: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if up.poll() is not None:
-            words = (FOLDER / "up.log").read_text(errors="replace").strip().splitlines()
+            words = (FOLDER / LOG_NAME).read_text(errors="replace").strip().splitlines()
             raise UserError("`pavane up` ended: " + (words[-1] if words else f"exit code {up.returncode}"))
         with contextlib.suppress(UserError):
             async with cluster(Where(FOLDER / "kubeconfig")) as client:
@@ -100,7 +99,8 @@ async def _until_serving(up: "subprocess.Popen[bytes]") -> None:
     raise UserError("the local cluster does not answer; see .pavane/up.log", ExitCode.TIME_OUT)
 
 
-async def _show(document: dict[str, Any], stop: asyncio.Event, once: bool) -> Proof:
+async def _show(up: "subprocess.Popen[bytes]", document: dict[str, Any], stop: asyncio.Event, once: bool) -> Proof:
+    await _until_serving(up)
     where = Where(FOLDER / "kubeconfig")
     name = document["metadata"]["name"]
     namespace = document["metadata"].get("namespace", "default")
@@ -113,13 +113,13 @@ async def _show(document: dict[str, Any], stop: asyncio.Event, once: bool) -> Pr
         async with await raft_client(client, present, where.kubeconfig) as raft:
             writer = SteadyWriter(raft, f"demo-{time.time_ns()}")
             writer.start()
-            await _until_written(writer, WARM_UP_WRITES)
+            await writer.reach(WARM_UP_WRITES)
             output.say("3. Rolling out a new generation under these writes.")
             began = time.monotonic()
             await act(client, RAFT_CLUSTERS, namespace, name, ACTIONS["restart"])
             present = await _follow(client, namespace, name, ROLL_TIMEOUT_S)
             took = time.monotonic() - began
-            await _until_written(writer, writer.acknowledged + WARM_UP_WRITES)
+            await writer.reach(writer.acknowledged + WARM_UP_WRITES)
             await writer.stop()
             proof = await writer.proof()
     await _summary(present, proof, took, where)
@@ -127,11 +127,6 @@ async def _show(document: dict[str, Any], stop: asyncio.Event, once: bool) -> Pr
         output.say("Ctrl-C stops everything; what was written stays in .pavane.")
         await stop.wait()
     return proof
-
-
-async def _until_written(writer: SteadyWriter, count: int) -> None:
-    while writer.acknowledged < count:
-        await asyncio.sleep(POLL_S)
 
 
 async def _follow(client: kube.KubeClient, namespace: str, name: str, timeout_s: float) -> kube.Object:

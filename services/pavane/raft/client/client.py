@@ -6,7 +6,7 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -170,7 +170,7 @@ class RaftClient:
             span.set_attribute(INDEX_ATTRIBUTE, index)
         return index
 
-    async def entries(self, after: int = 0, count: int | None = None) -> AsyncIterator[Entry]:
+    async def entries(self, after: int = 0, count: int | None = None) -> AsyncGenerator[Entry, None]:
         """Yield the entries behind index ``after``, ``count`` of them or all that are applied when the leader is asked.
 
         Leave the iterator by ``aclose`` (``contextlib.aclosing``) if you break off. Raises ``Compacted`` if the log no
