@@ -42,9 +42,8 @@ class Node:
     def root(self, name: str) -> Path:
         """The root folder of the pod's first container."""
         pod = self.pod(name)
-        return (
-            self.folder / "pods/default" / name / pod["metadata"]["uid"] / pod["spec"]["containers"][0]["name"] / "root"
-        )
+        container = pod["spec"]["containers"][0]["name"]
+        return self.folder.joinpath("pods/default", name, pod["metadata"]["uid"], container, "root")
 
     async def run(self, name: str, *command: str, **spec: Any) -> None:
         """Create a pod with one container; `container` updates the container, the rest the pod's spec."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -60,7 +60,7 @@ async def test_env_files_and_arguments(tmp_path: Path) -> None:
                 {"name": "settings", "configMap": {"name": "settings", "items": [{"key": "colour", "path": "deep/c"}]}},
                 {
                     "name": "about",
-                    "downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.name"}}]},
+                    "downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]},
                 },
             ],
             container={
@@ -202,11 +202,10 @@ async def test_the_end_of_a_pod_is_gentle_then_firm(tmp_path: Path) -> None:
         ignore = "trap '' TERM; echo up; sleep 1000 & while :; do sleep 0.01; done"
         await node.run("stubborn", "sh", "-c", ignore, terminationGracePeriodSeconds=1)
         for name in ("gentle", "stubborn"):
-            await eventually(lambda name=name: node.is_ready(name))
-            async with contextlib.aclosing(
-                node.kubelet.stream(node.pod(name), "main", options=_FOLLOW, previous=False)
-            ) as log:
-                assert await anext(log) == b"up\n"
+            await eventually(functools.partial(node.is_ready, name))
+            log = node.kubelet.stream(node.pod(name), "main", _FOLLOW, previous=False)
+            assert await anext(log) == b"up\n"
+            await log.aclose()
         group = int(node.container("stubborn")["containerID"].removeprefix("process://"))
         await node.cluster.delete("pods", "default", "gentle")
         await node.cluster.delete("pods", "default", "stubborn")

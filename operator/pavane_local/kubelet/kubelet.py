@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from pavane_local.kubelet import hosts, logs
@@ -60,7 +60,7 @@ class Kubelet:
                     runner.stop()
             await asyncio.gather(*(self._tasks[key] for key in ending), return_exceptions=True)
 
-    def stream(self, pod: Object, container: str, options: LogOptions, *, previous: bool) -> AsyncIterator[bytes]:
+    def stream(self, pod: Object, container: str, options: LogOptions, *, previous: bool) -> logs.Pieces:
         """The log of a container's present or previous run, in pieces. Raises LogsMissing at once."""
         name = pod["metadata"]["name"]
         runner = self._runners.get(pod["metadata"]["uid"])

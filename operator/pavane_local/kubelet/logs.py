@@ -9,7 +9,7 @@ import asyncio
 import datetime
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -17,6 +17,8 @@ from pathlib import Path
 FILE_BYTES_MAX = 10 * 1024 * 1024
 FILES_MAX = 3
 PIECE_BYTES_MAX = 16 * 1024  # what Kubernetes uses; bounds what a line without end keeps in memory
+
+Pieces = AsyncGenerator[bytes, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class RunLog:
         self._changed = asyncio.Event()
 
 
-async def read(path: Path, options: LogOptions, live: RunLog | None = None) -> AsyncIterator[bytes]:
+async def read(path: Path, options: LogOptions, live: RunLog | None = None) -> Pieces:
     """Pieces of a run's log, to be sent as they are. With `follow`, until the run `live` ends."""
     left = options.limit_bytes if options.limit_bytes is not None else float("inf")
     files = [number.open("rb") for i in range(FILES_MAX - 1, -1, -1) if (number := _numbered(path, i)).exists()]
