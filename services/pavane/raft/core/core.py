@@ -8,20 +8,51 @@ process: no retry, no more answers.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from pavane.raft.config import Config
-from pavane.raft.core.outputs import Applied, Channel, Now, Outputs, Route
-from pavane.raft.core.status import Fence, Status
-from pavane.raft.state.commands import EntrySource, Recovered, Stored
-from pavane.raft.state.configuration import Members
-from pavane.raft.wire.entry import EntryType
-from pavane.raft.wire.frames import Frames
-from pavane.wire import Stage
+from pavane.raft.core.barrier import Barriers
+from pavane.raft.core.election import Election
+from pavane.raft.core.following import Following
+from pavane.raft.core.kinds import Kinds
+from pavane.raft.core.learner import Learner
+from pavane.raft.core.links import Links
+from pavane.raft.core.membership import Membership
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import Applied, Channel, Now, Outputs, Route, StageReached, TransferChanged
+from pavane.raft.core.reading import Reading
+from pavane.raft.core.recovering import Recovering
+from pavane.raft.core.replication import QUORUM_TIMEOUTS, Replication
+from pavane.raft.core.serving import Serving
+from pavane.raft.core.status import Fence, Status, picture, status_value
+from pavane.raft.core.transfer import Transfer
+from pavane.raft.errors import Code, DropReason
+from pavane.raft.state.commands import RECOVERING_FLOOR, EntrySource, Recovered, Stored
+from pavane.raft.state.configuration import Members, fault_in
+from pavane.raft.state.dedup import Freshness
+from pavane.raft.state.roles import Role
+from pavane.raft.wire.decoder import Drop, decode_request
+from pavane.raft.wire.entry import CHECKPOINT_DATA, EntryType, bootstrap_entry
+from pavane.raft.wire.frames import Frame, Frames
+from pavane.raft.wire.pv import PvHello, PvNow, PvReply, PvStatus, PvTransfer, PvVote
+from pavane.raft.wire.replies import RequestBroadcastUrlReply, RequestConfigReply, RequestLogInfoReply
+from pavane.raft.wire.requests import (
+    AppendEntries,
+    ConfigUpdate,
+    PeerPoll,
+    RequestBroadcastUrl,
+    RequestConfig,
+    RequestEntries,
+    RequestLogInfo,
+    RequestUpdate,
+    RequestVote,
+)
+from pavane.wire import LocalProtocolError, Stage
 
 
 class Core:
-    """One peer: voter, learner or removed. Every input takes the time; no method blocks or raises for a peer's mistake."""
+    """One peer. Every input takes the time; no method blocks, and none raises for a mistake of somebody else."""
 
     def __init__(
         self,
@@ -33,66 +64,305 @@ class Core:
         stage: Stage = Stage.READ_WRITE,
     ) -> None:
         """Start from what the store found. ``stage`` is ReadWrite for a peer without a platform, Creation in a pod."""
-        raise NotImplementedError
+        config.validate()
+        self.config = config
+        node = self._node = Node(config, recovered, source, rng, now, stage)
+        node.hooks = self
+        freshness = Freshness(config.request_id_ttl_s, config.margin_s)
+        self._initial: Members = ()
+        self._links = Links(node)
+        self._kinds = Kinds(node, self._links, recovered.notes)
+        self._recovering = Recovering(node, self._links)
+        self._election = Election(node, self._links, self._kinds, self._recovering, self._won)
+        self._following = Following(node, self._election, self._recovering)
+        self._barriers = Barriers(node)
+        self._replication = Replication(
+            node, self._links, self._kinds, self._depose, self._follower_answered, self._barriers.wanted_sequence
+        )
+        self._barriers.replication = self._replication
+        self._transfer = Transfer(
+            node, self._links, self._kinds, self._replication, self._election, self._transfer_failed
+        )
+        self._membership = Membership(node, self._links, self._kinds, self._replication, self._transfer, freshness)
+        self._serving = Serving(node, self._transfer, freshness)
+        self._reading = Reading(node, self._barriers)
+        self._learner = Learner(node, self._links, self._following, self._recovering, self._leader_silence_s)
+        self._timed = (
+            self._kinds,
+            self._recovering,
+            self._election,
+            self._replication,
+            self._transfer,
+            self._membership,
+            self._serving,
+            self._reading,
+            self._learner,
+        )
+        self._requests: dict[type, Callable[[Route, Frame, Any], None]] = {
+            RequestUpdate: lambda route, id_, message: self._serving.update(route, bytes(id_), message.data),
+            AppendEntries: self._following.append,
+            RequestEntries: self._reading.request,
+            RequestVote: self._election.vote,
+            PvVote: self._election.vote,
+            PvHello: self._kinds.hello,
+            PvNow: self._transfer.stand,
+            RequestConfig: self._answer_configuration,
+            RequestLogInfo: self._answer_log_info,
+            ConfigUpdate: lambda route, id_, message: self._membership.request(route, bytes(id_), message),
+            RequestBroadcastUrl: self._answer_broadcast_url,
+            PvTransfer: self._transfer.request,
+            PvStatus: self._answer_status,
+        }
+        self._begin()
+
+    def _begin(self) -> None:
+        node = self._node
+        if node.role == Role.FOLLOWER:
+            node.stage = Stage.READ_WRITE
+        self._kinds.refresh()
+        self._recovering.begin()
+        node.feed()
+
+    # --- inputs --------------------------------------------------------------------------------------------------
 
     def receive(self, route: Route, frames: Frames, now: Now) -> None:
         """Take a message from the ROUTER: ``frames`` begin with the id frame, ``route`` is its connection."""
-        raise NotImplementedError
+        node = self._node
+        node.now = now
+        if node.halted:
+            return
+        message = decode_request(frames, self.config.ident)
+        if isinstance(message, Drop):
+            node.drop(message.reason)
+            return
+        handler = self._requests.get(type(message))
+        if handler is None:
+            node.drop(DropReason.TYPE)
+        else:
+            handler(route, frames[0], message)
 
     def reply(self, peer: str, channel: Channel, frames: Frames, now: Now) -> None:
         """Take a message from one of our DEALERs; ``peer`` as in ``PeerChannel`` (for ``SEED`` the url)."""
-        raise NotImplementedError
+        self._node.now = now
+        if not self._node.halted:
+            self._links.take(peer, channel, frames)
+            self._membership.heard_kinds()
 
     def connection(self, peer: str, channel: Channel, up: bool, now: Now) -> None:
         """Learn that a DEALER's connection came up or went down."""
-        raise NotImplementedError
+        self._node.now = now
+        if channel == Channel.RPC:
+            self._replication.connected(peer, up)
+        elif channel == Channel.SIDE and up:
+            self._kinds.connected(peer)
 
     def stored(self, done: Stored, now: Now) -> None:
         """Learn that every storage command up to a ticket is durable."""
-        raise NotImplementedError
+        self._node.now = now
+        self._node.stored(done.ticket)
+        self._election.stored()
+        self._replication.commit()
+        self._recovering.progress()
 
     def applied(self, results: Sequence[Applied], now: Now) -> None:
         """Learn how far the machine has applied entries."""
-        raise NotImplementedError
+        self._node.now = now
+        for result in results:
+            batch = self._node.applied_up_to(result.index)
+            self._serving.applied(self._node.applied)
+            if batch is not None:
+                self._serving.publish(batch)
+        self._barriers.progress()
 
     def propose(self, reqid: bytes, kind: EntryType, data: bytes, ticket: int, now: Now) -> None:
         """Append an entry on behalf of a local caller; event ``ProposalDone`` with ``ticket`` tells the end."""
-        raise NotImplementedError
+        self._node.now = now
+        self._serving.propose(ticket, reqid, data, kind)
 
     def set_stage(self, stage: Stage, now: Now) -> None:
         """Walk forward to ``stage``; going back is refused with ``LocalProtocolError``."""
-        raise NotImplementedError
+        node = self._node
+        node.now = now
+        if stage < node.stage:
+            raise LocalProtocolError(f"stage {node.stage.title} does not go back to {stage.title}")
+        if stage == node.stage:
+            return
+        node.stage = stage
+        node.event(StageReached(stage))
+        self._write_initial()
 
     def bootstrap(self, initial: Members, now: Now) -> None:
         """Remember the members of a new cluster; entry 1 is written when the stage becomes ReadWrite (8.4 ``entry``).
 
         Ignored where the log is not empty. Raises ``ValueError`` for a list that is no configuration.
         """
-        raise NotImplementedError
+        fault = fault_in(initial)
+        if fault is not None:
+            raise ValueError(f"initial: {fault}")
+        self._node.now = now
+        self._initial = initial
+        self._recovering.heal_alone()
+        self._write_initial()
 
     def transfer(self, target: str | None, now: Now) -> None:
         """Hand leadership to ``target``, or to the best voter of ours; events ``TransferChanged`` tell the course.
 
         Raises ``LocalProtocolError`` when this peer does not lead.
         """
-        raise NotImplementedError
+        self._node.now = now
+        if not self._transfer.start(target):
+            self._node.event(TransferChanged(target or "", "failed"))
+
+    # --- time and outputs ----------------------------------------------------------------------------------------
 
     def handle_timer(self, now: Now) -> None:
         """Do what is due."""
-        raise NotImplementedError
+        self._node.now = now
+        if not self._node.halted:
+            for part in self._timed:
+                part.timer()
 
     def next_timer(self) -> float | None:
         """Return the monotonic second at which ``handle_timer`` wants to be called, ``None`` for never."""
-        raise NotImplementedError
+        if self._node.halted:
+            return None
+        times = (part.next_timer() for part in self._timed)
+        return min((time for time in times if time is not None), default=None)
 
     def outputs(self) -> Outputs:
         """Return everything to be done since the last call, and forget it."""
-        raise NotImplementedError
+        if not self._node.halted:
+            self._replication.pump()
+        return self._node.take_outputs()
 
     def status(self, now: Now) -> Status:
         """Return a picture of the peer; cheap and without effect."""
-        raise NotImplementedError
+        return picture(
+            self._node,
+            now,
+            kinds=self._kinds,
+            replication=self._replication,
+            serving=self._serving,
+            learner=self._learner,
+            transfer_to=self._transfer.target,
+            streams=len(self._reading),
+        )
 
     def fence(self) -> Fence:
         """Return what is known about this peer's right to take part (8.6); it asks its seeds by itself."""
-        raise NotImplementedError
+        return self._learner.fence()
+
+    # --- what the node tells -------------------------------------------------------------------------------------
+
+    def role_changed(self, old: Role) -> None:
+        """Begin or end what belongs to a role."""
+        node = self._node
+        if old == Role.LEADER:
+            if node.leader is None and self._transfer.target is not None:
+                node.set_leader(self._transfer.target)
+            self._replication.stop()
+            self._barriers.fail()
+            self._reading.deposed()
+            self._membership.deposed()
+            self._serving.deposed(node.leader)
+            self._transfer.deposed()
+        if node.role == Role.LEADER:
+            self._lead()
+        elif node.role == Role.FOLLOWER:
+            self._election.reset()
+        self._learner.role_changed()
+
+    def committed(self) -> None:
+        """Go on with what waits for commits."""
+        node = self._node
+        self._membership.progress()
+        if node.role == Role.LEADER and self._out_of_office():
+            self._depose("removed")
+        self._serving.progress()
+        self._barriers.progress()
+        self._recovering.progress()
+
+    def configured(self) -> None:
+        """Follow the configuration in force."""
+        node = self._node
+        self._kinds.refresh()
+        self._replication.refresh()
+        if node.role not in {Role.LEADER, Role.CANDIDATE}:
+            node.set_role(node.resting_role(), "configuration")
+
+    def _lead(self) -> None:
+        """Begin to lead: prove the log exact, or append what proves it (6.6)."""
+        node = self._node
+        node.set_leader(node.id)
+        node.exact = node.commit == node.log.last
+        self._replication.lead()
+        self._serving.lead()
+        last = node.log.last
+        self._membership.progress()
+        if node.commit < node.log.last and node.log.last == last:
+            node.append_own(EntryType.CHECKPOINT, CHECKPOINT_DATA)
+
+    def _won(self) -> None:
+        self._node.set_role(Role.LEADER, "elected")
+
+    def _depose(self, reason: str) -> None:
+        self._node.rest(reason)
+
+    def _out_of_office(self) -> bool:
+        """Whether a configuration without us is committed and in force."""
+        node = self._node
+        effective = node.configurations.effective
+        return node.configurations.index <= node.commit and not effective.names(node.id)
+
+    def _follower_answered(self) -> None:
+        self._barriers.progress()
+        self._transfer.progress()
+
+    def _transfer_failed(self) -> None:
+        self._membership.transfer_failed()
+        self._serving.progress()
+
+    def _leader_silence_s(self) -> float:
+        return QUORUM_TIMEOUTS * self.config.election_max / 1000
+
+    def _write_initial(self) -> None:
+        """Write entry 1 of a new cluster, once permitted (8.4)."""
+        node = self._node
+        empty = node.log.last == 0 and node.vote_floor != RECOVERING_FLOOR
+        if self._initial and empty and node.stage == Stage.READ_WRITE:
+            node.append([bootstrap_entry(self._initial)], "bootstrap")
+            self._recovering.begin()
+        if node.log.last > 0:
+            self._initial = ()
+
+    # --- small questions -----------------------------------------------------------------------------------------
+
+    def _answer_configuration(self, route: Route, request_id: Frame, message: RequestConfig) -> None:
+        node = self._node
+        self._heard(message.poll)
+        members = node.configurations.effective.members
+        reply = RequestConfigReply(node.role == Role.LEADER, node.leader, members)
+        node.send(route, (request_id, *reply.encode()))
+
+    def _answer_log_info(self, route: Route, request_id: Frame, message: RequestLogInfo) -> None:
+        node = self._node
+        self._heard(message.poll)
+        leads, applied = node.role == Role.LEADER, node.applied
+        reply = RequestLogInfoReply(
+            leads, node.leader, node.term, node.log.first, applied, node.commit, node.log.last, 0, applied
+        )
+        node.send(route, (request_id, *reply.encode()), node.term_ticket)
+
+    def _answer_broadcast_url(self, route: Route, request_id: Frame, message: RequestBroadcastUrl) -> None:
+        del message
+        reply = RequestBroadcastUrlReply(self.config.broadcast_url or None)
+        self._node.send(route, (request_id, *reply.encode()))
+
+    def _answer_status(self, route: Route, request_id: Frame, message: PvStatus) -> None:
+        del message
+        value = status_value(self.status(self._node.now))
+        self._node.send(route, (request_id, *PvReply(Code.OK, value).encode()), self._node.term_ticket)
+
+    def _heard(self, poll: PeerPoll | None) -> None:
+        if poll is not None:
+            self._recovering.heard(poll.peer, poll.term)

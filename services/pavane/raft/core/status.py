@@ -1,22 +1,19 @@
 """Read-only pictures of a peer, for ``pv.status``, metrics, stage reports and the fence of a pod (4.4, 8.3, 8.6)."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from pavane.raft.core.fence import Fence
+from pavane.raft.core.kinds import Kinds
+from pavane.raft.core.learner import Learner
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import Now
+from pavane.raft.core.replication import Replication
+from pavane.raft.core.serving import Serving
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
+from pavane.raft.wire.entry import peers_value
+from pavane.raft.wire.msgpack import Value
 from pavane.wire import Stage
-
-
-class Fence(StrEnum):
-    """What a peer that starts knows about its right to take part (docs/specs/raft.md 8.6, operator 2.12)."""
-
-    NAMED = "named"  # its own log's last configuration names it
-    SUPERSEDED = "superseded"  # a committed configuration names a newer generation and not this peer
-    AWAY = "away"  # not named in its own log, which is not empty, but in the cluster's configuration
-    LOST = "lost"  # named by the cluster, but its store is empty or damaged
-    AHEAD = "ahead"  # named nowhere: a learner
-    UNKNOWN = "unknown"  # nobody has answered yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +59,111 @@ class Status:
     dropped: tuple[tuple[str, int], ...]
     first_write_ms: int | None
     last_write_ms: int | None
+
+
+def picture(
+    node: Node,
+    now: Now,
+    *,
+    kinds: Kinds,
+    replication: Replication,
+    serving: Serving,
+    learner: Learner,
+    transfer_to: str | None,
+    streams: int,
+) -> Status:
+    """Gather the picture from the parts of the core."""
+    committed_index, committed = node.configurations.committed(node.commit)
+    return Status(
+        id=node.id,
+        role=node.role,
+        stage=node.stage,
+        term=node.term,
+        leader=node.leader,
+        first=node.log.first,
+        last=node.log.last,
+        durable=node.durable,
+        commit=node.commit,
+        applied=node.applied,
+        target=max(learner.target, node.commit),
+        effective=node.configurations.effective,
+        effective_index=node.configurations.index,
+        committed=committed,
+        committed_index=committed_index,
+        members=tuple(
+            _member(node, now, kinds, replication, peer, url) for peer, url in node.configurations.effective.members
+        ),
+        transfer_to=transfer_to,
+        fence=learner.fence(),
+        recovering=node.recovering,
+        blockers=_blockers(node),
+        dedup_ids=len(node.dedup),
+        dedup_oldest_second=node.dedup.oldest_second,
+        streams=streams,
+        pending=len(serving),
+        dropped=tuple(sorted(node.dropped.items())),
+        first_write_ms=serving.first_write_ms,
+        last_write_ms=serving.last_write_ms,
+    )
+
+
+def status_value(status: Status) -> dict[str, Value]:
+    """Return the map that ``pv.status`` answers (4.4)."""
+    effective = status.effective
+    old = effective.old
+    return {
+        "id": status.id,
+        "role": status.role.title,
+        "stage": int(status.stage),
+        "term": status.term,
+        "leader": status.leader,
+        "is_leader": status.role == Role.LEADER,
+        "first_index": status.first,
+        "last_index": status.last,
+        "durable_index": status.durable,
+        "commit_index": status.commit,
+        "applied_index": status.applied,
+        "target_index": status.target,
+        "configuration": {"old": None if old is None else peers_value(old), "new": peers_value(effective.new)},
+        "configuration_index": status.effective_index,
+        "configuration_committed": status.effective_index <= status.commit,
+        "members": [
+            {
+                "id": member.id,
+                "url": member.url,
+                "kind": member.kind,
+                "match_index": None if member.match < 0 else member.match,
+                "in_flight": member.in_flight,
+            }
+            for member in status.members
+        ],
+        "transfer_to": status.transfer_to,
+        "fence": status.fence.value,
+        "blockers": list(status.blockers),
+        "dedup_ids": status.dedup_ids,
+        "streams": status.streams,
+        "pending": status.pending,
+        "dropped": {reason: count for reason, count in status.dropped},
+    }
+
+
+def _member(node: Node, now: Now, kinds: Kinds, replication: Replication, peer: str, url: str) -> MemberStatus:
+    if peer == node.id:
+        return MemberStatus(peer, url, "ours", node.durable if node.role == Role.LEADER else -1, 0, 0.0)
+    progress = replication.peers.get(peer)
+    if progress is None:
+        return MemberStatus(peer, url, kinds.kind(peer).value, -1, 0, None)
+    in_flight = 0 if progress.ask is None else progress.asked_last - progress.next + 1
+    return MemberStatus(peer, url, kinds.kind(peer).value, progress.match, in_flight, now.mono - progress.answered_at)
+
+
+def _blockers(node: Node) -> tuple[str, ...]:
+    blockers = []
+    if node.leader is None:
+        blockers.append("NoQuorum")
+    if node.recovering:
+        blockers.append("StateLost")
+    return tuple(blockers)
+
+
+__all__ = ["Fence", "MemberStatus", "Status", "picture", "status_value"]

@@ -111,12 +111,14 @@ class ConfigurationStack:
         """Whether some configuration in the log names ``peer``."""
         return any(configuration.names(peer) for _, configuration in self._stack)
 
-    def removed_at(self, peer: str, commit: int) -> int | None:
-        """Return the index of the last committed CONFIG entry without ``peer``, if there is one."""
+    def names_since(self, peer: str, commit: int) -> bool:
+        """Whether the last committed configuration, or one appended after it, names ``peer``."""
         for index, configuration in reversed(self._stack):
-            if 0 < index <= commit and not configuration.names(peer):
-                return index
-        return None
+            if configuration.names(peer):
+                return True
+            if index <= commit:
+                return False
+        return False
 
 
 def generation_of(peer: str) -> int | None:

@@ -1,0 +1,233 @@
+"""Standing, asking for votes and giving them (docs/specs/raft.md 6.1-6.3, 6.7 phase 2).
+
+There is no pre-vote yet. The spiral rule holds: no further term before a majority has answered in this one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pavane.raft.core.kinds import Kinds
+from pavane.raft.core.links import Ask, Links
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import Channel, PeerChannel, Route, VoteGranted
+from pavane.raft.core.recovering import Recovering
+from pavane.raft.errors import DropReason
+from pavane.raft.state.quorum import has_majority
+from pavane.raft.state.roles import Role
+from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.pv import FEATURE_VOTE, PvVote, PvVoteReply
+from pavane.raft.wire.replies import RequestVoteReply
+from pavane.raft.wire.requests import RequestVote
+from pavane.wire import Stage
+
+START_GRACE_S = 0.3  # added to the first time-out: peers that start together find the leader that is already there
+PHASE_VOTE = 1
+PHASE_TRANSFER = 2
+GRANTED, STALE_TERM, LOG_BEHIND, VOTED, NO_VOTER, RECOVERING = 0, 1, 2, 3, 5, 6  # reasons of pv.vote (4.3)
+
+
+@dataclass(slots=True)
+class _Round:
+    """One candidacy."""
+
+    ticket: int  # of the term and the own vote
+    phase: int
+    asks: dict[str, Ask]
+    granted: set[str]
+    answered: set[str]
+    repeat_at: float
+
+
+class Election:
+    """The election timer of a voter, its candidacies, and its votes for others."""
+
+    def __init__(self, node: Node, links: Links, kinds: Kinds, recovering: Recovering, won: Callable[[], None]) -> None:
+        self._node = node
+        self._links = links
+        self._kinds = kinds
+        self._recovering = recovering
+        self._won = won
+        self._deadline = node.now.mono + START_GRACE_S + self._timeout_s()
+        self._open_ticket: int | None = None
+        self._round: _Round | None = None
+
+    # --- timer ---------------------------------------------------------------------------------------------------
+
+    def reset(self, behind: int | None = None) -> None:
+        """Draw a new time-out; with a ticket, the timer stands still until that is durable (6.1)."""
+        self._open_ticket = behind
+        self._deadline = self._node.now.mono + self._timeout_s()
+
+    def next_timer(self) -> float | None:
+        """Return the next time-out or repetition."""
+        if not self._armed():
+            return None
+        if self._round is None:
+            return self._deadline
+        return min(self._deadline, self._round.repeat_at)
+
+    def timer(self) -> None:
+        """Stand, or ask again."""
+        if not self._armed():
+            return
+        now = self._node.now.mono
+        if self._round is not None and self._round.repeat_at <= now:
+            self._repeat(self._round)
+        if self._deadline <= now:
+            if self._round is None or has_majority(self._node.configurations.effective, self._round.answered):
+                self.stand(PHASE_VOTE)
+            else:
+                self.reset()
+
+    def stored(self) -> None:
+        """Storage went on: the timer may run again, the own vote may count."""
+        if self._open_ticket is not None and self._node.is_stored(self._open_ticket):
+            self.reset()
+        if self._round is not None and self._node.is_stored(self._round.ticket):
+            self._count(self._node.id, granted=True)
+
+    def _armed(self) -> bool:
+        voter = self._node.role in {Role.FOLLOWER, Role.CANDIDATE}
+        return voter and self._open_ticket is None and not self._recovering.undecided
+
+    def _timeout_s(self) -> float:
+        config = self._node.config
+        return self._node.rng.randint(config.election_min, config.election_max) / 1000
+
+    # --- standing ------------------------------------------------------------------------------------------------
+
+    def stand(self, phase: int) -> None:
+        """Become a candidate in the next term and ask every other member for its vote."""
+        node = self._node
+        self.give_up()
+        node.set_leader(None)
+        ticket = node.raise_term(node.term + 1, node.id)
+        node.set_role(Role.CANDIDATE, "transfer" if phase == PHASE_TRANSFER else "timeout")
+        self._round = _Round(ticket, phase, {}, set(), set(), node.now.mono + node.config.rpc_timeout_s)
+        self.reset()
+        for peer, url in node.configurations.effective.members:
+            if peer != node.id:
+                self._ask(self._round, peer, url)
+
+    def give_up(self) -> None:
+        """End the candidacy: its questions are no longer repeated, answers to them no longer count."""
+        if self._round is not None:
+            for ask in self._round.asks.values():
+                self._links.cancel(ask)
+        self._round = None
+
+    def _ask(self, current: _Round, peer: str, url: str) -> None:
+        node = self._node
+        last, last_term = node.log.last, node.log.last_term
+        if self._kinds.offers(peer, FEATURE_VOTE):
+            current.asks[peer] = self._links.ask(
+                PeerChannel(Channel.SIDE, peer, url),
+                PvVote(node.id, node.term, last, last_term, current.phase),
+                PvVoteReply,
+                self._answered,
+                after=current.ticket,
+            )
+        else:
+            current.asks[peer] = self._links.ask(
+                PeerChannel(Channel.RPC, peer, url),
+                RequestVote(node.id, node.term, last, last_term),
+                RequestVoteReply,
+                self._answered,
+                after=current.ticket,
+            )
+
+    def _repeat(self, current: _Round) -> None:
+        current.repeat_at = self._node.now.mono + self._node.config.rpc_timeout_s
+        for peer, ask in list(current.asks.items()):
+            if peer in current.answered:
+                continue
+            if ask.to.channel == Channel.RPC and self._kinds.offers(peer, FEATURE_VOTE):
+                # It turned out to be ours: unlike "?", pv.vote may reach a peer that does not know us as a member.
+                self._links.cancel(ask)
+                self._ask(current, peer, ask.to.url)
+            else:
+                self._links.again(ask)
+
+    def _answered(self, ask: Ask, reply: RequestVoteReply | PvVoteReply) -> None:
+        if reply.term > self._node.term:
+            self._recovering.heard(ask.to.peer, reply.term)
+            self.give_up()
+            self._node.raise_term(reply.term)
+            self._node.rest("term")
+            self.reset()
+        else:
+            self._count(ask.to.peer, granted=reply.granted and reply.term == self._node.term)
+
+    def _count(self, peer: str, *, granted: bool) -> None:
+        current = self._round
+        if current is None:
+            return
+        current.answered.add(peer)
+        if granted:
+            current.granted.add(peer)
+        own_vote_counts = self._node.is_stored(current.ticket)
+        if own_vote_counts and has_majority(self._node.configurations.effective, current.granted):
+            self.give_up()
+            self._won()
+
+    # --- voting --------------------------------------------------------------------------------------------------
+
+    def vote(self, route: Route, request_id: Frame, message: RequestVote | PvVote) -> None:
+        """Answer a request for a vote, or meet it with silence (6.3)."""
+        node = self._node
+        asker = message.candidate
+        self._recovering.heard(asker, message.term, message.last_index)
+        newer = (message.last_term, message.last_index) > (node.log.last_term, node.log.last)
+        if asker == node.id or not self._may_ask(message, newer):
+            node.drop(DropReason.SENDER)
+            return
+        if self._recovering.undecided:
+            return
+        if message.term > node.term:
+            self.give_up()
+            if self._refusal(message, newer) != GRANTED:  # else term and vote are stored by one command
+                node.raise_term(message.term)
+            node.rest("term")
+        reason = self._judge(message, newer)
+        if reason == GRANTED:
+            if node.vote != asker or node.term != message.term:
+                node.raise_term(message.term, asker)
+                node.event(VoteGranted(node.term, asker))
+            self.reset()
+        granted = reason == GRANTED
+        reply: RequestVoteReply | PvVoteReply = (
+            PvVoteReply(node.term, granted, reason)
+            if isinstance(message, PvVote)
+            else RequestVoteReply(node.term, granted)
+        )
+        node.send(route, (request_id, *reply.encode()), node.term_ticket)
+
+    def _may_ask(self, message: RequestVote | PvVote, newer: bool) -> bool:
+        node = self._node
+        effective = node.configurations.effective
+        if effective.names(message.candidate) or not effective.names(node.id):
+            return True
+        return isinstance(message, PvVote) and newer
+
+    def _judge(self, message: RequestVote | PvVote, newer: bool) -> int:
+        node = self._node
+        if message.term < node.term:
+            return STALE_TERM
+        if message.term == node.term and node.vote not in {"", message.candidate}:
+            return VOTED
+        if message.term == node.term and node.role == Role.LEADER:
+            return VOTED
+        return self._refusal(message, newer)
+
+    def _refusal(self, message: RequestVote | PvVote, newer: bool) -> int:
+        """Return what stands against a vote whatever was voted before."""
+        node = self._node
+        if node.role == Role.RECOVERING:
+            return RECOVERING
+        # A voter is ReadWrite by being one; a learner that is ReadWrite may be the vote that its promotion needs.
+        if node.stage != Stage.READ_WRITE or (node.role == Role.REMOVED and not newer):
+            return NO_VOTER
+        if message.term <= node.vote_floor:
+            return STALE_TERM
+        equal = (message.last_term, message.last_index) == (node.log.last_term, node.log.last)
+        return GRANTED if newer or equal else LOG_BEHIND

@@ -1,0 +1,109 @@
+"""What a peer does with AppendEntries of a leader (docs/specs/raft.md 7.1)."""
+
+from dataclasses import dataclass
+
+from pavane.raft.core.election import Election
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import Corrupt, Route
+from pavane.raft.core.recovering import Recovering
+from pavane.raft.errors import DropReason
+from pavane.raft.state.roles import Role
+from pavane.raft.wire.frames import Frame, Frames
+from pavane.raft.wire.replies import AppendEntriesReply
+from pavane.raft.wire.requests import AppendEntries
+
+SENDERS_MAX = 64  # leaders whose last message is remembered; a cluster has at most 18 members
+
+
+@dataclass(slots=True)
+class _Last:
+    """The last message of one sender and the answer to it; nothing is repeated while ``after`` is not durable."""
+
+    route: Route
+    id: bytes
+    frames: Frames
+    after: int | None
+
+
+class Following:
+    """Takes the leader's entries and answers once they are durable."""
+
+    def __init__(self, node: Node, election: Election, recovering: Recovering) -> None:
+        self._node = node
+        self._election = election
+        self._recovering = recovering
+        self._last: dict[str, _Last] = {}
+        self._verified_term = node.term
+        self.heard_at: float | None = None  # last AppendEntries of a leader of the current term
+
+    def append(self, route: Route, request_id: Frame, message: AppendEntries) -> None:
+        """Handle ``+``."""
+        node = self._node
+        last_told = message.previous_index + len(message.entries)
+        self._recovering.heard(message.leader, message.term, last_told)
+        effective = node.configurations.effective
+        stranger = effective.names(node.id) and not effective.names(message.leader)
+        rival = node.role == Role.LEADER and message.term == node.term  # a term has one leader: not a peer's doing
+        if message.leader == node.id or rival or (stranger and message.term < node.term):
+            node.drop(DropReason.SENDER)
+            return
+        if self._recovering.silent:
+            self.heard_at = None
+            return
+        last = self._last.get(message.leader)
+        if last is not None and last.route == route and last.id == request_id:
+            if last.after is None or node.is_stored(last.after):
+                node.send(route, last.frames)
+            return
+        if message.term < node.term:
+            self._answer(route, request_id, message.leader, AppendEntriesReply(node.term, False), None)
+            return
+        self._follow(message)
+        self._take(route, request_id, message)
+
+    def _follow(self, message: AppendEntries) -> None:
+        """Acknowledge the leader of this term."""
+        node = self._node
+        if message.term > node.term:
+            node.raise_term(message.term)
+        if node.role in {Role.CANDIDATE, Role.LEADER}:
+            self._election.give_up()
+            node.rest("leader", message.leader)
+        node.set_leader(message.leader)
+        self.heard_at = node.now.mono
+        if self._verified_term != node.term:
+            self._verified_term = node.term
+            node.verified = node.commit
+
+    def _take(self, route: Route, request_id: Frame, message: AppendEntries) -> None:
+        node = self._node
+        previous, count = message.previous_index, len(message.entries)
+        conflict: int | None = None
+        success = False
+        if previous > node.log.last:
+            conflict = node.log.last + 1
+        elif previous <= node.commit or node.log.term_at(previous) == message.previous_term:
+            if not node.merge(previous, message.entries):
+                node.halt(Corrupt(node.commit))
+                return
+            success = True
+            node.verified = max(node.verified, previous + count)
+            node.advance(min(message.commit_index, previous + count))
+        after = node.term_ticket
+        if success:
+            durable = node.durable_ticket(previous + count)
+            after = durable if after is None else max(after, durable or 0)
+        self._election.reset(behind=after)
+        self._answer(route, request_id, message.leader, AppendEntriesReply(node.term, success, conflict), after)
+        self._recovering.progress()
+
+    def _answer(
+        self, route: Route, request_id: Frame, leader: str, reply: AppendEntriesReply, after: int | None
+    ) -> None:
+        after = after if after is not None else self._node.term_ticket
+        frames = (bytes(request_id), *reply.encode())
+        self._last.pop(leader, None)
+        self._last[leader] = _Last(route, bytes(request_id), frames, after)
+        if len(self._last) > SENDERS_MAX:
+            del self._last[next(iter(self._last))]
+        self._node.send(route, frames, after)

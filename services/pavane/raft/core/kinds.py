@@ -1,0 +1,199 @@
+"""Which peers are programs of ours: ``pv.hello`` (docs/specs/raft.md 4.2)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pavane.raft.core.links import Ask, Links
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import Channel, KindChanged, PeerChannel, Route
+from pavane.raft.errors import DropReason
+from pavane.raft.state.configuration import Members
+from pavane.raft.wire.frames import NONCE_BYTES, Frame
+from pavane.raft.wire.msgpack import Value
+from pavane.raft.wire.pv import FEATURE_HOST_NAMES, FEATURE_VOTE, PvHello, PvHelloReply
+from pavane.wire import Stage
+
+VERSION = 1
+FEATURES = FEATURE_VOTE | FEATURE_HOST_NAMES
+LEVEL = 1
+HELLO_S = 1.0  # to members whose kind is not known to be ours
+HELLO_OURS_S = 5.0
+HELLO_LOST_S = 0.2  # before a hello of ours is taken as lost
+HELLO_ATTEMPTS = 3  # unanswered ones in a row, while other answers come, make a peer js
+
+
+class Kind(StrEnum):
+    """What program a peer runs; ``unknown`` is treated like ``js`` everywhere."""
+
+    OURS = "ours"
+    JS = "js"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Peer:
+    """What we know of one other peer."""
+
+    id: str
+    url: str
+    kind: Kind = Kind.UNKNOWN
+    features: int = 0
+    stage: int = 0
+    hello_at: float = 0.0
+    first_unanswered_at: float = 0.0
+    unanswered: int = 0
+    ask: Ask | None = None
+    nonce: bytes = b""
+
+
+class Kinds:
+    """Keeps asking the members, and whoever ``watch`` names, who they are."""
+
+    def __init__(self, node: Node, links: Links, remembered: Mapping[str, int | str | bytes]) -> None:
+        self._node = node
+        self._links = links
+        self._peers: dict[str, Peer] = {}
+        self._extra: Members = ()
+        self._remembered = dict(remembered)
+        self._instance = node.rng.randbytes(8)
+
+    def peer(self, peer: str) -> Peer | None:
+        """Return what is known about a PEER ID."""
+        return self._peers.get(peer)
+
+    def kind(self, peer: str) -> Kind:
+        """Return the kind of a peer; ``unknown`` if nobody told."""
+        known = self._peers.get(peer)
+        return known.kind if known is not None else Kind.UNKNOWN
+
+    def offers(self, peer: str, feature: int) -> bool:
+        """Whether a peer is ours and has a feature."""
+        known = self._peers.get(peer)
+        return known is not None and known.kind == Kind.OURS and bool(known.features & feature)
+
+    def writes(self, peer: str) -> bool:
+        """Whether a peer of ours said that it is ReadWrite."""
+        known = self._peers.get(peer)
+        return known is not None and known.kind == Kind.OURS and known.stage == Stage.READ_WRITE
+
+    def watch(self, extra: Members) -> None:
+        """Ask these too, at once: candidates for membership. The next call replaces them."""
+        self._extra = extra
+        self.refresh()
+        for peer, _ in extra:
+            known = self._peers.get(peer)
+            if known is not None:
+                known.hello_at = self._node.now.mono
+
+    def refresh(self) -> None:
+        """Follow the configuration in force."""
+        wanted = {
+            peer: url
+            for peer, url in (*self._node.configurations.effective.members, *self._extra)
+            if peer != self._node.id
+        }
+        for peer in [peer for peer, known in self._peers.items() if wanted.get(peer) != known.url]:
+            self._links.cancel(self._peers.pop(peer).ask)
+        for peer, url in wanted.items():
+            if peer not in self._peers:
+                self._peers[peer] = self._recall(peer, url)
+
+    def hello(self, route: Route, request_id: Frame, message: PvHello) -> None:
+        """Answer a hello."""
+        node = self._node
+        info: dict[str, Value] = {
+            "v": VERSION,
+            "peer": node.id,
+            "inst": self._instance,
+            "feat": FEATURES,
+            "stage": int(node.stage),
+            "gen": node.config.own_generation or 0,
+            "term": node.term,
+            "machine": node.config.machine,
+            "level": LEVEL,
+            "now": node.now.wall_s * 1000,
+        }
+        node.send(route, (request_id, *PvHelloReply(message.nonce, info).encode()), node.term_ticket)
+
+    def connected(self, peer: str) -> None:
+        """The side channel of a peer is up again: another program may answer there."""
+        known = self._peers.get(peer)
+        if known is not None:
+            known.hello_at = self._node.now.mono
+
+    def next_timer(self) -> float | None:
+        """Return when the next hello is due."""
+        return min((known.hello_at for known in self._peers.values()), default=None)
+
+    def timer(self) -> None:
+        """Send the hellos that are due."""
+        now = self._node.now.mono
+        for known in self._peers.values():
+            if known.hello_at <= now:
+                self._judge(known)
+                self._ask(known)
+
+    def _ask(self, known: Peer) -> None:
+        now = self._node.now.mono
+        lost = known.ask is not None
+        self._links.cancel(known.ask)
+        if known.unanswered == 0:
+            known.first_unanswered_at = now
+        known.unanswered += 1
+        known.nonce = self._node.rng.randbytes(NONCE_BYTES)
+        known.ask = self._links.ask(
+            PeerChannel(Channel.SIDE, known.id, known.url),
+            PvHello(self._node.id, self._node.term, known.nonce, {"v": VERSION, "feat": FEATURES}),
+            PvHelloReply,
+            self._answered,
+        )
+        if known.kind == Kind.OURS:
+            known.hello_at = now + (HELLO_OURS_S if lost else HELLO_LOST_S)
+        else:
+            known.hello_at = now + HELLO_S
+
+    def _answered(self, ask: Ask, reply: PvHelloReply) -> None:
+        known = self._peers.get(ask.to.peer)
+        info = reply.info
+        if known is None or known.ask is not ask or reply.nonce != known.nonce or info.get("peer") != known.id:
+            self._node.drop(DropReason.STALE)
+            return
+        features, stage = info.get("feat"), info.get("stage")
+        known.features = features if isinstance(features, int) else 0
+        known.stage = stage if isinstance(stage, int) else 0
+        known.ask = None
+        known.unanswered = 0
+        known.hello_at = self._node.now.mono + (HELLO_OURS_S if known.stage == Stage.READ_WRITE else HELLO_S)
+        self._become(known, Kind.OURS)
+
+    def _judge(self, known: Peer) -> None:
+        """Believe that a peer is js if it answers everything but our hellos."""
+        answered_at = self._links.answered_at.get(known.id, 0.0)
+        silent_s = self._node.now.mono - known.first_unanswered_at
+        if known.kind == Kind.OURS or not known.unanswered or answered_at <= known.first_unanswered_at:
+            return
+        if known.unanswered >= HELLO_ATTEMPTS or (known.unanswered == 1 and silent_s >= HELLO_S):
+            self._become(known, Kind.JS)
+
+    def _become(self, known: Peer, kind: Kind) -> None:
+        value = known.features if kind == Kind.OURS else -1
+        key = _note_key(known.id, known.url)
+        if known.kind != kind:
+            known.kind = kind
+            self._node.event(KindChanged(known.id, kind.value))
+        if self._remembered.get(key) != value:
+            self._remembered[key] = value
+            self._node.note(key, value)
+
+    def _recall(self, peer: str, url: str) -> Peer:
+        known = Peer(peer, url, hello_at=self._node.now.mono)
+        value = self._remembered.get(_note_key(peer, url))
+        if isinstance(value, int):
+            known.kind = Kind.JS if value < 0 else Kind.OURS
+            known.features = max(value, 0)
+        return known
+
+
+def _note_key(peer: str, url: str) -> str:
+    return f"kind {peer} {url}"

@@ -1,0 +1,233 @@
+"""Following without a vote: finding the leader by ``^``, its entries by ``<``, its commit index by ``%`` (8.3, 8.6).
+
+Everything here is asked through ``SEED`` sockets, by url: a learner may know no PEER ID yet.
+"""
+
+from collections.abc import Callable
+
+from pavane.raft.core.fence import Fence
+from pavane.raft.core.following import Following
+from pavane.raft.core.links import Ask, Links
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import Channel, Fork, PeerChannel
+from pavane.raft.core.recovering import Recovering
+from pavane.raft.state.configuration import Members, generation_of
+from pavane.raft.state.roles import Role
+from pavane.raft.wire.entry import entry_term
+from pavane.raft.wire.replies import EntriesStatus, RequestConfigReply, RequestEntriesReply, RequestLogInfoReply
+from pavane.raft.wire.requests import RequestConfig, RequestEntries, RequestLogInfo
+
+SEARCH_S = 0.2  # between questions for the leader while it is unknown
+REFRESH_S = 1.0  # once it is known
+TARGET_S = 0.25  # progress must be told anew every 500 ms
+IDLE_S = 0.05  # before asking again at the end of the log
+SILENCE_S = 1.0  # a stream without a message for so long has lost one
+SEARCHED_ROLES = frozenset({Role.LEARNER, Role.REMOVED, Role.RECOVERING})
+STREAMING_ROLES = frozenset({Role.LEARNER, Role.RECOVERING})
+
+
+class Learner:
+    """What a peer without a vote does to keep up, and what it knows of the cluster it is not part of."""
+
+    def __init__(
+        self, node: Node, links: Links, following: Following, recovering: Recovering, silence_s: Callable[[], float]
+    ) -> None:
+        """``silence_s`` is how long a leader that once sent AppendEntries may be silent."""
+        self._node = node
+        self._links = links
+        self._following = following
+        self._recovering = recovering
+        self._silence_s = silence_s
+        self.target = 0
+        self._members: Members | None = None  # as the last peer that knew a leader named them
+        self._leader_url: str | None = None
+        self._leader_heard_at = 0.0
+        self._search_at = node.now.mono
+        self._target_at = node.now.mono
+        self._stream_at = node.now.mono
+        self._stream: Ask | None = None
+        self._stream_heard_at = 0.0
+        self._overlap = True  # the next stream begins one entry early, to compare it
+        self._asked = 0
+
+    @property
+    def leader_url(self) -> str | None:
+        """Where the leader is, ``None`` if nobody named one lately."""
+        return self._leader_url
+
+    def fence(self) -> Fence:
+        """Judge our right to take part from our log and from what the cluster's members say."""
+        node = self._node
+        if node.role == Role.RECOVERING:
+            return Fence.LOST
+        if node.configurations.names_since(node.id, node.commit):
+            return Fence.NAMED
+        if self._members is None:
+            return Fence.UNKNOWN
+        if any(peer == node.id for peer, _ in self._members):
+            return Fence.AWAY if node.log.last > 0 else Fence.LOST
+        own = node.config.own_generation
+        newer = own is not None and any((generation_of(peer) or 0) > own for peer, _ in self._members)
+        known_committed = max(node.commit, self.target) >= node.configurations.index
+        return Fence.SUPERSEDED if newer and known_committed else Fence.AHEAD
+
+    def role_changed(self) -> None:
+        """Begin anew, or stop."""
+        self._end_stream()
+        if self._node.role in SEARCHED_ROLES:
+            self._search_at = self._stream_at = self._target_at = self._node.now.mono
+            self._overlap = True
+
+    def next_timer(self) -> float | None:
+        """Return when to ask again."""
+        if self._node.role not in SEARCHED_ROLES:
+            return None
+        times = [self._search_at]
+        if self._leader_url is not None:
+            times.append(self._target_at)
+            if self._node.role in STREAMING_ROLES:
+                times.append(self._stream_at if self._stream is None else self._stream_heard_at + SILENCE_S)
+        return min(times)
+
+    def timer(self) -> None:
+        """Ask what is due."""
+        node = self._node
+        now = node.now.mono
+        if node.role not in SEARCHED_ROLES:
+            return
+        if self._leader_url is not None and now - self._leader_heard_at > SILENCE_S:
+            self._lose_leader()
+        if self._search_at <= now:
+            self._search()
+        if self._leader_url is None:
+            return
+        if self._target_at <= now:
+            self._target_at = now + TARGET_S
+            question = RequestLogInfo(self._links.poll())
+            self._links.ask(self._to(self._leader_url), question, RequestLogInfoReply, self._log_info)
+        if node.role not in STREAMING_ROLES:
+            return
+        if self._stream is not None and now - self._stream_heard_at >= SILENCE_S:
+            self._end_stream()
+        if self._stream is None and self._stream_at <= now:
+            self._begin_stream(self._leader_url)
+
+    # --- leader --------------------------------------------------------------------------------------------------
+
+    def _search(self) -> None:
+        node = self._node
+        node_urls = [url for peer, url in node.configurations.effective.members if peer != node.id]
+        known = [url for peer, url in self._members or () if peer != node.id]
+        urls = list(dict.fromkeys((*node.config.seeds, *node_urls, *known)))
+        if self._leader_url is not None:
+            urls = [self._leader_url]
+        self._search_at = node.now.mono + (SEARCH_S if self._leader_url is None else REFRESH_S)
+        if urls:
+            url = urls[self._asked % len(urls)]
+            self._asked += 1
+            self._links.ask(self._to(url), RequestConfig(self._links.poll()), RequestConfigReply, self._configuration)
+
+    def _configuration(self, ask: Ask, reply: RequestConfigReply) -> None:
+        node = self._node
+        if node.role not in SEARCHED_ROLES:
+            return
+        url = ask.to.url if reply.is_leader else dict(reply.peers).get(reply.leader or "")
+        if url is None or reply.leader == node.id:
+            if ask.to.url == self._leader_url:
+                self._lose_leader()
+            return
+        self._members = reply.peers
+        node.set_leader(reply.leader)
+        if reply.is_leader:
+            self._leader_heard_at = node.now.mono
+            self._judge_loss(reply)
+        if url != self._leader_url:
+            self._end_stream()
+            self._leader_url = url
+            self._leader_heard_at = node.now.mono
+            self._search_at = self._target_at = self._stream_at = node.now.mono
+            self._overlap = True
+
+    def _judge_loss(self, reply: RequestConfigReply) -> None:
+        """An empty store of a peer that the leader counts as a member was wiped (5.5)."""
+        node = self._node
+        named = any(peer == node.id for peer, _ in reply.peers)
+        if not named:
+            self._recovering.placed()
+        elif node.role == Role.LEARNER and node.log.last == 0:
+            self._recovering.lost()
+
+    def _lose_leader(self) -> None:
+        self._end_stream()
+        self._leader_url = None
+        self._search_at = self._node.now.mono
+        self._node.set_leader(None)
+
+    def _log_info(self, ask: Ask, reply: RequestLogInfoReply) -> None:
+        if reply.is_leader and ask.to.url == self._leader_url:
+            self._leader_heard_at = self._node.now.mono
+            self.target = max(self.target, reply.commit_index)
+
+    def _to(self, url: str) -> PeerChannel:
+        return PeerChannel(Channel.SEED, url, url)
+
+    # --- entries -------------------------------------------------------------------------------------------------
+
+    def _fed(self) -> bool:
+        """Whether a leader sends AppendEntries: then it feeds us, and a stream would only repeat it."""
+        heard_at = self._following.heard_at
+        return heard_at is not None and self._node.now.mono - heard_at < self._silence_s()
+
+    def _begin_stream(self, url: str) -> None:
+        node = self._node
+        if self._fed():
+            self._stream_at = node.now.mono + self._silence_s()
+            return
+        previous = max(0, node.commit - 1) if self._overlap else node.commit
+        self._stream_heard_at = node.now.mono
+        self._stream = self._links.ask(
+            self._to(url), RequestEntries(previous), RequestEntriesReply, self._entries, many=True
+        )
+
+    def _end_stream(self) -> None:
+        self._links.cancel(self._stream)
+        self._stream = None
+
+    def _entries(self, ask: Ask, reply: RequestEntriesReply) -> None:
+        node = self._node
+        if ask is not self._stream:
+            return
+        self._stream_heard_at = node.now.mono
+        if reply.status == EntriesStatus.NOT_LEADER:
+            self._lose_leader()
+            return
+        self._leader_heard_at = node.now.mono
+        self.target = max(self.target, reply.index)
+        if self._fed() or not self._take(reply):
+            self._end_stream()
+            self._stream_at = node.now.mono + IDLE_S
+            return
+        if reply.status == EntriesStatus.MORE:
+            self._links.again(ask, RequestEntries(reply.index))
+        else:
+            self._end_stream()
+            self._stream_at = node.now.mono + IDLE_S
+
+    def _take(self, reply: RequestEntriesReply) -> bool:
+        """Store a message's entries, which are committed; false if they do not follow what we have."""
+        node = self._node
+        if not reply.entries:
+            return True
+        previous = reply.index - len(reply.entries)
+        if previous > node.log.last or reply.status == EntriesStatus.SNAPSHOT:
+            return False
+        if not node.merge(previous, reply.entries):
+            node.halt(Fork(node.commit))
+            return False
+        self._overlap = False
+        greatest = entry_term(reply.entries[-1])
+        if greatest > node.term:
+            node.raise_term(greatest)
+        node.advance(reply.index)
+        self._recovering.progress()
+        return True

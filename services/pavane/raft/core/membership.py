@@ -1,0 +1,292 @@
+"""Changing the members: one joint change at a time (docs/specs/raft.md 8.5, 10.6)."""
+
+from dataclasses import dataclass, field
+
+from pavane.raft.core.kinds import Kind, Kinds
+from pavane.raft.core.links import Ask, Links
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import Channel, PeerChannel, Route
+from pavane.raft.core.replication import Replication
+from pavane.raft.core.transfer import Transfer
+from pavane.raft.state.configuration import Configuration, Members, Refusal, check_change, needs_resolving
+from pavane.raft.state.dedup import Freshness
+from pavane.raft.state.quorum import has_majority
+from pavane.raft.state.roles import Role
+from pavane.raft.wire.entry import EntryType
+from pavane.raft.wire.msgpack import Value
+from pavane.raft.wire.pv import FEATURE_HOST_NAMES
+from pavane.raft.wire.replies import ConfigStatus, ConfigUpdateReply, RequestLogInfoReply
+from pavane.raft.wire.requests import ConfigUpdate, RequestLogInfo
+
+CONFIG_LAG_ENTRIES = 1000  # new members further behind would hold up every commit while they catch up
+ANSWERED_S = 1.0  # an answer older than this says nothing about now
+HOLD_S = 0.3  # how long a change waits for its new members to show themselves
+ACCEPT_S = 0.2  # how often a waiting client is told that it has not been forgotten (1.2 D9)
+ROUTES_PER_REQID = 4  # clients told of the end; the newest are kept
+WAITING_MAX = 64  # request ids with waiting clients: repetitions of changes that are not committed yet
+
+
+@dataclass(slots=True)
+class _Held:
+    """A change whose new members are being asked."""
+
+    reqid: bytes
+    members: Members
+    routes: list[Route]
+    decide_at: float
+    joining: Members
+    asks: list[Ask]
+    reports: dict[str, tuple[float, int]] = field(default_factory=dict)  # when, last index
+
+
+class Membership:
+    """Takes ``&``, appends Cold,new and then Cnew, and hands leadership over where the leader goes."""
+
+    def __init__(
+        self,
+        node: Node,
+        links: Links,
+        kinds: Kinds,
+        replication: Replication,
+        transfer: Transfer,
+        freshness: Freshness,
+    ) -> None:
+        self._node = node
+        self._links = links
+        self._kinds = kinds
+        self._replication = replication
+        self._transfer = transfer
+        self._freshness = freshness
+        self._held: _Held | None = None
+        self._waiting: dict[bytes, tuple[int, list[Route]]] = {}
+        self._accept_at = 0.0
+        self._handing_over = False
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def request(self, route: Route, reqid: bytes, message: ConfigUpdate) -> None:
+        """Handle ``&``."""
+        node = self._node
+        if node.role != Role.LEADER:
+            self._answer(route, reqid, ConfigStatus.NOT_LEADER, node.leader)
+            return
+        index = node.dedup.index_of(reqid)
+        if index is not None:
+            self._repeated(route, reqid, index)
+        elif self._held is not None and self._held.reqid == reqid:
+            _remember(self._held.routes, route)
+        elif not self._freshness.fresh(reqid, node.now.wall_s, node.dedup.floor):
+            self._answer(route, reqid, ConfigStatus.EXPIRED)
+        elif self._held is not None or self._busy():
+            self._answer(route, reqid, ConfigStatus.BUSY)
+        else:
+            self._judge(route, reqid, message)
+
+    def next_timer(self) -> float | None:
+        """Return when a held change must be decided, or waiting clients be told."""
+        times = [self._held.decide_at] if self._held is not None else []
+        return min([*times, self._accept_at] if self._waiting else times, default=None)
+
+    def timer(self) -> None:
+        """Decide a held change; tell waiting clients."""
+        now = self._node.now.mono
+        if self._held is not None and self._held.decide_at <= now:
+            self._decide(self._held)
+        if self._waiting and self._accept_at <= now:
+            self._accept_at = now + ACCEPT_S
+            for reqid, (_, routes) in self._waiting.items():
+                for route in routes:
+                    self._answer(route, reqid, ConfigStatus.ACCEPTED)
+
+    def deposed(self) -> None:
+        """We stepped down: send everybody to the next leader."""
+        leader = self._node.leader
+        if self._held is not None:
+            for route in self._held.routes:
+                self._answer(route, self._held.reqid, ConfigStatus.NOT_LEADER, leader)
+            self._release(self._held)
+        for reqid, (_, routes) in self._waiting.items():
+            for route in routes:
+                self._answer(route, reqid, ConfigStatus.NOT_LEADER, leader)
+        self._waiting.clear()
+        self._handing_over = False
+
+    def _repeated(self, route: Route, reqid: bytes, index: int) -> None:
+        node = self._node
+        if node.configurations.states(index) is None:
+            self._refuse(route, reqid, Refusal("Error", "this request id belongs to an update"))
+        elif node.commit >= index:
+            self._answer(route, reqid, ConfigStatus.ACCEPTED, index)
+        else:
+            self._wait(route, reqid, index)
+            self._answer(route, reqid, ConfigStatus.ACCEPTED)
+
+    def _busy(self) -> bool:
+        """Whether another change, or a transfer, is under way; also while the last one is not known committed."""
+        node = self._node
+        under_way = node.configurations.effective.transitional or node.configurations.index > node.commit
+        return under_way or self._transfer.target is not None
+
+    def _judge(self, route: Route, reqid: bytes, message: ConfigUpdate) -> None:
+        if not message.readable:
+            self._refuse(route, reqid, Refusal("SyntaxError", "peers must be MessagePack"))
+            return
+        if not isinstance(message.peers, list):
+            self._refuse(route, reqid, Refusal("TypeError", "peers must be an array"))
+            return
+        current = self._node.configurations.effective.new
+        checked = check_change(current, message.peers)
+        if isinstance(checked, Refusal):
+            self._refuse(route, reqid, checked)
+            return
+        known = dict(current)
+        joining = tuple(pair for pair in checked if pair[0] not in known)
+        self._held = _Held(reqid, checked, [route], self._node.now.mono + HOLD_S, joining, [])
+        self._kinds.watch(joining)
+        for peer, url in joining:
+            to = PeerChannel(Channel.SIDE, peer, url)
+            ask = self._links.ask(to, RequestLogInfo(self._links.poll()), RequestLogInfoReply, self._reported)
+            self._held.asks.append(ask)
+        if not joining:
+            self._decide(self._held)
+
+    def _reported(self, ask: Ask, reply: RequestLogInfoReply) -> None:
+        held = self._held
+        if held is None or ask not in held.asks:
+            return
+        held.reports[ask.to.peer] = (self._node.now.mono, reply.last_index)
+        self.heard_kinds()
+
+    def heard_kinds(self) -> None:
+        """Decide at once when every new member has shown log and kind."""
+        held = self._held
+        if held is None:
+            return
+        reported = all(peer in held.reports for peer, _ in held.joining)
+        if reported and all(self._kinds.kind(peer) == Kind.OURS for peer, _ in held.joining):
+            self._decide(held)
+
+    def _decide(self, held: _Held) -> None:
+        """Append Cold,new, or refuse."""
+        node = self._node
+        refusal = self._unfit(held)
+        unheard = self._unheard(held)
+        self._release(held)
+        for route in held.routes:
+            if refusal is not None:
+                self._refuse(route, held.reqid, refusal)
+            elif unheard or self._busy():
+                self._answer(route, held.reqid, ConfigStatus.BUSY)
+        if refusal is not None or unheard or self._busy():
+            return
+        joint = Configuration(held.members, node.configurations.effective.new)
+        index = node.append_own(EntryType.CONFIG, joint.encode(), held.reqid)
+        for route in held.routes:
+            self._wait(route, held.reqid, index)
+            self._answer(route, held.reqid, ConfigStatus.ACCEPTED)
+
+    def _release(self, held: _Held) -> None:
+        for ask in held.asks:
+            self._links.cancel(ask)
+        self._held = None
+        self._kinds.watch(())
+
+    def _unheard(self, held: _Held) -> bool:
+        """Whether a mixed cluster has a member that was silent in the last second (1.4)."""
+        old = self._node.configurations.effective.new
+        others = [peer for peer, _ in (*old, *held.joining) if peer != self._node.id]
+        mixed = any(self._kinds.kind(peer) != Kind.OURS for peer in others)
+        return mixed and not all(self._heard_lately(held, peer) for peer in others)
+
+    def _heard_lately(self, held: _Held, peer: str) -> bool:
+        progress = self._replication.peers.get(peer)
+        heard_at = progress.answered_at if progress is not None else held.reports.get(peer, (0.0, 0))[0]
+        return self._node.now.mono - heard_at <= ANSWERED_S
+
+    def _unfit(self, held: _Held) -> Refusal | None:
+        """Judge host names (8.2), and whether a majority of the new members has nearly the whole log (8.5)."""
+        node = self._node
+        everybody = (*node.configurations.effective.new, *held.joining)
+        if any(needs_resolving(url) for _, url in held.joining):
+            deaf = [p for p, _ in everybody if p != node.id and not self._kinds.offers(p, FEATURE_HOST_NAMES)]
+            if deaf:
+                return Refusal("Error", f"host names need peers of ours; {', '.join(deaf)} did not say so")
+        near = {peer for peer, _ in held.members if self._near(held, peer)}
+        if has_majority(Configuration(held.members), near):
+            return None
+        behind = ", ".join(peer for peer, _ in held.members if peer not in near)
+        return Refusal("NotCaughtUp", f"not within {CONFIG_LAG_ENTRIES} entries of the commit index: {behind}")
+
+    def _near(self, held: _Held, peer: str) -> bool:
+        node = self._node
+        if peer == node.id:
+            return True
+        if peer in held.reports:
+            last = held.reports[peer][1]
+        elif peer in self._replication.peers and self._heard_lately(held, peer):
+            last = self._replication.match(peer)
+        else:
+            return False
+        # An empty peer may be a wiped one, which cannot vote; before the first commit all are empty.
+        return last >= node.commit - CONFIG_LAG_ENTRIES and (last > 0 or node.commit == 0)
+
+    # --- course of a change --------------------------------------------------------------------------------------
+
+    def progress(self) -> None:
+        """Take the next step of a joint change. Called after commits and at the start of leadership."""
+        node = self._node
+        effective = node.configurations.effective
+        if node.role != Role.LEADER or node.commit < node.configurations.index:
+            return
+        if effective.transitional:
+            if any(peer == node.id for peer, _ in effective.new):
+                self.finish()
+            elif not self._handing_over:
+                self._handing_over = True
+                self._tell_waiting()
+                among = frozenset(peer for peer, _ in effective.new)
+                best = self._transfer.best(among)
+                if best is None or not self._transfer.start(best):
+                    self.finish()
+        self._tell_waiting()
+
+    def transfer_failed(self) -> None:
+        """The chosen member does not take over: append Cnew ourselves, lead until it is committed."""
+        if self._handing_over and self._node.configurations.effective.transitional:
+            self.finish()
+
+    def finish(self) -> None:
+        """Append Cnew, under a request id of our own."""
+        node = self._node
+        if not node.configurations.effective.transitional:
+            return
+        self._handing_over = False
+        second = max(node.now.wall_s, node.dedup.floor + 1)
+        reqid = second.to_bytes(4, "big") + node.rng.randbytes(8)
+        node.append_own(EntryType.CONFIG, Configuration(node.configurations.effective.new).encode(), reqid)
+
+    def _tell_waiting(self) -> None:
+        for reqid, (index, routes) in list(self._waiting.items()):
+            if index <= self._node.commit:
+                del self._waiting[reqid]
+                for route in routes:
+                    self._answer(route, reqid, ConfigStatus.ACCEPTED, index)
+
+    def _wait(self, route: Route, reqid: bytes, index: int) -> None:
+        if not self._waiting:
+            self._accept_at = self._node.now.mono + ACCEPT_S
+        if reqid in self._waiting or len(self._waiting) < WAITING_MAX:
+            _remember(self._waiting.setdefault(reqid, (index, []))[1], route)
+
+    def _refuse(self, route: Route, reqid: bytes, refusal: Refusal) -> None:
+        argument: dict[str, Value] = {"name": refusal.name, "message": refusal.message}
+        self._node.send(route, (reqid, *ConfigUpdateReply(ConfigStatus.ARGUMENT, argument).encode()))
+
+    def _answer(self, route: Route, reqid: bytes, status: ConfigStatus, argument: int | str | None = None) -> None:
+        self._node.send(route, (reqid, *ConfigUpdateReply(status, argument).encode()))
+
+
+def _remember(routes: list[Route], route: Route) -> None:
+    if route not in routes:
+        routes.append(route)
+        del routes[:-ROUTES_PER_REQID]

@@ -1,0 +1,136 @@
+"""Streams of committed entries for clients and learners (docs/specs/raft.md 10.4)."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pavane.raft.core.barrier import Barriers
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import Route
+from pavane.raft.errors import DropReason
+from pavane.raft.state.roles import Role
+from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.replies import EntriesStatus, RequestEntriesReply
+from pavane.raft.wire.requests import RequestEntries
+
+STREAMS_MAX = 8000
+MESSAGE_BYTES = 64 * 1024
+MESSAGE_ENTRIES = 4096
+WINDOW_MESSAGES = 5  # not yet acknowledged; a message beyond MESSAGE_BYTES (one great entry) stands alone
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One request and what was sent for it. ``end`` is 0 until the barrier has passed."""
+
+    route: Route
+    id: bytes
+    next: int
+    left: int | None
+    deadline: float
+    end: int = 0
+    unacknowledged: deque[int] = field(default_factory=deque)  # last index of each message
+    great: bool = False  # the last message was larger than MESSAGE_BYTES
+
+
+class Reading:
+    """All streams, by connection and request id."""
+
+    def __init__(self, node: Node, barriers: Barriers) -> None:
+        self._node = node
+        self._barriers = barriers
+        self._streams: dict[tuple[Route, bytes], _Stream] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def request(self, route: Route, request_id: Frame, message: RequestEntries) -> None:
+        """Handle ``<``: a new request, an acknowledgement, or the end of a stream."""
+        node = self._node
+        key = (route, bytes(request_id))
+        stream = self._streams.get(key)
+        if stream is not None and self._acknowledged(stream, message):
+            self._pump(stream)
+            return
+        self._streams.pop(key, None)
+        if message.count == 0:
+            return
+        if node.role != Role.LEADER:
+            self._refuse(route, key[1])
+        elif len(self._streams) >= STREAMS_MAX or self._barriers.full:
+            node.drop(DropReason.OVERLOAD)
+        else:
+            opened = _Stream(route, key[1], message.previous_index + 1, message.count, self._until())
+            self._streams[key] = opened
+            self._barriers.wait(lambda ok: self._open(opened, ok))
+
+    def deposed(self) -> None:
+        """End every stream: the next leader serves what is missing."""
+        for stream in self._streams.values():
+            self._refuse(stream.route, stream.id)
+        self._streams.clear()
+
+    def next_timer(self) -> float | None:
+        """Return when the next stream may have to be given up. Deadlines only grow, so the first is near enough."""
+        return next((stream.deadline for stream in self._streams.values()), None)
+
+    def timer(self) -> None:
+        """Give up streams that nobody acknowledges."""
+        now = self._node.now.mono
+        for key, stream in list(self._streams.items()):
+            if stream.deadline > now:
+                break
+            del self._streams[key]
+
+    def _acknowledged(self, stream: _Stream, message: RequestEntries) -> bool:
+        if message.count == 0 or not stream.unacknowledged or message.previous_index != stream.unacknowledged[0]:
+            return False
+        stream.unacknowledged.popleft()
+        stream.deadline = self._until()
+        key = (stream.route, stream.id)
+        self._streams[key] = self._streams.pop(key)  # keeps the table in the order of deadlines
+        return True
+
+    def _open(self, stream: _Stream, ok: bool) -> None:
+        """The barrier has passed, or we stopped leading (then ``deposed`` answers)."""
+        node = self._node
+        if not ok or self._streams.get((stream.route, stream.id)) is not stream:
+            return
+        stream.end = node.applied
+        if stream.next > stream.end:
+            del self._streams[stream.route, stream.id]
+            self._send(stream, EntriesStatus.LAST, stream.end, ())
+            return
+        if stream.left is not None:
+            stream.end = min(stream.end, stream.next + stream.left - 1)
+        self._pump(stream)
+
+    def _pump(self, stream: _Stream) -> None:
+        """Send as many messages as the window allows; the last one ends the stream and is not acknowledged."""
+        while stream.next <= stream.end:
+            window = 1 if stream.great else WINDOW_MESSAGES
+            if len(stream.unacknowledged) >= window:
+                return
+            entries = self._node.read(stream.next, stream.end, MESSAGE_BYTES, MESSAGE_ENTRIES)
+            if not entries:
+                return
+            last = stream.next + len(entries) - 1
+            stream.great = len(entries) == 1 and len(entries[0]) > MESSAGE_BYTES
+            stream.next = last + 1
+            if last == stream.end:
+                del self._streams[stream.route, stream.id]
+                self._send(stream, EntriesStatus.LAST, last, entries)
+            else:
+                stream.unacknowledged.append(last)
+                self._send(stream, EntriesStatus.MORE, last, entries)
+
+    def _send(self, stream: _Stream, status: EntriesStatus, index: int, entries: Sequence[Frame]) -> None:
+        reply = RequestEntriesReply(status, index, tuple(entries))
+        self._node.send(stream.route, (stream.id, *reply.encode()))
+
+    def _refuse(self, route: Route, request_id: bytes) -> None:
+        reply = RequestEntriesReply(EntriesStatus.NOT_LEADER, leader=self._node.leader)
+        self._node.send(route, (request_id, *reply.encode()))
+
+    def _until(self) -> float:
+        return self._node.now.mono + self._node.config.request_entries_ttl / 1000

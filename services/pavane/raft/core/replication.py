@@ -1,0 +1,289 @@
+"""The leader's side: one AppendEntries at a time toward every peer, and what may be committed (7.2, 7.3, 6.5).
+
+Peers of the original program truncate at every success and end at a prev below their commit index. Therefore one
+message is outstanding, a repetition has the same bytes, the match is approached from above, and the commit index told
+is at most prev. A peer of ours tolerates everything, so toward it the steps back may grow.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pavane.raft.core.kinds import Kind, Kinds
+from pavane.raft.core.links import Ask, Links
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import Channel, FollowerLostLog, PeerChannel, QuorumLost
+from pavane.raft.state.quorum import has_majority, majority_value
+from pavane.raft.state.roles import Role
+from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.replies import AppendEntriesReply
+from pavane.raft.wire.requests import AppendEntries
+from pavane.wire import LocalProtocolError
+
+BATCH_BYTES = 64 * 1024  # JS_BATCH of 14.4: what one handling of the original takes without stalling
+BATCH_ENTRIES = 4096
+LAME_DUCK_S = 5.0  # how long a removed peer is told that it is out
+QUORUM_TIMEOUTS = 2  # election_max times this without a majority: step down
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far one peer has come. ``next`` is the first index that the next message will carry."""
+
+    id: str
+    url: str
+    next: int
+    match: int
+    answered_at: float
+    probing: bool
+    ask: Ask | None = None
+    asked_last: int = 0  # prev + n of the outstanding message
+    asked_commit: int = 0
+    asked_sequence: int = 0
+    repeat_at: float = 0.0
+    quiet_until: float = 0.0
+    heartbeat_at: float = 0.0
+    confirmed: int = 0  # sequence of the newest message that it answered in our term
+    commit: int = 0  # the commit index that it has acknowledged
+    step: int = 1
+    removed_at: int | None = None  # index of the entry without it, once that is committed
+    lame_until: float | None = None
+
+    @property
+    def to(self) -> PeerChannel:
+        """The socket for AppendEntries."""
+        return PeerChannel(Channel.RPC, self.id, self.url)
+
+
+class Replication:
+    """Drives every other member, and peers just removed, toward the leader's log; empty unless we lead."""
+
+    def __init__(
+        self,
+        node: Node,
+        links: Links,
+        kinds: Kinds,
+        deposed: Callable[[str], None],
+        answered: Callable[[], None],
+        wanted_sequence: Callable[[], int],
+    ) -> None:
+        """``deposed`` steps down, ``answered`` hears of each answer, ``wanted_sequence`` is what barriers wait for."""
+        self._node = node
+        self._links = links
+        self._kinds = kinds
+        self._deposed = deposed
+        self._answered = answered
+        self._wanted_sequence = wanted_sequence
+        self.peers: dict[str, Progress] = {}
+        self.sequence = 0  # messages first sent so far; a barrier counts answers to later ones only
+
+    # --- leadership ----------------------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """Begin with everybody at last + 1; an empty message to all goes out with this turn."""
+        self.peers = {}
+        self.refresh()
+
+    def stop(self) -> None:
+        """End leadership: nothing is outstanding any more, and original peers get new connections for the next."""
+        for progress in self.peers.values():
+            self._links.cancel(progress.ask)
+            if self._kinds.kind(progress.id) != Kind.OURS:
+                self._links.disconnect(progress.to)
+        self.peers = {}
+
+    def refresh(self) -> None:
+        """Follow the configuration in force: new members join, removed ones stay until they know (lame ducks)."""
+        node = self._node
+        if node.role != Role.LEADER:
+            return
+        now = node.now.mono
+        members = dict(node.configurations.effective.members)
+        for peer, url in members.items():
+            if peer != node.id and peer not in self.peers:
+                self.peers[peer] = Progress(peer, url, node.log.last + 1, 0, now, probing=True, heartbeat_at=now)
+        index, committed = node.configurations.committed(node.commit)
+        for peer, progress in list(self.peers.items()):
+            if peer in members:
+                progress.removed_at = progress.lame_until = None
+            elif committed == node.configurations.effective and progress.lame_until is None:
+                progress.removed_at, progress.lame_until = index, now + LAME_DUCK_S
+
+    def match(self, peer: str) -> int:
+        """Return up to where a peer's log is durable and equal; our own is as far as our disk (P4)."""
+        if peer == self._node.id:
+            return self._node.durable
+        progress = self.peers.get(peer)
+        return progress.match if progress is not None else 0
+
+    def confirmed(self, sequence: int) -> bool:
+        """Whether a majority has answered a message first sent after number ``sequence``."""
+        peers = {peer for peer, progress in self.peers.items() if progress.confirmed > sequence}
+        return has_majority(self._node.configurations.effective, peers | {self._node.id})
+
+    def commit(self) -> None:
+        """Raise the commit index to what a majority holds, if that entry has the current term (7.2)."""
+        node = self._node
+        if node.role != Role.LEADER:
+            return
+        reached = majority_value(node.configurations.effective, self.match, 0)
+        if reached > node.commit and node.log.term_at(reached) == node.term:
+            node.advance(reached)
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send the next message to every peer that has none outstanding and needs one."""
+        if self._node.role != Role.LEADER:
+            return
+        wanted = self._wanted_sequence()
+        for progress in self.peers.values():
+            if progress.ask is None and self._due(progress, wanted):
+                self._send(progress)
+
+    def connected(self, peer: str, up: bool) -> None:
+        """A connection came or went: repeat at once to ours, leave an original peer time to drain the old one (1.4)."""
+        progress = self.peers.get(peer)
+        if progress is None:
+            return
+        now = self._node.now.mono
+        if up:
+            progress.repeat_at = max(now, progress.quiet_until)
+        elif self._kinds.kind(peer) != Kind.OURS:
+            progress.quiet_until = now + 2 * self._node.config.rpc_timeout_s
+
+    def next_timer(self) -> float | None:
+        """Return when a repetition, a heartbeat, the check of the quorum or the end of a lame duck is due."""
+        if not self.peers:
+            return None
+        times = [self._quorum_deadline()]
+        for progress in self.peers.values():
+            idle_at = max(progress.heartbeat_at, progress.quiet_until)
+            times.append(progress.repeat_at if progress.ask is not None else idle_at)
+            if progress.lame_until is not None:
+                times.append(progress.lame_until)
+        return min(times)
+
+    def timer(self) -> None:
+        """Repeat what is not answered; step down if the quorum is silent. New messages go out by ``pump``."""
+        now = self._node.now.mono
+        if not self.peers:
+            return
+        if self._quorum_deadline() <= now:
+            self._node.event(QuorumLost(self._node.term))
+            self._deposed("quorum_lost")
+            return
+        for progress in list(self.peers.values()):
+            if progress.lame_until is not None and progress.lame_until <= now:
+                self._forget(progress)
+            elif progress.ask is not None and progress.repeat_at <= now:
+                self._links.again(progress.ask)
+                progress.repeat_at = now + self._patience_s(progress)
+
+    def _due(self, progress: Progress, wanted_sequence: int) -> bool:
+        now = self._node.now.mono
+        if now < progress.quiet_until:
+            return False
+        return (
+            progress.next <= self._node.log.last
+            or progress.heartbeat_at <= now
+            or progress.commit < min(self._node.commit, progress.next - 1)
+            or progress.asked_sequence <= wanted_sequence
+        )
+
+    def _send(self, progress: Progress) -> None:
+        node = self._node
+        previous = progress.next - 1
+        previous_term = node.log.term_at(previous)
+        if previous_term is None:
+            raise LocalProtocolError(f"entry {previous}, before the next one of {progress.id}, is not in the log")
+        entries: tuple[Frame, ...] = ()
+        if progress.next <= node.log.last:
+            count = 1 if progress.probing else BATCH_ENTRIES
+            entries = tuple(node.read(progress.next, node.log.last, BATCH_BYTES, count))
+        if node.halted:
+            return
+        commit = min(node.commit, previous)
+        self.sequence += 1
+        progress.asked_sequence = self.sequence
+        progress.asked_last = previous + len(entries)
+        progress.asked_commit = commit
+        progress.ask = self._links.ask(
+            progress.to,
+            AppendEntries(node.id, node.term, previous, previous_term, commit, entries),
+            AppendEntriesReply,
+            self._reply,
+            after=node.term_ticket,
+        )
+        progress.repeat_at = node.now.mono + self._patience_s(progress)
+
+    def _patience_s(self, progress: Progress) -> float:
+        empty = progress.asked_last < progress.next
+        return self._node.config.heartbeat_s if empty else self._node.config.append_timeout_s
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    def _reply(self, ask: Ask, reply: AppendEntriesReply) -> None:
+        node = self._node
+        progress = self.peers.get(ask.to.peer)
+        if progress is None or progress.ask is not ask:
+            return
+        progress.ask = None
+        if reply.term > node.term:
+            node.raise_term(reply.term)
+            self._deposed("term")
+            return
+        if reply.term < node.term:
+            progress.heartbeat_at = node.now.mono  # a follower always takes our term first: this answer is worthless
+            return
+        progress.answered_at = node.now.mono
+        progress.heartbeat_at = node.now.mono + node.config.heartbeat_s
+        progress.confirmed = progress.asked_sequence
+        if reply.success:
+            self._succeeded(progress)
+        else:
+            self._refused(progress, reply.conflict_index)
+        self._answered()
+
+    def _succeeded(self, progress: Progress) -> None:
+        progress.probing = False
+        progress.step = 1
+        progress.match = max(progress.match, progress.asked_last)
+        progress.next = progress.match + 1
+        progress.commit = max(progress.commit, progress.asked_commit)
+        if progress.removed_at is not None and progress.commit >= progress.removed_at:
+            self._forget(progress)
+        self.commit()
+
+    def _refused(self, progress: Progress, hint: int | None) -> None:
+        """Go back: to the hint, or by one step, which doubles toward ours since they keep what matches."""
+        previous = progress.next - 1
+        progress.probing = True
+        if hint is not None and hint <= previous:
+            target = max(hint, 1)
+        else:
+            target = max(progress.next - progress.step, 1)
+            if self._kinds.kind(progress.id) == Kind.OURS:
+                progress.step *= 2
+        if target <= progress.match:
+            progress.match = target - 1
+            progress.commit = min(progress.commit, progress.match)
+            self._node.event(FollowerLostLog(progress.id, progress.match))
+        progress.next = target
+
+    def _forget(self, progress: Progress) -> None:
+        self._links.cancel(progress.ask)
+        del self.peers[progress.id]
+
+    # --- quorum --------------------------------------------------------------------------------------------------
+
+    def _quorum_deadline(self) -> float:
+        """Return when the majority will have been silent for too long."""
+        node = self._node
+        heard_at = majority_value(node.configurations.effective, self._heard_at, node.now.mono)
+        return heard_at + QUORUM_TIMEOUTS * node.config.election_max / 1000
+
+    def _heard_at(self, peer: str) -> float:
+        if peer == self._node.id:
+            return self._node.now.mono
+        progress = self.peers.get(peer)
+        return progress.answered_at if progress is not None else self._node.now.mono

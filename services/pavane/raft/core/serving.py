@@ -1,0 +1,261 @@
+"""Updates of clients, exactly once (docs/specs/raft.md 10.2, 10.3), and the broadcast of what was applied (10.7)."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import PUBLISH, Apply, ProposalDone, Route, UpdateDone
+from pavane.raft.core.transfer import Transfer
+from pavane.raft.errors import DropReason
+from pavane.raft.state.dedup import Freshness
+from pavane.raft.state.roles import Role
+from pavane.raft.wire.entry import EntryType
+from pavane.raft.wire.frames import ENTRY_DATA_BYTES, Frame
+from pavane.raft.wire.replies import RequestUpdateReply, UpdateStatus
+from pavane.raft.wire.requests import StateBroadcast
+
+ACCEPT_S = 0.2  # an original client goes elsewhere after 500 ms of silence (1.2 D9)
+ROUTES_PER_REQID = 4  # connections told of the end; the newest are kept
+UNCOMMITTED_ENTRIES_MAX = 100_000  # of a leader's log; what a follower would have to take before anything commits
+UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
+PENDING_UPDATES_MAX = 65_536  # waiting outside the log
+PENDING_BYTES_MAX = 64 * 1024 * 1024
+FORGET_S = 10.0  # pause between two looks for request ids past their time to live
+PUBLISH_BYTES = 64 * 1024  # entries in one message of the PUB socket
+
+Requester = Route | int
+"""A connection, or the ticket of a local caller."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An update in the log (``index``) or waiting to get there (0)."""
+
+    reqid: bytes
+    requesters: list[Requester]
+    since: float
+    size: int
+    index: int = 0
+    data: bytes = b""
+    kind: EntryType = EntryType.STATE
+
+
+class Serving:
+    """The leader's table of updates not yet answered."""
+
+    def __init__(self, node: Node, transfer: Transfer, freshness: Freshness) -> None:
+        self._node = node
+        self._transfer = transfer
+        self._freshness = freshness
+        self._pending: dict[bytes, _Pending] = {}
+        self._logged: deque[_Pending] = deque()  # ascending index
+        self._queue: deque[_Pending] = deque()
+        self._accepts: deque[tuple[float, _Pending]] = deque()
+        self._logged_bytes = 0
+        self._queued_bytes = 0
+        self._forget_at = node.now.mono + FORGET_S
+        self._publish_at: float | None = None
+        self.first_write_ms: int | None = None
+        self.last_write_ms: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def update(self, route: Route, reqid: bytes, data: Frame) -> None:
+        """Handle ``=``."""
+        self._take(route, reqid, data, EntryType.STATE)
+
+    def propose(self, ticket: int, reqid: bytes, data: bytes, kind: EntryType) -> None:
+        """Handle an update of a local caller, who is told by ``ProposalDone``."""
+        if not 1 <= len(data) <= ENTRY_DATA_BYTES:
+            self._node.event(ProposalDone(ticket, None))
+            return
+        self._take(ticket, reqid, data, kind)
+
+    def _take(self, requester: Requester, reqid: bytes, data: Frame, kind: EntryType) -> None:
+        node = self._node
+        if node.role != Role.LEADER:
+            self._refuse(requester, reqid, "not_leader")
+            return
+        pending = self._pending.get(reqid)
+        if pending is not None:
+            self._join(pending, requester)
+            return
+        index = node.dedup.index_of(reqid)
+        if index is not None:
+            self._repeat(requester, reqid, index)
+        elif not self._freshness.fresh(reqid, node.now.wall_s, node.dedup.floor):
+            self._refuse(requester, reqid, "expired")
+        else:
+            self._admit(_Pending(reqid, [requester], node.now.mono, len(data), kind=kind), data)
+
+    def _repeat(self, requester: Requester, reqid: bytes, index: int) -> None:
+        """The log has it already: perhaps from an earlier leader, perhaps not applied yet."""
+        node = self._node
+        if index <= node.applied:
+            self._done(requester, reqid, index)
+            node.event(UpdateDone(reqid, "repeat", index, 0.0))
+            return
+        pending = _Pending(reqid, [requester], node.now.mono, 0, index)
+        position = next((at for at, other in enumerate(self._logged) if other.index > index), len(self._logged))
+        self._logged.insert(position, pending)
+        self._watch(pending)
+        self._accept(requester, reqid)
+
+    def _admit(self, pending: _Pending, data: Frame) -> None:
+        node = self._node
+        uncommitted = node.log.last - node.commit
+        room = uncommitted < UNCOMMITTED_ENTRIES_MAX and self._logged_bytes + pending.size <= UNCOMMITTED_BYTES_MAX
+        waits = self._transfer.target is not None or bool(self._queue) or (not room and uncommitted > 0)
+        if waits and not self._room_to_wait(pending):
+            node.drop(DropReason.OVERLOAD)
+            node.event(UpdateDone(pending.reqid, "overload", 0, 0.0))
+            return
+        self._watch(pending)
+        if waits:
+            pending.data = bytes(data)
+            self._queue.append(pending)
+            self._queued_bytes += pending.size
+        else:
+            self._append(pending, data)
+        self._accept(pending.requesters[0], pending.reqid)
+
+    def _room_to_wait(self, pending: _Pending) -> bool:
+        return len(self._queue) < PENDING_UPDATES_MAX and self._queued_bytes + pending.size <= PENDING_BYTES_MAX
+
+    def _append(self, pending: _Pending, data: Frame) -> None:
+        pending.index = self._node.append_own(pending.kind, data, pending.reqid)
+        pending.data = b""
+        self._logged.append(pending)
+        self._logged_bytes += pending.size
+
+    def _watch(self, pending: _Pending) -> None:
+        self._pending[pending.reqid] = pending
+        self._accepts.append((self._node.now.mono + ACCEPT_S, pending))
+
+    def _join(self, pending: _Pending, requester: Requester) -> None:
+        if requester not in pending.requesters:
+            pending.requesters.append(requester)
+            del pending.requesters[:-ROUTES_PER_REQID]
+        self._accept(requester, pending.reqid)
+
+    # --- course --------------------------------------------------------------------------------------------------
+
+    def progress(self) -> None:
+        """Put what waits into the log, as far as there is room. Called after commits and transfers."""
+        node = self._node
+        while self._queue and node.role == Role.LEADER and self._transfer.target is None:
+            uncommitted = node.log.last - node.commit
+            full = uncommitted >= UNCOMMITTED_ENTRIES_MAX or (
+                uncommitted > 0 and self._logged_bytes + self._queue[0].size > UNCOMMITTED_BYTES_MAX
+            )
+            if full:
+                return
+            pending = self._queue.popleft()
+            self._queued_bytes -= pending.size
+            self._append(pending, pending.data)
+
+    def applied(self, index: int) -> None:
+        """Answer every update up to ``index`` to all who asked."""
+        node = self._node
+        while self._logged and self._logged[0].index <= index:
+            pending = self._logged.popleft()
+            self._logged_bytes -= pending.size
+            del self._pending[pending.reqid]
+            for requester in pending.requesters:
+                self._done(requester, pending.reqid, pending.index)
+            node.event(UpdateDone(pending.reqid, "done", pending.index, node.now.mono - pending.since))
+            pending.requesters.clear()
+        self.progress()
+
+    def deposed(self, leader: str | None) -> None:
+        """We no longer lead: whoever waits is sent to the next leader and repeats there with the same id."""
+        for pending in self._pending.values():
+            for requester in pending.requesters:
+                self._refuse(requester, pending.reqid, "not_leader", leader)
+            pending.requesters.clear()
+        self._pending.clear()
+        self._logged.clear()
+        self._queue.clear()
+        self._accepts.clear()
+        self._logged_bytes = self._queued_bytes = 0
+        self._publish_at = None
+
+    def lead(self) -> None:
+        """We lead: publish from now on, if there is a socket for it."""
+        if self._node.config.broadcast_url:
+            self._publish_at = self._node.now.mono
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def next_timer(self) -> float | None:
+        """Return when waiting clients must hear of us, old ids be forgotten, or the PUB socket show life."""
+        times = [self._forget_at]
+        if self._accepts:
+            times.append(self._accepts[0][0])
+        if self._publish_at is not None:
+            times.append(self._publish_at)
+        return min(times)
+
+    def timer(self) -> None:
+        """Do what is due."""
+        node = self._node
+        now = node.now.mono
+        while self._accepts and self._accepts[0][0] <= now:
+            _, pending = self._accepts.popleft()
+            if pending.requesters:
+                for requester in pending.requesters:
+                    self._accept(requester, pending.reqid)
+                self._accepts.append((now + ACCEPT_S, pending))
+        if self._forget_at <= now:
+            self._forget_at = now + FORGET_S
+            node.dedup.forget_before(node.now.wall_s - self._freshness.ttl_s)
+        if self._publish_at is not None and self._publish_at <= now:
+            self._publish(node.applied, ())
+
+    def publish(self, batch: Apply) -> None:
+        """Publish a batch that was just applied, if we lead."""
+        if self._publish_at is None or self._node.role != Role.LEADER:
+            return
+        group: list[Frame] = []
+        size = 0
+        for position, entry in enumerate(batch.entries):
+            if group and size + len(entry) > PUBLISH_BYTES:
+                self._publish(batch.first + position - 1, tuple(group))
+                group, size = [], 0
+            group.append(entry)
+            size += len(entry)
+        self._publish(batch.first + len(batch.entries) - 1, tuple(group))
+
+    def _publish(self, index: int, entries: tuple[Frame, ...]) -> None:
+        node = self._node
+        node.send(PUBLISH, StateBroadcast(node.term, index, entries).encode(node.config.ident))
+        self._publish_at = node.now.mono + node.config.broadcast_heartbeat / 1000
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    def _accept(self, requester: Requester, reqid: bytes) -> None:
+        if isinstance(requester, bytes):
+            self._node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.ACCEPTED).encode()))
+
+    def _done(self, requester: Requester, reqid: bytes, index: int) -> None:
+        wall_ms = self._node.now.wall_s * 1000
+        self.first_write_ms = self.first_write_ms if self.first_write_ms is not None else wall_ms
+        self.last_write_ms = wall_ms
+        if isinstance(requester, int):
+            self._node.event(ProposalDone(requester, index))
+        else:
+            self._node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.DONE, index).encode()))
+
+    def _refuse(self, requester: Requester, reqid: bytes, result: str, leader: str | None = None) -> None:
+        node = self._node
+        node.event(UpdateDone(reqid, result, 0, 0.0))
+        if isinstance(requester, int):
+            node.event(ProposalDone(requester, None))
+        elif result == "expired":
+            node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.EXPIRED).encode()))
+        else:
+            leader = leader if leader is not None else node.leader
+            node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.NOT_LEADER, leader=leader).encode()))

@@ -1,0 +1,162 @@
+"""Handing leadership to a chosen voter (docs/specs/raft.md 6.7)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pavane.raft.core.election import PHASE_TRANSFER, Election
+from pavane.raft.core.kinds import Kinds
+from pavane.raft.core.links import Ask, Links
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import Channel, PeerChannel, Route, TransferChanged
+from pavane.raft.core.replication import Replication
+from pavane.raft.errors import Code, DropReason
+from pavane.raft.state.roles import Role
+from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.pv import PvNow, PvNowReply, PvReply, PvTransfer
+from pavane.wire import LocalProtocolError, Stage
+
+REQUESTS_MAX = 3  # pv.now is sent at most this often, each rpc_timeout
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One transfer under way."""
+
+    target: str
+    url: str
+    deadline: float
+    requests: int = 0
+    next_at: float = 0.0
+    waiting: list[tuple[Route, bytes]] = field(default_factory=list)
+
+
+class Transfer:
+    """The leader's side, and the target's."""
+
+    def __init__(
+        self,
+        node: Node,
+        links: Links,
+        kinds: Kinds,
+        replication: Replication,
+        election: Election,
+        failed: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._links = links
+        self._kinds = kinds
+        self._replication = replication
+        self._election = election
+        self._failed = failed
+        self._attempt: _Attempt | None = None
+
+    @property
+    def target(self) -> str | None:
+        """Who is about to lead; while this is set, new updates wait."""
+        return self._attempt.target if self._attempt is not None else None
+
+    def best(self, among: frozenset[str] | None = None) -> str | None:
+        """Return the voter of ours with the highest match, of those in ``among`` if given."""
+        peers = [
+            peer
+            for peer, _ in self._node.configurations.effective.new
+            if peer != self._node.id and self._kinds.writes(peer) and (among is None or peer in among)
+        ]
+        return max(peers, key=self._replication.match, default=None)
+
+    def start(self, target: str | None) -> bool:
+        """Begin; false if there is nobody fit. A transfer under way goes on.
+
+        Raises ``LocalProtocolError`` when we do not lead.
+        """
+        node = self._node
+        if node.role != Role.LEADER:
+            raise LocalProtocolError("only the leader can hand leadership on")
+        if self._attempt is not None:
+            return True
+        peer = target if target is not None else self.best()
+        url = node.configurations.effective.url(peer) if peer is not None else None
+        if peer is None or url is None or peer == node.id or not self._kinds.writes(peer):
+            return False
+        self._attempt = _Attempt(peer, url, node.now.mono + node.config.election_max / 1000)
+        node.event(TransferChanged(peer, "started"))
+        self.progress()
+        return True
+
+    def request(self, route: Route, request_id: Frame, message: PvTransfer) -> None:
+        """Handle ``pv.transfer`` of a client: answered when the transfer has ended."""
+        node = self._node
+        if node.role != Role.LEADER:
+            self._answer(route, request_id, PvReply(Code.NOT_LEADER, node.leader))
+        elif message.target == node.id:
+            self._answer(route, request_id, PvReply(Code.OK, node.id))
+        elif not self.start(message.target) or self._attempt is None:
+            self._answer(route, request_id, PvReply(Code.BAD_COMMAND, "no voter of ours fit to lead"))
+        else:
+            self._attempt.waiting.append((route, bytes(request_id)))
+
+    def progress(self) -> None:
+        """Tell the target to stand once it has everything. Called after answers and time."""
+        attempt, node = self._attempt, self._node
+        if attempt is None or node.now.mono < attempt.next_at or attempt.requests == REQUESTS_MAX:
+            return
+        if self._replication.match(attempt.target) < node.log.last:
+            return
+        attempt.requests += 1
+        attempt.next_at = node.now.mono + node.config.rpc_timeout_s
+        to = PeerChannel(Channel.SIDE, attempt.target, attempt.url)
+        self._links.ask(to, PvNow(node.id, node.term, node.log.last, node.commit), PvNowReply, self._replied)
+
+    def next_timer(self) -> float | None:
+        """Return when to tell the target again, or to give up."""
+        if self._attempt is None:
+            return None
+        if self._attempt.requests == REQUESTS_MAX or self._attempt.next_at <= self._node.now.mono:
+            return self._attempt.deadline
+        return min(self._attempt.deadline, self._attempt.next_at)
+
+    def timer(self) -> None:
+        """Give up at the deadline."""
+        attempt = self._attempt
+        if attempt is None or attempt.deadline > self._node.now.mono:
+            self.progress()
+            return
+        retry_ms = self._node.config.election_max
+        self._end(attempt, "failed", PvReply(Code.BUSY, retry_ms))
+        self._failed()
+
+    def deposed(self) -> None:
+        """We stepped down: as a rule, because the target's term is higher than ours."""
+        if self._attempt is not None:
+            self._end(self._attempt, "done", PvReply(Code.OK, self._attempt.target))
+
+    def stand(self, route: Route, request_id: Frame, message: PvNow) -> None:
+        """Handle ``pv.now``: stand at once if we have all that the leader has."""
+        node = self._node
+        if message.leader != node.leader or message.term != node.term or node.role != Role.FOLLOWER:
+            self._refuse(route, request_id)
+            return
+        if node.verified < message.last_index or node.stage != Stage.READ_WRITE:
+            self._refuse(route, request_id)
+            return
+        node.advance(min(message.commit_index, node.verified))
+        node.send(route, (request_id, *PvNowReply(node.term, True).encode()), node.term_ticket)
+        self._election.stand(PHASE_TRANSFER)
+
+    def _refuse(self, route: Route, request_id: Frame) -> None:
+        reply = PvNowReply(self._node.term, False)
+        self._node.send(route, (request_id, *reply.encode()), self._node.term_ticket)
+
+    def _replied(self, ask: Ask, reply: PvNowReply) -> None:
+        """The answer to ``pv.now`` changes nothing: success shows by a higher term, refusal by the deadline."""
+        if reply.term < self._node.term:
+            self._node.drop(DropReason.STALE)
+
+    def _end(self, attempt: _Attempt, result: str, reply: PvReply) -> None:
+        self._attempt = None
+        self._node.event(TransferChanged(attempt.target, result))
+        for route, request_id in attempt.waiting:
+            self._answer(route, request_id, reply)
+
+    def _answer(self, route: Route, request_id: Frame, reply: PvReply) -> None:
+        self._node.send(route, (bytes(request_id), *reply.encode()))
