@@ -95,6 +95,7 @@ class RaftClient:
             raise ValueError("a client needs the url of at least one peer")
         for url in peers:
             split_url(url)
+        self._peers = tuple(peers)
         self._config = config or ClientConfig()
         self._ident = secret
         self._resolve = resolve
@@ -133,6 +134,10 @@ class RaftClient:
             news.set()
         self._links.close()
 
+    def new_reqid(self) -> bytes:
+        """Return a fresh request id, for a caller that keeps it to repeat an update after a failure of its own."""
+        return self._reqids.next(int(time.time()))
+
     async def update(self, data: bytes, *, reqid: bytes | None = None, timeout_s: float = 30.0) -> int:
         """Append ``data`` (1 byte … 10 MiB) exactly once and return its index.
 
@@ -157,11 +162,12 @@ class RaftClient:
                 REQID_ATTRIBUTE: reqid.hex(),
             },
         ) as span:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._window.enter(len(data))
-            except TimeoutError:
-                raise Unreachable((), timeout_s, reqid) from None
+            if not self._window.try_enter(len(data)):
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        await self._window.enter(len(data))
+                except TimeoutError:
+                    raise Unreachable(self._peers, timeout_s, reqid) from None
             try:
                 left_s = timeout_s - (self._loop.time() - began_s)
                 index = await self._run(UpdateCall(reqid, data, left_s))
@@ -240,10 +246,6 @@ class RaftClient:
         if url is None:
             raise ValueError(f"{peer!r} is no member of the cluster; give its url")
         return url
-
-    def new_reqid(self) -> bytes:
-        """Return a fresh request id, for a caller that has to know it before it calls: to repeat after a crash."""
-        return self._reqids.next(int(time.time()))
 
     def _check_reqid(self, reqid: bytes | None) -> bytes:
         if reqid is None:
@@ -367,11 +369,15 @@ class _Window:
         self._bytes = 0
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
 
+    def try_enter(self, size: int) -> bool:
+        """Take room if there is some and nobody waits for it."""
+        if self._waiters or not self._has_room(size):
+            return False
+        self._take(size)
+        return True
+
     async def enter(self, size: int) -> None:
-        """Wait for room; a single update always has some."""
-        if not self._waiters and self._has_room(size):
-            self._take(size)
-            return
+        """Wait for room; a single update always finds some in the end."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((waiter, size))
         try:
