@@ -1,0 +1,20 @@
+"""Waiting for conditions instead of sleeping."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+EVENTUALLY_SECONDS = 20.0
+POLL_SECONDS = 0.02
+
+
+async def eventually(condition: Callable[[], Any], seconds: float = EVENTUALLY_SECONDS) -> Any:
+    """Return what `condition` returns once that is true; fails with its last value when it never is."""
+    last: Any = None
+    try:
+        async with asyncio.timeout(seconds):
+            while not (last := condition()):  # noqa: ASYNC110 - conditions of other processes have no event
+                await asyncio.sleep(POLL_SECONDS)
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds} s: {condition}; last value {last!r}") from None
+    return last

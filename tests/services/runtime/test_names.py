@@ -1,0 +1,100 @@
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pavane.runtime import names
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "hosts"
+    monkeypatch.setenv("PAVANE_HOSTS_FILE", str(path))
+    return path
+
+
+@pytest.fixture
+def installed() -> Iterator[None]:
+    before = socket.getaddrinfo
+    names.install()
+    yield
+    socket.getaddrinfo = before
+
+
+def replace(path: Path, text: str) -> None:
+    """As the kubelet does it: a new file takes the place of the old one."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def test_a_name_gives_all_its_addresses_in_the_order_of_the_file(hosts: Path) -> None:
+    hosts.write_text("# pods\n127.64.0.2 db.default.svc db\n127.64.0.1 db.default.svc # the first\n\nnonsense\n")
+    assert names.resolve("db.default.svc") == ["127.64.0.2", "127.64.0.1"]
+    assert names.resolve("db") == ["127.64.0.2"]
+
+
+def test_case_and_the_final_dot_do_not_matter(hosts: Path) -> None:
+    hosts.write_text("127.64.0.2 Db.Default.svc\n")
+    assert names.resolve("dB.default.SVC.") == ["127.64.0.2"]
+
+
+def test_a_changed_file_is_seen_at_once(hosts: Path) -> None:
+    replace(hosts, "127.64.0.2 db.test\n")
+    assert names.resolve("db.test") == ["127.64.0.2"]
+    replace(hosts, "127.64.0.3 db.test\n")
+    assert names.resolve("db.test") == ["127.64.0.3"]
+
+
+def test_an_address_is_itself(hosts: Path) -> None:
+    hosts.write_text("127.64.0.2 10.0.0.1\n")
+    assert names.resolve("10.0.0.1") == ["10.0.0.1"]
+    assert names.resolve("::1") == ["::1"]
+
+
+@pytest.mark.parametrize("content", [None, "127.64.0.2 other\n"])
+def test_the_system_answers_for_what_the_file_does_not_name(hosts: Path, content: str | None) -> None:
+    if content is not None:
+        hosts.write_text(content)
+    assert "127.0.0.1" in names.resolve("localhost")
+
+
+def test_a_name_that_nobody_knows_is_an_error(hosts: Path) -> None:
+    hosts.write_text("")
+    with pytest.raises(socket.gaierror):
+        names.resolve("no-such-host.invalid")
+
+
+@pytest.mark.usefixtures("installed")
+def test_python_sockets_reach_a_name_of_the_file(hosts: Path) -> None:
+    listener = socket.create_server(("127.64.99.1", 0))
+    hosts.write_text("127.64.99.1 service.namespace.svc\n")
+    with listener, socket.create_connection(("service.namespace.svc", listener.getsockname()[1]), timeout=5) as client:
+        assert client.getpeername()[0] == "127.64.99.1"
+
+
+@pytest.mark.usefixtures("installed")
+def test_getaddrinfo_keeps_port_type_and_family(hosts: Path) -> None:
+    hosts.write_text("127.64.0.2 db.test\n127.64.0.3 db.test\n")
+    found = socket.getaddrinfo("db.test", 8047, type=socket.SOCK_STREAM)
+    assert [address for *_, address in found] == [("127.64.0.2", 8047), ("127.64.0.3", 8047)]
+    assert {kind for _, kind, *_ in found} == {socket.SOCK_STREAM}
+    assert socket.getaddrinfo(b"db.test", 8047, socket.AF_INET, socket.SOCK_STREAM) == found
+    with pytest.raises(socket.gaierror):
+        socket.getaddrinfo("db.test", 8047, socket.AF_INET6)
+
+
+@pytest.mark.usefixtures("installed")
+def test_installing_twice_changes_nothing(hosts: Path) -> None:
+    names.install()
+    hosts.write_text("127.64.0.2 db.test\n")
+    assert socket.getaddrinfo("db.test", 1, type=socket.SOCK_STREAM)[0][4] == ("127.64.0.2", 1)
+    assert socket.getaddrinfo("127.0.0.1", 1, type=socket.SOCK_STREAM)[0][4] == ("127.0.0.1", 1)
+
+
+def test_without_the_variable_there_is_only_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PAVANE_HOSTS_FILE", raising=False)
+    assert "PAVANE_HOSTS_FILE" not in os.environ
+    assert "127.0.0.1" in names.resolve("localhost")

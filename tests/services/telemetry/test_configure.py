@@ -1,0 +1,104 @@
+"""Exporting spans, in processes of their own because OpenTelemetry is configured once per process."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+EXPORTING = """
+from opentelemetry import trace
+from pavane import telemetry
+assert telemetry.configure("raft-server", {"pavane.generation": 3})
+assert telemetry.configure("another")
+context = telemetry.derived("raft", "", b"id")
+with trace.get_tracer("test").start_as_current_span("raft/append", links=[telemetry.link(context)]):
+    pass
+telemetry.shutdown()
+"""
+SILENT = """
+import sys
+from pavane import telemetry
+from opentelemetry import trace
+assert not telemetry.configure("raft-server")
+with trace.get_tracer("test").start_as_current_span("raft/append") as span:
+    assert not span.is_recording()
+telemetry.shutdown()
+assert "opentelemetry.sdk" not in sys.modules
+"""
+WITHOUT_EXTRA = """
+import sys
+sys.modules["opentelemetry.exporter.otlp.proto.http.trace_exporter"] = None
+from pavane import telemetry
+assert not telemetry.configure("raft-server")
+"""
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """A collector that keeps (path, body) of what it is sent."""
+    received: list[tuple[str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Be silent."""
+
+    server = ThreadingHTTPServer(("127.64.97.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.64.97.1:{server.server_address[1]}", received
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def run(program: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**env, **variables},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+
+def test_spans_arrive_with_links_and_resource(collector: tuple[str, list[tuple[str, bytes]]]) -> None:
+    endpoint, received = collector
+    run(EXPORTING, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, OTEL_RESOURCE_ATTRIBUTES="k8s.pod.name=db-server-g3-0")
+    ((path, body),) = received
+    assert path == "/v1/traces"
+    (resource_spans,) = ExportTraceServiceRequest.FromString(body).resource_spans
+    attributes = {item.key: item.value for item in resource_spans.resource.attributes}
+    assert attributes["service.name"].string_value == "raft-server"
+    assert attributes["pavane.generation"].int_value == 3
+    assert attributes["k8s.pod.name"].string_value == "db-server-g3-0"
+    (span,) = resource_spans.scope_spans[0].spans
+    assert span.name == "raft/append"
+    assert [item.key for item in span.links[0].attributes] == ["pavane.trace.derived"]
+
+
+def test_without_an_endpoint_the_sdk_is_not_even_imported() -> None:
+    assert run(SILENT).stderr == ""
+
+
+def test_without_the_extra_one_line_says_what_to_install() -> None:
+    errors = run(WITHOUT_EXTRA, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1").stderr
+    assert errors.count("\n") == 1
+    assert "pavane[otel]" in errors
+
+
+def test_a_collector_that_is_away_does_not_hold_up_the_end() -> None:
+    run(EXPORTING, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
