@@ -18,7 +18,7 @@ MANAGED = {"app.kubernetes.io/managed-by": "pavane-operator"}
 """Label of everything that we make, that our StatefulSets make, and of the slices of our Services."""
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
-WATCH_SERVER_TIMEOUT_S = 600.0
+WATCH_SERVER_TIMEOUT_S = 600
 WATCH_SILENCE_S = 70.0
 """Bookmarks come about once a minute; a stream that delivers nothing for longer is dead."""
 WATCH_CHUNK = 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import secrets
 import socket
@@ -41,6 +42,9 @@ EXIT_USAGE = 2
 EXIT_SUPERSEDED = 3
 SECRET_KEY_BYTES = 32
 
+CHATTY_LOGGERS = ("kopf.activities", "kopf.objects")
+"""kopf reports each event that it has handed over, with all its settings."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -54,6 +58,8 @@ def run() -> int:
         return EXIT_USAGE
 
     async def body(process: Process) -> None:
+        for name in CHATTY_LOGGERS:
+            logging.getLogger(name).setLevel(logging.WARNING)
         await OperatorProcess(settings, process).live()
 
     return run_process(body, service="pavane-operator")

@@ -37,9 +37,10 @@ class PeerView:
     term: int
     last: int
     commit: int
-    committed: Configuration
-    committed_index: int
-    effective: Configuration
+    configuration: Configuration
+    """The last one in its log: in force whether committed or not."""
+    committed: bool
+    """Whether it knows that configuration to be committed."""
     matches: Mapping[str, int]
     """Last entry known to be held, by member; only a leader knows."""
     state_lost: bool
@@ -55,7 +56,7 @@ class _Scene:
     views: Mapping[str, PeerView]
     leader: PeerView | None
     configuration: Configuration | None
-    """The committed one, as the leader knows it; without a leader the furthest that anybody knows."""
+    """The one in force at the leader; without a leader that of the furthest log."""
     active: int | None
     next: int | None
     """The generation of the attempt under way."""
@@ -97,14 +98,15 @@ def majority(members: int) -> int:
 
 def _scene(resource: Resource, observed: Observed, views: Mapping[str, PeerView]) -> _Scene:
     leader = max((view for view in views.values() if view.leads), key=lambda view: view.term, default=None)
-    best = leader or max(views.values(), key=lambda view: (view.committed_index, view.commit), default=None)
+    named = [view for view in views.values() if view.configuration.members]
+    best = leader or max(named, key=lambda view: (view.commit, view.last), default=None)
     status = resource.status
     return _Scene(
         resource=resource,
         observed=observed,
         views=views,
         leader=leader,
-        configuration=best.committed if best is not None and best.committed.members else None,
+        configuration=best.configuration if best is not None else None,
         active=(status.active_generation or None) if status is not None else None,
         next=(status.next_generation or None) if status is not None else None,
     )
@@ -112,11 +114,10 @@ def _scene(resource: Resource, observed: Observed, views: Mapping[str, PeerView]
 
 def _changed(scene: _Scene) -> bool:
     """Whether exactly the members of the next generation are the committed configuration, and nothing is under way."""
-    if scene.leader is None or scene.next is None or scene.leader.committed_index == 0:
+    if scene.leader is None or scene.next is None or not scene.leader.committed:
         return False
-    effective, committed = scene.leader.effective, scene.leader.committed
-    settled = not effective.transitional and not committed.transitional
-    return settled and _ids(committed) == _ids(effective) == scene.member_ids(scene.next)
+    configuration = scene.leader.configuration
+    return not configuration.transitional and _ids(configuration) == scene.member_ids(scene.next)
 
 
 def _leads(scene: _Scene) -> bool:
@@ -181,10 +182,9 @@ def _able(scene: _Scene, pod: str, commit: int) -> bool:
 
 def _fence(scene: _Scene) -> int | None:
     """The greatest generation that may vote: also one that is only appended yet, for it may be committed unseen."""
-    known = scene.leader.effective if scene.leader is not None else scene.configuration
-    if known is None:
+    if scene.configuration is None:
         return None
-    numbers = [generation_of(member) for member, _ in known.members]
+    numbers = [generation_of(member) for member, _ in scene.configuration.members]
     return max((number for number in numbers if number is not None), default=None)
 
 
@@ -235,8 +235,7 @@ def _members(scene: _Scene) -> list[RaftMember]:
         view = scene.views.get(peer)
         match = view.last if view is not None else None
         if match is None and scene.leader is not None:
-            reported = scene.leader.matches.get(peer, -1)
-            match = reported if reported >= 0 else None
+            match = scene.leader.matches.get(peer)
         generation = pods.get(peer) or generation_of(peer)
         found.append(
             RaftMember(name=peer, generation=generation or 0, role=_role(configuration, peer), match_index=match)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from pavane.raft.state.configuration import Configuration
-from pavane.raft.state.roles import Role
 from pavane_operator.kinds.raft.facts import STATE_LOST, PeerView
 
 
@@ -15,14 +14,17 @@ def peer_view(answer: Mapping[str, Any]) -> PeerView | None:
     try:
         return PeerView(
             id=str(answer["id"]),
-            leads=answer["role"] == Role.LEADER.title,
+            leads=bool(answer["is_leader"]),
             term=int(answer["term"]),
-            last=int(answer["last"]),
-            commit=int(answer["commit"]),
-            committed=_configuration(answer["committed"]),
-            committed_index=int(answer["committed_index"]),
-            effective=_configuration(answer["effective"]),
-            matches={str(member["id"]): int(member["match"]) for member in answer["members"]},
+            last=int(answer["last_index"]),
+            commit=int(answer["commit_index"]),
+            configuration=_configuration(answer["configuration"]),
+            committed=bool(answer["configuration_committed"]),
+            matches={
+                str(member["id"]): int(member["match_index"])
+                for member in answer["members"]
+                if member["match_index"] is not None
+            },
             state_lost=STATE_LOST in answer["blockers"],
         )
     except (KeyError, TypeError, ValueError):
