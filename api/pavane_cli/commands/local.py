@@ -1,0 +1,236 @@
+"""``pavane up|down|ps|logs|kill|pause|unpause``: the local cluster (docs/specs/operator.md 8.1)."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pavane_cli import output
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.target import Namespace, Where, cluster, nearest_local, run
+from pavane_operator.kube.resources import PODS
+
+FOLDER = Path(".pavane")
+LOG_NAME = "up.log"
+LOG_LINES_SHOWN = 10
+UP_TIMEOUT_S = 300.0
+DOWN_TIMEOUT_S = 60.0  # longer than the grace period of any pod that we render
+POLL_S = 0.05
+
+Folder = Annotated[
+    Path | None, typer.Option(help="Folder of the cluster; default: the nearest .pavane from here upwards.")
+]
+Pod = Annotated[str, typer.Argument(metavar="POD", help="Name of a pod; see `pavane ps`.")]
+
+
+def up(
+    files: Annotated[
+        list[Path] | None, typer.Argument(exists=True, dir_okay=False, help="Resources to apply at the start.")
+    ] = None,
+    image: Annotated[
+        list[str] | None, typer.Option(metavar="REF=PATH", help="Run an image from another virtual environment.")
+    ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="Divide the back-off of restarts by 20.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Stay in the background; return when all is Ready.")] = False,
+    bare: Annotated[bool, typer.Option("--bare", help="Without operator and control plane.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds until what is not Ready is reported.")] = UP_TIMEOUT_S,
+    folder: Annotated[Path, typer.Option(help="Folder of the cluster.")] = FOLDER,
+    report_to: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Run a local cluster until Ctrl-C, with operator, control plane and the resources of FILE…."""
+    if detach:
+        _detach(folder, timeout)
+        return
+    from pavane_cli.commands.resources import read_documents  # noqa: PLC0415 - the parent of --detach needs none of it
+    from pavane_cli.up import Report, serve, write_report  # noqa: PLC0415
+    from pavane_local.kubelet.addresses import AddressesExhausted, AddressesMissing  # noqa: PLC0415
+    from pavane_local.platform import FolderInUse, LocalSettings  # noqa: PLC0415
+    from pavane_local.store import StoreVersionError  # noqa: PLC0415
+
+    settings = LocalSettings(folder, _images(image or []), fast=fast, platform_pods=not bare)
+    documents = read_documents(files) if files else []
+
+    def report(result: Report) -> None:
+        if report_to is not None:
+            write_report(report_to, result)
+
+    try:
+        asyncio.run(serve(settings, documents, output.say, timeout, report))
+    except* (FolderInUse, AddressesExhausted, AddressesMissing, StoreVersionError, UserError) as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise UserError(str(first), getattr(first, "code", ExitCode.ERROR)) from None
+
+
+def _images(texts: list[str]) -> dict[str, Path]:
+    images = {}
+    for text in texts:
+        reference, _, path = text.rpartition("=")
+        if not reference or not (Path(path) / "bin").is_dir():
+            raise UserError(f"--image {text}: expected REF=PATH, PATH a virtual environment", ExitCode.USAGE)
+        images[reference] = Path(path).absolute()
+    return images
+
+
+def _detach(folder: Path, timeout_s: float) -> None:
+    """Start the same command in the background and wait for its report."""
+    from pavane_cli.up import read_report  # noqa: PLC0415
+
+    folder.mkdir(parents=True, exist_ok=True)
+    reader, writer = os.pipe()
+    arguments = [each for each in sys.argv[1:] if each != "--detach"]
+    with (folder / LOG_NAME).open("wb") as log:
+        process = subprocess.Popen(  # noqa: S603 - ourselves
+            [sys.executable, "-m", "pavane_cli.main", *arguments, "--report-to", str(writer)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=[writer],
+        )
+    os.close(writer)
+    report = read_report(reader)
+    if report is None:
+        code = process.wait()
+        last = (folder / LOG_NAME).read_text(errors="replace").strip().splitlines()[-LOG_LINES_SHOWN:]
+        raise UserError(
+            "the local cluster ended:\n  " + "\n  ".join(last), ExitCode(code) if code == 2 else ExitCode.ERROR
+        )
+    if not report.ready:
+        text = f"not Ready after {timeout_s:g} s; the cluster goes on in the background:\n  "
+        raise UserError(text + "\n  ".join(report.blockers), ExitCode.TIME_OUT)
+    output.say(f"All is Ready; the cluster runs in the background (pid {process.pid}), its log is {folder / LOG_NAME}.")
+    output.say(f"  export KUBECONFIG={(folder / 'kubeconfig').absolute()}")
+
+
+def down(
+    folder: Folder = None,
+    purge: Annotated[bool, typer.Option("--purge", help="Remove the folder with everything written.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds until it is killed.")] = DOWN_TIMEOUT_S,
+) -> None:
+    """Stop all pods in order, and the local cluster; what was written stays, unless --purge."""
+    from pavane_local.platform import holder  # noqa: PLC0415
+
+    found = _folder(folder)
+    pid = holder(found)
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        if not _released(found, timeout):
+            os.kill(pid, signal.SIGKILL)
+            _released(found, timeout)
+            output.note(f"It did not stop within {timeout:g} s and was killed; its pods went with it.")
+    output.say("Stopped." if pid is not None else "No local cluster runs here.")
+    if purge:
+        shutil.rmtree(found)
+        output.say(f"Removed {found}.")
+
+
+def _released(folder: Path, timeout_s: float) -> bool:
+    """Wait for the end of the local cluster; False when the time is over first."""
+    from pavane_local.platform import holder  # noqa: PLC0415
+
+    end = time.monotonic() + timeout_s
+    while holder(folder) is not None:
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def ps(
+    namespace: Namespace = "",
+    folder: Folder = None,
+) -> None:
+    """List the pods of the local cluster, of all namespaces, with their processes and addresses."""
+    run(_ps(_folder(folder), namespace or None))
+
+
+async def _ps(folder: Path, namespace: str | None) -> None:
+    async with cluster(Where(folder / "kubeconfig")) as client:
+        pods = (await client.list_all(PODS, namespace)).items
+    rows = []
+    for pod in pods:
+        meta, status = pod["metadata"], pod.get("status") or {}
+        containers = status.get("containerStatuses") or ()
+        state = next(
+            (c["state"]["waiting"]["reason"] for c in containers if "waiting" in c["state"]), status.get("phase")
+        )
+        rows.append((
+            meta["namespace"],
+            meta["name"],
+            f"{sum(each['ready'] for each in containers)}/{len(pod['spec']['containers'])}",
+            "Terminating" if "deletionTimestamp" in meta else state,
+            sum(each["restartCount"] for each in containers),
+            ",".join(each["containerID"].removeprefix("process://") for each in containers if each["containerID"]),
+            status.get("podIP", ""),
+            output.age(meta["creationTimestamp"]),
+        ))  # fmt: skip
+    output.table(("NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "PID", "IP", "AGE"), rows)
+
+
+def logs(
+    pod: Pod,
+    namespace: Namespace = "default",
+    container: Annotated[str | None, typer.Option("--container", "-c", help="Default: the only one.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the container ends.")] = False,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the run before the present one.")] = False,
+    tail: Annotated[int | None, typer.Option(help="Only so many lines from the end.")] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="With the time of each line.")] = False,
+    folder: Folder = None,
+) -> None:
+    """Print the log of a pod."""
+
+    async def show() -> None:
+        async with cluster(Where(_folder(folder) / "kubeconfig")) as client:
+            pieces = client.pod_logs(
+                pod,
+                namespace,
+                container=container,
+                follow=follow,
+                previous=previous,
+                tail_lines=tail,
+                timestamps=timestamps,
+            )
+            async for piece in pieces:
+                sys.stdout.buffer.write(piece)
+                sys.stdout.flush()
+
+    run(show())
+
+
+def kill(pod: Pod, namespace: Namespace = "default", folder: Folder = None) -> None:
+    """Kill the processes of a pod (SIGKILL), as a crash would; its restart policy decides what follows."""
+    _signal(pod, namespace, folder, signal.SIGKILL, "killed")
+
+
+def pause(pod: Pod, namespace: Namespace = "default", folder: Folder = None) -> None:
+    """Stop the processes of a pod (SIGSTOP), as a long pause or a lost network would."""
+    _signal(pod, namespace, folder, signal.SIGSTOP, "paused")
+
+
+def unpause(pod: Pod, namespace: Namespace = "default", folder: Folder = None) -> None:
+    """Let the processes of a paused pod go on (SIGCONT)."""
+    _signal(pod, namespace, folder, signal.SIGCONT, "goes on")
+
+
+def _signal(pod: str, namespace: str, folder: Path | None, number: signal.Signals, done: str) -> None:
+    from pavane_local.platform import signal_pod  # noqa: PLC0415
+
+    if not signal_pod(_folder(folder), namespace, pod, number):
+        raise UserError(f"no process of pod {namespace}/{pod} runs here; see `pavane ps`", ExitCode.NOT_FOUND)
+    output.say(f"pod {namespace}/{pod} {done}")
+
+
+def _folder(given: Path | None) -> Path:
+    found = given or ((nearest := nearest_local()) and nearest.parent)
+    if found is None or not found.is_dir():
+        raise UserError("there is no .pavane folder here or above: start one with `pavane up`", ExitCode.NOT_FOUND)
+    return found.absolute()

@@ -1,0 +1,179 @@
+"""The process of ``pavane up``: a local cluster, what the user applied to it, progress, readiness (operator.md 8.1)."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pavane_cli.commands.resources import is_current, summary
+from pavane_cli.failures import ExitCode, UserError
+from pavane_local.api.cluster import Cluster, WriteOptions
+from pavane_local.api.errors import ApiError
+from pavane_local.controllers.loop import changes, name_of
+from pavane_local.platform import SYSTEM, LocalCluster, LocalSettings, local_cluster
+
+MANAGER = "pavane-up"
+OUR_GROUP = "pavane.dev"
+
+Place = tuple[str, str, str]
+"""Resource (``plural`` or ``plural.group``), namespace, name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a detached cluster tells the command that started it: not Ready means that the time is over."""
+
+    ready: bool
+    blockers: list[str]
+
+
+async def serve(
+    settings: LocalSettings,
+    documents: list[dict[str, Any]],
+    say: Callable[[str], None],
+    timeout_s: float,
+    report: Callable[[Report], None],
+) -> None:
+    """Run a local cluster until SIGINT or SIGTERM; a second one ends it at once, and its pods with it.
+
+    ``report`` is called once: when all is Ready, or after ``timeout_s`` with what it waits for; the cluster stays.
+    Raises UserError when a document is refused.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(ExitCode.INTERRUPTED)  # the parent-death signal takes the pods along
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    async with local_cluster(settings) as local:
+        _greet(local, say)
+        places = [await _apply(local.cluster, document) for document in documents]
+        if settings.platform_pods:
+            places += [("pods", SYSTEM, name) for name in ("pavane-operator", "pavane-api")]
+        async with asyncio.TaskGroup() as group:
+            follower = group.create_task(_show_progress(local.cluster, say))
+            waiter = group.create_task(_report_readiness(local.cluster, places, timeout_s, say, report))
+            await stop.wait()
+            waiter.cancel()
+            say("Stopping all pods …")
+            await local.kubelet.stop(SYSTEM)
+            follower.cancel()
+    say("Stopped; everything that was written stays in " + str(local.folder))
+
+
+def _greet(local: LocalCluster, say: Callable[[str], None]) -> None:
+    say(f"The local cluster is up (pid {os.getpid()}). For kubectl, and for names of pods and services:")
+    say(f"  export KUBECONFIG={local.kubeconfig}")
+    say(f"  export PAVANE_HOSTS_FILE={local.folder / 'hosts' / 'default'}")
+
+
+async def _apply(cluster: Cluster, document: dict[str, Any]) -> Place:
+    wanted = (document.get("apiVersion"), document.get("kind"))
+    resource = next((each for each in cluster.registry.resources if (each.api_version, each.kind) == wanted), None)
+    if resource is None:
+        raise UserError(f"there is no kind {wanted[1]} in {wanted[0]} here; see docs/limitations.md", ExitCode.USAGE)
+    metadata = {"namespace": "default", **document["metadata"]} if resource.namespaced else document["metadata"]
+    body = {**document, "metadata": metadata}
+    try:
+        await cluster.apply(resource.key, body, WriteOptions(manager=MANAGER, field_validation="Strict"))
+    except ApiError as error:
+        raise UserError(f"{wanted[1]} {metadata['name']}: {error.message}") from error
+    return (resource.key, *name_of(body))
+
+
+async def _report_readiness(
+    cluster: Cluster,
+    places: list[Place],
+    timeout_s: float,
+    say: Callable[[str], None],
+    report: Callable[[Report], None],
+) -> None:
+    ready = asyncio.Event()
+
+    async def follow(resource: str) -> None:
+        async for _ in changes(cluster, resource):
+            if not blockers(cluster, places):
+                ready.set()
+
+    async with asyncio.TaskGroup() as group:
+        followers = [group.create_task(follow(each)) for each in {place[0] for place in places}]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ready.wait(), timeout_s)
+        for each in followers:
+            each.cancel()
+    waits = blockers(cluster, places)
+    say("All is Ready." if not waits else f"Not Ready after {timeout_s:g} s: " + "; ".join(waits))
+    report(Report(not waits, waits))
+
+
+def blockers(cluster: Cluster, places: list[Place]) -> list[str]:
+    """Say of each object that is not Ready what it waits for; kinds without readiness count as Ready."""
+    waits = []
+    for place in places:
+        found = cluster.find(*place)
+        if found is None:
+            waits.append(f"{place[0]} {place[2]} is gone")
+        elif place[0].endswith(f".{OUR_GROUP}"):
+            waits += [] if is_current(found) else [f"{found['kind']} {summary(found)}"]
+        elif place[0] == "pods" and not _is_ready(found):
+            waits.append(_pod_line(found))
+        elif place[0] == "statefulsets.apps":
+            ready, wanted = found.get("status", {}).get("readyReplicas", 0), found["spec"]["replicas"]
+            waits += [] if ready == wanted else [f"StatefulSet {place[2]}: {ready} of {wanted} pods are ready"]
+    return waits
+
+
+async def _show_progress(cluster: Cluster, say: Callable[[str], None]) -> None:
+    """Print a line whenever what a user can see of a pod or of a resource of ours changes."""
+
+    async def follow(resource: str, line_of: Callable[[dict[str, Any]], str]) -> None:
+        last: dict[str, str] = {}
+        async for kind, found in changes(cluster, resource):
+            uid, line = found["metadata"]["uid"], line_of(found)
+            line = f"{line.split(':')[0]}: gone" if kind == "DELETED" else line
+            if last.get(uid) != line:
+                last[uid] = line
+                say(line)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(follow("pods", _pod_line))
+        for resource in cluster.registry.resources:
+            if resource.group == OUR_GROUP:
+                group.create_task(follow(resource.key, lambda found: f"{found['kind']} {summary(found)}"))
+
+
+def _pod_line(pod: dict[str, Any]) -> str:
+    status = pod.get("status", {})
+    states = [each["state"] for each in status.get("containerStatuses") or ()]
+    state = next((each["waiting"]["reason"] for each in states if "waiting" in each), status.get("phase", "Pending"))
+    if "deletionTimestamp" in pod["metadata"]:
+        state = "Terminating"
+    elif _is_ready(pod):
+        state = "Ready"
+    return f"Pod {'/'.join(name_of(pod))}: {state}"
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def write_report(descriptor: int, report: Report) -> None:
+    """Tell the starting command through a pipe, and close it."""
+    with os.fdopen(descriptor, "w") as pipe:
+        json.dump({"ready": report.ready, "blockers": report.blockers}, pipe)
+
+
+def read_report(descriptor: int) -> Report | None:
+    """Wait for the report of a detached cluster; None when it ended without one."""
+    with os.fdopen(descriptor) as pipe:
+        text = pipe.read()
+    return Report(**json.loads(text)) if text else None
