@@ -1,12 +1,9 @@
 """The process ``pavane api``."""
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-import uvicorn
-
+from pavane.runtime.http import HttpServer, listen
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import Process
@@ -18,22 +15,11 @@ BACKLOG = 512
 STOP_S = 5  # after this, answers still under way are cut off; below the pod's grace period
 
 
-class _Server(uvicorn.Server):
-    """A uvicorn that leaves the signals to the process."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 async def _body(process: Process) -> None:
     settings = ApiSettings.load()
     app = create_app(settings)
-    listener = socket.create_server((settings.host, settings.port), backlog=BACKLOG)
-    config = uvicorn.Config(
-        app, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=STOP_S, lifespan="on"
-    )
-    server = _Server(config)
+    listener = listen(settings.host, settings.port, backlog=BACKLOG)
+    server = HttpServer(app, lifespan="on", timeout_graceful_shutdown=STOP_S)
     serving = process.spawn(server.serve(sockets=[listener]), name="rest port")
 
     def ready() -> str | None:

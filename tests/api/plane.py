@@ -1,5 +1,6 @@
 """A control plane over an embedded cluster, in this process, with real TLS between the two."""
 
+import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator
@@ -10,7 +11,9 @@ from typing import Any
 
 import httpx2
 import yaml
+from fastapi import FastAPI
 
+from pavane.runtime.http import HttpServer, listen
 from pavane_api.app import create_app
 from pavane_api.settings import ApiSettings
 from pavane_local.platform import LocalSettings, local_cluster
@@ -43,6 +46,19 @@ class Plane:
 
 
 @asynccontextmanager
+async def serving(app: FastAPI) -> AsyncIterator[str]:
+    listener = listen("127.0.0.1", 0)
+    server = HttpServer(app, lifespan="on")
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        app.state.streams.stop()
+        server.should_exit = True
+        await task
+
+
+@asynccontextmanager
 async def plane(folder: Path) -> AsyncIterator[Plane]:
     async with local_cluster(LocalSettings(folder=folder / "cluster", platform_pods=False)) as local:
         target = Target(local.kubeconfig)
@@ -51,12 +67,10 @@ async def plane(folder: Path) -> AsyncIterator[Plane]:
         token = config["users"][0]["user"]["token"]
         authority = base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"]).decode()
         tls = ssl.create_default_context(cadata=authority)
-        transport = httpx2.ASGITransport(app=app)
+        headers = {"Authorization": f"Bearer {token}"}
         async with (
-            app.router.lifespan_context(app),
-            httpx2.AsyncClient(
-                transport=transport, base_url="http://api", headers={"Authorization": f"Bearer {token}"}
-            ) as http,
+            serving(app) as url,
+            httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False) as http,
             await KubeClient.connect(target) as kube,
         ):
             yield Plane(http, kube, token, tls)

@@ -10,6 +10,7 @@ from pavane_operator import kube
 
 MANAGER = "pavane-api"
 LIST_LIMIT_MAX = 500
+SETTABLE_METADATA = frozenset({"name", "namespace", "labels", "annotations"})
 
 
 def etag(document: kube.Object) -> str:
@@ -36,60 +37,112 @@ async def put(
     if_match: str | None,
     if_none_match: str | None,
 ) -> tuple[kube.Object, bool]:
-    """Apply ``document`` as the complete intent of this API; returns the resource and whether it is new."""
-    metadata = document.get("metadata") if isinstance(document.get("metadata"), dict) else {}
+    """Apply ``document`` as the complete intent of this API; returns the resource and whether it is new.
+
+    A field that another manager owns with another value raises ``kube.Conflict``.
+    """
+    intent = _intent(document)
     for field, wanted in (("name", name), ("namespace", namespace)):
-        if (metadata or {}).get(field, wanted) != wanted:
+        if intent["metadata"].setdefault(field, wanted) != wanted:
             raise BadRequest(f"metadata.{field} is not the {field} in the path: {wanted}.")
-    kept = {key: value for key, value in (metadata or {}).items() if key in {"labels", "annotations"}}
-    body: dict[str, Any] = {"metadata": {**kept, "name": name, "namespace": namespace}, "spec": document.get("spec")}
     present = await client.get_or_none(RAFT_CLUSTERS, name, namespace)
     if if_none_match is not None:
         if if_none_match.strip() != "*":
             raise BadRequest("If-None-Match takes only *: create, and only if there is none.")
         if present is not None:
             raise PreconditionFailed(f"RaftCluster {name} exists already.")
-        # A create, not an apply: two callers may both have seen that there is none.
-        return await client.create(RAFT_CLUSTERS, body, namespace, manager=MANAGER), True
-    expected = expected_version(if_match)
-    if present is None:
-        raise PreconditionFailed(f"There is no RaftCluster {name}; create it with If-None-Match: *.")
-    if expected is not None:
-        _compare(present, expected)
-        body["metadata"]["resourceVersion"] = expected
-    return await client.apply(RAFT_CLUSTERS, body, namespace, manager=MANAGER, strict=True), False
+    else:
+        expected = expected_version(if_match)
+        if present is None:
+            raise PreconditionFailed(f"There is no RaftCluster {name}; create it with If-None-Match: *.")
+        _expect(present, expected, intent)
+    stored = await client.apply(RAFT_CLUSTERS, intent, namespace, manager=MANAGER, strict=True)
+    return stored, present is None
 
 
 async def patch(
     client: kube.KubeClient, namespace: str, name: str, changes: dict[str, Any], *, if_match: str | None
 ) -> kube.Object:
-    """Merge ``changes`` into the resource; ``status`` and most of ``metadata`` cannot be changed so."""
+    """Merge ``changes`` into what this API applied before; ``status`` cannot be changed so.
+
+    It is an apply as well and no merge patch on the server: one manager with two kinds of writes would conflict with
+    itself. A field that another manager owns with another value raises ``kube.Conflict``; null takes back what this
+    API set.
+    """
     expected = expected_version(if_match)
     unknown = set(changes) - {"metadata", "spec", "apiVersion", "kind"}
     if unknown:
         raise BadRequest(f"A patch changes metadata and spec, not {', '.join(sorted(unknown))}.")
-    body: kube.Object = {key: changes[key] for key in ("metadata", "spec") if key in changes}
-    if expected is not None:
-        _compare(await client.get(RAFT_CLUSTERS, name, namespace), expected)
-        body["metadata"] = {**(body.get("metadata") or {}), "resourceVersion": expected}
-    return await client.patch(RAFT_CLUSTERS, name, body, namespace, manager=MANAGER)
+    present = await client.get(RAFT_CLUSTERS, name, namespace)
+    intent = _intent(merged(applied_by(present, MANAGER), changes))
+    intent["metadata"] |= {"name": name, "namespace": namespace}
+    _expect(present, expected, intent)
+    return await client.apply(RAFT_CLUSTERS, intent, namespace, manager=MANAGER, strict=True)
+
+
+def _intent(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of a document that a user may set."""
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict | None):
+        raise BadRequest("metadata must be an object.")
+    kept = {key: value for key, value in (metadata or {}).items() if key in SETTABLE_METADATA}
+    return {"metadata": kept} | ({"spec": document["spec"]} if "spec" in document else {})
+
+
+def applied_by(document: kube.Object, manager: str) -> dict[str, Any]:
+    """Return the part of ``document`` that ``manager`` owns by apply, from the server's record of field owners."""
+    entries = document["metadata"].get("managedFields") or ()
+    own = next(
+        (
+            item
+            for item in entries
+            if item["manager"] == manager and item["operation"] == "Apply" and not item.get("subresource")
+        ),
+        None,
+    )
+    subset = _subset(document, own["fieldsV1"]) if own else {}
+    return subset if isinstance(subset, dict) else {}
+
+
+def _subset(value: Any, fields: dict[str, Any]) -> Any:
+    """Return the owned part of ``value``; a list is owned as a whole as soon as one of its items is."""
+    inner = {key[2:]: part for key, part in fields.items() if key.startswith("f:")}
+    if not inner or not isinstance(value, dict):
+        return value
+    return {key: _subset(value[key], part) for key, part in inner.items() if key in value}
+
+
+def merged(target: Any, changes: Any) -> Any:
+    """Return ``target`` with a JSON merge patch (RFC 7396) applied."""
+    if not isinstance(changes, dict):
+        return changes
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in changes.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
 
 
 async def delete(client: kube.KubeClient, namespace: str, name: str, *, if_match: str | None) -> None:
     """Delete the resource; its pods and then its volumes follow by its deletion policy."""
     expected = expected_version(if_match)
     present = await client.get(RAFT_CLUSTERS, name, namespace)
-    if expected is not None:
-        _compare(present, expected)
+    _expect(present, expected, {"metadata": {}})
     await client.delete(RAFT_CLUSTERS, name, namespace, uid=present["metadata"]["uid"], resource_version=expected)
 
 
-def _compare(present: kube.Object, expected: str) -> None:
+def _expect(present: kube.Object, expected: str | None, intent: dict[str, Any]) -> None:
+    """Check the version that the caller read, and make it a precondition of the write against later changes."""
     version = present["metadata"]["resourceVersion"]
+    if expected is None:
+        return
     if version != expected:
         raise PreconditionFailed(
             f"The resource has changed since you read it: it is at {version}, not {expected}. Read it again."
         )
+    intent["metadata"]["resourceVersion"] = expected
 
 
 async def events(

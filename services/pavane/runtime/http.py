@@ -1,0 +1,32 @@
+"""An ASGI server as a part of a process: it leaves the signals and the logs to the process."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+
+class HttpServer(uvicorn.Server):
+    """Serves ``app`` on sockets that the caller bound: ``await server.serve(sockets=[listener])``.
+
+    ``limits`` are further settings of uvicorn. Set ``should_exit`` to end it: answers under way are finished within
+    ``timeout_graceful_shutdown`` seconds.
+    """
+
+    def __init__(self, app: Any, **limits: Any) -> None:
+        super().__init__(
+            uvicorn.Config(app, log_config=None, log_level="warning", access_log=False, ws="none", **limits)
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+def listen(host: str, port: int, *, backlog: int = 128) -> socket.socket:
+    """Return a listening socket for ``host``, which may be an IPv6 address; raises ``OSError`` when it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=backlog)
