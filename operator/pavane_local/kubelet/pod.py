@@ -208,14 +208,16 @@ class PodRunner:
         }
         for path, target in sorted(mounts.items()):
             volumes.mount(root, path, target)
-        variables = await self._variables(spec, installation, container.folder)
-        environment = {name: volumes.rewritten(value, root, list(mounts)) for name, value in variables.items()}
+        given = await self._given_variables(installation, container.folder)
+        wanted = await self._wanted_variables(spec, given)
+        environment = given | {name: volumes.rewritten(value, root, list(mounts)) for name, value in wanted.items()}
         arguments = [*(spec.get("command") or ["pavane"]), *(spec.get("args") or ())]
         arguments = [volumes.rewritten(expand(each, environment), root, list(mounts)) for each in arguments]
         folder = volumes.rewritten(spec["workingDir"], root, list(mounts)) if "workingDir" in spec else str(root)
         return Command(arguments, environment, Path(folder))
 
-    async def _variables(self, spec: dict[str, Any], installation: Path, folder: Path) -> dict[str, str]:
+    async def _given_variables(self, installation: Path, folder: Path) -> dict[str, str]:
+        """What every container finds: how to reach its installation, its root folder, names, the API server."""
         hosts = self._settings.hosts_file(self.pod["metadata"]["namespace"])
         variables = {
             "PATH": f"{installation / 'bin'}:{os.environ.get('PATH', os.defpath)}",
@@ -234,6 +236,11 @@ class PodRunner:
                 file.touch(0o600)
                 file.write_text(await self._api.kubeconfig(self.pod))
             variables["KUBECONFIG"] = str(file)
+        return variables
+
+    async def _wanted_variables(self, spec: dict[str, Any], given: dict[str, str]) -> dict[str, str]:
+        """What the container's envFrom and env say."""
+        variables: dict[str, str] = {}
         for source in spec.get("envFrom") or ():
             kind = "ConfigMap" if "configMapRef" in source else "Secret"
             reference = source.get("configMapRef") or source["secretRef"]
@@ -242,7 +249,7 @@ class PodRunner:
         for each in spec.get("env") or ():
             value = await self._value(each)
             if value is not None:
-                variables[each["name"]] = expand(value, variables)
+                variables[each["name"]] = expand(value, given | variables)
         return variables
 
     async def _value(self, variable: dict[str, Any]) -> str | None:
