@@ -133,8 +133,8 @@ class Procedure:
 
     def resolved(self, url: str, endpoints: Iterable[str], now: float) -> None:
         """Take the addresses of ``url``; none keeps those known before."""
-        found = tuple(endpoints)
-        if not found or self._endpoints.get(url) == found:
+        found, known = tuple(endpoints), self._endpoints.get(url, ())
+        if not found or known == found:
             return
         self._endpoints[url] = found
         self._targets_changed = True
@@ -145,6 +145,9 @@ class Procedure:
             self._follow(found[0], now)
         elif self._leader is not None and self._leader not in self._targets():
             self._begin_search(now)
+        if self._search is not None:
+            self._search.queue.extend(endpoint for endpoint in found if endpoint not in known)
+            self._search.pause_due = False
         self._feed_search(now)
 
     def connection(self, endpoint: str, up: bool, now: float) -> None:
@@ -220,9 +223,15 @@ class Procedure:
         return list(dict.fromkeys(endpoint for url in self._urls() for endpoint in self._endpoints.get(url, ())))
 
     def _begin_search(self, now: float, *, grace: bool = False, first: str | None = None) -> None:
-        """Leave the leader, if there is one, and look for the next; ``first`` is asked before all others."""
+        """Leave the leader, if there is one, and look for the next; ``first`` is asked before all others.
+
+        Without a call that needs a leader the search waits for one.
+        """
         if self._leader is not None:
             self._cursor, self._leader = self._leader, None
+        if not self._seeking_calls():
+            self._search = None
+            return
         for call in self._calls.values():
             if call.url is None:
                 call.endpoint = None
@@ -357,5 +366,9 @@ class Procedure:
         del self._calls[call.id]
         if self._direct.pop(call.id, None) is not None:
             self._targets_changed = True
-        if len(self._calls) == len(self._direct):
+        if not self._seeking_calls():
             self._search = None
+
+    def _seeking_calls(self) -> bool:
+        """Whether any call goes to the leader."""
+        return len(self._calls) > len(self._direct)
