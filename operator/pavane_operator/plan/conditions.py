@@ -1,6 +1,6 @@
 """Conditions of a resource (docs/specs/operator.md 2.9)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
@@ -19,23 +19,25 @@ class _Verdict:
     message: str = ""
 
 
-def conditions(view: View, status: Status, row: str) -> list[Condition]:
-    """All conditions for the status that the plan decided; `row` names the row of the table that decided it."""
+def conditions(view: View, status: Status) -> list[Condition]:
+    """All conditions for the status that the plan decided."""
     rollout = status.rollout or Rollout(state=State.IDLE)
     down = _down(view, status, rollout)
     verdicts = {
         "Ready": _ready(status, down),
-        "UpToDate": _up_to_date(view, status, rollout, row),
-        "CaughtUp": _caught_up(view, rollout, row),
-        "Paused": _paused(view, rollout, row),
+        "UpToDate": _up_to_date(view, status, rollout),
+        "CaughtUp": _caught_up(view, status, rollout),
+        "Paused": _paused(view, status, rollout),
     }
-    stalled = _stalled(view, status, rollout, row, down)
+    stalled = _stalled(view, status, rollout, down)
     if stalled is not None:
         verdicts["Stalled"] = stalled
-    held = row == "B4" and stalled is None
-    if rollout.state is not State.IDLE or held or (down is not None and down.reason != "QuorumLost"):
-        reason = verdicts["UpToDate"].reason if held else (down.reason if down else rollout.state.value)
-        verdicts["Reconciling"] = _Verdict(Truth.TRUE, reason)
+    if down is not None and down.reason != "QuorumLost":
+        verdicts["Reconciling"] = _Verdict(Truth.TRUE, down.reason, down.message)
+    elif rollout.state is not State.IDLE:
+        verdicts["Reconciling"] = _Verdict(Truth.TRUE, rollout.state.value)
+    elif verdicts["UpToDate"].reason == "ReferenceNotReady":
+        verdicts["Reconciling"] = replace(verdicts["UpToDate"], truth=Truth.TRUE)
     for own in view.facts.conditions:
         truth = Truth.UNKNOWN if own.status is None else Truth.TRUE if own.status else Truth.FALSE
         verdicts[own.type] = _Verdict(truth, own.reason, own.message)
@@ -79,7 +81,11 @@ def _ready(status: Status, down: Problem | None) -> _Verdict:
     return _Verdict(Truth.TRUE, "Serving", f"generation {status.active_generation} serves")
 
 
-def _up_to_date(view: View, status: Status, rollout: Rollout, row: str) -> _Verdict:
+def _applied(view: View, status: Status) -> bool:
+    return view.want == view.id_of(status.active_generation or 0)
+
+
+def _up_to_date(view: View, status: Status, rollout: Rollout) -> _Verdict:
     state = rollout.state
     if state is State.IDLE:
         return _up_to_date_in_idle(view, status)
@@ -94,11 +100,11 @@ def _up_to_date(view: View, status: Status, rollout: Rollout, row: str) -> _Verd
 
 
 def _up_to_date_in_idle(view: View, status: Status) -> _Verdict:
-    failed = status.failed
-    if view.want == view.id_of(status.active_generation or 0):
+    if _applied(view, status):
         return _Verdict(Truth.TRUE, "Applied")
     if view.problems:
         return _Verdict(Truth.FALSE, view.problems[0].reason, view.problems[0].message)
+    failed = status.failed
     if failed is not None and failed.id == view.want and view.spec.rollout.retry != failed.generation:
         text = (
             f"generation {failed.generation} failed; change the spec, or set spec.rollout.retry to {failed.generation}"
@@ -109,36 +115,37 @@ def _up_to_date_in_idle(view: View, status: Status) -> _Verdict:
     return _Verdict(Truth.UNKNOWN, "Applying", "a rollout starts")
 
 
-def _caught_up(view: View, rollout: Rollout, row: str) -> _Verdict:
+def _caught_up(view: View, status: Status, rollout: Rollout) -> _Verdict:
     if rollout.state is State.IDLE:
-        if row == "B3" or rollout.state is not view.state:
-            return _Verdict(Truth.TRUE, "Active") if row in ("B3", "D13") else _Verdict(Truth.FALSE, "NoAttempt")
-        return _Verdict(Truth.FALSE if row == "B5" else Truth.UNKNOWN, "NoAttempt")
+        if _applied(view, status):
+            return _Verdict(Truth.TRUE, "Applied")
+        failed = status.failed is not None and status.failed.id == view.want
+        return _Verdict(Truth.FALSE if failed else Truth.UNKNOWN, "NoAttempt")
     if rollout.state in (State.CAUGHT_UP, State.PROMOTING, State.RETIRING) and not view.deadline_passed:
         return _Verdict(Truth.TRUE, "CaughtUp")
     first = next((blocker.reason for blocker in rollout.blockers), rollout.state.value)
     return _Verdict(Truth.FALSE, first)
 
 
-def _paused(view: View, rollout: Rollout, row: str) -> _Verdict:
-    if row == "A2":
+def _paused(view: View, status: Status, rollout: Rollout) -> _Verdict:
+    if view.reconciliation_paused:
         return _Verdict(
             Truth.TRUE, "ReconciliationPaused", "remove annotation pavane.dev/pause-reconciliation to go on"
         )
-    held = rollout.state is State.CAUGHT_UP or (rollout.state is State.IDLE and row in ("B4", "B5", "B6"))
-    if view.spec.rollout.paused and held:
+    held_back = rollout.state is State.IDLE and not _applied(view, status)
+    if view.spec.rollout.paused and (held_back or rollout.state is State.CAUGHT_UP):
         return _Verdict(Truth.TRUE, "Paused", "spec.rollout.paused is true")
     return _Verdict(Truth.FALSE, "NotPaused")
 
 
-def _stalled(view: View, status: Status, rollout: Rollout, row: str, down: Problem | None) -> _Verdict | None:
+def _stalled(view: View, status: Status, rollout: Rollout, down: Problem | None) -> _Verdict | None:
     if down is not None and down.reason == "QuorumLost":
         return _Verdict(Truth.TRUE, down.reason, down.message)
     if rollout.state in BEFORE_PROMOTION and view.deadline_passed:
         return _Verdict(Truth.TRUE, "DeadlineExceeded", f"generation {rollout.generation} keeps trying")
-    verdict = _up_to_date_in_idle(view, status)
-    if rollout.state is not State.IDLE or verdict.truth is not Truth.FALSE:
+    if rollout.state is not State.IDLE:
         return None
-    if verdict.reason in ("Paused", "ReferenceNotReady"):
+    verdict = _up_to_date_in_idle(view, status)
+    if verdict.truth is not Truth.FALSE or verdict.reason in ("Paused", "ReferenceNotReady"):
         return None
     return _Verdict(Truth.TRUE, verdict.reason, verdict.message)

@@ -62,7 +62,7 @@ def only_observe(_view: View) -> Decision:
 
 def add_finalizer(view: View) -> Decision:
     """A4."""
-    return Decision(actions=(MarkResource(view.highest_number or None),), frozen=True)
+    return Decision(actions=(MarkResource(view.highest_number or None),))
 
 
 def delete(view: View) -> Decision:
@@ -190,7 +190,7 @@ def create(view: View) -> Decision:
     """D1: the mark on the resource alone, then the revision, then what is rendered from it."""
     marked = parse_number(view.resource.annotations.get(LAST_GENERATION_ANNOTATION)) or 0
     if marked < view.next:
-        return Decision(actions=(MarkResource(view.next),), frozen=True)
+        return Decision(actions=(MarkResource(view.next),))
     if view.revision(view.next) is None:
         revision = view.kind.renderer.revision(view.resource, view.next, view.rollout.id or view.want)
         return Decision(actions=(CreateChild(revision),))

@@ -67,12 +67,14 @@ def plan(kind: Kind, resource: Resource, observed: Observed, now: datetime, sett
 def _assembled(view: View, row: str, decision: Decision) -> Plan:
     """The plan of a decision: with repairs, with the status that follows from what is seen, with a wake-up time."""
     actions, wakes = decision.actions, [decision.wake_at]
-    if decision.rollout is None and not decision.frozen and row not in ("A2", "D1"):
+    if decision.rollout is None and not decision.frozen and row not in ("A2", "A4", "D1"):
         actions += tuple(action for action in _repairs(view) if action not in actions)
     status = None
     if not decision.frozen:
-        status, wake = _settled(view, _status(view, row, decision))
+        status, wake = _settled(view, _status(view, decision))
         wakes.append(wake)
+    if view.observed.failure is not None and status is not None:
+        actions = ()  # they would fail again before the status says why
     if view.state is not State.IDLE:
         wakes += [view.now + WAKE_INTERVAL, _future(view, view.rollout.deadline)]
     if view.state is State.CATCHING_UP:
@@ -121,7 +123,7 @@ def _streams(view: View) -> frozenset[str]:
 # ---- status
 
 
-def _status(view: View, row: str, decision: Decision) -> Status:
+def _status(view: View, decision: Decision) -> Status:
     rollout = _with_hold(view, decision.rollout or view.rollout)
     rollout = rollout.model_copy(update={"blockers": blockers(view, rollout)})
     own = {name: value for name, value in view.facts.own_status.items() if name not in Status.model_fields}
@@ -134,7 +136,7 @@ def _status(view: View, row: str, decision: Decision) -> Status:
             "endpoints": _endpoints(view),
         }
     )
-    changes: dict[str, Any] = {"generations": _generations(view, status), "conditions": conditions(view, status, row)}
+    changes: dict[str, Any] = {"generations": _generations(view, status), "conditions": conditions(view, status)}
     return _with_write_gap(view, status.model_copy(update=changes))
 
 

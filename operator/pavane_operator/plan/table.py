@@ -15,7 +15,7 @@ from pavane_operator.plan import effects
 from pavane_operator.plan.blockers import image_pull_overdue
 from pavane_operator.plan.effects import Decision
 from pavane_operator.plan.gates import closed_gate, may_skip_catching_up
-from pavane_operator.plan.model import FINALIZER, PAUSE_ANNOTATION, Problem
+from pavane_operator.plan.model import FINALIZER, Problem
 from pavane_operator.plan.view import BEFORE_PROMOTION, View
 
 ANY = frozenset(State)
@@ -35,6 +35,11 @@ class Row:
     """For the diagram and for people."""
     to: State | None = None
     """The state it leads to; None = the same."""
+
+    @property
+    def always(self) -> bool:
+        """Whether it matches whatever is seen, so that no row below it is ever reached in its states."""
+        return self.matches is _always
 
 
 def interrupt(view: View) -> Problem | None:
@@ -85,10 +90,6 @@ def _incomplete(view: View) -> bool:
     return view.revision(view.next) is None or effects.is_incomplete(view)
 
 
-def _reconciliation_paused(view: View) -> bool:
-    return view.resource.annotations.get(PAUSE_ANNOTATION) == "true" and view.state is not State.PROMOTING
-
-
 def _retirement_due(view: View) -> bool:
     return any(pod.generation != view.active for pod in view.observed.pods) or bool(view.foreign_objects)
 
@@ -116,7 +117,7 @@ def _wait(_view: View) -> Decision:
 
 TABLE: tuple[Row, ...] = (
     Row("A1", ANY, lambda view: view.resource.deleted_at is not None, effects.delete, "the resource is being deleted"),
-    Row("A2", ANY, _reconciliation_paused, effects.only_observe, "annotation pause-reconciliation"),
+    Row("A2", ANY, lambda view: view.reconciliation_paused, effects.only_observe, "annotation pause-reconciliation"),
     Row("A4", ANY, lambda view: FINALIZER not in view.resource.finalizers, effects.add_finalizer, "finalizer missing"),
     # ---- Idle
     Row("B3", IDLE, lambda view: view.want == view.have, effects.steady, "the spec is that of the active generation"),

@@ -13,6 +13,7 @@ from pavane_operator.plan.children import REVISION, SERVICE, VOLUME, find, repli
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
     LAST_GENERATION_ANNOTATION,
+    PAUSE_ANNOTATION,
     ROLLOUT_ID_ANNOTATION,
     Child,
     Manifest,
@@ -104,6 +105,11 @@ class View:
     def problems(self) -> tuple[Problem, ...]:
         """Why the spec cannot be rolled out (B4)."""
         return self.kind.renderer.problems(self.resource)
+
+    @property
+    def reconciliation_paused(self) -> bool:
+        """Whether an annotation stops all work but observing (A2)."""
+        return self.resource.annotations.get(PAUSE_ANNOTATION) == "true" and self.state is not State.PROMOTING
 
     # ---- objects
 
