@@ -1,0 +1,90 @@
+"""A staged rollout under load, undisturbed and with kills (docs/specs/operator.md 9, rows 1 and 2)."""
+
+import random
+from typing import Any
+
+import pytest
+
+from e2e.cluster import LOADED, RaftTest, state_of
+from e2e.conftest import RUNS
+from pavane_cli.probe import Proof, SteadyWriter
+from pavane_cli.target import RAFT_CLUSTERS
+
+STATES = ("CreatingNext", "Initializing", "CatchingUp", "CaughtUp", "Promoting", "Retiring")
+WARM_UP_WRITES = 50
+
+
+def restart(run: int) -> dict[str, Any]:
+    return {"spec": {"rollout": {"restart": f"run-{run}"}}}
+
+
+def shown(what: str, run: int, proof: Proof) -> None:
+    gap = f"{proof.longest_gap_s * 1000:.0f} ms"
+    print(f"{what} {run}: {proof.acknowledged} acknowledged, {proof.lost} lost, {proof.doubled} doubled, gap {gap}")  # noqa: T201
+
+
+async def roll(raft: RaftTest, run: int) -> None:
+    await raft.kube.patch(RAFT_CLUSTERS, "q", restart(run), raft.namespace, manager="e2e")
+
+
+async def test_a_rollout_under_load_loses_and_doubles_nothing(raft: RaftTest) -> None:
+    await raft.apply()
+    await raft.until_current(generation=1)
+    async with raft.client() as client:
+        for run in range(1, RUNS + 1):
+            writer = SteadyWriter(client, f"run-{run}")
+            writer.start()
+            await writer.reach(WARM_UP_WRITES)
+            await roll(raft, run)
+            document = await raft.until_current(generation=run + 1)
+            await writer.reach(writer.acknowledged + WARM_UP_WRITES)
+            await writer.stop()
+            proof = await writer.proof()
+            shown("rollout", run, proof)
+            assert proof.holds, proof
+            assert document["status"]["history"][0]["result"] == "Promoted"
+            assert await raft.stateful_sets() == [f"q-server-g{run + 1}"]
+
+
+async def pod_of_leader(raft: RaftTest) -> str:
+    document = await raft.until(lambda item: (item.get("status") or {}).get("leader"), "a leader is known")
+    return str(document["status"]["leader"])
+
+
+@pytest.mark.parametrize("victim", ["leader", "operator"])
+async def test_a_rollout_survives_a_kill_at_a_random_moment(raft: RaftTest, victim: str) -> None:
+    dice = random.Random(RUNS)
+    await raft.apply(**LOADED)
+    await raft.until_current(generation=1)
+    async with raft.client() as client:
+        for run in range(1, RUNS + 1):
+            writer = SteadyWriter(client, f"{victim}-{run}")
+            writer.start()
+            await writer.reach(WARM_UP_WRITES)
+            await roll(raft, run)
+            moment = dice.choice(STATES)
+            await reached(raft, moment, run + 1)
+            if victim == "leader":
+                raft.kill(await pod_of_leader(raft))
+            else:
+                raft.kill("pavane-operator", "pavane-system")
+            await raft.until_current(generation=run + 1, timeout_s=120)
+            await writer.reach(writer.acknowledged + WARM_UP_WRITES)
+            await writer.stop()
+            proof = await writer.proof()
+            shown(f"{victim} killed in {moment}, rollout", run, proof)
+            assert proof.holds, proof
+            assert await raft.stateful_sets() == [f"q-server-g{run + 1}"]
+
+
+async def reached(raft: RaftTest, state: str, generation: int) -> None:
+    await raft.until(lambda item: position(item, generation) >= STATES.index(state), f"state {state}")
+
+
+def position(document: dict[str, Any], generation: int) -> int:
+    """How far the rollout of ``generation`` has come, as an index into STATES; beyond the last when it is active."""
+    status = document.get("status") or {}
+    state = state_of(document)
+    if state in STATES and (status.get("rollout") or {}).get("generation") == generation:
+        return STATES.index(state)
+    return len(STATES) if status.get("activeGeneration") == generation else -1
