@@ -20,6 +20,7 @@ AnyCall: TypeAlias = Call[Any]
 
 ROUND_PAUSE_S = 0.05  # between two rounds in which nobody knew a leader: elections take a few of these
 SWEEP_S = 0.1  # how exactly silence and deadlines are seen; one pass over all calls
+RESOLVE_AGAIN_S = 0.5  # a name without an address is asked for again: its pod may be about to start
 REDIRECTS_MAX = 4  # peers that name each other without any progress between; then a search decides
 POLL_ID_MODULUS = 1 << 32  # client ids of polls are numbers of up to four bytes (2.1)
 
@@ -90,6 +91,7 @@ class Procedure:
         self._redirects = 0
         self._poll_number = 0
         self._sweep_at_s = 0.0
+        self._resolve_at_s = 0.0
         self._outputs = Outputs()
 
     def url_of(self, peer: str) -> str | None:
@@ -197,6 +199,7 @@ class Procedure:
         if now >= self._sweep_at_s:
             self._sweep_at_s = now + SWEEP_S
             self._sweep(now)
+            self._resolve_missing(now)
 
     def next_timer(self) -> float | None:
         """Return when ``handle_timer`` is due, or ``None`` while nothing is under way."""
@@ -357,6 +360,11 @@ class Procedure:
                     silent = True
         if silent and self._leader is not None:
             self._begin_search(now, grace=True)
+
+    def _resolve_missing(self, now: float) -> None:
+        if now >= self._resolve_at_s:
+            self._resolve_at_s = now + RESOLVE_AGAIN_S
+            self._outputs.resolve += [url for url in self._urls() if url not in self._endpoints]
 
     def _finish(self, finished: Finished) -> None:
         self._outputs.finished.append(finished)
