@@ -1,0 +1,164 @@
+"""What the Kubernetes client makes of a server that misbehaves: scripted answers on a real socket."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pavane_operator.kube import Gone, KubeClient, KubeError, Target, TooManyRequests, Unavailable
+from pavane_operator.kube import client as client_module
+from pavane_operator.kube.errors import from_status
+from pavane_operator.kube.resources import PODS
+
+Answer = Callable[[asyncio.StreamWriter], None]
+
+
+@asynccontextmanager
+async def a_scripted_server(folder: Path, answer: Answer, timeout_s: float = 5.0) -> AsyncIterator[KubeClient]:
+    """A client of a server that answers each request with `answer` and leaves the connection open."""
+    writers = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        answer(writer)
+        await writer.drain()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    kubeconfig = folder / "kubeconfig"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "here"}}],
+        "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "here", "user": {"token": "secret"}}],
+    }
+    kubeconfig.write_text(yaml.safe_dump(document))
+    try:
+        async with await KubeClient.connect(Target(kubeconfig), timeout_s=timeout_s) as kube:
+            yield kube
+    finally:
+        server.close()
+        for writer in writers:
+            writer.close()
+        await server.wait_closed()
+
+
+def response(status: int, body: bytes, *headers: str) -> bytes:
+    head = [f"HTTP/1.1 {status} Any", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(head).encode() + body
+
+
+def chunks(*pieces: bytes) -> bytes:
+    """The beginning of an answer that never ends."""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+
+
+def event(kind: str, **body: object) -> bytes:
+    return json.dumps({"type": kind, "object": body}).encode() + b"\n"
+
+
+async def test_a_server_may_ask_to_be_left_alone(tmp_path: Path) -> None:
+    answer = response(429, b'{"message": "slow down"}', "Retry-After: 7")
+    async with a_scripted_server(tmp_path, lambda writer: writer.write(answer)) as kube:
+        with pytest.raises(TooManyRequests, match="slow down") as refused:
+            await kube.list(PODS)
+    assert refused.value.retry_after_s == 7
+
+
+async def test_an_error_page_of_a_proxy_is_unavailable(tmp_path: Path) -> None:
+    answer = response(502, b"<html>" + b"x" * 5000)
+    async with a_scripted_server(tmp_path, lambda writer: writer.write(answer)) as kube:
+        with pytest.raises(Unavailable) as refused:
+            await kube.list(PODS)
+    assert len(refused.value.message) <= 1024
+
+
+async def test_an_answer_that_is_no_object_is_unavailable(tmp_path: Path) -> None:
+    async with a_scripted_server(tmp_path, lambda writer: writer.write(response(200, b"[1]"))) as kube:
+        with pytest.raises(Unavailable, match="no object"):
+            await kube.list(PODS)
+
+
+async def test_a_server_that_never_answers_is_unavailable(tmp_path: Path) -> None:
+    async with a_scripted_server(tmp_path, lambda _: None, timeout_s=0.05) as kube:
+        with pytest.raises(Unavailable, match="no answer"):
+            await kube.list(PODS)
+
+
+async def test_an_event_may_come_in_pieces_and_two_in_one(tmp_path: Path) -> None:
+    first, second, third = (event("ADDED", metadata={"name": name}) for name in ("a", "b", "c"))
+    answer = chunks(first[:10], first[10:] + second + third[:1], third[1:])
+    async with a_scripted_server(tmp_path, lambda writer: writer.write(answer)) as kube:
+        changes = kube.watch(PODS)
+        names = [(await anext(changes)).object["metadata"]["name"] for _ in range(3)]
+        await changes.aclose()  # type: ignore[attr-defined]
+    assert names == ["a", "b", "c"]
+
+
+async def test_an_error_event_is_raised(tmp_path: Path) -> None:
+    answer = chunks(event("ERROR", code=410, reason="Expired", message="too old"))
+    async with a_scripted_server(tmp_path, lambda writer: writer.write(answer)) as kube:
+        with pytest.raises(Gone, match="too old"):
+            await anext(kube.watch(PODS))
+
+
+async def test_a_watch_that_delivers_nonsense_is_unavailable(tmp_path: Path) -> None:
+    async with a_scripted_server(tmp_path, lambda writer: writer.write(chunks(b"nonsense\n"))) as kube:
+        with pytest.raises(Unavailable, match="no event"):
+            await anext(kube.watch(PODS))
+
+
+async def test_a_watch_that_falls_silent_is_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "WATCH_SILENCE_S", 0.05)
+    async with a_scripted_server(tmp_path, lambda writer: writer.write(chunks())) as kube:
+        with pytest.raises(Unavailable):
+            await anext(kube.watch(PODS))
+
+
+async def test_a_line_without_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "LINE_BYTES_MAX", 1000)
+    async with a_scripted_server(tmp_path, lambda writer: writer.write(chunks(b"x" * 2000))) as kube:
+        with pytest.raises(Unavailable, match="longer than any object"):
+            await anext(kube.watch(PODS))
+
+
+async def test_no_more_calls_are_open_than_allowed(tmp_path: Path) -> None:
+    held: list[asyncio.StreamWriter] = []
+    all_open = asyncio.Event()
+
+    def hold(writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+        if len(held) == client_module.CALLS_OPEN_MAX:
+            all_open.set()
+
+    async with a_scripted_server(tmp_path, hold) as kube:
+        calls = [asyncio.create_task(kube.get(PODS, "a", "b")) for _ in range(client_module.CALLS_OPEN_MAX + 5)]
+        await all_open.wait()
+        empty = response(200, b'{"items": []}')
+        done: set[asyncio.Task[object]] = set()
+        while len(done) < len(calls):
+            assert len(held) <= client_module.CALLS_OPEN_MAX
+            for writer in held:
+                writer.write(empty)
+                writer.close()
+            held.clear()
+            done, _ = await asyncio.wait(calls, timeout=0.05)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(418, None), (503, {"details": 7}), (409, {"details": {"causes": "none"}}), (422, {"details": {"causes": [1]}})],
+)
+def test_any_answer_becomes_an_error_of_ours(status: int, body: object) -> None:
+    error = from_status(status, body, {"Retry-After": "soon"})
+    assert isinstance(error, KubeError)
+    assert error.causes == ()
+    assert error.retry_after_s is None

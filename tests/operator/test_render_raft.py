@@ -1,0 +1,270 @@
+"""RaftCluster's rendered objects (docs/specs/operator.md 2.2, 4.1, 4.2). `make golden` rewrites the golden file."""
+
+import base64
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pavane.pods.raft_settings import RaftSettings, load
+from pavane_operator.crds.common import rollout_id
+from pavane_operator.crds.raftcluster import RaftClusterSpec
+from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.kinds.raft.render import RaftRenderer
+from pavane_operator.plan.model import Child, Manifest, Resource
+
+GOLDEN = Path(__file__).parent / "golden" / "raft_objects.yaml"
+UID = "6f1c2f0e-8f0d-4a52-9d8e-2f6a1f2b3c4d"
+DEFAULTS = RenderDefaults(
+    image="registry.test/pavane:1", version="0.1.0", otlp_endpoint="http://pavane-api:8000", secret_key=b"k" * 32
+)
+
+
+def resource(**spec: Any) -> Resource:
+    return Resource(
+        kind="RaftCluster",
+        name="log",
+        namespace="data",
+        uid=UID,
+        resource_version="7",
+        metadata_generation=1,
+        spec=RaftClusterSpec.model_validate({"stateMachine": "Broadcast", **spec}),
+        status=None,
+    )
+
+
+def stored(manifest: Manifest) -> Child:
+    """The manifest as the API server would show it."""
+    return Child(manifest.kind, manifest.name, "uid", "1", manifest.body)
+
+
+def revision(of: Resource, number: int = 1, defaults: RenderDefaults = DEFAULTS) -> Child:
+    return stored(RaftRenderer(defaults).revision(of, number, rollout_id("RaftCluster", of.spec)))
+
+
+def objects(of: Resource, number: int = 1, defaults: RenderDefaults = DEFAULTS) -> dict[str, dict[str, Any]]:
+    """All objects of a resource with one generation, by kind and name."""
+    renderer = RaftRenderer(defaults)
+    recorded = revision(of, number, defaults)
+    manifests = [*renderer.shared(of), renderer.public_service(of, number), *renderer.generation(of, recorded)]
+    found = {f"{manifest.kind}/{manifest.name}": dict(manifest.body) for manifest in manifests}
+    return {"ControllerRevision/" + recorded.name: dict(recorded.body), **found}
+
+
+def stateful_set(of: Resource, number: int = 1, defaults: RenderDefaults = DEFAULTS) -> dict[str, Any]:
+    return objects(of, number, defaults)[f"StatefulSet/log-server-g{number}"]
+
+
+def container(of: Resource) -> dict[str, Any]:
+    found: dict[str, Any] = stateful_set(of)["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def test_all_objects_are_those_of_the_golden_file() -> None:
+    of = resource(
+        extraEnv=[{"name": "A", "value": "b"}], config={"rpc_timeout": 60}, storage={"storageClassName": "fast"}
+    )
+    rendered = yaml.safe_dump_all(objects(of, 3).values(), sort_keys=True)
+    if os.environ.get("PAVANE_REWRITE_GOLDEN"):
+        GOLDEN.write_text(rendered)
+    assert rendered == GOLDEN.read_text()
+
+
+def test_every_object_is_found_by_its_labels_and_goes_with_its_owner() -> None:
+    for name, body in objects(resource()).items():
+        labels, owner = body["metadata"]["labels"], body["metadata"]["ownerReferences"][0]
+        assert labels["app.kubernetes.io/managed-by"] == "pavane-operator", name
+        assert (labels["app.kubernetes.io/name"], labels["app.kubernetes.io/instance"]) == ("raftcluster", "log")
+        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (UID, True, True)
+        assert body["metadata"]["annotations"]["pavane.dev/spec-hash"]
+
+
+def test_only_objects_of_a_generation_carry_its_number() -> None:
+    numbered = {
+        name for name, body in objects(resource(), 4).items() if "pavane.dev/generation" in body["metadata"]["labels"]
+    }
+    assert numbered == {
+        "ControllerRevision/log-g4",
+        "ConfigMap/log-server-g4",
+        "Service/log-server-g4",
+        "StatefulSet/log-server-g4",
+    }
+
+
+def test_pods_meet_the_restricted_security_level() -> None:
+    spec = stateful_set(resource())["spec"]["template"]["spec"]
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 10001,
+        "runAsGroup": 10001,
+        "fsGroup": 10001,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert {tuple(volume)[1] for volume in spec["volumes"]} == {"configMap", "secret", "emptyDir"}
+
+
+def test_the_selectors_of_two_generations_share_no_pod() -> None:
+    first, second = (stateful_set(resource(), number)["spec"] for number in (1, 2))
+    assert first["selector"]["matchLabels"] != second["selector"]["matchLabels"]
+    for spec in (first, second):
+        pod_labels = spec["template"]["metadata"]["labels"]
+        assert spec["selector"]["matchLabels"].items() <= pod_labels.items()
+
+
+def test_the_public_service_selects_the_pods_of_one_generation_and_0_selects_none() -> None:
+    of, renderer = resource(), RaftRenderer(DEFAULTS)
+    pod_labels = stateful_set(of, 2)["spec"]["template"]["metadata"]["labels"]
+
+    def selects(number: int) -> bool:
+        selector = renderer.public_service(of, number).body["spec"]["selector"]
+        return bool(selector.items() <= pod_labels.items())
+
+    assert [selects(number) for number in (0, 1, 2)] == [False, False, True]
+
+
+def test_volumes_say_whose_they_are() -> None:
+    claim = stateful_set(resource(storage={"size": "5Gi"}))["spec"]["volumeClaimTemplates"][0]
+    assert claim["metadata"]["labels"]["pavane.dev/uid"] == UID
+    assert claim["metadata"]["labels"]["pavane.dev/generation"] == "1"
+    assert claim["spec"]["resources"]["requests"]["storage"] == "5Gi"
+
+
+def test_neither_a_changed_spec_nor_another_release_changes_the_pods_of_a_generation() -> None:
+    before = resource(image="registry.test/pavane:1", config={"rpc_timeout": 60})
+    recorded = revision(before)
+    after = resource(
+        image="registry.test/pavane:2", rollout={"restart": "now"}, electionTimeout={"min": "1s", "max": "2s"}
+    )
+    other_release = RaftRenderer(replace(DEFAULTS, image="other", version="0.2.0", otlp_endpoint=None))
+    old = [dict(manifest.body) for manifest in RaftRenderer(DEFAULTS).generation(before, recorded)]
+    new = [dict(manifest.body) for manifest in other_release.generation(after, recorded)]
+    assert new == old
+
+
+def test_the_default_image_is_recorded_when_a_generation_is_created() -> None:
+    recorded = revision(resource())
+    later = RaftRenderer(replace(DEFAULTS, image="registry.test/pavane:9"))
+    assert later.image(recorded) == "registry.test/pavane:1"
+
+
+def test_a_revision_of_another_render_version_is_not_guessed_at() -> None:
+    recorded = revision(resource())
+    body = {**recorded.body, "data": {**recorded.body["data"], "renderVersion": 99}}
+    with pytest.raises(ValueError, match="render version 99"):
+        RaftRenderer(DEFAULTS).generation(resource(), replace(recorded, body=body))
+
+
+def test_a_revision_survives_storage_as_json() -> None:
+    recorded = revision(resource(extraEnv=[{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]))
+    read_back = replace(recorded, body=json.loads(json.dumps(recorded.body)))
+    renderer = RaftRenderer(DEFAULTS)
+    assert renderer.generation(resource(), read_back) == renderer.generation(resource(), recorded)
+
+
+def test_the_cluster_secret_is_a_random_ident_and_the_same_at_each_plan() -> None:
+    def secret(of: Resource, key: bytes) -> str:
+        manifest = RaftRenderer(replace(DEFAULTS, secret_key=key)).shared(of)[0]
+        assert (manifest.kind, manifest.name, manifest.create_only) == ("Secret", "log-keys", True)
+        return base64.b64decode(manifest.body["data"]["secret"]).decode()
+
+    one = secret(resource(), b"a" * 32)
+    assert secret(resource(), b"a" * 32) == one
+    assert len(bytes.fromhex(one)) == 16
+    assert secret(resource(), b"b" * 32) != one
+    assert secret(replace(resource(), uid="other"), b"a" * 32) != one
+
+
+def test_the_secret_is_no_argument_and_no_variable() -> None:
+    secret = base64.b64decode(objects(resource())["Secret/log-keys"]["data"]["secret"]).decode()
+    assert secret not in json.dumps(stateful_set(resource()))
+
+
+def test_a_pod_understands_its_settings(tmp_path: Path) -> None:
+    """The pod's own program reads what the renderer wrote: environment, config file and secret."""
+    of = resource(config={"rpc_timeout": 60}, electionTimeout={"min": "240ms", "max": "400ms"}, clusterId="ledger")
+    rendered = objects(of, 2)
+    config = tmp_path / "config.yaml"
+    config.write_text(rendered["ConfigMap/log-server-g2"]["data"]["config.yaml"])
+    secret = tmp_path / "secret"
+    secret.write_bytes(base64.b64decode(rendered["Secret/log-keys"]["data"]["secret"]))
+    pod = {"POD_NAME": "log-server-g2-1", "POD_NAMESPACE": "data", "POD_IP": "127.0.0.1"}
+    variables = dict(pod)
+    for variable in rendered["StatefulSet/log-server-g2"]["spec"]["template"]["spec"]["containers"][0]["env"]:
+        if "value" in variable:
+            value = variable["value"]
+            for name, known in pod.items():
+                value = value.replace(f"$({name})", known)
+            variables[variable["name"]] = value
+    fields = {
+        name.removeprefix("PAVANE_").lower(): value for name, value in variables.items() if name.startswith("PAVANE_")
+    }
+    settings = RaftSettings(**{**fields, **pod, "config": config, "raft_secret_file": secret})  # type: ignore[arg-type]
+    loaded = load(settings)
+    assert loaded.peer.id == "log-server-g2-1"
+    assert loaded.peer.url == "tcp://log-server-g2-1.log-server-g2.data.svc:8047"
+    assert loaded.peer.seeds == ("tcp://log.data.svc:8047", "tcp://log-server-g2.data.svc:8047")
+    assert (loaded.peer.election_min, loaded.peer.election_max, loaded.peer.heartbeat) == (240, 400, 60)
+    assert (loaded.peer.rpc_timeout, loaded.cluster_id, loaded.peer.generation) == (60, "ledger", 2)
+    assert len(loaded.peer.ident) == 32
+
+
+def test_paths_stand_in_no_config_map() -> None:
+    """The process kubelet rewrites paths in variables and arguments, and cannot in files (6.8)."""
+    data = objects(resource())["ConfigMap/log-server-g1"]["data"]["config.yaml"]
+    assert not [value for value in yaml.safe_load(data).values() if str(value).startswith("/")]
+
+
+def test_a_bootstrap_names_all_members_and_an_ordinary_rollout_none() -> None:
+    renderer = RaftRenderer(DEFAULTS)
+    told = renderer.expected_state(resource(), 1, bootstrap=True)
+    assert told["bootstrap"] == "entry"
+    assert json.loads(told["initial"]) == [
+        [f"log-server-g1-{ordinal}", f"tcp://log-server-g1-{ordinal}.log-server-g1.data.svc:8047"]
+        for ordinal in range(3)
+    ]
+    assert renderer.expected_state(resource(), 2, bootstrap=False) == {}
+
+
+def test_no_endpoint_means_no_export() -> None:
+    def exports(endpoint: str | None) -> bool:
+        spec = stateful_set(resource(), 1, replace(DEFAULTS, otlp_endpoint=endpoint))["spec"]["template"]["spec"]
+        return any(one["name"] == "OTEL_EXPORTER_OTLP_ENDPOINT" for one in spec["containers"][0]["env"])
+
+    assert [exports("http://collector:4318"), exports(None)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"colour": 1}, "spec.config.colour: no such setting; there are append_timeout"),
+        ({"election_min": 100}, "spec.config.election_min: no such setting"),
+        ({"rpc_timeout": "fast"}, "spec.config.rpc_timeout: 'fast' is not a whole number"),
+        ({"rpc_timeout": True}, "is not a whole number"),
+        ({"append_timeout": 10_000}, "append_timeout"),
+    ],
+)
+def test_a_setting_that_a_server_would_refuse_is_a_problem(config: dict[str, Any], words: str) -> None:
+    (problem,) = RaftRenderer(DEFAULTS).problems(resource(config=config))
+    assert problem.reason == "InvalidConfig"
+    assert words in problem.message
+
+
+@pytest.mark.parametrize("config", [{}, {"rpc_timeout": 60, "append_timeout": 90}, {"broadcast_heartbeat": 250}])
+def test_settings_that_a_server_takes_are_none(config: dict[str, Any]) -> None:
+    assert RaftRenderer(DEFAULTS).problems(resource(config=config)) == ()
+
+
+def test_resources_and_variables_of_the_user_reach_the_container() -> None:
+    of = resource(resources={"limits": {"memory": "1Gi"}}, extraEnv=[{"name": "A", "value": "b"}])
+    assert container(of)["resources"]["limits"] == {"memory": "1Gi"}
+    assert {"name": "A", "value": "b"} in container(of)["env"]
