@@ -1,17 +1,12 @@
 """A whole local cluster in one folder (docs/specs/operator.md 6.8–6.10)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import ipaddress
 import json
-import os
-import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +15,10 @@ from pavane_local.api.cluster import DEFINITIONS, Cluster, DeleteOptions, WriteO
 from pavane_local.api.server import ApiServer
 from pavane_local.controllers import collector, endpoints, statefulset
 from pavane_local.embedded import EmbeddedApi
+from pavane_local.folder import locked
 from pavane_local.kubelet.addresses import BLOCK_PREFIX_BITS, AddressBlock
 from pavane_local.kubelet.kubelet import Kubelet
 from pavane_local.kubelet.port import KubeletSettings
-from pavane_local.kubelet.spawn import PROCESS_FILE, recorded
 from pavane_local.store import Object, Store
 from pavane_operator.crds.definitions import definitions
 
@@ -34,10 +29,6 @@ OTLP_ENDPOINT = f"http://pavane-api.{SYSTEM}.svc.cluster.local:{API_PORT}"
 IMAGE = "pavane:local"
 MANAGER = WriteOptions(manager="pavane-local")
 SPEC_HASH = "pavane.dev/spec-hash"
-
-
-class FolderInUse(Exception):
-    """Another local cluster runs in the folder; the text names its process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,53 +85,6 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
                     await kubelet.stop(SYSTEM)
                     for task in tasks:
                         task.cancel()
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, with our pid in it. Raises FolderInUse."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            pid = holder(folder)
-            raise FolderInUse(
-                f"a local cluster runs in {folder} already (pid {pid}); stop it with `pavane down`"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
-        file.truncate(0)
-
-
-def holder(folder: Path) -> int | None:
-    """The pid of the process that runs the local cluster of a folder, or None."""
-    try:
-        with (folder / "lock").open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return int(file.read() or 0) or None
-    except FileNotFoundError:
-        pass
-    return None
-
-
-def find_folder(start: Path) -> Path | None:
-    """The nearest `.pavane` with a kubeconfig from `start` upwards."""
-    candidates = (parent / ".pavane" for parent in (start, *start.parents))
-    return next((each for each in candidates if (each / "kubeconfig").exists()), None)
-
-
-def signal_pod(folder: Path, namespace: str, name: str, number: signal.Signals) -> int:
-    """Send a signal to all processes of a pod (6.8.11); returns how many containers got it."""
-    pids = [recorded(record) for record in folder.joinpath("pods", namespace, name).glob(f"*/*/{PROCESS_FILE}")]
-    for pid in pids:
-        if pid is not None:
-            os.killpg(pid, number)
-    return sum(pid is not None for pid in pids)
 
 
 def _former_block(cluster: Cluster) -> str | None:

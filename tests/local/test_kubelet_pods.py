@@ -158,7 +158,7 @@ async def test_what_cannot_start_says_why(tmp_path: Path) -> None:
 async def test_readiness_and_liveness_over_http(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         switch = tmp_path / "switch"
-        probe = {"httpGet": {"path": "/", "port": "web"}, "periodSeconds": 0.05, "failureThreshold": 2}
+        probe = {"httpGet": {"path": "/", "port": "web"}, "periodSeconds": 1, "failureThreshold": 2}
         await node.run(
             "a",
             sys.executable,
@@ -167,7 +167,7 @@ async def test_readiness_and_liveness_over_http(tmp_path: Path) -> None:
             container={
                 "env": [POD_IP, {"name": "SWITCH", "value": str(switch)}],
                 "ports": [{"name": "web", "containerPort": 8080}],
-                "startupProbe": {"tcpSocket": {"port": "web"}, "periodSeconds": 0.05, "failureThreshold": 1000},
+                "startupProbe": {"tcpSocket": {"port": "web"}, "periodSeconds": 1, "failureThreshold": 1000},
                 "readinessProbe": probe,
             },
         )
@@ -182,7 +182,7 @@ async def test_readiness_and_liveness_over_http(tmp_path: Path) -> None:
 
 async def test_a_container_that_fails_its_liveness_probe_is_restarted(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        probe = {"exec": {"command": ["sh", "-c", "test -e $PAVANE_ROOT/alive"]}, "periodSeconds": 0.05}
+        probe = {"exec": {"command": ["sh", "-c", "test -e $PAVANE_ROOT/alive"]}, "periodSeconds": 1}
         alive = {"livenessProbe": {**probe, "failureThreshold": 2}}
         await node.run("a", "sh", "-c", "touch $PAVANE_ROOT/alive; exec sleep 1000", container=alive)
         await eventually(lambda: node.pod("a") and (node.root("a") / "alive").exists())

@@ -50,8 +50,9 @@ def up(
         return
     from pavane_cli.commands.resources import read_documents  # noqa: PLC0415 - the parent of --detach needs none of it
     from pavane_cli.up import Report, serve, write_report  # noqa: PLC0415
+    from pavane_local.folder import FolderInUse  # noqa: PLC0415
     from pavane_local.kubelet.addresses import AddressesExhausted, AddressesMissing  # noqa: PLC0415
-    from pavane_local.platform import FolderInUse, LocalSettings  # noqa: PLC0415
+    from pavane_local.platform import LocalSettings  # noqa: PLC0415
     from pavane_local.store import StoreVersionError  # noqa: PLC0415
 
     settings = LocalSettings(folder, _images(image or []), fast=fast, platform_pods=not bare)
@@ -117,7 +118,7 @@ def down(
     timeout: Annotated[float, typer.Option(help="Seconds until it is killed.")] = DOWN_TIMEOUT_S,
 ) -> None:
     """Stop all pods in order, and the local cluster; what was written stays, unless --purge."""
-    from pavane_local.platform import holder  # noqa: PLC0415
+    from pavane_local.folder import holder  # noqa: PLC0415
 
     found = _folder(folder)
     pid = holder(found)
@@ -135,7 +136,7 @@ def down(
 
 def _released(folder: Path, timeout_s: float) -> bool:
     """Wait for the end of the local cluster; False when the time is over first."""
-    from pavane_local.platform import holder  # noqa: PLC0415
+    from pavane_local.folder import holder  # noqa: PLC0415
 
     end = time.monotonic() + timeout_s
     while holder(folder) is not None:
@@ -222,7 +223,7 @@ def unpause(pod: Pod, namespace: Namespace = "default", folder: Folder = None) -
 
 
 def _signal(pod: str, namespace: str, folder: Path | None, number: signal.Signals, done: str) -> None:
-    from pavane_local.platform import signal_pod  # noqa: PLC0415
+    from pavane_local.folder import signal_pod  # noqa: PLC0415
 
     if not signal_pod(_folder(folder), namespace, pod, number):
         raise UserError(f"no process of pod {namespace}/{pod} runs here; see `pavane ps`", ExitCode.NOT_FOUND)

@@ -84,7 +84,7 @@ def namespaces(cluster: Cluster) -> Controller:
                 await cluster.create("serviceaccounts", account)
             return
         empty = True
-        for resource in {each.key for each in cluster.registry.resources if each.namespaced and not each.stored_as}:
+        for resource in {each.key for each in cluster.registry.resources if each.namespaced}:
             for each in cluster.list(resource, name):
                 empty = False
                 if "deletionTimestamp" not in each["metadata"]:
