@@ -190,8 +190,8 @@ class Cluster:
         shown: Object = (
             admission.event_shape(resource, clone(stored)) if resource.storage == "events" else clone(stored)
         )
-        if resource.schema:
-            resource.schema.default(shown)
+        if resource.custom:
+            resource.structure.default(shown)
         return shown
 
     # Writing
@@ -222,7 +222,7 @@ class Cluster:
         served = self.registry.by_key(resource)
         body = admission.stored_shape(served, clone(body))
         metadata = body["metadata"]
-        if served.schema and not metadata.get("resourceVersion"):
+        if served.custom and not metadata.get("resourceVersion"):
             cause = errors.Cause(
                 "FieldValueInvalid", "Invalid value: 0x0: must be specified for an update", "metadata.resourceVersion"
             )
@@ -316,7 +316,7 @@ class Cluster:
         """Follow a change of a definition, and let go of a definition when its last object is gone."""
         if resource.key == DEFINITIONS:
             self.registry = Registry.of(self.store.all(DEFINITIONS))
-        elif resource.schema and "deletionTimestamp" in written["metadata"] and not self.store.all(resource.storage):
+        elif resource.custom and "deletionTimestamp" in written["metadata"] and not self.store.all(resource.storage):
             definition = self.find(DEFINITIONS, "", resource.key)
             if definition and "deletionTimestamp" in definition["metadata"]:
                 await self._release(definition)
@@ -354,7 +354,7 @@ class Cluster:
         return Change(new)
 
     def _check_namespace(self, resource: Resource, metadata: Mapping[str, Any]) -> None:
-        if resource.schema:
+        if resource.custom:
             definition = self.store.get(Key(DEFINITIONS, "", resource.key))
             if definition is None or "deletionTimestamp" in definition["metadata"]:
                 message = "create not allowed while custom resource definition is terminating"

@@ -60,7 +60,7 @@ def _entries(resource: Resource) -> list[Document]:
     shared = {"namespaced": resource.namespaced, "kind": resource.kind}
     whole: Document = {
         "name": resource.plural,
-        "singularName": resource.singular or resource.kind.lower(),
+        "singularName": resource.singular,
         **shared,
         "verbs": ["create"] if resource.plural in REVIEWS else list(VERBS),
         **({"shortNames": list(resource.short_names)} if resource.short_names else {}),
@@ -102,9 +102,9 @@ def _openapi(registry: Registry, group: str, version: str) -> Document | None:
             "responses": {"200": {"description": "OK"}},
         }
         paths[f"{root}{middle}/{each.plural}/{{name}}"] = {"patch": operation}
-        if each.schema:
+        if each.custom:
             name = ".".join([*reversed(each.group.split(".")), each.version, each.kind])
-            schemas[name] = {**_plain(each.schema.schema), "x-kubernetes-group-version-kind": [told]}
+            schemas[name] = {**_plain(each.structure.schema), "x-kubernetes-group-version-kind": [told]}
     head = {"openapi": "3.0.0", "info": {"title": "pavane local cluster", "version": VERSION["gitVersion"]}}
     return {**head, "paths": paths, "components": {"schemas": schemas}} if paths else None
 

@@ -1,49 +1,44 @@
 """The resources that the local API server knows: built-in ones and those of custom definitions (6.1, 6.4)."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from typing import Any
 
+import yaml
+
 from pavane_local.api.errors import ApiError
-from pavane_local.api.schema import CustomSchema
+from pavane_local.api.schema import Structure
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-
-
-@dataclass(frozen=True)
-class Column:
-    """A printer column: `path` is a JSON path below the object, `wide` columns show with `-o wide` alone."""
-
-    name: str
-    type: str
-    path: str
-    wide: bool = False
-    description: str = ""
-
-
-AGE = Column("Age", "date", ".metadata.creationTimestamp")
+REVIEWS = ("tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews")
+"""Answered, never stored."""
+AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+_DESCRIBED = yaml.safe_load(resources.files(__package__).joinpath("builtin.yaml").read_text(encoding="utf-8"))
+_TEXT = {"type": "string"}
 
 
 @dataclass(frozen=True)
 class Resource:
-    """One kind as the server serves it."""
+    """One kind as the server serves it; `custom` if a definition brought it."""
 
     group: str
     version: str
     plural: str
     kind: str
-    namespaced: bool = True
-    short_names: tuple[str, ...] = ()
-    subresources: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    columns: tuple[Column, ...] = (AGE,)
-    schema: CustomSchema | None = None
-    """Structural schema of a custom resource; None for built-in ones."""
-    scale: Mapping[str, str] = field(default_factory=dict)
-    """JSON paths `specReplicasPath`, `statusReplicasPath`, `labelSelectorPath` of the subresource `scale`."""
-    stored_as: str = ""
-    singular: str = ""
+    namespaced: bool
+    structure: Structure
+    custom: bool
+    singular: str
+    short_names: tuple[str, ...]
+    categories: tuple[str, ...]
+    columns: tuple[Mapping[str, Any], ...]
+    """Printer columns in the notation of a definition: name, type, jsonPath, priority, description."""
+    subresources: Mapping[str, Mapping[str, str]]
+    """By name; of `scale`, the JSON paths `specReplicasPath`, `statusReplicasPath`, `labelSelectorPath`."""
+    storage: str
+    """Name in the store; the two shapes of Event share one."""
 
     @property
     def key(self) -> str:
@@ -51,79 +46,53 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
-    def storage(self) -> str:
-        """Name in the store; the two shapes of Event share one."""
-        return self.stored_as or self.key
-
-    @property
     def api_version(self) -> str:
         """Return `version` or `group/version`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
-def _columns(*rows: str) -> tuple[Column, ...]:
-    """Read columns from lines `Name type path [wide]`."""
-    columns = (row.split() for row in rows)
-    return (*(Column(name.replace("_", " "), kind, path, bool(wide)) for name, kind, path, *wide in columns), AGE)
+def _resource(names: Mapping[str, Any], version: Mapping[str, Any], group: str, *, namespaced: bool) -> Resource:
+    schema = version.get("schema", {"type": "object", "x-kubernetes-preserve-unknown-fields": True})
+    properties = schema.get("properties", {}) | {"apiVersion": _TEXT, "kind": _TEXT, "metadata": _DESCRIBED["metadata"]}
+    return Resource(
+        group=group,
+        version=version["name"],
+        plural=names["plural"],
+        kind=names["kind"],
+        namespaced=namespaced,
+        structure=Structure({**schema, "properties": properties}),
+        custom=not version.get("builtIn"),
+        singular=names.get("singular") or names["kind"].lower(),
+        short_names=tuple(names.get("shortNames", ())),
+        categories=tuple(names.get("categories", ())),
+        columns=tuple(version.get("columns") or (AGE,)),
+        subresources=version.get("subresources", {}),
+        storage=names.get("storedAs") or f"{names['plural']}{'.' if group else ''}{group}",
+    )
 
 
-POD_COLUMNS = _columns(
-    "Ready string @pod-ready",
-    "Status string @pod-status",
-    "Restarts integer @pod-restarts",
-    "IP string .status.podIP wide",
+def custom_resource(definition: Mapping[str, Any]) -> Resource:
+    """Read the resource of one CustomResourceDefinition that has passed its checks."""
+    spec = definition["spec"]
+    version = spec["versions"][0]
+    schema, columns = version["schema"]["openAPIV3Schema"], version.get("additionalPrinterColumns")
+    version = {**version, "schema": schema, "columns": columns}
+    return _resource(spec["names"], version, spec["group"], namespaced=spec["scope"] == "Namespaced")
+
+
+BUILT_IN = tuple(
+    _resource(
+        each, {"name": "v1", "builtIn": True, **each}, each.get("group", ""), namespaced=each.get("namespaced", True)
+    )
+    for each in _DESCRIBED["resources"]
 )
-EVENT_COLUMNS = (
-    Column("Last Seen", "date", ".lastTimestamp"),
-    *_columns(
-        "Type string .type", "Reason string .reason", "Object string @event-object", "Message string .message"
-    )[:-1],
-)  # fmt: skip
-SERVICE_COLUMNS = _columns(
-    "Type string .spec.type",
-    "Cluster-IP string .spec.clusterIP",
-    "External-IP string @none",
-    "Port(s) string @service-ports",
-)
-BUILT_IN = (
-    Resource("", "v1", "namespaces", "Namespace", False, ("ns",), ("status",), (),
-             _columns("Status string .status.phase")),
-    Resource("", "v1", "pods", "Pod", True, ("po",), ("status", "log", "eviction"), ("all",), POD_COLUMNS),
-    Resource("", "v1", "services", "Service", True, ("svc",), ("status",), ("all",), SERVICE_COLUMNS),
-    Resource("", "v1", "configmaps", "ConfigMap", True, ("cm",)),
-    Resource("", "v1", "secrets", "Secret"),
-    Resource("", "v1", "serviceaccounts", "ServiceAccount", True, ("sa",), ("token",)),
-    Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, ("pvc",), ("status",)),
-    Resource("", "v1", "nodes", "Node", False, ("no",), ("status",)),
-    Resource("", "v1", "events", "Event", True, ("ev",), (), (), EVENT_COLUMNS),
-    Resource("events.k8s.io", "v1", "events", "Event", True, ("ev",), (), (), EVENT_COLUMNS, stored_as="events"),
-    Resource("apps", "v1", "statefulsets", "StatefulSet", True, ("sts",), ("status", "scale"), ("all",),
-             _columns("Ready string @set-ready"),
-             scale={"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}),
-    Resource("apps", "v1", "controllerrevisions", "ControllerRevision"),
-    Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
-    Resource("coordination.k8s.io", "v1", "leases", "Lease"),
-    Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False,
-             ("crd", "crds"), ("status",)),
-    Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",), ("status",)),
-    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True, ("netpol",)),
-    Resource("rbac.authorization.k8s.io", "v1", "roles", "Role"),
-    Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
-    Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", False),
-    Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False),
-    Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", False),
-    Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", False),
-    Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False),
-)  # fmt: skip
-REVIEWS = ("tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews")
-"""Answered, never stored."""
 
 
 @dataclass(frozen=True)
 class Registry:
     """All served resources: the built-in ones and those of the established custom definitions."""
 
-    resources: tuple[Resource, ...] = BUILT_IN
+    resources: tuple[Resource, ...]
 
     @classmethod
     def of(cls, definitions: Iterable[Mapping[str, Any]]) -> "Registry":
@@ -135,12 +104,7 @@ class Registry:
         return {resource.key: resource for resource in self.resources}
 
     def by_key(self, key: str) -> Resource:
-        """Return the resource named `plural` or `plural.group`.
-
-        Raises:
-            ApiError: 404, no such resource.
-
-        """
+        """Return the resource named `plural` or `plural.group`. Raises `ApiError` 404."""
         try:
             return self._by_key[key]
         except KeyError:
@@ -155,28 +119,3 @@ class Registry:
 def _established(definition: Mapping[str, Any]) -> bool:
     conditions = definition.get("status", {}).get("conditions", ())
     return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
-
-
-def custom_resource(definition: Mapping[str, Any]) -> Resource:
-    """Read the resource of one CustomResourceDefinition that has passed its checks."""
-    spec, names = definition["spec"], definition["spec"]["names"]
-    version = spec["versions"][0]
-    subresources = version.get("subresources", {})
-    columns = tuple(
-        Column(each["name"], each["type"], each["jsonPath"], each.get("priority", 0) > 0, each.get("description", ""))
-        for each in version.get("additionalPrinterColumns", ())
-    )
-    return Resource(
-        group=spec["group"],
-        version=version["name"],
-        plural=names["plural"],
-        kind=names["kind"],
-        namespaced=spec["scope"] == "Namespaced",
-        short_names=tuple(names.get("shortNames", ())),
-        subresources=tuple(subresources),
-        categories=tuple(names.get("categories", ())),
-        columns=columns or (AGE,),
-        schema=CustomSchema(version["schema"]["openAPIV3Schema"]),
-        scale=subresources.get("scale", {}),
-        singular=names.get("singular") or names["kind"].lower(),
-    )

@@ -12,20 +12,10 @@ from typing import Any, NamedTuple
 
 from pavane_local.api.errors import ApiError, Cause
 from pavane_local.api.kinds import Resource
-from pavane_local.api.schema import list_keys
+from pavane_local.api.schema import Schema, child, list_keys
 from pavane_local.store import Object, clone
 
 Path = tuple[str, ...]
-MERGE_KEYS = {
-    **dict.fromkeys(("containers", "initContainers", "volumes", "env", "imagePullSecrets"), ("name",)),
-    "volumeMounts": ("mountPath",),
-    "conditions": ("type",),
-    "ownerReferences": ("uid",),
-    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
-    "ports": ("containerPort", "port"),
-}
-"""Keys by which entries of built-in lists are told apart; of `ports`, the one that an entry has, with its protocol."""
-KEY_DEFAULTS = {"protocol": "TCP"}
 SERVER_FIELDS = frozenset(
     (
         *("name", "namespace", "generateName", "uid", "resourceVersion", "generation", "creationTimestamp"),
@@ -52,59 +42,22 @@ class Entry:
     api_version: str
 
 
-@dataclass(frozen=True)
-class Shape:
-    """How a place merges: by the schema of a custom resource, or, without, by the table of built-in lists."""
-
-    schema: Mapping[str, Any] | None
-    name: str = ""
-    top: bool = True
-
-    def field(self, name: str) -> "Shape":
-        """Return the shape of a field of this object."""
-        if self.schema is None or (self.top and name == "metadata"):
-            return Shape(None, name, self.top and name in ("ports", "endpoints"))
-        described = self.schema.get("properties", {}).get(name) or self.schema.get("additionalProperties")
-        return Shape(described if isinstance(described, dict) else {}, name, top=False)
-
-    def item(self) -> "Shape":
-        """Return the shape of the entries of this list."""
-        return Shape(None if self.schema is None else self.schema.get("items", {}), "", top=False)
-
-    def atomic(self) -> bool:
-        """Tell whether this object is replaced as a whole."""
-        return bool(self.schema) and self.schema.get("x-kubernetes-map-type") == "atomic"  # type: ignore[union-attr]
-
-    def elements(self, value: list[Any]) -> list[str] | None:
-        """Return the path step of every entry of this list, or None for a list that is replaced as a whole."""
-        if self.schema is None:
-            kind = (
-                "set" if self.name == "finalizers" else "map" if self.name in MERGE_KEYS and not self.top else "atomic"
-            )
-            keys = MERGE_KEYS.get(self.name, ())
-        else:
-            kind, keys = self.schema.get("x-kubernetes-list-type", "atomic"), list_keys(self.schema)
-        if kind == "set":
-            return [f"v:{_compact(item)}" for item in value]
-        if kind != "map" or not all(isinstance(item, dict) for item in value):
-            return None
-        return [f"k:{_compact(self._key_of(item, keys))}" for item in value]
-
-    def _key_of(self, item: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-        if self.schema is None and self.name == "ports":
-            keys = ("containerPort" if "containerPort" in item else "port", "protocol")
-        properties = (self.schema or {}).get("items", {}).get("properties", {})
-        defaults = {key: properties.get(key, {}).get("default", KEY_DEFAULTS.get(key)) for key in keys}
-        return {key: item.get(key, defaults[key]) for key in keys if item.get(key, defaults[key]) is not None}
-
-
 def _compact(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def shape_of(resource: Resource) -> Shape:
-    """Return the shape of a whole object of this resource."""
-    return Shape(resource.schema.schema if resource.schema else None)
+def elements(schema: Schema, value: list[Any]) -> list[str] | None:
+    """Return the path step of every entry of a list, or None if the list is replaced as a whole."""
+    kind, keys = schema.get("x-kubernetes-list-type", "atomic"), list_keys(schema)
+    if kind == "set":
+        return [f"v:{_compact(item)}" for item in value]
+    if kind != "map" or not all(isinstance(item, dict) for item in value):
+        return None
+    parts = schema["items"].get("properties", {})
+    defaults = {key: parts[key]["default"] for key in keys if "default" in parts.get(key, {})}
+    return [
+        f"k:{_compact({key: (defaults | item)[key] for key in keys if key in (defaults | item)})}" for item in value
+    ]
 
 
 def leaves(resource: Resource, body: Object) -> dict[Path, Any]:
@@ -115,52 +68,45 @@ def leaves(resource: Resource, body: Object) -> dict[Path, Any]:
         owned["metadata"] = metadata
     else:
         owned.pop("metadata", None)
-    _flatten(owned, shape_of(resource), (), found)
+    _flatten(resource.structure.schema, owned, (), found)
     found.pop((), None)
     return found
 
 
-def _flatten(value: Any, shape: Shape, path: Path, into: dict[Path, Any]) -> None:
-    if isinstance(value, dict) and value and not shape.atomic():
+def _flatten(schema: Schema, value: Any, path: Path, into: dict[Path, Any]) -> None:
+    if isinstance(value, dict) and value and schema.get("x-kubernetes-map-type") != "atomic":
         for key, item in value.items():
-            _flatten(item, shape.field(key), (*path, f"f:{key}"), into)
-    elif isinstance(value, list) and value and (elements := shape.elements(value)) is not None:
-        for element, item in zip(elements, value, strict=True):
-            into[*path, element] = None
+            _flatten(child(schema, key), item, (*path, f"f:{key}"), into)
+    elif isinstance(value, list) and value and (steps := elements(schema, value)) is not None:
+        for step, item in zip(steps, value, strict=True):
+            into[*path, step] = None
             if isinstance(item, dict):
-                _flatten(item, shape.item(), (*path, element), into)
+                _flatten(schema["items"], item, (*path, step), into)
     else:
         into[path] = value
 
 
 def _encode(paths: Iterable[Path]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
-    for path in sorted(paths):
+    for path in paths:
         node = tree
-        for step in path[:-1]:
+        for step in path:
             node = node.setdefault(step, {})
-            if not node:
-                node["."] = {}
-        node.setdefault(path[-1], {})
-    _trim(tree, frozenset(paths), ())
-    return tree
+        node["."] = {}
+    return _without_marks(tree)
 
 
-def _trim(node: dict[str, Any], paths: frozenset[Path], path: Path) -> None:
-    """Keep the mark `.` only where a path with children is owned itself."""
-    if path not in paths:
-        node.pop(".", None)
-    for step, child in node.items():
-        if step != ".":
-            _trim(child, paths, (*path, step))
+def _without_marks(node: dict[str, Any]) -> dict[str, Any]:
+    """Leave the mark `.` only where a path is owned that has others below it."""
+    return {} if list(node) == ["."] else {step: _without_marks(below) for step, below in sorted(node.items())}
 
 
 def _decode(node: Mapping[str, Any], path: Path = ()) -> Iterable[Path]:
     if path and (not node or "." in node):
         yield path
-    for step, child in node.items():
+    for step, below in node.items():
         if step != ".":
-            yield from _decode(child, (*path, step))
+            yield from _decode(below, (*path, step))
 
 
 def managers(body: Object) -> dict[Manager, Entry]:
@@ -239,14 +185,13 @@ def applied(
     others = {who: entry for who, entry in managers(current).items() if who != me}
     if not force:
         _refuse_conflicts(wanted, present, others)
-    merged: Object = _merged(current, _without_null(body), shape_of(resource))
+    merged: Object = _merged(resource.structure.schema, current, _without_null(body))
     mine = managers(current).get(me)
     held = frozenset[Path]().union(*(entry.paths for entry in others.values()))
     dropped = (mine.paths if mine else frozenset()) - wanted.keys() - held
     for path in sorted(dropped, key=len):
-        inside = any(other[: len(path)] == path for other in held)
-        if not inside:
-            _remove(merged, path)
+        if not any(other[: len(path)] == path for other in held):
+            _remove(resource.structure.schema, merged, path)
     return merged
 
 
@@ -284,37 +229,31 @@ def _without_null(value: Any) -> Any:
     return [_without_null(item) for item in value] if isinstance(value, list) else value
 
 
-def _merged(live: Any, wanted: Any, shape: Shape) -> Any:
-    if isinstance(wanted, dict) and isinstance(live, dict) and not shape.atomic():
+def _merged(schema: Schema, live: Any, wanted: Any) -> Any:
+    if isinstance(wanted, dict) and isinstance(live, dict) and schema.get("x-kubernetes-map-type") != "atomic":
         merged = {key: clone(value) for key, value in live.items() if key not in wanted}
-        return merged | {key: _merged(live.get(key), value, shape.field(key)) for key, value in wanted.items()}
+        return merged | {key: _merged(child(schema, key), live.get(key), value) for key, value in wanted.items()}
     if isinstance(wanted, list) and isinstance(live, list):
-        old, new = shape.elements(live), shape.elements(wanted)
+        old, new = elements(schema, live), elements(schema, wanted)
         if old is not None and new is not None:
-            present, applied_items = dict(zip(old, live, strict=True)), dict(zip(new, wanted, strict=True))
-            kept = [_merged(item, applied_items.get(element, item), shape.item()) for element, item in present.items()]
-            return kept + [clone(item) for element, item in applied_items.items() if element not in present]
+            present, given = dict(zip(old, live, strict=True)), dict(zip(new, wanted, strict=True))
+            kept = [_merged(schema["items"], item, given.get(step, item)) for step, item in present.items()]
+            return kept + [clone(item) for step, item in given.items() if step not in present]
     return clone(wanted)
 
 
-def _remove(holder: Any, path: Path) -> None:
+def _remove(schema: Schema, holder: Any, path: Path) -> None:
     """Remove what lies at a path, and what is empty after that."""
-    kind, rest = path[0].split(":", 1)
     place: str | int | None
-    if kind == "f":
-        place = rest if isinstance(holder, dict) and rest in holder else None
+    if path[0].startswith("f:"):
+        name = path[0][2:]
+        place, below = name if isinstance(holder, dict) and name in holder else None, child(schema, name)
     else:
-        told = json.loads(rest)
-        place = next((index for index, item in enumerate(holder or ()) if _is(item, told, kind)), None)
+        steps = elements(schema, holder) if isinstance(holder, list) else None
+        place, below = steps.index(path[0]) if steps and path[0] in steps else None, schema.get("items", {})
     if place is None:
         return
     if len(path) > 1:
-        _remove(holder[place], path[1:])
+        _remove(below, holder[place], path[1:])
     if len(path) == 1 or holder[place] in ({}, []):
         del holder[place]
-
-
-def _is(item: Any, told: Any, kind: str) -> bool:
-    if kind == "v":
-        return bool(item == told)
-    return isinstance(item, dict) and all(item.get(key, KEY_DEFAULTS.get(key)) == value for key, value in told.items())

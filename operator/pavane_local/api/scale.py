@@ -14,12 +14,13 @@ def scale_of(resource: Resource, body: Object) -> Object:
     """Return the Scale of an object, read by the paths of its kind."""
     metadata = body["metadata"]
     wanted, present = (
-        next(tables.values(body, resource.scale[path]), 0) for path in ("specReplicasPath", "statusReplicasPath")
+        next(tables.values(body, resource.subresources["scale"][path]), 0)
+        for path in ("specReplicasPath", "statusReplicasPath")
     )
-    labels = body["spec"].get("selector", {}).get("matchLabels", {}) if not resource.schema else {}
+    labels = body["spec"].get("selector", {}).get("matchLabels", {}) if not resource.custom else {}
     selector = ",".join(f"{key}={value}" for key, value in labels.items())
-    if "labelSelectorPath" in resource.scale:
-        selector = next(tables.values(body, resource.scale["labelSelectorPath"]), "")
+    if "labelSelectorPath" in resource.subresources["scale"]:
+        selector = next(tables.values(body, resource.subresources["scale"]["labelSelectorPath"]), "")
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     return {
         "kind": "Scale",
@@ -46,7 +47,7 @@ async def write_scale(
         text = f"Invalid value: {replicas}: must be a whole number, 0 or more"
         raise invalid("Scale", "autoscaling", name, [Cause("FieldValueInvalid", text, "spec.replicas")])
     patch: Any = replicas
-    for step in reversed(resource.scale["specReplicasPath"].strip(".").split(".")):
+    for step in reversed(resource.subresources["scale"]["specReplicasPath"].strip(".").split(".")):
         patch = {step: patch}
     if version := wanted.get("metadata", {}).get("resourceVersion"):
         patch["metadata"] = {"resourceVersion": version}

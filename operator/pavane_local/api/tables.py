@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from pavane_local.api.kinds import Column, Resource
+from pavane_local.api.kinds import Resource
 from pavane_local.store import Object
 
 _STEP = re.compile(
@@ -14,21 +14,13 @@ _STEP = re.compile(
     re.VERBOSE,
 )
 
+NAME = {"name": "Name", "type": "string", "format": "name", "jsonPath": ".metadata.name"}
+
 
 def table(resource: Resource, objects: Iterable[Object], metadata: Object, now: datetime, include: str) -> Object:
     """Return a Table; `include` says what stands behind each row: `Metadata` (default), `Object` or `None`."""
-    name = Column("Name", "string", ".metadata.name")
-    columns = [name, *resource.columns]
-    definitions = [
-        {
-            "name": each.name,
-            "type": each.type,
-            "format": "name" if each is name else "",
-            "description": each.description,
-            "priority": int(each.wide),
-        }
-        for each in columns
-    ]
+    columns = [NAME, *resource.columns]
+    definitions = [{"format": "", "description": "", "priority": 0, **each} for each in columns]
     rows = [
         {"cells": [_cell(column, each, now) for column in columns], "object": _behind(each, include)}
         for each in objects
@@ -43,17 +35,18 @@ def _behind(body: Object, include: str) -> Object | None:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": body["metadata"]}
 
 
-def _cell(column: Column, body: Object, now: datetime) -> Any:
-    if column.path.startswith("@"):
-        return _COMPUTED[column.path](body)
-    found = list(values(body, column.path))
+def _cell(column: Mapping[str, Any], body: Object, now: datetime) -> Any:
+    path = column["jsonPath"]
+    if path.startswith("@"):
+        return _COMPUTED[path](body)
+    found = list(values(body, path))
     if not found:
-        return "<unknown>" if column.type == "date" else None
-    if column.type == "date":
+        return "<unknown>" if column["type"] == "date" else None
+    if column["type"] == "date":
         return age(now - datetime.fromisoformat(found[0]))
     if len(found) > 1 or isinstance(found[0], dict | list):
         return ",".join(str(each) for each in found)
-    return str(found[0]) if column.type == "string" else found[0]
+    return str(found[0]) if column["type"] == "string" else found[0]
 
 
 def values(body: Any, path: str) -> Iterator[Any]:
@@ -140,5 +133,5 @@ _COMPUTED: dict[str, Callable[[Object], Any]] = {
     "@set-ready": _set_ready,
     "@event-object": _event_object,
     "@service-ports": _service_ports,
-    "@none": lambda _body: "<none>",
+    "@event-message": lambda event: event.get("message") or event.get("note"),
 }

@@ -1,0 +1,177 @@
+"""The store: nothing acknowledged is lost, nothing is seen twice (docs/specs/operator.md 6.2, 6.9)."""
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+from pavane_local import store as store_module
+from pavane_local.store import Change, Event, ExpiredError, Key, Object, SlowReaderError, Store, StoreVersionError
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from pavane_local.store import Change, Key, Store
+
+async def write(store, task):
+    for number in range(10**9):
+        name = f"{task}-{number}"
+        body = {"metadata": {"name": name}, "data": "x" * 2000}
+        await store.transact(Key("things", "", name), lambda _: Change(body))
+        print(name, flush=True)
+
+async def main():
+    with Store(Path(sys.argv[1])) as store:
+        await asyncio.gather(*(write(store, task) for task in range(4)))
+
+asyncio.run(main())
+"""
+
+
+def key(name: str = "a") -> Key:
+    return Key("things", "", name)
+
+
+async def put(store: Store, name: str = "a", **content: object) -> Object:
+    body = {"metadata": {"name": name}, **content}
+    written = await store.transact(key(name), lambda _: Change(body))
+    assert written is not None
+    return written
+
+
+async def remove(store: Store, name: str = "a") -> None:
+    await store.transact(key(name), lambda current: Change(current or {}, removed=True))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.sqlite"
+
+
+async def test_objects_and_the_counter_survive_a_restart(path: Path) -> None:
+    with Store(path) as store:
+        await put(store, "a")
+        last = await put(store, "b", data=1)
+        await remove(store, "b")
+        assert store.resource_version == int(last["metadata"]["resourceVersion"]) + 1
+        version = store.resource_version
+    with Store(path) as store:
+        assert [each["metadata"]["name"] for each in store.all("things")] == ["a"]
+        again = await put(store, "b")
+        assert int(again["metadata"]["resourceVersion"]) == version + 1
+
+
+async def test_a_kill_at_any_moment_keeps_every_acknowledged_write(path: Path) -> None:
+    for attempt in range(3):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WRITER, str(path), stdout=asyncio.subprocess.PIPE
+        )  # fmt: skip
+        assert process.stdout is not None
+        acknowledged: list[str] = []
+        wanted = random.Random(attempt).randrange(20, 400)
+        acknowledged += [(await process.stdout.readline()).decode().strip() for _ in range(wanted)]
+        os.kill(process.pid, signal.SIGKILL)
+        acknowledged += (await process.stdout.read()).decode().split("\n")[:-1]
+        await process.wait()
+        with Store(path) as store:
+            assert [name for name in acknowledged if store.get(key(name)) is None] == []
+            versions = [int(each["metadata"]["resourceVersion"]) for each in store.all("things")]
+            assert len(set(versions)) == len(versions)
+            assert store.resource_version >= max(versions)
+
+
+async def test_a_reader_sees_every_change_once_and_in_order_also_over_a_restart(path: Path) -> None:
+    with Store(path) as store:
+        first = await put(store, "a")
+        await put(store, "a", data=2)
+        await asyncio.gather(*(put(store, f"n{number}") for number in range(20)))
+    with Store(path) as store:
+        subscription = store.subscribe("things", int(first["metadata"]["resourceVersion"]))
+        writes = [asyncio.ensure_future(put(store, f"m{number}")) for number in range(20)]
+        events: list[Event] = [await subscription.next() for _ in range(41)]
+        await asyncio.gather(*writes)
+        versions = [event.resource_version for event in events]
+        assert versions == list(range(versions[0], versions[0] + 41))
+        assert events[0].type == "MODIFIED"
+        assert events[0].object["data"] == 2
+        assert {event.key.name for event in events[1:]} == {f"{kind}{number}" for kind in "nm" for number in range(20)}
+
+
+async def test_a_resourceversion_before_the_history_is_expired(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "HISTORY_EVENTS", 5)
+    with Store(path) as store:
+        for number in range(10):
+            await put(store, "a", data=number)
+        assert (await store.subscribe("things", 5).next()).resource_version == 6
+        with pytest.raises(ExpiredError):
+            store.subscribe("things", 4)
+        with pytest.raises(ExpiredError):
+            store.subscribe("things", 11)
+
+
+async def test_a_slow_reader_gets_what_was_queued_and_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "PENDING_EVENTS", 3)
+    with Store(path) as store:
+        slow = store.subscribe("things")
+        for number in range(5):
+            await put(store, "a", data=number)
+        assert [(await slow.next()).object["data"] for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(SlowReaderError):
+            await slow.next()
+
+
+async def test_decisions_see_the_latest_object_so_no_update_is_lost(path: Path) -> None:
+    with Store(path) as store:
+        await put(store, "a", data=0)
+        increment = lambda current: Change({**current, "data": current["data"] + 1})  # noqa: E731
+        await asyncio.gather(*(store.transact(key(), increment) for _ in range(50)))
+        found = store.get(key())
+        assert found is not None
+        assert found["data"] == 50
+
+
+async def test_a_cancelled_writer_leaves_memory_and_file_alike(path: Path) -> None:
+    with Store(path) as store:
+        for number in range(20):
+            task = asyncio.ensure_future(put(store, f"n{number}"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+        await put(store, "last")
+        before = store.all("things")
+    with Store(path) as store:
+        assert store.all("things") == before
+
+
+async def test_a_refused_write_changes_nothing(path: Path) -> None:
+    def refuse(_current: Object | None) -> Change:
+        raise ValueError("no")
+
+    with Store(path) as store:
+        await put(store, "a", data=1)
+        with pytest.raises(ValueError, match="no"):
+            await store.transact(key(), refuse)
+        version = store.resource_version
+        await store.transact(key(), lambda _: None)
+        assert store.resource_version == version
+
+
+async def test_a_file_that_cannot_be_written_refuses_and_stays_usable(path: Path) -> None:
+    with Store(path) as store:
+        await put(store, "a", data=1)
+        with pytest.raises(TypeError):
+            await put(store, "a", data=object())
+        assert (await put(store, "a", data=3))["metadata"]["resourceVersion"] == "2"
+
+
+def test_a_file_of_another_version_is_refused(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreVersionError, match="version 99"):
+        Store(path)
