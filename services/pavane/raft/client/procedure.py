@@ -4,7 +4,8 @@ Pure: time is an argument, sending is an output. Urls are what users and configu
 a literal address, of which a url may have several. The adapter resolves the one into the other.
 
 One search serves all calls. The document repeats the request itself at one peer after the other; we ask ``^`` there,
-which tells the same and copies no data onto followers, and send the requests to the leader that is named.
+which tells the same and copies no data onto followers, and send the requests to the leader that is named. Beyond the
+document, a leader whose connection breaks is left at once, without 500 ms of silence and the grace.
 """
 
 from collections import deque
@@ -161,7 +162,8 @@ class Procedure:
         self._down.add(endpoint)
         self._outputs.resolve += [url for url, endpoints in self._endpoints.items() if endpoint in endpoints]
         if endpoint == self._leader:
-            self._begin_search(now, grace=True)
+            # No grace: polls cost little, and a leader that stopped in order has a successor already.
+            self._begin_search(now)
         elif self._search is not None and self._search.asked == endpoint:
             self._next_step(self._search, now)
 
