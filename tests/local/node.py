@@ -77,6 +77,7 @@ async def running_node(folder: Path, **settings: Any) -> AsyncIterator[Node]:
         kubelet = Kubelet(
             EmbeddedApi(cluster, lambda pod: f"config of {pod['metadata']['name']}"), kubelet_settings, block
         )
+        await kubelet.recover(cluster.list("pods"))
         parts = (
             collector.GarbageCollector(cluster).run(),
             collector.namespaces(cluster).run(),

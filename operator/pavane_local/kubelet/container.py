@@ -59,12 +59,9 @@ class Container:
 
     def _resume(self, former: dict[str, Any]) -> None:
         self.restarts = former.get("restartCount", 0)
-        state = former.get("state", {})
-        if "running" in state:
-            state = {"terminated": _terminated(137, state["running"].get("startedAt"), "ContainerStatusUnknown")}
-        if "terminated" in state:
-            self.state = state
         self.last_state = former.get("lastState", {})
+        if "terminated" in former.get("state", {}):
+            self.state = former["state"]
 
     @property
     def exit_code(self) -> int | None:
@@ -218,6 +215,14 @@ class Container:
         await asyncio.wait({exited}, timeout=grace_seconds)
         child.signal(signal.SIGKILL)
         await asyncio.wait({exited})
+
+
+def interrupted(former: dict[str, Any]) -> dict[str, Any]:
+    """The status of a container whose kubelet died: what ran is terminated, nobody knows how (6.10)."""
+    state = former.get("state", {})
+    if "running" in state:
+        state = {"terminated": _terminated(137, state["running"].get("startedAt"), "ContainerStatusUnknown")}
+    return {**former, "state": state, "containerID": "", "ready": False, "started": False}
 
 
 def now_text() -> str:

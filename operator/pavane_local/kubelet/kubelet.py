@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pavane_local.kubelet import hosts, logs
 from pavane_local.kubelet.addresses import AddressBlock
+from pavane_local.kubelet.container import interrupted
 from pavane_local.kubelet.logs import LogOptions
-from pavane_local.kubelet.pod import PodRunner
+from pavane_local.kubelet.pod import PodRunner, condition
 from pavane_local.kubelet.port import KubeletApi, KubeletSettings, Object
 from pavane_local.kubelet.spawn import kill_left_over
 
@@ -35,9 +36,25 @@ class Kubelet:
         self._namespaces: set[str] = set()
         self._stopped = False
 
-    async def run(self) -> None:
-        """Run until cancelled. Kills what a former kubelet of this folder left behind before it starts any pod."""
+    async def recover(self, pods: Iterable[Object]) -> None:
+        """Take over from a former kubelet that may have died: kill what it left, tell of all `pods` that they ended.
+
+        Call it once, before `run` and before anybody reads the pods' status.
+        """
         kill_left_over(self._settings.folder / "pods")
+        for pod in pods:
+            status = pod.get("status", {})
+            keys = [key for key in ("initContainerStatuses", "containerStatuses") if status.get(key)]
+            ended = {key: [interrupted(each) for each in status[key]] for key in keys}
+            unready = ("Ready", "ContainersReady")
+            conditions = [
+                condition(each["type"], each["type"] not in unready and each["status"] == "True", each)
+                for each in status.get("conditions") or ()
+            ]
+            await self._api.patch_status(pod, status | ended | {"conditions": conditions})
+
+    async def run(self) -> None:
+        """Run all pods until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             for resource, take in (

@@ -276,7 +276,7 @@ class PodRunner:
         former = {each["type"]: each for each in self.pod.get("status", {}).get("conditions") or ()}
         return {
             "phase": self._phase(),
-            "conditions": [_condition(name, value, former.get(name)) for name, value in conditions.items()],
+            "conditions": [condition(name, value, former.get(name)) for name, value in conditions.items()],
             "hostIP": "127.0.0.1",
             "podIP": self.address,
             "podIPs": [{"ip": self.address}],
@@ -300,7 +300,8 @@ class PodRunner:
         return "Running" if begun else "Pending"
 
 
-def _condition(name: str, value: bool, former: Object | None) -> Object:
+def condition(name: str, value: bool, former: Object | None) -> Object:
+    """A condition of a pod; the time of its last change stays while it does not change."""
     status = str(value)
     if former is not None and former["status"] == status:
         return former
