@@ -42,8 +42,8 @@ EXIT_USAGE = 2
 EXIT_SUPERSEDED = 3
 SECRET_KEY_BYTES = 32
 
-CHATTY_LOGGERS = ("kopf.activities", "kopf.objects")
-"""kopf reports each event that it has handed over, with all its settings."""
+CHATTY_LOGGERS = ("httpx2", "kopf.activities", "kopf.objects")
+"""One reports each poll of a pod, the others each event that was handed over, with all of kopf's settings."""
 
 log = structlog.get_logger(__name__)
 

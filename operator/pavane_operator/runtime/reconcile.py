@@ -58,6 +58,9 @@ RETRY_MIN_S = 0.2
 RETRY_MAX_S = 5.0
 """Back-off after a failed action, unless the server named a time."""
 
+DOWN_LOOK_S = 1.0
+"""While the store takes no writes it is looked at this often: nobody tells when it has recovered."""
+
 CHILD_TYPES: tuple[ResourceType, ...] = (
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
@@ -146,7 +149,7 @@ class Reconciler:
             await self._keep_streams(plan, observed)
             if plan.empty:
                 await self._post(resource, plan)
-                return self._sleep_s(plan)
+                return self._sleep_s(plan, observed)
             await self._execute(resource, observed, plan, span)
         return RUN_YIELD_S
 
@@ -224,10 +227,11 @@ class Reconciler:
         await self._streams.keep(wanted)
         self._polls.keep(frozenset(others))
 
-    def _sleep_s(self, plan: Plan) -> float | None:
-        if plan.wake_at is None:
-            return None
-        return max(0.0, (plan.wake_at - self._shared.now()).total_seconds())
+    def _sleep_s(self, plan: Plan, observed: Observed) -> float | None:
+        sleeps = [DOWN_LOOK_S] if observed.facts.down is not None else []
+        if plan.wake_at is not None:
+            sleeps.append(max(0.0, (plan.wake_at - self._shared.now()).total_seconds()))
+        return min(sleeps, default=None)
 
     # ---- execute
 

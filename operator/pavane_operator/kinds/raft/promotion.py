@@ -32,6 +32,8 @@ CHANGE_MEMBERS_NUMBER = 3
 """Of the step in 3.1; goes into its request id."""
 STATUS_TIMEOUT_S = 0.5
 """Per pod: a pod that takes longer counts as silent in this look; the next look asks again."""
+STATUS_TIMEOUT_SILENT_S = 0.1
+"""For a pod that was silent in the last look: a dead one must not hold up every plan of a promotion."""
 CHANGE_TIMEOUT_S = 8.0
 """Of one request; below the time-out of a step, so that the step can still say what it met."""
 SETTLED_POLL_S = 0.05
@@ -54,6 +56,7 @@ class RaftPromotion:
         self._client: RaftClient | None = None
         self._client_secret: bytes | None = None
         self._expired_at: datetime | None = None
+        self._silent: set[str] = set()
 
     async def observe(self, resource: Resource, observed: Observed) -> Facts:
         """Ask all pods for their status, at once; who does not answer in time is not there."""
@@ -107,15 +110,20 @@ class RaftPromotion:
         client = await self._connect(observed)
         if client is None:
             return []
-        asked = [pod for pod in observed.pods if pod.address is not None]
-        answers = await asyncio.gather(*(self._view(client, str(pod.address)) for pod in asked))
-        # A pod that took over the address of another one is told by its id.
-        return [view for pod, view in zip(asked, answers, strict=True) if view is not None and view.id == pod.name]
+        asked = [(pod.name, pod.address) for pod in observed.pods if pod.address is not None]
+        answers = await asyncio.gather(*(self._view(client, name, address) for name, address in asked))
+        return [view for view in answers if view is not None]
 
-    async def _view(self, client: RaftClient, address: str) -> PeerView | None:
+    async def _view(self, client: RaftClient, name: str, address: str) -> PeerView | None:
+        timeout_s = STATUS_TIMEOUT_SILENT_S if name in self._silent else STATUS_TIMEOUT_S
+        view = None
         with contextlib.suppress(RaftError):
-            return peer_view(await client.status(_url(address), timeout_s=STATUS_TIMEOUT_S))
-        return None
+            view = peer_view(await client.status(_url(address), timeout_s=timeout_s))
+        if view is None or view.id != name:  # another pod may have got the address meanwhile
+            self._silent.add(name)
+            return None
+        self._silent.discard(name)
+        return view
 
     def _is_changed(self, resource: Resource, observed: Observed, views: Sequence[PeerView]) -> bool:
         return CHANGE_MEMBERS in facts(resource, observed, views, request_expired=False).steps_done
