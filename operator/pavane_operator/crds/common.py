@@ -180,7 +180,7 @@ def pod_fields(spec: Model) -> dict[str, Any]:
             inner = pod_fields(value)
             if inner:
                 found[alias] = inner
-        elif _mark(info) is Mark.POD and value is not None and value != info.get_default(call_default_factory=True):
+        elif _mark(info) is Mark.POD and value is not None and value != _default(info):
             found[alias] = _without_nulls(dumped[alias])
     return found
 
@@ -189,6 +189,11 @@ def rollout_id(kind: str, spec: CommonSpec) -> str:
     """The id of what a spec rolls out: equal for specs that differ in no P field, in every release (2.2)."""
     text = json.dumps(pod_fields(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(f"pavane-rollout-v1\0{kind}\0{text}".encode()).hexdigest()[:ROLLOUT_ID_DIGITS]
+
+
+def _default(info: FieldInfo) -> Any:
+    # FieldInfo.get_default inspects the factory's signature each time; ours take no argument.
+    return info.default if info.default_factory is None else info.default_factory()  # type: ignore[call-arg]
 
 
 def _mark(info: FieldInfo) -> Mark | None:

@@ -117,7 +117,13 @@ def _wait(_view: View) -> Decision:
 
 TABLE: tuple[Row, ...] = (
     Row("A1", ANY, lambda view: view.resource.deleted_at is not None, effects.delete, "the resource is being deleted"),
-    Row("A2", ANY, lambda view: view.reconciliation_paused, effects.only_observe, "annotation pause-reconciliation"),
+    Row(
+        "A2",
+        ANY - {State.PROMOTING},
+        lambda view: view.reconciliation_paused,
+        effects.only_observe,
+        "annotation pause-reconciliation",
+    ),
     Row("A4", ANY, lambda view: FINALIZER not in view.resource.finalizers, effects.add_finalizer, "finalizer missing"),
     # ---- Idle
     Row("B3", IDLE, lambda view: view.want == view.have, effects.steady, "the spec is that of the active generation"),

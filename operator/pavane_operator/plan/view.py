@@ -54,6 +54,7 @@ class View:
         self.active = status.active_generation or 0
         self.next = status.next_generation or 0
         self.bootstrap = self.active == 0
+        self._manifests: dict[int, tuple[Manifest, ...]] = {}
 
     # ---- identities
 
@@ -119,8 +120,11 @@ class View:
 
     def manifests(self, generation: int) -> tuple[Manifest, ...]:
         """What a generation should consist of beside its revision; nothing while the revision is missing."""
-        revision = self.revision(generation)
-        return () if revision is None else self.kind.renderer.generation(self.resource, revision)
+        if generation not in self._manifests:
+            revision = self.revision(generation)
+            rendered = () if revision is None else self.kind.renderer.generation(self.resource, revision)
+            self._manifests[generation] = rendered
+        return self._manifests[generation]
 
     @cached_property
     def service_manifest(self) -> Manifest:

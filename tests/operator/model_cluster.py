@@ -1,0 +1,656 @@
+"""A small Kubernetes, pods and a store in memory that execute plans: what the planner is tested against."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import Field
+
+from pavane.wire.stages import Stage
+from pavane_operator.crds.base import Mark, marked
+from pavane_operator.crds.common import CommonSpec
+from pavane_operator.crds.status import State, Status
+from pavane_operator.kinds.port import Kind, PromotionStep
+from pavane_operator.plan.clock import within_lag_since
+from pavane_operator.plan.model import (
+    FINALIZER,
+    GENERATION_LABEL,
+    LAST_GENERATION_ANNOTATION,
+    ROLLOUT_ID_ANNOTATION,
+    UID_LABEL,
+    Action,
+    ActionFailure,
+    ApplyChild,
+    Child,
+    CreateChild,
+    DeleteChild,
+    Facts,
+    LeadUp,
+    Manifest,
+    MarkResource,
+    Observed,
+    Plan,
+    Pod,
+    PodBlocker,
+    Problem,
+    Resource,
+    RunStep,
+    Settings,
+    StageView,
+    StepCall,
+    Undo,
+)
+from pavane_operator.plan.planner import plan
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NAME = "thing"
+UID = "uid-of-thing"
+SETTINGS = Settings(image_pull_limit=timedelta(seconds=20))
+
+
+class ModelSpec(CommonSpec):
+    replicas: int = Field(default=3, json_schema_extra=marked(Mark.LIVE))
+
+
+@functools.cache
+def _spec(text: str) -> ModelSpec:
+    return ModelSpec.read(json.loads(text))
+
+
+class ModelRenderer:
+    """Renders the least that a kind has."""
+
+    def problems(self, resource: Resource) -> tuple[Problem, ...]:
+        reason = resource.spec.config.get("problem")
+        return (Problem(str(reason), "as the test asked"),) if reason else ()
+
+    def revision(self, resource: Resource, generation: int, rollout_id: str) -> Manifest:
+        body = _body("ControllerRevision", f"{NAME}-g{generation}", generation)
+        body["metadata"]["annotations"] = {ROLLOUT_ID_ANNOTATION: rollout_id}
+        body["data"] = {"image": resource.spec.image}
+        return Manifest.of(body, create_only=True)
+
+    def shared(self, resource: Resource) -> tuple[Manifest, ...]:
+        return (Manifest.of(_body("Secret", f"{NAME}-keys", None), create_only=True),)
+
+    def public_service(self, resource: Resource, generation: int) -> Manifest:
+        body = _body("Service", NAME, None)
+        body["spec"] = {"selector": {GENERATION_LABEL: str(generation)}, "ports": [{"name": "raft", "port": 1}]}
+        return Manifest.of(body)
+
+    def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
+        number = revision.generation or 0
+        config = _body("ConfigMap", f"{NAME}-server-g{number}", number)
+        stateful_set = _body("StatefulSet", f"{NAME}-server-g{number}", number)
+        stateful_set["spec"] = {
+            "replicas": resource.spec.replicas,  # type: ignore[attr-defined]
+            "template": {"image": revision.body["data"]["image"]},
+        }
+        return Manifest.of(config), Manifest.of(stateful_set)
+
+    def image(self, revision: Child) -> str:
+        return str(revision.body["data"]["image"])
+
+    def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
+        return {"bootstrap": "entry"} if bootstrap else {}
+
+
+def _body(kind: str, name: str, generation: int | None) -> dict[str, Any]:
+    labels = {} if generation is None else {GENERATION_LABEL: str(generation)}
+    return {"kind": kind, "metadata": {"name": name, "labels": labels, "annotations": {}}}
+
+
+def _no_promotion(namespace: str, name: str, uid: str) -> Any:
+    raise AssertionError("the planner never speaks to a store")
+
+
+PERMIT = PromotionStep("Permit", allow_writes=True)
+FENCE = PromotionStep("Fence", irreversible=True)
+KIND = Kind(
+    name="Model",
+    plural="models",
+    spec_model=ModelSpec,
+    status_model=Status,
+    steps=(PERMIT, FENCE),
+    bootstrap_steps=(PERMIT,),
+    renderer=ModelRenderer(),
+    promotion=_no_promotion,
+)
+
+
+class KilledError(Exception):
+    """The operator was killed at this call."""
+
+
+class ConflictError(Exception):
+    """A precondition failed."""
+
+
+class RejectedError(Exception):
+    """The API server refused an object for good."""
+
+
+@dataclass
+class ModelPod:
+    name: str
+    generation: int
+    uid: str
+    stage: Stage = Stage.CREATION
+    address: str | None = None
+    restarts: int = 0
+    progress: int = 0
+    deleting: bool = False
+    waiting_reason: str | None = None
+    told: bool = False
+    """Got a bootstrap's members."""
+
+
+@dataclass
+class Stream:
+    asked: Stage | None = None
+    since: datetime | None = None
+
+
+@dataclass
+class Faults:
+    """What goes wrong, by generation number."""
+
+    crash: set[int] = field(default_factory=set)
+    unpullable: set[int] = field(default_factory=set)
+    lagging: set[int] = field(default_factory=set)
+    unreachable: set[int] = field(default_factory=set)
+    rejected: set[int] = field(default_factory=set)
+    fence_beyond: int = 0
+    step_refusals: int = 0
+    expired_requests: int = 0
+    store_silent: bool = False
+
+
+class World:
+    """The cluster: survives the operator. Every change is checked against the invariants of 2.11."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.spec: dict[str, Any] = {"rollout": {"caughtUp": {"stabilityPeriod": "2s"}, "retireDelay": "3s"}}
+        self.metadata_generation = 1
+        self._parsed: tuple[dict[str, Any] | None, Status | None] | None = None
+        self.stored_status: dict[str, Any] | None = None
+        self.finalizers: tuple[str, ...] = ()
+        self.annotations: dict[str, str] = {}
+        self.deleted_at: datetime | None = None
+        self.gone = False
+        self.version = 1
+        self.resource_version = "1"
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.pods: dict[str, ModelPod] = {}
+        self.tokens: set[str] = set()
+        """Names of volumes that carry a token of AllowWrites."""
+        self.fence = 0
+        self.served = False
+        self.entries = 10_000
+        self.faults = Faults()
+        self.claimed: list[int] = []
+        self.steps_run = 0
+        self.undone: list[int] = []
+        self.kills_begin = False
+        self.stuck = False
+        """Pods do not go away."""
+        self.removed_before = 0
+        """Highest number of a former resource of this name, on its retained volumes."""
+
+    # ---- what users and tests do
+
+    def change(self, **fields: Any) -> None:
+        self.spec = {**self.spec, **fields}
+        self.metadata_generation += 1
+        self._touched()
+
+    def rollout(self, **fields: Any) -> None:
+        self.change(rollout={**self.spec["rollout"], **fields})
+
+    def begin_kills(self) -> None:
+        """From here on a scenario differs from others, so it is worth killing the operator."""
+        self.kills_begin = True
+
+    def drop_finalizer(self) -> None:
+        self.finalizers = ()
+        self._touched()
+
+    def delete(self) -> None:
+        if self.deleted_at is None:
+            self.deleted_at = self.now
+            self._touched()
+            self.gone = not self.finalizers
+
+    @property
+    def status(self) -> Status:
+        return self._parsed_status() or Status()
+
+    def _parsed_status(self) -> Status | None:
+        if self._parsed is None or self._parsed[0] is not self.stored_status:
+            self._parsed = (self.stored_status, Status.parse(self.stored_status))
+        return self._parsed[1]
+
+    @property
+    def state(self) -> State:
+        rollout = self.status.rollout
+        return rollout.state if rollout else State.IDLE
+
+    @property
+    def selected(self) -> int | None:
+        service = self.objects.get(("Service", NAME))
+        return int(service["spec"]["selector"][GENERATION_LABEL]) if service else None
+
+    def condition(self, name: str) -> tuple[str, str] | None:
+        found = next((each for each in self.status.conditions if each.type == name), None)
+        return (found.status.value, found.reason) if found else None
+
+    def resource(self) -> Resource:
+        return Resource(
+            kind=KIND.name,
+            name=NAME,
+            namespace="default",
+            uid=UID,
+            resource_version=self.resource_version,
+            metadata_generation=self.metadata_generation,
+            spec=_spec(json.dumps(self.spec)),
+            status=self._parsed_status(),
+            finalizers=self.finalizers,
+            annotations=dict(self.annotations),
+            deleted_at=self.deleted_at,
+        )
+
+    def children(self) -> tuple[Child, ...]:
+        return tuple(
+            Child(kind, name, body["metadata"]["uid"], body["metadata"]["resourceVersion"], body)
+            for (kind, name), body in self.objects.items()
+        )
+
+    def writable(self, generation: int) -> bool:
+        ready = [pod for pod in self.pods_of(generation) if pod.stage is Stage.READ_WRITE]
+        return len(ready) * 2 > int(self.spec.get("replicas", 3))
+
+    def pods_of(self, generation: int) -> list[ModelPod]:
+        return [pod for pod in self.pods.values() if pod.generation == generation and not pod.deleting]
+
+    # ---- what the operator's calls do
+
+    def write_status(self, status: dict[str, Any], resource_version: str) -> None:
+        if resource_version != self.resource_version:
+            raise ConflictError
+        former = self.status
+        self.stored_status = status
+        self._touched()
+        claimed = self.status.next_generation
+        if claimed is not None and claimed != former.next_generation and claimed not in self.claimed:
+            assert claimed > max([*self.claimed, self.removed_before, self.fence]), "I3: a number was used again"
+            self.claimed.append(claimed)
+        if former.active_generation != self.status.active_generation and self.status.active_generation:
+            assert self.status.active_generation == self.fence, "active before it has the fence"
+
+    def mark(self, action: MarkResource) -> None:
+        if action.finalizer:
+            self.finalizers = (FINALIZER,)
+            if action.last_generation is not None:
+                self.annotations[LAST_GENERATION_ANNOTATION] = str(action.last_generation)
+        else:
+            assert self.deleted_at is not None, "the finalizer of a living resource was removed"
+            self.finalizers = ()
+            self.gone = True
+        self._touched()
+
+    def put(self, manifest: Manifest, *, create: bool, resource_version: str | None) -> None:
+        key = (manifest.kind, manifest.name)
+        number = manifest.body["metadata"]["labels"].get(GENERATION_LABEL)
+        assert number is None or int(number) <= (self.status.last_generation or 0), "I3: not claimed before use"
+        if manifest.kind == "StatefulSet" and number is not None and int(number) in self.faults.rejected:
+            raise RejectedError
+        live = self.objects.get(key)
+        if live is not None and create:
+            return
+        if live is not None and resource_version not in (None, live["metadata"]["resourceVersion"]):
+            raise ConflictError
+        body = copy.deepcopy(dict(manifest.body))
+        self.version += 1
+        body["metadata"] = {
+            **body["metadata"],
+            "uid": live["metadata"]["uid"] if live else f"uid-{self.version}",
+            "resourceVersion": str(self.version),
+            "creationTimestamp": self.now.isoformat(),
+        }
+        self.objects[key] = body
+        self._check_service()
+
+    def remove(self, action: DeleteChild) -> None:
+        live = self.objects.get((action.kind, action.name))
+        if live is None:
+            return
+        if (live["metadata"]["uid"], live["metadata"]["resourceVersion"]) != (action.uid, action.resource_version):
+            raise ConflictError
+        number = live["metadata"]["labels"].get(GENERATION_LABEL)
+        if self.deleted_at is None and self.served:
+            assert number is None or int(number) != self.fence, f"I4, I5: {action} of the generation that writes"
+        if action.kind == "PersistentVolumeClaim":
+            pod = action.name.removeprefix("data-")
+            assert pod not in self.pods, "a volume was deleted under its pod"
+            assert live["metadata"]["labels"][UID_LABEL] == UID, "a volume of a former resource was deleted"
+            self.tokens.discard(pod)
+        del self.objects[(action.kind, action.name)]
+        self._check_service()
+
+    def run_step(self, action: RunStep) -> str:
+        """The error of the call; empty when it went well."""
+        rollout = self.status.rollout
+        assert rollout is not None
+        assert rollout.step is not None
+        recorded = (rollout.state, rollout.step.name, rollout.step.at)
+        assert recorded == (State.PROMOTING, action.name, action.at), "not recorded before it was taken"
+        assert action.name == FENCE.name
+        self.steps_run += 1
+        if self.faults.step_refusals:
+            self.faults.step_refusals -= 1
+            return "refused, as the test asked"
+        if not self.writable(action.generation) or not self.writable(self.fence):
+            return "no quorum"
+        self.fence = max(self.fence, action.generation)
+        return ""
+
+    def lead_up(self, action: LeadUp) -> None:
+        pod = self.pods.get(action.pod)
+        if pod is None or pod.address is None:
+            raise ConflictError
+        rollout = self.status.rollout
+        if action.until is Stage.READ_WRITE:
+            permitted = (
+                rollout is not None and rollout.state is State.PROMOTING and rollout.generation == pod.generation
+            )
+            assert permitted or pod.generation == self.status.active_generation, "AllowWrites before Promoting"
+        if action.settings:
+            pod.told = True
+        pod.stage = max(pod.stage, action.until)
+        if pod.stage is Stage.READ_WRITE:
+            self.tokens.add(pod.name)
+
+    # ---- what the cluster does by itself
+
+    def tick(self, seconds: float = 1.0) -> None:
+        self.now += timedelta(seconds=seconds)
+        for key, pod in list(self.pods.items()):
+            if pod.deleting and not self.stuck:
+                del self.pods[key]
+        self._run_stateful_sets()
+        for pod in self.pods.values():
+            self._run_pod(pod)
+        self._bootstrap_store()
+        self._check()
+
+    def _run_stateful_sets(self) -> None:
+        sets = {name: body for (kind, name), body in self.objects.items() if kind == "StatefulSet"}
+        wanted: dict[str, int] = {}
+        for name, body in sets.items():
+            for ordinal in range(body["spec"]["replicas"]):
+                wanted[f"{name}-{ordinal}"] = int(body["metadata"]["labels"][GENERATION_LABEL])
+        for name, pod in self.pods.items():
+            pod.deleting = pod.deleting or name not in wanted
+        for name, number in wanted.items():
+            if name in self.pods:
+                continue
+            self.version += 1
+            self.pods[name] = ModelPod(name, number, f"uid-{self.version}")
+            if ("PersistentVolumeClaim", f"data-{name}") not in self.objects:
+                volume = _body("PersistentVolumeClaim", f"data-{name}", number)
+                volume["metadata"] |= {"uid": f"uid-v{self.version}", "resourceVersion": str(self.version)}
+                volume["metadata"]["labels"][UID_LABEL] = UID
+                self.objects[("PersistentVolumeClaim", f"data-{name}")] = volume
+
+    def _run_pod(self, pod: ModelPod) -> None:
+        if pod.deleting:
+            return
+        if pod.generation in self.faults.unpullable:
+            pod.waiting_reason = "ImagePullBackOff"
+            return
+        if pod.generation in self.faults.crash:
+            self.restart(pod.name)
+            pod.waiting_reason = "CrashLoopBackOff"
+            return
+        pod.waiting_reason = None
+        if pod.address is None:
+            pod.address = f"10.0.0.{len(pod.uid)}"
+        elif pod.generation == self.fence or (pod.name in self.tokens and pod.generation >= self.fence):
+            pod.stage = Stage.READ_WRITE
+        if pod.stage >= Stage.READ_ONLY and pod.generation not in self.faults.lagging:
+            pod.progress = self.entries
+
+    def restart(self, name: str) -> None:
+        pod = self.pods[name]
+        pod.stage, pod.restarts, pod.progress, pod.told = Stage.CREATION, pod.restarts + 1, 0, False
+        self.version += 1
+        pod.uid = f"uid-{self.version}"
+
+    def _bootstrap_store(self) -> None:
+        if self.fence:
+            return
+        for generation in sorted({pod.generation for pod in self.pods.values()}):
+            if self.writable(generation) and any(pod.told for pod in self.pods_of(generation)):
+                self.fence = generation
+
+    # ---- invariants
+
+    def _check_service(self) -> None:
+        if self.selected:
+            assert self.selected <= self.fence, "the public Service selects a generation without the fence"
+            self.served = True
+
+    def _check(self) -> None:
+        numbers = {pod.generation for pod in self.pods.values()}
+        assert len(numbers) <= 3, "more than three generations have pods"
+        if self.served and self.deleted_at is None:
+            assert ("StatefulSet", f"{NAME}-server-g{self.fence}") in self.objects, "I4"
+            volumes = [name for kind, name in self.objects if kind == "PersistentVolumeClaim"]
+            for pod in self.pods_of(self.fence):
+                assert f"data-{pod.name}" in volumes, "I5"
+
+    def ready_service_pods(self) -> frozenset[str]:
+        return frozenset(pod.name for pod in self.pods.values() if pod.generation == self.selected and self.ready(pod))
+
+    def ready(self, pod: ModelPod) -> bool:
+        return (
+            pod.stage >= Stage.READ_ONLY
+            and pod.generation >= self.fence
+            and pod.address is not None
+            and not pod.deleting
+        )
+
+    def _touched(self) -> None:
+        self.version += 1
+        self.resource_version = str(self.version)
+
+
+class Operator:
+    """Executes plans as the runtime does. Its memory is lost when it is killed."""
+
+    def __init__(self, world: World, call: Callable[[], None], seen: set[tuple[State, str]]) -> None:
+        self.world = world
+        self._call = call
+        """Called before every call to the cluster and after the last one of a plan; may raise KilledError."""
+        self._seen = seen
+        self.streams: dict[str, Stream] = {}
+        self.wanted: frozenset[str] = frozenset()
+        self.step_call: StepCall | None = None
+        self.failure: ActionFailure | None = None
+        self.written_at: datetime | None = None
+
+    def observe(self) -> Observed:
+        world = self.world
+        pods = tuple(self._pod(pod) for pod in world.pods.values())
+        return Observed(
+            fresh=True,
+            children=world.children(),
+            pods=pods,
+            facts=self._facts(),
+            service_pods=world.ready_service_pods(),
+            failure=self.failure,
+            step_call=self.step_call,
+            status_written_at=self.written_at,
+        )
+
+    def _pod(self, pod: ModelPod) -> Pod:
+        return Pod(
+            name=pod.name,
+            uid=pod.uid,
+            resource_version="1",
+            generation=pod.generation,
+            address=pod.address,
+            ready=self.world.ready(pod),
+            deleting=pod.deleting,
+            restarts=pod.restarts,
+            waiting_reason=pod.waiting_reason,
+            stage=self._stage(pod),
+        )
+
+    def _stage(self, pod: ModelPod) -> StageView | None:
+        world = self.world
+        silent = pod.generation in world.faults.unreachable or pod.waiting_reason is not None
+        if pod.address is None or silent:
+            self.streams.pop(pod.uid, None)
+            return None
+        stream = self.streams.setdefault(pod.uid, Stream()) if pod.name in self.wanted else None
+        if stream is not None:
+            allowed = _spec(json.dumps(world.spec)).rollout.caught_up.allowed_lag
+            progress = pod.progress if pod.stage >= Stage.READ_ONLY else None
+            stream.since = within_lag_since(
+                stream.since, progress=progress, target=world.entries, allowed_lag=allowed, now=world.now
+            )
+        beyond = world.faults.fence_beyond
+        blocked = (
+            (PodBlocker("FenceTooLow", "a greater fence is stored", {"stored": str(beyond)}),)
+            if beyond and pod.generation <= beyond
+            else ()
+        )
+        return StageView(
+            stage=pod.stage,
+            connected=stream is not None,
+            asked=stream.asked if stream else None,
+            progress=pod.progress,
+            target=world.entries,
+            leads=pod.generation == world.fence,
+            fence=beyond or world.fence or None,
+            blockers=blocked,
+            within_lag_since=stream.since if stream else None,
+            first_write_ms=pod.generation * 1000 + 40 if pod.generation == world.fence else None,
+            last_write_ms=pod.generation * 1000 + 1000 if pod.generation < world.fence else None,
+        )
+
+    def _facts(self) -> Facts:
+        world = self.world
+        if world.faults.store_silent:
+            return Facts()
+        coming = world.status.next_generation or 0
+        done = set()
+        if world.writable(coming):
+            done.add(PERMIT.name)
+        if coming and world.fence == coming and world.status.active_generation:
+            done.add(FENCE.name)
+        alive = [pod for pod in world.pods_of(coming) if pod.stage >= Stage.READ_ONLY]
+        safe = len(alive) * 2 > world.spec.get("replicas", 3) and world.writable(world.fence)
+        everybody = all(pod.stage is Stage.READ_WRITE for pod in world.pods_of(coming))
+        return Facts(
+            leads=bool(coming) and world.fence == coming and world.writable(coming) and (world.served or everybody),
+            safety=None if safe else Problem("NoQuorum", "no majority"),
+            steps_done=frozenset(done),
+            request_expired=world.faults.expired_requests > 0 and self._answered(),
+            fence=world.fence or None,
+            down=None if world.writable(world.fence) else Problem("NoQuorum", "no majority"),
+        )
+
+    def _answered(self) -> bool:
+        """Whether the store has answered the request that is recorded now."""
+        rollout = self.world.status.rollout
+        step = rollout.step if rollout else None
+        return self.step_call is not None and step is not None and self.step_call.at == step.at
+
+    def turn(self) -> Plan:
+        """One plan, executed."""
+        world = self.world
+        resource, observed = world.resource(), self.observe()
+        decided = plan(KIND, resource, observed, world.now, SETTINGS)
+        self._seen.add((world.state, decided.row))
+        self._check_plan(decided)
+        self.wanted = decided.streams
+        for uid in [uid for uid in self.streams if not self._keeps(uid)]:
+            del self.streams[uid]
+        try:
+            for action in decided.actions:
+                self._call()
+                self._execute(action)
+            if decided.status is not None and not any(isinstance(each, MarkResource) for each in decided.actions):
+                self._call()
+                world.write_status(decided.status.dump(), resource.resource_version)
+                self.written_at = world.now
+            if not decided.empty:
+                self._call()
+        except ConflictError:
+            return decided
+        except RejectedError:
+            self.failure = ActionFailure("Rejected", "refused, as the test asked", rejected=True)
+            return decided
+        if decided.actions or decided.status is not None:
+            self.failure = None
+        return decided
+
+    def _keeps(self, uid: str) -> bool:
+        return any(pod.uid == uid and pod.name in self.wanted for pod in self.world.pods.values())
+
+    def _check_plan(self, decided: Plan) -> None:
+        rollout = self.world.status.rollout
+        before = rollout.state if rollout else State.IDLE
+        if decided.status is not None and decided.status.rollout is not None:
+            after = decided.status.rollout
+            moved = after.state is not before and after.state in (State.PROMOTING, State.RETIRING, State.ABORTING)
+            claimed = before is State.IDLE and after.state is State.CREATING_NEXT
+            stepped = rollout is not None and after.state is before and after.step != rollout.step
+            if moved or claimed or stepped:
+                assert decided.actions == (), "a write-ahead plan has other actions"
+        waits = decided.empty and before is not State.IDLE and self.world.deleted_at is None
+        if waits:
+            assert decided.wake_at is not None, f"{before} has no wake-up"
+            assert rollout is not None
+            assert rollout.blockers, f"{before} waits without a blocker ({decided.row})"
+
+    def _execute(self, action: Action) -> None:
+        world = self.world
+        match action:
+            case MarkResource():
+                world.mark(action)
+            case CreateChild(manifest):
+                world.put(manifest, create=True, resource_version=None)
+            case ApplyChild(manifest, resource_version):
+                world.put(manifest, create=False, resource_version=resource_version)
+            case DeleteChild():
+                world.remove(action)
+            case LeadUp():
+                world.lead_up(action)
+                self.streams[world.pods[action.pod].uid].asked = action.until
+            case RunStep():
+                self._run_step(action)
+            case Undo(generation):
+                world.undone.append(generation)
+
+    def _run_step(self, action: RunStep) -> None:
+        world = self.world
+        if self.step_call is not None and self.step_call.at != action.at:
+            world.faults.expired_requests = max(world.faults.expired_requests - 1, 0)
+        message = world.run_step(action)
+        retry_at = world.now + timedelta(seconds=0.5)
+        self.step_call = StepCall(action.name, action.at, running=False, retry_at=retry_at, message=message)
+
+
+def settled(world: World) -> bool:
+    """Whether a resource that is not held has come to rest."""
+    return world.gone or (world.state is State.IDLE and world.condition("UpToDate") == ("True", "Applied"))

@@ -1,0 +1,109 @@
+"""The planner drives a model cluster, and is killed at every call (docs/specs/operator.md 7.5)."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import pytest
+
+from pavane_operator.crds.status import State
+from pavane_operator.plan.table import TABLE
+from tests.operator.model_cluster import KilledError, Operator, World
+from tests.operator.model_cluster_scenarios import FROM_NOTHING, SCENARIOS, Scenario, bootstrap
+
+ROUNDS_MAX = 300
+"""Longer than any scenario needs, in rounds of a second."""
+PLANS_PER_ROUND_MAX = 50
+
+
+class Run:
+    """One run of a scenario; the operator is killed at the given calls, counted from 1, and starts anew."""
+
+    def __init__(self, scenario: Scenario, world: World, kill_at: frozenset[int] = frozenset()) -> None:
+        self.world = world
+        self.calls = 0
+        self.first_kill: int | None = None
+        self.seen: set[tuple[State, str]] = set()
+        self._scenario = scenario
+        self._kill_at = kill_at
+
+    def finish(self) -> dict[str, Any]:
+        """Run to the end; what is there then."""
+        user = self._scenario(self.world)
+        until = next(user)
+        operator = Operator(self.world, self._call, self.seen)
+        for _ in range(ROUNDS_MAX):
+            try:
+                for _ in range(PLANS_PER_ROUND_MAX):
+                    while until(self.world):
+                        until = next(user)
+                    if self.world.gone or operator.turn().empty:
+                        break
+                else:
+                    raise AssertionError("plans do not come to an end")
+            except StopIteration:
+                return self._final()
+            except KilledError:
+                operator = Operator(self.world, self._call, self.seen)
+            self.world.tick()
+        raise AssertionError(f"not reached in {self.world.state}: {self.world.stored_status}")
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.world.kills_begin and self.first_kill is None:
+            self.first_kill = self.calls
+        if self.calls in self._kill_at:
+            raise KilledError
+
+    def _final(self) -> dict[str, Any]:
+        world = self.world
+        status = world.status
+        if world.gone:
+            return {"objects": sorted(world.objects)}
+        return {
+            "state": world.state,
+            "active": status.active_generation,
+            "last": status.last_generation,
+            "failed": status.failed and (status.failed.generation, status.failed.reason),
+            "selected": world.selected,
+            "objects": sorted(world.objects),
+            "conditions": sorted((each.type, each.status.value, each.reason) for each in status.conditions),
+            "history": [(each.generation, each.result.value, each.reason) for each in status.history],
+        }
+
+
+@functools.cache
+def _bootstrapped() -> World:
+    world = World()
+    Run(bootstrap, world).finish()
+    return world
+
+
+def _world(name: str) -> World:
+    return World() if name in FROM_NOTHING else copy.deepcopy(_bootstrapped())
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_ends_alike_wherever_the_operator_is_killed(name: str) -> None:
+    clean = Run(SCENARIOS[name], _world(name))
+    expected = clean.finish()
+    for call in range(clean.first_kill or 1, clean.calls + 1):
+        final = Run(SCENARIOS[name], _world(name), frozenset({call})).finish()
+        assert final == expected, f"killed at call {call} of {clean.calls}"
+
+
+def test_every_row_is_exercised_in_every_state_where_it_can_match() -> None:
+    seen: set[tuple[State, str]] = set()
+    for name, scenario in SCENARIOS.items():
+        run = Run(scenario, _world(name))
+        run.finish()
+        seen |= run.seen
+    reachable = {
+        (state, row.name)
+        for state in State
+        for position, row in enumerate(TABLE)
+        if state in row.states and not any(state in former.states and former.always for former in TABLE[:position])
+    }
+    assert reachable - seen == set()
