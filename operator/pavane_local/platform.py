@@ -63,7 +63,7 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
         cluster = Cluster(store)
         await _bootstrap(cluster)
         server = ApiServer(cluster, folder)
-        with contextlib.closing(AddressBlock.claim(_former_block(cluster))) as block:
+        with contextlib.closing(AddressBlock.claim(folder, _former_block(cluster))) as block:
             speed = FAST_SPEED if settings.fast else 1.0
             kubelet_settings = KubeletSettings(folder, Path(sys.prefix), dict(settings.images), speed)
             kubelet = Kubelet(EmbeddedApi(cluster, server.kubeconfig_of), kubelet_settings, block)

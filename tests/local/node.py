@@ -69,7 +69,7 @@ class Node:
 async def running_node(folder: Path, **settings: Any) -> AsyncIterator[Node]:
     """Run a node with namespace `default` in `folder`; what is left of its processes is killed at the end."""
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
-    with Store(folder / "store.sqlite") as store, contextlib.closing(AddressBlock.claim()) as block:
+    with Store(folder / "store.sqlite") as store, contextlib.closing(AddressBlock.claim(folder)) as block:
         cluster = Cluster(store)
         if cluster.find("namespaces", "", "default") is None:
             await cluster.create("namespaces", {"metadata": {"name": "default"}})

@@ -18,15 +18,26 @@ from pavane_local.kubelet.port import KubeletSettings
 from pavane_local.kubelet.spawn import expand
 
 
-def test_two_clusters_never_share_a_block_and_a_former_block_is_taken_again() -> None:
-    with contextlib.closing(AddressBlock.claim()) as first, contextlib.closing(AddressBlock.claim()) as second:
+def test_two_clusters_never_share_a_block_and_a_former_block_is_taken_again(tmp_path: Path) -> None:
+    with (
+        contextlib.closing(AddressBlock.claim(tmp_path)) as first,
+        contextlib.closing(AddressBlock.claim(tmp_path)) as second,
+    ):
         assert not first.network.overlaps(second.network)
         former = str(second.network)
         second.close()
-        with contextlib.closing(AddressBlock.claim(former)) as again:
+        with contextlib.closing(AddressBlock.claim(tmp_path / "other", former)) as again:
             assert str(again.network) == former
-        with contextlib.closing(AddressBlock.claim(str(first.network))) as other:
+        with contextlib.closing(AddressBlock.claim(tmp_path, str(first.network))) as other:
             assert not other.network.overlaps(first.network)
+
+
+def test_clusters_of_different_folders_begin_at_different_blocks() -> None:
+    networks = set()
+    for name in ("a", "b", "c", "d"):
+        with contextlib.closing(AddressBlock.claim(Path(name))) as block:
+            networks.add(block.network)
+    assert len(networks) > 1
 
 
 def test_an_address_is_used_again_only_after_its_release_time() -> None:
@@ -57,7 +68,7 @@ def test_a_system_with_one_loopback_address_is_told_how_to_add_more(monkeypatch:
 
     monkeypatch.setattr(socket, "socket", OneAddress)
     with pytest.raises(AddressesMissing, match=r"ifconfig lo0 alias 127\.64\.0"):
-        AddressBlock.claim()
+        AddressBlock.claim(Path())
 
 
 def endpoint_slice(namespace: str, service: str, *endpoints: dict[str, Any]) -> dict[str, Any]:

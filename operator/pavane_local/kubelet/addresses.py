@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+import zlib
+from pathlib import Path
 
 RANGE = ipaddress.IPv4Network("127.64.0.0/10")
 BLOCK_PREFIX_BITS = 20  # 4095 pods a cluster, 1024 clusters a machine
@@ -30,27 +32,30 @@ class AddressBlock:
         self._next = 1
 
     @classmethod
-    def claim(cls, former: str | None = None) -> AddressBlock:
-        """Claim the block `former` (CIDR) if nobody has it, else the first free one.
+    def claim(cls, folder: Path, former: str | None = None) -> AddressBlock:
+        """Claim the block `former` (CIDR) if nobody has it, else the first free one from a place that `folder` decides.
 
-        Raises AddressesMissing where loopback has one address only, AddressesExhausted when no block is free.
+        So clusters of different folders hardly ever reuse each other's addresses. Raises AddressesMissing where
+        loopback has one address only, AddressesExhausted when no block is free.
         """
         blocks = list(RANGE.subnets(new_prefix=BLOCK_PREFIX_BITS))
-        if former is not None and (wanted := ipaddress.IPv4Network(former)) in blocks:
-            blocks.insert(0, wanted)
-        for network in blocks:
+        start = zlib.crc32(bytes(folder)) % len(blocks)
+        order = [ipaddress.IPv4Network(former)] if former else []
+        missing = True
+        for network in order + blocks[start:] + blocks[:start]:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
                 listener.bind((str(network[0]), CLAIM_PORT))
                 listener.listen(1)
             except OSError as error:
                 listener.close()
-                if error.errno == errno.EADDRNOTAVAIL:
-                    raise AddressesMissing(_advice(network)) from error
-                if error.errno != errno.EADDRINUSE:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
                     raise
+                missing = missing and error.errno == errno.EADDRNOTAVAIL
             else:
                 return cls(network, listener)
+        if missing:
+            raise AddressesMissing(_advice(blocks[0]))
         raise AddressesExhausted(f"every block of {RANGE} is claimed; stop a local cluster with `pavane down`")
 
     def take(self, now: float, wanted: str | None = None) -> str:
