@@ -216,6 +216,7 @@ class Sockets:
         self._loop.remove_reader(_descriptor(dealer.socket))
         self._loop.remove_reader(_descriptor(dealer.monitor))
         dealer.socket.disable_monitor()
+        dealer.monitor.close(0)
         dealer.socket.close(0)
 
     def _connect(self, dealer: _Dealer, addresses: Sequence[str]) -> None:

@@ -1,0 +1,286 @@
+"""The sockets of a peer against plain ØMQ sockets over real TCP (docs/specs/raft.md 14.3)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import zmq
+
+from pavane.raft import sockets as sockets_module
+from pavane.raft.core.outputs import PUBLISH, Channel, PeerChannel
+from pavane.raft.sockets import FRAME_BYTES, INPUT_MESSAGES, CannotBind, Input, Sockets
+from pavane.raft.wire.frames import FRAMES_MAX
+
+WAIT_S = 20.0
+ANYWHERE = "tcp://127.0.0.1:0"
+
+
+class Bench:
+    """One peer's sockets and everything that they took in."""
+
+    def __init__(self, resolve: Callable[[str], Sequence[str]], publish: str = "", source: str = "") -> None:
+        self.woken = asyncio.Event()
+        self.got = Input()
+        loop = asyncio.get_running_loop()
+        self.sockets = Sockets(ANYWHERE, publish, source, resolve, loop, self.woken.set)
+
+    def poll(self) -> None:
+        found = self.sockets.poll()
+        self.got.connections += found.connections
+        self.got.replies += found.replies
+        self.got.requests += found.requests
+        self.got.dropped += found.dropped
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Poll whenever there is something, until ``condition`` holds."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                self.poll()
+                if condition():
+                    return
+                if not self.sockets.has_input():
+                    self.woken.clear()
+                    await self.woken.wait()
+
+
+def literal(host: str) -> Sequence[str]:
+    raise AssertionError(f"{host} needs no resolving")
+
+
+@asynccontextmanager
+async def bench(
+    resolve: Callable[[str], Sequence[str]] = literal, publish: str = "", source: str = ""
+) -> AsyncIterator[Bench]:
+    made = Bench(resolve, publish, source)
+    try:
+        yield made
+    finally:
+        await made.sockets.close()
+
+
+class Outside:
+    """Plain sockets of other programs."""
+
+    def __init__(self) -> None:
+        self._context = zmq.Context()
+        self._sockets: list[zmq.Socket[bytes]] = []
+
+    def open(self, kind: int) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = self._context.socket(kind)
+        socket.set(zmq.RCVTIMEO, int(WAIT_S * 1000))
+        socket.set(zmq.LINGER, 0)
+        self._sockets.append(socket)
+        return socket
+
+    def client(self, url: str) -> zmq.Socket[bytes]:
+        socket = self.open(zmq.DEALER)
+        socket.connect(url)
+        return socket
+
+    def server(self, url: str = ANYWHERE) -> tuple[zmq.Socket[bytes], str]:
+        socket = self.open(zmq.ROUTER)
+        socket.bind(url)
+        bound = socket.get(zmq.LAST_ENDPOINT)
+        assert isinstance(bound, bytes)
+        return socket, bound.rstrip(b"\0").decode()
+
+    def close(self) -> None:
+        for socket in self._sockets:
+            socket.close()
+        self._context.term()
+
+
+@pytest.fixture
+def outside() -> Iterator[Outside]:
+    outside = Outside()
+    yield outside
+    outside.close()
+
+
+async def sent(peer: Bench, to: PeerChannel, *frames: bytes) -> None:
+    """Send as soon as there is a connection, which is a moment after it was reported."""
+    async with asyncio.timeout(WAIT_S):
+        while not peer.sockets.send(to, frames):
+            peer.poll()
+            await asyncio.sleep(0.01)
+
+
+async def test_a_request_is_answered_on_its_route(outside: Outside) -> None:
+    async with bench() as peer:
+        asking = outside.client(peer.sockets.bound)
+        asking.send_multipart([b"id", b"^", b""])
+        await peer.until(lambda: bool(peer.got.requests))
+        [(route, frames)] = peer.got.requests
+        assert frames == [b"id", b"^", b""]
+        assert peer.sockets.send_route(route, [b"id", memoryview(b"answer")])
+        assert await asyncio.to_thread(asking.recv_multipart) == [b"id", b"answer"]
+
+
+async def test_an_answer_to_a_route_that_is_gone_is_reported_as_lost() -> None:
+    async with bench() as peer:
+        assert not peer.sockets.send_route(b"nobody", [b"id"])
+
+
+async def test_a_batch_is_limited_and_nothing_is_lost(outside: Outside) -> None:
+    async with bench() as peer:
+        asking = outside.client(peer.sockets.bound)
+        count = INPUT_MESSAGES + 100
+        for number in range(count):
+            asking.send_multipart([b"%d" % number])
+        batches: list[int] = []
+
+        def complete() -> bool:
+            batches.append(len(peer.got.requests) - sum(batches))
+            return sum(batches) == count
+
+        await peer.until(complete)
+        assert max(batches) <= INPUT_MESSAGES
+        assert [frames for _, frames in peer.got.requests] == [[b"%d" % number] for number in range(count)]
+
+
+async def test_the_router_can_be_left_alone(outside: Outside) -> None:
+    async with bench() as peer:
+        asking = outside.client(peer.sockets.bound)
+        asking.send(b"id")
+        async with asyncio.timeout(WAIT_S):
+            while not peer.sockets.has_input():
+                peer.woken.clear()
+                await peer.woken.wait()
+        assert peer.sockets.poll(requests=False).requests == []
+        assert not peer.sockets.has_input(requests=False)
+        await peer.until(lambda: len(peer.got.requests) == 1)
+
+
+async def test_a_message_of_too_many_frames_is_dropped_whole(outside: Outside) -> None:
+    async with bench() as peer:
+        asking = outside.client(peer.sockets.bound)
+        asking.send_multipart([b""] * (FRAMES_MAX + 1))
+        asking.send_multipart([b"next"])
+        await peer.until(lambda: bool(peer.got.requests))
+        assert peer.got.dropped == 1
+        assert [frames for _, frames in peer.got.requests] == [[b"next"]]
+
+
+async def test_a_frame_that_is_too_large_ends_only_its_own_connection(
+    outside: Outside,
+) -> None:
+    async with bench() as peer:
+        rude, polite = outside.client(peer.sockets.bound), outside.client(peer.sockets.bound)
+        rude.send(bytes(FRAME_BYTES + 1))
+        polite.send(b"hello")
+        await peer.until(lambda: bool(peer.got.requests))
+        assert [frames for _, frames in peer.got.requests] == [[b"hello"]]
+
+
+async def test_connections_are_reported_and_replies_carry_their_channel(
+    outside: Outside,
+) -> None:
+    async with bench() as peer:
+        router, url = outside.server()
+        rpc, side = PeerChannel(Channel.RPC, "2", url), PeerChannel(Channel.SIDE, "2", url)
+        for to in (rpc, side):
+            await sent(peer, to, b"id", to.channel.value.encode())
+            route, *frames = await asyncio.to_thread(router.recv_multipart)
+            assert frames == [b"id", to.channel.value.encode()]
+            router.send_multipart([route, b"id", b"reply"])
+        await peer.until(lambda: len(peer.got.replies) == 2)
+        assert {to for to, _ in peer.got.replies} == {rpc, side}
+        router.close(0)
+        await peer.until(lambda: {(rpc, False), (side, False)} <= set(peer.got.connections))
+        assert not peer.sockets.send(rpc, [b"id"])
+
+
+async def test_a_closed_channel_opens_anew_with_another_identity(outside: Outside) -> None:
+    async with bench() as peer:
+        router, url = outside.server()
+        to = PeerChannel(Channel.RPC, "2", url)
+        await sent(peer, to, b"first")
+        first = await asyncio.to_thread(router.recv_multipart)
+        peer.sockets.disconnect(to)
+        peer.got.connections.clear()
+        await sent(peer, to, b"second")
+        second = await asyncio.to_thread(router.recv_multipart)
+        assert (first[1], second[1]) == (b"first", b"second")
+        assert first[0] != second[0]
+
+
+async def test_a_name_is_asked_again_until_it_has_an_address_and_when_its_peer_is_silent(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets_module, "RESOLVE_AGAIN_S", 0.05)
+    addresses: list[list[str]] = []
+
+    def resolve(host: str) -> Sequence[str]:
+        assert host == "pod-0.example"
+        if not addresses:
+            raise OSError("unknown name")
+        return addresses[-1]
+
+    async with bench(resolve) as peer:
+        first, url = outside.server("tcp://127.0.0.2:0")
+        port = url.rpartition(":")[2]
+        second, _ = outside.server(f"tcp://127.0.0.3:{port}")
+        to = PeerChannel(Channel.SIDE, "2", f"tcp://pod-0.example:{port}")
+        assert not peer.sockets.send(to, [b"early"])
+        addresses.append(["127.0.0.2"])
+        await sent(peer, to, b"to the first")
+        assert (await asyncio.to_thread(first.recv_multipart))[1] == b"to the first"
+        addresses.append(["127.0.0.3"])
+        peer.got.connections.clear()
+        await sent_until_received(peer, to, second)
+
+
+async def sent_until_received(peer: Bench, to: PeerChannel, router: zmq.Socket[bytes]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not router.poll(0):
+            peer.poll()
+            peer.sockets.send(to, [b"to the second"])
+            await asyncio.sleep(0.02)
+
+
+async def test_a_seed_is_asked_at_all_its_addresses(outside: Outside) -> None:
+    async with bench(lambda host: ["127.0.0.4", "127.0.0.5"]) as peer:
+        first, url = outside.server("tcp://127.0.0.4:0")
+        port = url.rpartition(":")[2]
+        second, _ = outside.server(f"tcp://127.0.0.5:{port}")
+        seed = f"tcp://service.example:{port}"
+        to = PeerChannel(Channel.SEED, seed, seed)
+        peer.sockets.send(to, [b"early"])
+        await peer.until(lambda: peer.got.connections.count((to, True)) == 2)
+        assert peer.sockets.send(to, [b"one"])
+        assert peer.sockets.send(to, [b"two"])
+        for router in (first, second):
+            assert (await asyncio.to_thread(router.recv_multipart))[1] in (b"one", b"two")
+
+
+async def test_connections_come_from_the_source_address(outside: Outside) -> None:
+    async with bench(source="127.0.0.6") as peer:
+        router, url = outside.server()
+        await sent(peer, PeerChannel(Channel.RPC, "2", url), b"id")
+        frames = await asyncio.to_thread(router.recv_multipart, copy=False)
+        assert frames[1]["Peer-Address"] == "127.0.0.6"
+
+
+async def test_published_messages_reach_subscribers(outside: Outside) -> None:
+    url = "tcp://127.0.0.7:28048"
+    async with bench(publish=url) as peer:
+        subscriber = outside.open(zmq.SUB)
+        subscriber.set(zmq.SUBSCRIBE, b"topic")
+        subscriber.connect(url)
+        async with asyncio.timeout(WAIT_S):
+            while not subscriber.poll(0):
+                assert peer.sockets.send(PUBLISH, [b"topic", b"data"])
+                await asyncio.sleep(0.01)
+        assert subscriber.recv_multipart() == [b"topic", b"data"]
+
+
+async def test_without_a_publisher_nothing_is_published() -> None:
+    async with bench() as peer:
+        assert not peer.sockets.send(PUBLISH, [b"topic"])
+
+
+async def test_an_address_in_use_is_named() -> None:
+    async with bench() as peer:
+        with pytest.raises(CannotBind, match=peer.sockets.bound):
+            Sockets(peer.sockets.bound, "", "", literal, asyncio.get_running_loop(), lambda: None)
