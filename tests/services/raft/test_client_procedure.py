@@ -223,6 +223,21 @@ def test_negative_answer_without_leader_waits_the_grace_and_asks_the_others_firs
     assert network.sent == [(0.3, "3", "^"), (0.3, "1", "=")]
 
 
+def test_successor_that_is_named_before_it_leads_is_found_as_soon_as_it_does() -> None:
+    network = led_by("2")
+    network.leaders = dict.fromkeys(URLS)
+    call = update()
+    network.submit(call)
+    network.sent.clear()
+    network.reply("2", call, negative("3"))
+    network.reply("3", call, negative(None))
+    network.leaders = dict.fromkeys(URLS, "3")
+    network.run(0.1)
+    at, peer = network.kinds("=")[-1]
+    assert peer == "3"
+    assert at < 0.1
+
+
 def test_silence_of_500_ms_begins_a_search_after_the_grace() -> None:
     network = led_by("2")
     network.leaders = {"1": "1", "2": "2", "3": "1"}

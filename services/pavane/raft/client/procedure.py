@@ -323,8 +323,12 @@ class Procedure:
     def _redirect(self, endpoint: str, leader: str | None, now: float) -> None:
         """Go where a negative answer points."""
         self._redirects += 1
-        if leader is None or self._redirects > REDIRECTS_MAX:
+        if self._redirects > REDIRECTS_MAX:
             self._begin_search(now, grace=True)
+            return
+        if leader is None:
+            # A peer that was named a moment ago and does not lead yet is about to: no grace for it.
+            self._begin_search(now, grace=self._redirects == 1)
             return
         url = self._peers.get(leader)
         endpoints = self._endpoints.get(url, ()) if url is not None else ()
