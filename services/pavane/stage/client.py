@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import grpc
 from opentelemetry.semconv._incubating.attributes.rpc_attributes import (
@@ -46,13 +46,15 @@ from pavane.compute.wire import (
     encode_command,
 )
 from pavane.stage.errors import StageStreamError, StageSuperseded, StageUnreachable, StaleEpoch
-from pavane.stage.transport import CALL, CLIENT_OPTIONS, SUPERSEDED, stale_epoch
+from pavane.stage.transport import ACCEPTED, CALL, CLIENT_OPTIONS, SUPERSEDED, stale_epoch
 from pavane.telemetry import TRACEPARENT, current_traceparent
 from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
 
 CALL_SECONDS_MAX = 10.0  # of dialling and of one command (docs/specs/operator.md 3)
 
 _tracer = get_tracer(__name__)
+
+Answer = TypeVar("Answer")
 
 _UNREACHABLE = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN"})
 
@@ -117,6 +119,9 @@ class StageStream:
         self._reader = asyncio.create_task(self._read(), name=f"stage stream {self.address}")
         try:
             await self._send(CreateTimely(self.epoch, os.urandom(NONCE_BYTES)))
+            # gRPC loses the status of a call that is refused while a message is on its way: wait for the acceptance.
+            if ACCEPTED not in dict(await self._within(self._call.initial_metadata()) or ()):
+                await self._within(self.wait_for(lambda _: False))
             await self._send(self._instance)
             return await self._within(self.wait_for(lambda _: True))
         except BaseException:
@@ -178,10 +183,10 @@ class StageStream:
     ) -> None:
         await self.close()
 
-    async def _within(self, report: Coroutine[Any, Any, StageReport]) -> StageReport:
+    async def _within(self, answer: Coroutine[Any, Any, Answer]) -> Answer:
         try:
             async with asyncio.timeout(CALL_SECONDS_MAX):
-                return await report
+                return await answer
         except TimeoutError:
             text = f"no answer within {CALL_SECONDS_MAX:g} s"
             raise StageUnreachable(self.address, "DEADLINE_EXCEEDED", text) from None

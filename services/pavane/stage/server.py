@@ -21,6 +21,7 @@ from opentelemetry.trace import SpanKind, get_tracer
 
 from pavane.compute.wire import (
     METHOD,
+    PROTOCOL_MAJOR,
     SERVICE,
     STAGE_COLLECTION,
     Command,
@@ -41,7 +42,7 @@ from pavane.stage.core import (
     StageCore,
 )
 from pavane.stage.role import Role
-from pavane.stage.transport import CALL, SERVER_OPTIONS, STAGE_PORT
+from pavane.stage.transport import ACCEPTED, CALL, SERVER_OPTIONS, STAGE_PORT
 from pavane.telemetry import remote_parent
 from pavane.wire import RemoteProtocolError, Stage
 
@@ -65,10 +66,16 @@ class _Session:
         self.stream = stream
         self.changed = asyncio.Event()
         self.ended: asyncio.Future[_EndReason] = asyncio.get_running_loop().create_future()
+        self.accepted = False
+        self.closing = False
 
     def end(self, code: str, text: str) -> None:
         if not self.ended.done():
             self.ended.set_result((grpc.StatusCode[code], text))
+
+    def close(self) -> None:
+        self.closing = True
+        self.changed.set()
 
 
 class StageServer:
@@ -184,17 +191,19 @@ class StageServer:
     async def _serve(self, _: Any, context: Any) -> None:
         session = _Session(self._core.open())
         self._sessions[session.stream] = session
-        tasks: set[asyncio.Future[Any]] = {
-            asyncio.create_task(self._receive(session, context), name=f"stage commands {session.stream}"),
-            asyncio.create_task(self._send(session, context), name=f"stage reports {session.stream}"),
-        }
+        receiver = asyncio.create_task(self._receive(session, context), name=f"stage commands {session.stream}")
+        sender = asyncio.create_task(self._send(session, context), name=f"stage reports {session.stream}")
+        tasks: set[asyncio.Future[Any]] = {receiver, sender}
         try:
             await asyncio.wait({session.ended, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._core.close(session.stream)
             del self._sessions[session.stream]
-            for task in tasks:
-                task.cancel()
+            session.close()
+            receiver.cancel()
+            # gRPC never delivers the status of a call whose write was cancelled, so a write may end first.
+            await asyncio.wait({sender}, timeout=STOP_SECONDS_MAX)
+            sender.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if session.ended.done():
             await context.abort(*session.ended.result())
@@ -217,6 +226,8 @@ class StageServer:
             self._turns.add(turn)
             turn.add_done_callback(self._turns.discard)
             await asyncio.shield(turn)  # a stream that breaks must not stop half-way what it has begun
+            session.accepted = not session.ended.done()
+            session.changed.set()
             data = await context.read()
 
     async def _take_turn(self, stream: int, command: Command, traceparent: str) -> None:
@@ -238,8 +249,12 @@ class StageServer:
         """Send progress when it changes, and a report when anything else does or ``REPORT_SECONDS`` have passed."""
         now = asyncio.get_running_loop().time
         last, due, frontiers = None, now(), (-1, -1)
-        while True:
+        accepted = False
+        while not session.closing:
             session.changed.clear()
+            if session.accepted and not accepted:
+                accepted = True
+                await context.send_initial_metadata(((ACCEPTED, str(PROTOCOL_MAJOR)),))
             if self._core.instance_created(session.stream):
                 report = self.report()
                 latest = (max(frontiers[0], report.progress), max(frontiers[1], report.target))
@@ -253,5 +268,5 @@ class StageServer:
                     await context.write(encode_response(moved))
                 await asyncio.sleep(REPORT_PAUSE_SECONDS)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(due - now(), REPORT_PAUSE_SECONDS)):
+                async with asyncio.timeout(None if last is None else max(due - now(), REPORT_PAUSE_SECONDS)):
                     await session.changed.wait()
