@@ -15,9 +15,10 @@ import typer
 from pavane_api.rollout.actions import ACTIONS, act
 from pavane_cli import output
 from pavane_cli.access import raft_client
-from pavane_cli.commands.resources import changes, is_current, read_documents, summary
+from pavane_cli.commands.resources import read_documents
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.probe import Proof, SteadyWriter
+from pavane_cli.progress import Progress
 from pavane_cli.target import RAFT_CLUSTERS, Where, cluster, control_plane_url, run
 from pavane_operator import kube
 
@@ -93,7 +94,7 @@ async def _until_serving(up: "subprocess.Popen[bytes]") -> None:
             raise UserError("`pavane up` ended: " + (words[-1] if words else f"exit code {up.returncode}"))
         with contextlib.suppress(UserError):
             async with cluster(Where(FOLDER / "kubeconfig")) as client:
-                await client.raw("GET", "/readyz")
+                await client.raw("GET", "/version")
                 return
         await asyncio.sleep(POLL_S)
     raise UserError("the local cluster does not answer; see .pavane/up.log", ExitCode.TIME_OUT)
@@ -106,9 +107,8 @@ async def _show(up: "subprocess.Popen[bytes]", document: dict[str, Any], stop: a
     namespace = document["metadata"].get("namespace", "default")
     async with cluster(where) as client:
         output.say(f"1. Starting {name}: every pod walks Creation, Initialization, ReadOnly, ReadWrite.")
-        started = time.monotonic()
-        present = await _follow(client, namespace, name, START_TIMEOUT_S)
-        output.say(f"   Ready after {time.monotonic() - started:.1f} s.")
+        progress = Progress(client, namespace, name, output.say)
+        present = await progress.until_current(START_TIMEOUT_S)
         output.say("2. A client writes without a pause.")
         async with await raft_client(client, present, where.kubeconfig) as raft:
             writer = SteadyWriter(raft, f"demo-{time.time_ns()}")
@@ -117,7 +117,7 @@ async def _show(up: "subprocess.Popen[bytes]", document: dict[str, Any], stop: a
             output.say("3. Rolling out a new generation under these writes.")
             began = time.monotonic()
             await act(client, RAFT_CLUSTERS, namespace, name, ACTIONS["restart"])
-            present = await _follow(client, namespace, name, ROLL_TIMEOUT_S)
+            present = await progress.until_current(ROLL_TIMEOUT_S)
             took = time.monotonic() - began
             await writer.reach(writer.acknowledged + WARM_UP_WRITES)
             await writer.stop()
@@ -127,20 +127,6 @@ async def _show(up: "subprocess.Popen[bytes]", document: dict[str, Any], stop: a
         output.say("Ctrl-C stops everything; what was written stays in .pavane.")
         await stop.wait()
     return proof
-
-
-async def _follow(client: kube.KubeClient, namespace: str, name: str, timeout_s: float) -> kube.Object:
-    """Print every change of a pod's generation or of the rollout until all is Ready; return the resource."""
-    last = ""
-    async with asyncio.timeout(timeout_s):
-        async for change in changes(client, RAFT_CLUSTERS, namespace, name):
-            line = summary(change.object)
-            if line != last:
-                output.say(f"   {line}")
-                last = line
-            if is_current(change.object):
-                return change.object
-    raise AssertionError("a watch goes on for ever")
 
 
 async def _summary(document: kube.Object, proof: Proof, took_s: float, where: Where) -> None:

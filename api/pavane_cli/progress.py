@@ -1,0 +1,79 @@
+"""Live progress: a line for every state of a rollout and every stage of a pod, as they come."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+
+from pavane_cli.commands.resources import changes, is_current
+from pavane_cli.target import RAFT_CLUSTERS
+from pavane_operator import kube
+from pavane_operator.kube.resources import PODS
+
+OPS_PORT = 7071
+POLL_S = 0.1
+STAGE_TIMEOUT_S = 1.0
+
+
+class Progress:
+    """Follows one RaftCluster; ``say`` gets the lines, which begin with the seconds since the start."""
+
+    def __init__(self, client: kube.KubeClient, namespace: str, name: str, say: Callable[[str], None]) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._say = say
+        self._started = time.monotonic()
+        self._stages: dict[str, str] = {}
+
+    async def until_current(self, timeout_s: float) -> kube.Object:
+        """Return the resource once its spec is Ready and nothing is rolled out any more; raises TimeoutError."""
+        pods = asyncio.create_task(self._follow_pods())
+        last = ""
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for change in changes(self._client, RAFT_CLUSTERS, self._namespace, self._name):
+                    status = change.object.get("status") or {}
+                    rollout = status.get("rollout") or {}
+                    state = rollout.get("state", "Idle")
+                    if state != last:
+                        number = status.get("nextGeneration") or status.get("activeGeneration")
+                        self._line("rollout", state, f"generation {number}" if number else "")
+                        last = state
+                    if is_current(change.object):
+                        return change.object
+        finally:
+            pods.cancel()
+            await asyncio.gather(pods, return_exceptions=True)
+        raise AssertionError("a watch goes on for ever")
+
+    def _line(self, what: str, word: str, more: str = "") -> None:
+        self._say(f"   {time.monotonic() - self._started:5.1f} s  {what:<28} {word:<16} {more}".rstrip())
+
+    async def _follow_pods(self) -> None:
+        """Ask every pod for its stage, and say when it is another one, or when the pod is gone."""
+        labels = f"app.kubernetes.io/instance={self._name}"
+        async with httpx2.AsyncClient(timeout=STAGE_TIMEOUT_S, trust_env=False) as http:
+            while True:
+                with contextlib.suppress(kube.KubeError):
+                    pods = (await self._client.list_all(PODS, self._namespace, labels=labels)).items
+                    seen = {pod["metadata"]["name"]: (pod.get("status") or {}).get("podIP") for pod in pods}
+                    for name in sorted(self._stages.keys() - seen.keys()):
+                        del self._stages[name]
+                        self._line(name, "gone")
+                    await asyncio.gather(*(self._ask(http, name, address) for name, address in sorted(seen.items())))
+                await asyncio.sleep(POLL_S)
+
+    async def _ask(self, http: httpx2.AsyncClient, name: str, address: str | None) -> None:
+        if address is None:
+            return
+        try:
+            report: dict[str, Any] = (await http.get(f"http://{address}:{OPS_PORT}/stage")).json()
+        except (httpx2.HTTPError, ValueError):
+            return
+        if self._stages.get(name) != report["stage"]:
+            self._stages[name] = report["stage"]
+            self._line(name, report["stage"], f"log {report['progress']} of {report['target']}")
