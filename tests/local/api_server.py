@@ -146,15 +146,22 @@ class Server:
 
 
 @asynccontextmanager
+async def running_api(cluster: Cluster, folder: Path) -> AsyncIterator[tuple[ApiServer, httpx2.AsyncClient]]:
+    """An API server that does not listen yet, and a client that may do all."""
+    api = ApiServer(cluster, folder)
+    headers = {"Authorization": f"Bearer {(folder / 'ca' / 'admin.token').read_text()}"}
+    context = ssl.create_default_context(cafile=str(folder / "ca" / "ca.crt"))
+    async with httpx2.AsyncClient(headers=headers, verify=context, timeout=30) as http:
+        yield api, http
+
+
+@asynccontextmanager
 async def a_server(folder: Path) -> AsyncIterator[Server]:
-    async with a_cluster(folder) as cluster:
-        api = ApiServer(cluster, folder)
-        async with api.running(FixedLogs()) as url:
-            config = yaml.safe_load(api.kubeconfig.read_text())
-            headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}"}
-            context = ssl.create_default_context(cafile=str(folder / "ca" / "ca.crt"))
-            async with httpx2.AsyncClient(base_url=url, headers=headers, verify=context, timeout=30) as http:
-                yield Server(cluster, api, http)
+    started = a_cluster(folder)
+    async with started as cluster, running_api(cluster, folder) as (api, http), api.running(FixedLogs()) as url:
+        http.base_url = httpx2.URL(url)
+        yield Server(cluster, api, http)
+        await http.aclose()
 
 
 def widget(name: str = "a", **spec: Any) -> Object:

@@ -1,0 +1,126 @@
+"""Who may do what (docs/specs/operator.md 6.6)."""
+
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+
+from tests.local.api_server import Server, a_server, pod
+
+TOKENS = "/api/v1/namespaces/{}/serviceaccounts/default/token"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    async with a_server(tmp_path) as running:
+        await running.cluster.create("namespaces", {"metadata": {"name": "pavane-system"}})
+        account = {"metadata": {"name": "default", "namespace": "pavane-system"}}
+        await running.cluster.create("serviceaccounts", account)
+        yield running
+
+
+async def token(server: Server, namespace: str, **spec: Any) -> str:
+    answer = await server.http.post(TOKENS.format(namespace), json={"spec": spec})
+    assert answer.status_code == 201
+    found: str = answer.json()["status"]["token"]
+    return found
+
+
+async def code(server: Server, token: str, path: str = "/api/v1/pods") -> int:
+    return (await server.http.get(path, headers={"Authorization": f"Bearer {token}"})).status_code
+
+
+async def review(server: Server, token: str, **spec: Any) -> dict[str, Any]:
+    path = "/apis/authentication.k8s.io/v1/tokenreviews"
+    status: dict[str, Any] = (await server.http.post(path, json={"spec": {"token": token, **spec}})).json()["status"]
+    return status
+
+
+async def test_the_platform_may_all_and_others_nothing(server: Server) -> None:
+    platform, other = await token(server, "pavane-system"), await token(server, "default")
+    assert await code(server, platform) == 200
+    assert await code(server, other) == 403
+    assert await code(server, other, "/apis") == 200
+    assert await code(server, other[:-2] + "xx") == 401
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    for bearer, allowed in ((platform, True), (other, False)):
+        headers = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/vnd.kubernetes.protobuf"}
+        answer = await server.http.post(path, content=b"k8s\x00", headers=headers)
+        assert answer.json()["status"] == {"allowed": allowed}
+
+
+async def test_a_token_ends_with_its_time_or_its_account(server: Server) -> None:
+    found = await token(server, "pavane-system", expirationSeconds=600)
+    server.cluster.now.move(seconds=599)  # type: ignore[attr-defined]
+    assert await code(server, found) == 200
+    server.cluster.now.move(seconds=2)  # type: ignore[attr-defined]
+    assert await code(server, found) == 401
+    found = await token(server, "pavane-system")
+    await server.cluster.delete("serviceaccounts", "pavane-system", "default")
+    assert await code(server, found) == 401
+    answer = await server.http.post(TOKENS.format("default"), json={"spec": {"expirationSeconds": 1}})
+    assert answer.status_code == 400
+
+
+async def test_a_pods_token_ends_with_the_pod_and_not_by_time(server: Server) -> None:
+    body = pod()
+    body["metadata"]["namespace"] = "pavane-system"
+    made = await server.cluster.create("pods", body)
+    config = yaml.safe_load(server.api.kubeconfig_of(made))
+    assert config["clusters"][0]["cluster"]["server"] == str(server.http.base_url).rstrip("/")
+    found = config["users"][0]["user"]["token"]
+    server.cluster.now.move(days=400)  # type: ignore[attr-defined]
+    assert await code(server, found) == 200
+    await server.cluster.patch("pods", "pavane-system", "a", {"metadata": {"labels": {"a": "b"}}})
+    assert await code(server, found) == 200
+    marked = await server.cluster.delete("pods", "pavane-system", "a")
+    assert "deletionTimestamp" in marked["metadata"]
+    assert await code(server, found) == 200
+    await server.http.request("DELETE", "/api/v1/namespaces/pavane-system/pods/a", json={"gracePeriodSeconds": 0})
+    assert await code(server, found) == 401
+
+
+async def test_token_reviews_tell_who_and_for_whom(server: Server) -> None:
+    found = await token(server, "default", audiences=["pavane-api"])
+    assert await code(server, found) == 401
+    told = await review(server, found, audiences=["pavane-api", "other"])
+    assert (told["authenticated"], told["audiences"]) == (True, ["pavane-api"])
+    assert told["user"]["username"] == "system:serviceaccount:default:default"
+    assert (await review(server, found, audiences=["other"]))["authenticated"] is False
+    assert (await review(server, "nonsense"))["authenticated"] is False
+    admin = server.http.headers["Authorization"].removeprefix("Bearer ")
+    assert (await review(server, admin, audiences=["anything"]))["audiences"] == ["anything"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "allowed"),
+    [
+        ({"user": "system:serviceaccount:pavane-system:pavane-operator"}, True),
+        ({"user": "system:serviceaccount:default:default"}, False),
+        ({"user": "pavane-admin", "groups": ["system:masters"]}, True),
+        ({"user": "somebody"}, False),
+    ],
+)
+async def test_access_reviews_answer_for_others(server: Server, spec: dict[str, Any], allowed: bool) -> None:
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    assert (await server.http.post(path, json={"spec": spec})).json()["status"] == {"allowed": allowed}
+
+
+async def test_secrets_of_the_folder_are_private(server: Server, tmp_path: Path) -> None:
+    private = [tmp_path / "kubeconfig", *(tmp_path / "ca").iterdir()]
+    assert len(private) == 8
+    assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
+    config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    assert config["current-context"] == "pavane-local"
+
+
+async def test_nobody_is_let_in_without_the_right_authority(server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    async with a_server(folder) as other:
+        with pytest.raises(httpx2.ConnectError, match="certificate verify failed"):
+            await other.http.get(f"{server.http.base_url}/livez")

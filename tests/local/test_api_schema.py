@@ -1,0 +1,146 @@
+"""Custom resource schemas: prune, default, validate, CEL (docs/specs/operator.md 6.4)."""
+
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pavane_local.api.cluster import DEFINITIONS, Cluster
+from pavane_local.api.errors import ApiError
+from pavane_local.api.schema import quantity
+from pavane_local.store import clone
+from tests.local.api_server import WIDGET_DEFINITION, WIDGETS, a_cluster, widget
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with a_cluster(tmp_path) as running:
+        yield running
+
+
+async def test_unknown_fields_go_and_defaults_come_also_inside_defaults(cluster: Cluster) -> None:
+    body = widget(colour=1, config={"free": {"form": [1]}}, env=[{"name": "a", "other": 1}], rollout=None)
+    made = await cluster.create(WIDGETS, body)
+    assert made["spec"] == {
+        "size": "1Gi",
+        "replicas": 3,
+        "rollout": {"deadline": "30m"},
+        "config": {"free": {"form": [1]}},
+        "env": [{"name": "a"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "message"),
+    [
+        ({"replicas": 0}, "spec.replicas", "should be greater than or equal to 1"),
+        ({"replicas": 11}, "spec.replicas", "should be less than or equal to 9"),
+        ({"replicas": "x"}, "spec.replicas", 'Invalid value: "string": spec.replicas in body must be of type integer'),
+        ({"replicas": True}, "spec.replicas", "must be of type integer"),
+        ({"replicas": 4}, "spec.replicas", 'Invalid value: "integer": must be odd'),
+        ({"mode": "C"}, "spec.mode", 'Unsupported value: "C": supported values: "A","B"'),
+        ({"size": None}, "spec.size", "Required value"),
+        ({"size": "1" * 21}, "spec.size", "Too long: may not be more than 20 bytes"),
+        ({"tags": ["a", "b", "c"]}, "spec.tags", "Too many: must have at most 2 items"),
+        ({"tags": ["a", "a"]}, "spec.tags[1]", 'Duplicate value: "a"'),
+        ({"env": [{"name": "a"}, {"name": "a"}]}, "spec.env[1]", 'Duplicate value: {"name":"a"}'),
+        ({"env": [{"value": "a"}]}, "spec.env[0].name", "Required value"),
+        ({"port": 1.5}, "spec.port", "must be of type integer or string"),
+        ({"rollout": {"deadline": "soon"}}, "spec.rollout.deadline", "should match"),
+        ({"rollout": {"deadline": "1ms"}}, "spec.rollout.deadline", "is too short"),
+    ],
+)
+async def test_a_wrong_field_is_named(cluster: Cluster, spec: dict[str, Any], field: str, message: str) -> None:
+    with pytest.raises(ApiError) as refusal:
+        await cluster.create(WIDGETS, widget(**spec))
+    (cause,) = refusal.value.status()["details"]["causes"]
+    assert (refusal.value.code, cause["field"]) == (422, field)
+    assert message in cause["message"]
+    assert refusal.value.message == f'Widget.test.dev "a" is invalid: {field}: {cause["message"]}'
+
+
+async def test_all_wrong_fields_are_named_at_once(cluster: Cluster) -> None:
+    with pytest.raises(ApiError, match=r"is invalid: \[spec.mode: .*, spec.replicas: .*\]"):
+        await cluster.create(WIDGETS, widget(mode="C", replicas=0))
+
+
+@pytest.mark.parametrize("spec", [{"port": 1}, {"port": "http"}, {"note": None}, {"note": "x"}, {"tags": ["a", "b"]}])
+async def test_right_fields_are_kept(cluster: Cluster, spec: dict[str, Any]) -> None:
+    made = await cluster.create(WIDGETS, widget(**spec))
+    assert made["spec"] | spec == made["spec"]
+
+
+async def test_rules_see_the_object_before(cluster: Cluster) -> None:
+    await cluster.create(WIDGETS, widget(size="1Gi"))
+    assert (await cluster.patch(WIDGETS, "default", "a", {"spec": {"size": "1025Mi"}}))["spec"]["size"] == "1025Mi"
+    with pytest.raises(ApiError, match=r"spec\.size: Invalid value: \"string\": may not shrink"):
+        await cluster.patch(WIDGETS, "default", "a", {"spec": {"size": "1Gi"}})
+    with pytest.raises(ApiError, match="is no quantity"):
+        await cluster.patch(WIDGETS, "default", "a", {"spec": {"size": "much"}})
+
+
+async def test_a_rule_at_the_root_sees_the_name(cluster: Cluster) -> None:
+    with pytest.raises(ApiError, match="the name is too long"):
+        await cluster.create(WIDGETS, widget("a-much-too-long-name"))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"type": "object", "properties": {"spec": {}}}, "must not be empty"),
+        ({"type": "object", "properties": {"a": {"type": "array"}}}, "items: Required value"),
+        ({"type": "object", "properties": {}, "additionalProperties": True}, "exclusive"),
+        ({"type": "object", "x-kubernetes-validations": [{"rule": "self."}]}, "compilation failed"),
+    ],
+)  # fmt: skip
+async def test_a_schema_that_is_not_structural_is_not_established(
+    cluster: Cluster, change: dict[str, Any], problem: str
+) -> None:
+    body = clone(WIDGET_DEFINITION)
+    body["metadata"]["name"] = "gadgets.test.dev"
+    body["spec"]["names"] = {"plural": "gadgets", "kind": "Gadget"}
+    body["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = change
+    made = await cluster.create(DEFINITIONS, body)
+    states = {each["type"]: each for each in made["status"]["conditions"]}
+    assert states["Established"]["status"] == "False"
+    assert problem in states["NonStructuralSchema"]["message"]
+    with pytest.raises(ApiError, match="could not find"):
+        await cluster.create("gadgets.test.dev", widget())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("versions",), []),
+        (("scope",), "Galaxy"),
+        (("names",), {"plural": "other", "kind": "Other"}),
+        (("versions", 0, "served"), False),
+    ],
+)
+async def test_a_wrong_definition_is_refused(cluster: Cluster, path: tuple[Any, ...], value: Any) -> None:
+    body = clone(WIDGET_DEFINITION)
+    place = body["spec"]
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    await cluster.delete(DEFINITIONS, "", WIDGETS)
+    with pytest.raises(ApiError) as refusal:
+        await cluster.create(DEFINITIONS, body)
+    assert refusal.value.code == 422
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", 1), ("64Mi", 64 << 20), ("1.5Gi", 3 << 29), ("100m", Decimal("0.1")), ("1e3", 1000), ("2E", 2 * 10**18),
+     ("1Ei", 1 << 60), ("-3k", -3000), ("5n", Decimal("5e-9")), ("1E2", 100)],
+)  # fmt: skip
+def test_quantities_are_read(text: str, value: Any) -> None:
+    assert quantity(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "x", "1 Gi", "1.2.3", "Gi", "1kk"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no quantity"):
+        quantity(text)
