@@ -1,0 +1,87 @@
+"""The rollout id: golden values, and what does and does not change it (docs/specs/operator.md 2.2)."""
+
+from typing import Any
+
+import pytest
+
+from pavane_operator.crds.common import rollout_id
+from pavane_operator.crds.raftcluster import RaftClusterSpec
+from pavane_operator.crds.values import DURATION_MAX_SECONDS, parse_duration
+
+LEAST: dict[str, Any] = {"stateMachine": "Broadcast"}
+
+
+def _id(**fields: Any) -> str:
+    return rollout_id("RaftCluster", RaftClusterSpec.read({**LEAST, **fields}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "73e66a65e655fce1"),
+        ({"image": "pavane:1.2"}, "8bef6f34fc995a85"),
+        ({"rollout": {"restart": "über"}}, "962b8a461865dfba"),
+        (
+            {
+                "electionTimeout": {"min": "150ms", "max": "250ms"},
+                "config": {"rpc_timeout": 50},
+                "extraEnv": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+            },
+            "11075052f703fa84",
+        ),
+    ],
+)
+def test_ids_never_change_from_release_to_release(fields: dict[str, Any], expected: str) -> None:
+    assert _id(**fields) == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image": ""},
+        {"replicas": 5},
+        {"storage": {"size": "5Gi"}},
+        {"deletionPolicy": "Delete"},
+        {"electionTimeout": {"min": "200ms"}},
+        {"resources": {"requests": {"memory": "128Mi", "cpu": "100m"}}},
+        {"rollout": {"paused": True, "promote": 3, "abort": 4, "deadline": "1h", "restart": ""}},
+        {"terminationGracePeriod": "30s", "extraEnv": [], "config": {}},
+    ],
+)
+def test_defaults_and_fields_that_touch_no_pod_do_not_roll(fields: dict[str, Any]) -> None:
+    assert _id(**fields) == _id()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image": "pavane:2"},
+        {"rollout": {"restart": "1"}},
+        {"config": {"heartbeat": 70}},
+        {"electionTimeout": {"max": "400ms"}},
+        {"resources": {"limits": {"cpu": 1}}},
+        {"extraEnv": [{"name": "A", "value": "1"}]},
+        {"terminationGracePeriod": "31s"},
+        {"storage": {"storageClassName": "fast"}},
+        {"clusterId": "other"},
+    ],
+)
+def test_fields_of_the_pod_roll(fields: dict[str, Any]) -> None:
+    assert _id(**fields) != _id()
+
+
+def test_the_order_of_keys_and_the_kind() -> None:
+    assert _id(config={"a": 1, "b": 2}) == _id(config={"b": 2, "a": 1})
+    spec = RaftClusterSpec.read(LEAST)
+    assert rollout_id("RaftCluster", spec) != rollout_id("SwimGroup", spec)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0s", 0), ("250ms", 0.25), ("1h30m", 5400), ("90s", 90), ("1m1m", 120)])
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text).total_seconds() == seconds
+
+
+def test_an_absurd_duration_is_cut_and_a_wrong_one_refused() -> None:
+    assert parse_duration("9" * 30 + "h").total_seconds() == DURATION_MAX_SECONDS
+    with pytest.raises(ValueError, match="write for example 30s"):
+        parse_duration("30 seconds")

@@ -1,0 +1,307 @@
+"""The generated CustomResourceDefinitions: rules of structural schemas, and that models and schema accept the same."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError
+
+from pavane_operator.crds import gen
+from pavane_operator.crds.base import MARK_KEY, Mark, Model
+from pavane_operator.crds.common import pod_fields
+from pavane_operator.crds.definitions import definitions
+from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
+from pavane_operator.crds.schema import structural_schema
+
+CHARTS = Path(__file__).parents[2] / gen.FOLDER
+SIZE_MAX_BYTES = 256 * 1024
+"""kubectl apply keeps a copy of the whole object in an annotation, which may not be larger."""
+
+(DEFINITION,) = definitions()
+(VERSION,) = DEFINITION["spec"]["versions"]
+SCHEMA = VERSION["schema"]["openAPIV3Schema"]
+SPEC = SCHEMA["properties"]["spec"]
+
+
+def _walk(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, schema
+    for name, inner in schema.get("properties", {}).items():
+        yield from _walk(inner, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from _walk(schema[key], f"{path}[]")
+
+
+def test_the_committed_files_are_those_that_the_models_generate() -> None:
+    for name, text in gen.render().items():
+        assert (CHARTS / name).read_text(encoding="utf-8") == text, "run python -m pavane_operator.crds.gen"
+
+
+def test_check_tells_a_stale_file_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gen.main(["--check", "--folder", str(tmp_path)]) == 1
+    assert "raftclusters.yaml" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert gen.main(["--folder", str(tmp_path)]) == 0
+    assert gen.main(["--check", "--folder", str(tmp_path)]) == 0
+    assert yaml.safe_load((tmp_path / "raftclusters.yaml").read_text()) == DEFINITION
+
+
+def test_every_string_list_and_map_has_a_limit() -> None:
+    unlimited = []
+    for path, schema in _walk(SCHEMA):
+        if path in ("", ".apiVersion", ".kind", ".metadata"):
+            continue
+        kind = schema.get("type")
+        free = "enum" in schema or schema.get("format") == "date-time"
+        if kind == "string" and not free and "maxLength" not in schema:
+            unlimited.append(path)
+        if kind == "array" and "maxItems" not in schema:
+            unlimited.append(path)
+        if kind == "object" and "properties" not in schema and "maxProperties" not in schema:
+            unlimited.append(path)
+    assert unlimited == []
+
+
+def test_every_field_is_described_and_nothing_unstructural_is_left() -> None:
+    forbidden = {"$ref", "$defs", "title", "anyOf", "oneOf", "allOf", "const", "propertyNames", MARK_KEY}
+    for path, schema in _walk(SCHEMA):
+        assert not forbidden & schema.keys(), path
+        assert schema.get("additionalProperties") is not False, path
+        assert schema.get("default", ...) is not None, path
+        assert schema.get("type") or schema.get("x-kubernetes-int-or-string"), path
+        if schema.get("type") == "integer":
+            assert schema["format"] == "int64", path
+        if path and path not in (".apiVersion", ".kind", ".metadata", ".status") and not path.endswith("[]"):
+            assert schema.get("description"), path
+
+
+def test_a_status_has_no_defaults() -> None:
+    assert [path for path, schema in _walk(SCHEMA["properties"]["status"]) if "default" in schema] == []
+
+
+def test_nested_objects_default_to_an_empty_one_that_the_server_completes() -> None:
+    assert SPEC["properties"]["rollout"]["default"] == {}
+    assert SPEC["properties"]["rollout"]["properties"]["caughtUp"]["default"] == {}
+    assert "default" not in SPEC["properties"]["extraEnv"]["items"]["properties"]["valueFrom"]
+    assert SPEC["properties"]["electionTimeout"]["properties"]["min"]["default"] == "200ms"
+
+
+def test_the_state_machine_is_required_and_immutable() -> None:
+    assert SPEC["required"] == ["stateMachine"]
+    assert SPEC["properties"]["stateMachine"]["enum"] == ["Broadcast"]
+    for name in ("stateMachine", "replicas", "clusterId"):
+        rules = [each["rule"] for each in SPEC["properties"][name]["x-kubernetes-validations"]]
+        assert "self == oldSelf" in rules
+
+
+def test_rules_can_be_left_out_for_servers_that_refuse_them() -> None:
+    (plain,) = definitions(cel=False)
+    schema = plain["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert all("x-kubernetes-validations" not in inner for _, inner in _walk(schema))
+
+
+def test_names_columns_and_size() -> None:
+    assert DEFINITION["metadata"]["name"] == "raftclusters.pavane.dev"
+    assert DEFINITION["spec"]["names"]["shortNames"] == ["raft"]
+    columns = [(column["name"], column.get("priority", 0)) for column in VERSION["additionalPrinterColumns"]]
+    assert columns == [
+        ("Ready", 0),
+        ("Active", 0),
+        ("Next", 0),
+        ("State", 0),
+        ("UpToDate", 0),
+        ("Age", 0),
+        ("Image", 1),
+        ("Blocker", 1),
+        ("Leader", 1),
+    ]
+    assert len(json.dumps(DEFINITION)) < SIZE_MAX_BYTES
+
+
+def test_every_field_of_a_spec_is_marked() -> None:
+    def unmarked(model: type[Model], path: str = "") -> list[str]:
+        found = []
+        for name, info in model.model_fields.items():
+            inner = info.annotation
+            if isinstance(inner, type) and issubclass(inner, Model):
+                found += unmarked(inner, f"{path}.{name}")
+            elif not isinstance(info.json_schema_extra, dict) or MARK_KEY not in info.json_schema_extra:
+                found.append(f"{path}.{name}")
+        return found
+
+    assert unmarked(RaftClusterSpec) == []
+
+
+def test_recursion_and_unions_are_refused() -> None:
+    class Recursive(Model):
+        inner: Recursive | None = None
+
+    class Union(Model):
+        value: int | bool = 0
+
+    Recursive.model_rebuild(_types_namespace={"Recursive": Recursive})
+    with pytest.raises(ValueError, match="contains itself"):
+        structural_schema(Recursive)
+    with pytest.raises(ValueError, match="union"):
+        structural_schema(Union)
+
+
+def test_exclusive_limits_sets_and_constants_are_rewritten() -> None:
+    class Odd(enum.Enum):
+        ONLY = "only"
+
+    class Rare(Model):
+        share: float = Field(default=0.5, gt=0, lt=1)
+        names: set[str] = Field(default_factory=set)
+        one: Odd = Odd.ONLY
+
+    schema = structural_schema(Rare)["properties"]
+    assert (schema["share"]["minimum"], schema["share"]["exclusiveMinimum"]) == (0, True)
+    assert (schema["share"]["maximum"], schema["share"]["exclusiveMaximum"]) == (1, True)
+    assert schema["names"]["x-kubernetes-list-type"] == "set"
+    assert schema["one"]["enum"] == ["only"]
+
+
+# ---- models and schema accept the same
+
+
+def _validator() -> jsonschema.protocols.Validator:
+    def closed(schema: dict[str, Any]) -> dict[str, Any]:
+        """The schema as a server reads it with fieldValidation=Strict: no unknown fields, int-or-string."""
+        result = dict(schema)
+        if result.pop("x-kubernetes-int-or-string", False):
+            result["type"] = ["integer", "string"]
+        if "properties" in result:
+            result["properties"] = {name: closed(inner) for name, inner in result["properties"].items()}
+            result["additionalProperties"] = False
+        for key in ("items", "additionalProperties"):
+            if isinstance(result.get(key), dict):
+                result[key] = closed(result[key])
+        return result
+
+    return jsonschema.Draft202012Validator(closed(SPEC))
+
+
+VALIDATOR = _validator()
+NAMES = st.text("abcXYZ-_.09é", max_size=12)
+DURATIONS = st.sampled_from(["1s", "30m", "1h30m", "200ms", "0s", "", "5", "s", "1 s", "-1s", "1d", "9" * 40 + "s"])
+QUANTITIES = st.sampled_from(["1", "2Gi", "100m", "1.5Gi", "", "x", "1gi", "-1", ".5"]) | st.integers(-3, 5000)
+NUMBERS = st.integers(-2, 2000) | st.sampled_from([2**53, 2**53 + 1, 10**9, 10**9 + 1])
+ANYTHING = st.sampled_from([True, 3, "text", [], {}, 1.5, [1], {"a": 1}])
+
+
+def _object(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional={name: value | ANYTHING for name, value in fields.items()})
+
+
+SPECS = _object(
+    stateMachine=st.sampled_from(["Broadcast", "KeyValue"]),
+    replicas=NUMBERS,
+    clusterId=NAMES,
+    image=NAMES,
+    electionTimeout=_object(min=DURATIONS, max=DURATIONS, other=NAMES),
+    resources=_object(
+        limits=st.dictionaries(NAMES, QUANTITIES | ANYTHING), requests=st.dictionaries(NAMES, QUANTITIES)
+    ),
+    extraEnv=st.lists(
+        _object(
+            name=NAMES,
+            value=NAMES,
+            valueFrom=_object(fieldRef=_object(fieldPath=NAMES), secretKeyRef=_object(name=NAMES, key=NAMES)),
+        ),
+        max_size=3,
+    ),
+    config=st.dictionaries(NAMES, ANYTHING, max_size=3),
+    terminationGracePeriod=DURATIONS,
+    storage=_object(size=QUANTITIES, storageClassName=NAMES),
+    deletionPolicy=st.sampled_from(["Retain", "Delete", "Keep"]),
+    rollout=_object(
+        strategy=st.sampled_from(["WhenCaughtUp", "Manual", "Immediate", "manual"]),
+        paused=st.booleans(),
+        promote=NUMBERS,
+        forcePromote=NUMBERS,
+        abort=NUMBERS,
+        retry=NUMBERS,
+        restart=NAMES,
+        caughtUp=_object(allowedLag=NUMBERS, stabilityPeriod=DURATIONS),
+        deadline=DURATIONS,
+        onDeadline=st.sampled_from(["Hold", "Abort", "No"]),
+        crashLimit=NUMBERS,
+        retireDelay=DURATIONS,
+    ),
+    unknown=NAMES,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(SPECS)
+def test_the_model_accepts_what_the_schema_accepts_and_nothing_else(spec: dict[str, Any]) -> None:
+    try:
+        RaftClusterSpec.read(spec)
+        accepted = True
+    except ValidationError:
+        accepted = False
+    problems = [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(spec)]
+    assert accepted == (not problems), problems
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"image": "x" * 254},
+        {"config": {str(number): 1 for number in range(65)}},
+        {"extraEnv": [{"name": f"N{number}"} for number in range(65)]},
+        {"rollout": {"restart": "x" * 254}},
+        {"clusterId": "x" * 65},
+    ],
+)
+def test_limits_hold_in_model_and_schema(field: dict[str, Any]) -> None:
+    spec = {"stateMachine": "Broadcast", **field}
+    assert not VALIDATOR.is_valid(spec)
+    with pytest.raises(ValidationError):
+        RaftClusterSpec.read(spec)
+
+
+def test_a_status_survives_the_way_through_the_server() -> None:
+    stored = {
+        "activeGeneration": 2,
+        "rollout": {"state": "Idle", "blockers": []},
+        "history": [{"generation": 2, "id": "a", "result": "Promoted", "finishedAt": "2026-01-01T00:00:00Z"}],
+        "leader": "thing-server-g2-0",
+        "members": [{"name": "thing-server-g2-0", "generation": 2, "role": "Voter"}],
+        "fromAnotherRelease": 1,
+    }
+    status = RaftClusterStatus.parse(stored)
+    assert status is not None
+    dumped = status.dump()
+    assert dumped["leader"] == "thing-server-g2-0"
+    assert dumped["history"] == [{**stored["history"][0], "image": ""}]  # type: ignore[index]
+    assert "fromAnotherRelease" not in dumped
+    assert RaftClusterStatus.parse(dumped) == status
+
+
+@pytest.mark.parametrize("stored", [None, {}, {"activeGeneration": "x"}, {"rollout": {}}, [], "text"])
+def test_a_status_that_cannot_be_read_counts_as_lost(stored: object) -> None:
+    assert RaftClusterStatus.parse(stored) is None
+
+
+def test_marks_decide_what_a_rollout_is_about() -> None:
+    spec = RaftClusterSpec.read(
+        {
+            "stateMachine": "Broadcast",
+            "replicas": 5,
+            "rollout": {"paused": True, "restart": "x"},
+            "storage": {"size": "9Gi"},
+        }
+    )
+    assert pod_fields(spec) == {"stateMachine": "Broadcast", "rollout": {"restart": "x"}}
+    assert Mark.POD.value == "P"
