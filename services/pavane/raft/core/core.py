@@ -155,6 +155,7 @@ class Core:
             self._replication.connected(peer, up)
         elif channel == Channel.SIDE and up:
             self._kinds.connected(peer)
+            self._membership.connected(peer)
 
     def stored(self, done: Stored, now: Now) -> None:
         """Learn that every storage command up to a ticket is durable."""

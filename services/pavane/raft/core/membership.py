@@ -157,6 +157,12 @@ class Membership:
         held.reports[ask.to.peer] = (self._node.now.mono, reply.last_index)
         self.heard_kinds()
 
+    def connected(self, peer: str) -> None:
+        """The side channel of a peer came up: what was asked before may have found no connection."""
+        for ask in self._held.asks if self._held is not None else ():
+            if ask.to.peer == peer:
+                self._links.again(ask)
+
     def heard_kinds(self) -> None:
         """Decide at once when every new member has shown log and kind."""
         held = self._held
