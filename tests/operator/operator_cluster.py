@@ -1,0 +1,137 @@
+"""A local cluster in this process, with the operator as a process beside it that tests may kill."""
+
+import asyncio
+import base64
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pavane.raft.client import RaftClient
+from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
+from pavane_operator.kube import KubeClient, Target
+from pavane_operator.kube.resources import PODS, SECRETS, Object, Resource, custom
+
+RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
+NAMESPACE = "default"
+NAME = "log"
+UNTIL_S = 45.0
+POLL_S = 0.03
+FAST = {"retireDelay": "0s", "caughtUp": {"stabilityPeriod": "200ms"}}
+"""Rollout settings without waits that only time would end."""
+
+Condition = Callable[[Object], Any]
+
+
+@dataclass
+class Rig:
+    """What a test holds in its hands."""
+
+    local: LocalCluster
+    kube: KubeClient
+    folder: Path
+    operator: asyncio.subprocess.Process | None = None
+    spec: dict[str, Any] = field(default_factory=dict)
+
+    async def start_operator(self) -> None:
+        variables = {
+            **os.environ,
+            "KUBECONFIG": str(self.local.kubeconfig),
+            "POD_IP": "127.0.0.1",
+            "POD_NAMESPACE": "pavane-system",
+            "PAVANE_HEALTH_PORT": "0",
+            "PAVANE_DEFAULT_IMAGE": "pavane:local",
+        }
+        command = (sys.executable, "-c", "import sys; from pavane_operator.runtime.main import run; sys.exit(run())")
+        with (self.folder / "operator.log").open("ab") as log:
+            self.operator = await asyncio.create_subprocess_exec(*command, env=variables, stdout=log, stderr=log)
+
+    async def stop_operator(self, *, kill: bool = False) -> int:
+        operator, self.operator = self.operator, None
+        assert operator is not None
+        with contextlib.suppress(ProcessLookupError):
+            operator.kill() if kill else operator.terminate()
+        return await operator.wait()
+
+    async def apply(self, **spec: Any) -> None:
+        """Change these fields of the resource; the others stay as they were applied last."""
+        rollout = {**FAST, **self.spec.get("rollout", {}), **spec.pop("rollout", {})}
+        self.spec = {"stateMachine": "Broadcast", "replicas": 1, **self.spec, **spec, "rollout": rollout}
+        body = {"metadata": {"name": NAME}, "spec": self.spec}
+        await self.kube.apply(RAFT_CLUSTERS, body, NAMESPACE, manager="pavane-cli")
+
+    async def until(self, condition: Condition) -> Object:
+        """The status once it fulfils the condition."""
+        status: Object = {}
+        try:
+            async with asyncio.timeout(UNTIL_S):
+                while True:
+                    body = await self.kube.get_or_none(RAFT_CLUSTERS, NAME, NAMESPACE)
+                    status = (body or {}).get("status") or {}
+                    if body is not None and condition(status):
+                        return status
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            log = (self.folder / "operator.log").read_text()[-3000:]
+            raise AssertionError(f"not within {UNTIL_S} s; status {status}\noperator: {log}") from None
+
+    async def until_active(self, generation: int) -> Object:
+        return await self.until(lambda status: status.get("activeGeneration") == generation and state(status) == "Idle")
+
+    async def names(self, resource: Resource) -> set[str]:
+        return {item["metadata"]["name"] for item in (await self.kube.list(resource, NAMESPACE)).items}
+
+    async def until_gone(self, resource: Resource, prefix: str) -> None:
+        async with asyncio.timeout(UNTIL_S):
+            while any(name.startswith(prefix) for name in await self.names(resource)):  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[RaftClient]:
+        """A client of the log, by the addresses that its pods have now."""
+        keys = await self.kube.get(SECRETS, f"{NAME}-keys", NAMESPACE)
+        pods = (await self.kube.list(PODS, NAMESPACE)).items
+        seeds = [f"tcp://{pod['status']['podIP']}:8047" for pod in pods]
+        hosts = self.local.folder / "hosts" / NAMESPACE
+        async with RaftClient(seeds, base64.b64decode(keys["data"]["secret"]), resolve=_resolver(hosts)) as client:
+            yield client
+
+
+@asynccontextmanager
+async def a_rig(folder: Path) -> AsyncIterator[Rig]:
+    """A local cluster and a running operator; both are gone afterwards."""
+    settings = LocalSettings(folder / "cluster", fast=True, platform_pods=False)
+    async with local_cluster(settings) as local, await KubeClient.connect(Target(local.kubeconfig)) as kube:
+        rig = Rig(local, kube, folder)
+        await rig.start_operator()
+        try:
+            yield rig
+        finally:
+            if rig.operator is not None:
+                await rig.stop_operator(kill=True)
+
+
+def state(status: Object) -> str | None:
+    return (status.get("rollout") or {}).get("state")
+
+
+def condition(status: Object, kind: str) -> tuple[str, str] | None:
+    """(status, reason) of one condition."""
+    found = [one for one in status.get("conditions") or () if one["type"] == kind]
+    return (found[0]["status"], found[0]["reason"]) if found else None
+
+
+def blockers(status: Object) -> set[str]:
+    return {one["reason"] for one in (status.get("rollout") or {}).get("blockers") or ()}
+
+
+def _resolver(hosts: Path) -> Callable[[str], list[str]]:
+    def resolve(host: str) -> list[str]:
+        lines = [line.split() for line in hosts.read_text().splitlines()]
+        return [words[0] for words in lines if host in words[1:]]
+
+    return resolve

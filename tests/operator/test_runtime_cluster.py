@@ -1,0 +1,167 @@
+"""The operator with everything real: API server, kubelet, pods, Raft; only the containers are processes."""
+
+import asyncio
+import itertools
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pavane_local.folder import signal_pod
+from pavane_operator.kube.resources import (
+    CONFIG_MAPS,
+    CONTROLLER_REVISIONS,
+    EVENTS,
+    LEASES,
+    PODS,
+    SERVICES,
+    STATEFUL_SETS,
+    VOLUME_CLAIMS,
+)
+from tests.operator.operator_cluster import NAME, NAMESPACE, RAFT_CLUSTERS, Rig, a_rig, blockers, condition, state
+
+WRITERS = 4
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with a_rig(tmp_path) as running:
+        yield running
+
+
+async def test_three_replicas_come_up_and_roll_under_writes_without_losing_one(rig: Rig) -> None:
+    await rig.apply(replicas=3)
+    status = await rig.until_active(1)
+    assert condition(status, "Ready") == ("True", "Serving")
+    assert len(status["configuration"]["old"]) == 3
+    rolled = asyncio.Event()
+    acknowledged: list[bytes] = []
+    async with rig.client() as client:
+
+        async def write(writer: int) -> None:
+            for number in itertools.count():
+                if rolled.is_set():
+                    return
+                data = b"%d/%d" % (writer, number)
+                await client.update(data)
+                acknowledged.append(data)
+
+        async with asyncio.TaskGroup() as writers:
+            for writer in range(WRITERS):
+                writers.create_task(write(writer))
+            await rig.apply(rollout={"restart": "now"})
+            status = await rig.until_active(2)
+            rolled.set()
+        stored = [bytes(entry.data) async for entry in client.entries() if entry.type == 0]
+    assert sorted(stored) == sorted(acknowledged)
+    assert status["history"][0]["writeGapMs"] is not None
+    assert all(member.startswith("log-server-g2-") for member in status["configuration"]["old"])
+    await rig.until_gone(VOLUME_CLAIMS, "data-log-server-g1-")
+    assert {name for name in await rig.names(STATEFUL_SETS)} == {"log-server-g2"}
+    reasons = {event["reason"] for event in (await rig.kube.list(EVENTS, NAMESPACE)).items}
+    assert {"RolloutStarted", "StageReached", "Promoting", "Promoted", "OldGenerationRetired"} <= reasons
+
+
+async def test_an_operator_killed_while_promoting_is_continued_by_the_next_one(rig: Rig) -> None:
+    await rig.apply()
+    await rig.until_active(1)
+    await rig.apply(rollout={"restart": "now"})
+    await rig.until(lambda status: state(status) == "Promoting")
+    await rig.stop_operator(kill=True)
+    await rig.start_operator()
+    status = await rig.until_active(2)
+    assert condition(status, "UpToDate") == ("True", "Applied")
+    lease = await rig.kube.get(LEASES, "pavane-operator", "pavane-system")
+    assert lease["spec"]["leaseTransitions"] == 2
+
+
+async def test_an_image_that_is_not_there_harms_nobody_and_a_revert_cleans_up(rig: Rig) -> None:
+    await rig.apply()
+    await rig.until_active(1)
+    await rig.apply(image="nowhere.test/nothing:1")
+    status = await rig.until(lambda status: "ImagePull" in blockers(status))
+    assert status["activeGeneration"] == 1
+    assert condition(status, "Ready") == ("True", "Serving")
+    await rig.apply(image="")
+    status = await rig.until(lambda status: state(status) == "Idle" and len(status["history"]) == 2)
+    assert status["activeGeneration"] == 1
+    await rig.until_gone(PODS, "log-server-g2")
+    for resource in (STATEFUL_SETS, SERVICES, CONFIG_MAPS, CONTROLLER_REVISIONS, VOLUME_CLAIMS):
+        assert not [name for name in await rig.names(resource) if "-g2" in name]
+    async with rig.client() as client:
+        assert await client.update(b"still here") > 0
+
+
+async def test_manual_waits_for_the_number_of_the_attempt(rig: Rig) -> None:
+    await rig.apply(rollout={"strategy": "Manual"})
+    await rig.until_active(1)
+    await rig.apply(rollout={"restart": "now"})
+    await rig.until(lambda status: condition(status, "UpToDate") == ("Unknown", "WaitingForApproval"))
+    await rig.apply(rollout={"promote": 2})
+    await rig.until_active(2)
+
+
+async def test_a_settings_error_stalls_and_touches_no_pod(rig: Rig) -> None:
+    await rig.apply()
+    await rig.until_active(1)
+    await rig.apply(config={"colour": 1})
+    status = await rig.until(lambda status: condition(status, "Stalled") == ("True", "InvalidConfig"))
+    told = next(one["message"] for one in status["conditions"] if one["type"] == "Stalled")
+    assert "spec.config.colour: no such setting" in told
+    assert await rig.names(STATEFUL_SETS) == {"log-server-g1"}
+
+
+async def test_a_killed_pod_comes_back_by_itself_while_the_operator_is_away(rig: Rig) -> None:
+    await rig.apply()
+    await rig.until_active(1)
+    async with rig.client() as client:
+        before = await client.update(b"before")
+    await rig.stop_operator()
+    assert signal_pod(rig.local.folder, NAMESPACE, "log-server-g1-0", signal.SIGKILL) == 1
+    async with rig.client() as client:
+        assert await client.update(b"after") > before
+        assert b"before" in [bytes(entry.data) async for entry in client.entries()]
+
+
+@pytest.mark.parametrize(("policy", "kept"), [("Delete", set()), ("Retain", {"data-log-server-g1-0"})])
+async def test_a_deletion_takes_all_along_and_the_volumes_as_asked(rig: Rig, policy: str, kept: set[str]) -> None:
+    await rig.apply(deletionPolicy=policy)
+    await rig.until_active(1)
+    await rig.kube.delete(RAFT_CLUSTERS, NAME, NAMESPACE)
+    await rig.until_gone(RAFT_CLUSTERS, NAME)
+    for resource in (PODS, STATEFUL_SETS, SERVICES, CONTROLLER_REVISIONS):
+        await rig.until_gone(resource, NAME)
+    assert await rig.names(VOLUME_CLAIMS) == kept
+
+
+async def test_an_idle_resource_costs_no_write(rig: Rig) -> None:
+    """A restart of the operator and a repeated apply change no child (docs/specs/operator.md 9.7)."""
+
+    async def versions() -> dict[str, str]:
+        found = {}
+        for resource in (CONFIG_MAPS, CONTROLLER_REVISIONS, SERVICES, STATEFUL_SETS):
+            for item in (await rig.kube.list(resource, NAMESPACE)).items:
+                found[f"{resource.plural}/{item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
+        return found
+
+    await rig.apply()
+    await rig.until_active(1)
+    before = await versions()
+    assert await rig.stop_operator() == 0
+    await rig.start_operator()
+    await rig.apply(rollout={"deadline": "1h"})
+    generation = (await rig.kube.get(RAFT_CLUSTERS, NAME, NAMESPACE))["metadata"]["generation"]
+    await rig.until(lambda status: status.get("observedGeneration") == generation)
+    assert await versions() == before
+
+
+async def test_an_operator_with_wrong_settings_says_which(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rig.stop_operator()
+    monkeypatch.setitem(os.environ, "PAVANE_IMAGE_PULL_LIMIT", "soon")
+    await rig.start_operator()
+    assert rig.operator is not None
+    assert await rig.operator.wait() == 2
+    rig.operator = None
+    assert "PAVANE_IMAGE_PULL_LIMIT" in (rig.folder / "operator.log").read_text()
