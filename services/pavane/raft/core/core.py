@@ -156,6 +156,8 @@ class Core:
         elif channel == Channel.SIDE and up:
             self._kinds.connected(peer)
             self._membership.connected(peer)
+        elif channel == Channel.SEED and up:
+            self._learner.connected(peer)
 
     def stored(self, done: Stored, now: Now) -> None:
         """Learn that every storage command up to a ticket is durable."""

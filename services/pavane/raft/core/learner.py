@@ -78,6 +78,14 @@ class Learner:
             self._search_at = self._stream_at = self._target_at = self._node.now.mono
             self._overlap = True
 
+    def connected(self, url: str) -> None:
+        """A socket came up: what was sent through it before may have found no connection, so ask at once."""
+        now = self._node.now.mono
+        self._search_at = now
+        if url == self._leader_url:
+            self._end_stream()
+            self._target_at = self._stream_at = now
+
     def next_timer(self) -> float | None:
         """Return when to ask again."""
         if self._node.role not in SEARCHED_ROLES:
