@@ -342,6 +342,8 @@ class World:
             assert live["metadata"]["labels"][UID_LABEL] == UID, "a volume of a former resource was deleted"
             self.tokens.discard(pod)
         del self.objects[(action.kind, action.name)]
+        if not self.served and not any(f"-server-g{self.fence}-" in name for _, name in self.objects):
+            self.fence = 0  # a store that never served is gone with its volumes
         self._check_service()
 
     def run_step(self, action: RunStep) -> str:

@@ -159,6 +159,7 @@ def lags_while_waiting(world: World) -> Script:
     yield rests_on(1)
     world.rollout(restart="1", strategy="Manual")
     yield state_is(State.CAUGHT_UP)
+    world.begin_kills()
     world.restart(f"{NAME}-server-g2-0")
     yield state_is(State.CATCHING_UP)
     yield state_is(State.CAUGHT_UP)
@@ -197,6 +198,7 @@ def forced_while_waiting(world: World) -> Script:
     yield rests_on(1)
     world.rollout(restart="1", strategy="Manual")
     yield state_is(State.CAUGHT_UP)
+    world.begin_kills()
     world.rollout(forcePromote=2)
     yield rests_on(2)
 
@@ -215,6 +217,7 @@ def retry(world: World) -> Script:
     world.faults.crash.add(2)
     world.rollout(restart="1", crashLimit=1)
     yield failed_with("CrashLoop")
+    world.begin_kills()
     world.rollout(retry=2)
     yield rests_on(3)
 

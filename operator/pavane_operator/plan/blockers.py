@@ -23,6 +23,7 @@ _WORST_FIRST = (
     "QuorumLost",
     "StateLost",
     "FenceTooLow",
+    "ReconciliationPaused",
     "Paused",
     "WaitingForApproval",
     "ImagePull",
@@ -83,6 +84,8 @@ def _rank(reason: str) -> int:
 def _found(view: View, rollout: Rollout) -> Iterator[_Found]:
     if view.observed.failure is not None:
         yield _Found(view.observed.failure.reason, view.observed.failure.message)
+    if view.reconciliation_paused and view.state is not State.IDLE:
+        yield _Found("ReconciliationPaused", "remove annotation pavane.dev/pause-reconciliation to go on")
     if rollout.state in BEFORE_PROMOTION:
         yield from _before_promotion(view, rollout)
     elif rollout.state is not view.state:
