@@ -55,6 +55,18 @@ async def state_entries(client: RaftClient) -> dict[bytes, list[int]]:
     return found
 
 
+async def all_caught_up(client: RaftClient, index: int) -> None:
+    """Wait until the leader knows that every member has the entry at ``index``: a change of members asks for it."""
+    while True:
+        leader = (await client.configuration()).leader
+        assert leader is not None
+        members = (await client.status(leader))["members"]
+        assert isinstance(members, list)
+        if all(isinstance(member, dict) and member["match_index"] == index for member in members):
+            return
+        await asyncio.sleep(0.02)
+
+
 async def write_while(client: RaftClient, action: Callable[[], Awaitable[None]]) -> None:
     """Write without a pause until ``action`` is over, then prove that each acknowledged write is there, once."""
     acknowledged: dict[bytes, int] = {}
@@ -126,8 +138,9 @@ async def test_nothing_is_lost_or_doubled_when_the_leader_stops(
 
 
 async def test_members_change_and_a_refusal_says_why(client: RaftClient, servers: dict[str, RaftServer]) -> None:
-    await client.update(b"data")
+    index = await client.update(b"data")
     members = (await client.configuration()).peers
+    await all_caught_up(client, index)
     with pytest.raises(Refused, match="no change in cluster membership"):
         await client.change_members(members)
     leader = (await client.configuration()).leader

@@ -212,7 +212,15 @@ def test_no_bad_entry_is_made(reqid: bytes, term: int, data: bytes) -> None:
         encode_entry(reqid, EntryType.STATE, term, data)
 
 
-@pytest.mark.parametrize("entry", [bytes(20), b"", bytes(13) + b"\xff" * 7 + b"x"])
+def test_greatest_term_of_an_entry() -> None:
+    entry = encode_entry(REQID, EntryType.STATE, (1 << 53) - 1, b"x")
+    assert LogEntry.decode(entry).term == (1 << 53) - 1
+
+
+TERM_TOO_GREAT = bytes(13) + (1 << 53).to_bytes(7, "little") + b"x"
+
+
+@pytest.mark.parametrize("entry", [bytes(20), b"", TERM_TOO_GREAT, bytes(13) + b"\xff" * 7 + b"x"])
 def test_bad_entries_are_refused(entry: bytes) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         LogEntry.decode(entry)

@@ -25,6 +25,7 @@ BLOB_LENGTH_BYTES = 4
 
 _TYPE_OFFSET = REQID_BYTES
 _TERM_OFFSET = REQID_BYTES + 1
+_TERM_TOP_BYTE_MAX = UINT_MAX >> 48
 
 
 class EntryType(IntEnum):
@@ -64,7 +65,8 @@ def encode_entry(reqid: Frame, entry_type: int, term: int, data: Frame) -> bytes
 
 def check_entry(entry: Frame) -> Frame:
     """Return ``entry`` if it is one; else raise ``entry`` (too short, term beyond 2⁵³) or ``size`` (data too long)."""
-    if len(entry) < ENTRY_BYTES_MIN or entry_term(entry) > UINT_MAX:
+    # The highest of the term's seven bytes alone tells whether the term is below 2⁵³.
+    if len(entry) < ENTRY_BYTES_MIN or entry[ENTRY_HEADER_BYTES - 1] > _TERM_TOP_BYTE_MAX:
         malformed(DropReason.ENTRY)
     if len(entry) > ENTRY_BYTES_MAX:
         malformed(DropReason.SIZE)

@@ -48,6 +48,10 @@ def decode(frame: Frame) -> Value:
     Refused with the reason ``json``: an empty or cut frame, extension types, map keys that are no text, nesting beyond
     NESTING_MAX, more than ELEMENTS_MAX elements, invalid UTF-8. An integral float of at most 2⁵³ is an integer.
     """
+    # Most frames are one number, such as the index in a reply: no cursor for these.
+    form = _SCALARS.get(frame[0]) if len(frame) else None
+    if form is not None and len(frame) > form.size:
+        return _whole(form.unpack_from(frame, 1)[0])
     try:
         return _Decoder(frame).value(0)
     except RemoteProtocolError:
@@ -97,8 +101,7 @@ def _append_length(
 
 
 def _append_js_number(out: bytearray, value: int | float) -> None:
-    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT_INTEGER_MAX:
-        value = int(value)
+    value = _whole(value)
     if isinstance(value, int):
         if _INT32_MIN <= value <= _INT32_MAX:
             _append_integer(out, value)
@@ -106,6 +109,13 @@ def _append_js_number(out: bytearray, value: int | float) -> None:
         if abs(value) > EXACT_INTEGER_MAX:
             raise LocalProtocolError(f"{value} cannot be sent as a number of 53 bits")
     out += struct.pack(">Bd", 0xCB, value)
+
+
+def _whole(number: int | float) -> int | float:
+    """Return an integral float that has not lost a digit as an integer."""
+    if isinstance(number, float) and number.is_integer() and abs(number) <= EXACT_INTEGER_MAX:
+        return int(number)
+    return number
 
 
 def _append_pv_number(out: bytearray, value: int | float) -> None:
@@ -195,10 +205,7 @@ class _Decoder:
         malformed(DropReason.JSON)
 
     def _scalar(self, form: struct.Struct) -> int | float:
-        number: int | float = form.unpack(self._reader.take(form.size))[0]
-        if isinstance(number, float) and number.is_integer() and abs(number) <= EXACT_INTEGER_MAX:
-            return int(number)
-        return number
+        return _whole(form.unpack(self._reader.take(form.size))[0])
 
     def _text(self, size: int) -> str:
         try:
