@@ -156,7 +156,8 @@ class Adapter:
 
     def now(self) -> Now:
         """Return the time in the two forms that the core wants."""
-        return Now(self._loop.time(), int(time.time()))
+        wall_s, wall_part_ms = divmod(time.time_ns() // 1_000_000, 1000)
+        return Now(self._loop.time(), wall_s, wall_part_ms)
 
     @property
     def writer(self) -> Writer:

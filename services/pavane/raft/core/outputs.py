@@ -45,10 +45,14 @@ PUBLISH = PeerChannel(Channel.PUBLISH, "", "")
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The time of an input: ``mono`` in monotonic seconds, ``wall_s`` in Unix seconds (freshness of request ids)."""
+    """The time of an input: ``mono`` in monotonic seconds, ``wall_s`` in Unix seconds (freshness of request ids).
+
+    ``wall_part_ms`` are the milliseconds since that second: the write gap is told in them (8.6).
+    """
 
     mono: float
     wall_s: int
+    wall_part_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

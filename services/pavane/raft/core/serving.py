@@ -241,7 +241,7 @@ class Serving:
             self._node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.ACCEPTED).encode()))
 
     def _done(self, requester: Requester, reqid: bytes, index: int) -> None:
-        wall_ms = self._node.now.wall_s * 1000
+        wall_ms = self._node.now.wall_s * 1000 + self._node.now.wall_part_ms
         self.first_write_ms = self.first_write_ms if self.first_write_ms is not None else wall_ms
         self.last_write_ms = wall_ms
         if isinstance(requester, int):
