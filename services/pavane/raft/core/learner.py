@@ -115,7 +115,7 @@ class Learner:
             self._links.ask(self._to(self._leader_url), question, RequestLogInfoReply, self._log_info)
         if node.role not in STREAMING_ROLES:
             return
-        if self._stream is not None and now - self._stream_heard_at >= SILENCE_S:
+        if self._stream is not None and self._stream_heard_at + SILENCE_S <= now:
             self._end_stream()
         if self._stream is None and self._stream_at <= now:
             self._begin_stream(self._leader_url)
