@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import State
 from pavane_operator.plan.model import GENERATION_LABEL, PAUSE_ANNOTATION, SKIP_FINALIZER_ANNOTATION, UID_LABEL
+from pavane_operator.plan.view import BEFORE_PROMOTION
 from tests.operator.model_cluster import NAME, UID, World, settled
 
 Until = Callable[[World], bool]
@@ -442,6 +443,19 @@ def delete_in(state: State, *, policy: str) -> Scenario:
     return script
 
 
+def cancel_in(state: State) -> Scenario:
+    def script(world: World) -> Script:
+        yield rests_on(1)
+        world.rollout(restart="1")
+        yield state_is(state)
+        world.begin_kills()
+        world.rollout(abort=2)
+        yield failed_with("Cancelled")
+        assert world.status.active_generation == 1
+
+    return script
+
+
 def delete_before_anything(world: World) -> Script:
     world.delete()
     yield gone
@@ -526,6 +540,7 @@ SCENARIOS |= {
     for state in State
     if state not in (State.IDLE, State.PROMOTING)
 }
+SCENARIOS |= {f"cancel_in_{state.value}": cancel_in(state) for state in State if state in BEFORE_PROMOTION}
 SCENARIOS |= {
     f"finalizer_removed_in_{state.value}": finalizer_removed_by_hand(state)
     for state in State
