@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from pavane_cli.commands.resources import is_current, summary
@@ -23,12 +21,8 @@ Place = tuple[str, str, str]
 """Resource (``plural`` or ``plural.group``), namespace, name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a detached cluster tells the command that started it: not Ready means that the time is over."""
-
-    ready: bool
-    blockers: list[str]
+Report = Callable[[list[str]], None]
+"""Told once what is not Ready: nothing, or, after the time-out, what the cluster still waits for."""
 
 
 async def serve(
@@ -36,11 +30,11 @@ async def serve(
     documents: list[dict[str, Any]],
     say: Callable[[str], None],
     timeout_s: float,
-    report: Callable[[Report], None],
+    report: Report,
 ) -> None:
     """Run a local cluster until SIGINT or SIGTERM; a second one ends it at once, and its pods with it.
 
-    ``report`` is called once: when all is Ready, or after ``timeout_s`` with what it waits for; the cluster stays.
+    ``report`` is called when all is Ready, or after ``timeout_s``; the cluster stays in both cases.
     Raises UserError when a document is refused.
     """
     stop = asyncio.Event()
@@ -94,41 +88,58 @@ async def _report_readiness(
     places: list[Place],
     timeout_s: float,
     say: Callable[[str], None],
-    report: Callable[[Report], None],
+    report: Report,
 ) -> None:
-    ready = asyncio.Event()
+    changed = asyncio.Event()
 
     async def follow(resource: str) -> None:
         async for _ in changes(cluster, resource):
-            if not blockers(cluster, places):
-                ready.set()
+            changed.set()
+
+    async def until_ready() -> None:
+        while blockers(cluster, places):
+            changed.clear()
+            await changed.wait()
 
     async with asyncio.TaskGroup() as group:
-        followers = [group.create_task(follow(each)) for each in {place[0] for place in places}]
+        followers = [group.create_task(follow(each)) for each in {"pods", *(place[0] for place in places)}]
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(ready.wait(), timeout_s)
+            await asyncio.wait_for(until_ready(), timeout_s)
         for each in followers:
             each.cancel()
     waits = blockers(cluster, places)
     say("All is Ready." if not waits else f"Not Ready after {timeout_s:g} s: " + "; ".join(waits))
-    report(Report(not waits, waits))
+    report(waits)
 
 
 def blockers(cluster: Cluster, places: list[Place]) -> list[str]:
-    """Say of each object that is not Ready what it waits for; kinds without readiness count as Ready."""
+    """Say of each object that is not Ready what it waits for; kinds without readiness count as Ready.
+
+    After a restart the status of an object may be of its former life, so its pods are looked at as well.
+    """
     waits = []
     for place in places:
         found = cluster.find(*place)
         if found is None:
             waits.append(f"{place[0]} {place[2]} is gone")
+        elif place[0] == "pods":
+            waits += [] if _is_ready(found) else [_pod_line(found)]
         elif place[0].endswith(f".{OUR_GROUP}"):
-            waits += [] if is_current(found) else [f"{found['kind']} {summary(found)}"]
-        elif place[0] == "pods" and not _is_ready(found):
-            waits.append(_pod_line(found))
+            pods = _pods(cluster, place[1], {"app.kubernetes.io/instance": place[2]})
+            unready = [_pod_line(pod) for pod in pods if not _is_ready(pod)]
+            waits += unready if is_current(found) else [f"{found['kind']} {summary(found)}"]
         elif place[0] == "statefulsets.apps":
-            ready, wanted = found.get("status", {}).get("readyReplicas", 0), found["spec"]["replicas"]
-            waits += [] if ready == wanted else [f"StatefulSet {place[2]}: {ready} of {wanted} pods are ready"]
+            pods = _pods(cluster, place[1], found["spec"]["selector"]["matchLabels"])
+            ready = sum(_is_ready(pod) for pod in pods)
+            if ready != found["spec"]["replicas"]:
+                unready = [_pod_line(pod) for pod in pods if not _is_ready(pod)]
+                text = f"StatefulSet {place[2]}: {ready} of {found['spec']['replicas']} pods are ready"
+                waits.append("; ".join([text, *unready]))
     return waits
+
+
+def _pods(cluster: Cluster, namespace: str, labels: dict[str, str]) -> list[dict[str, Any]]:
+    return cluster.list("pods", namespace, labels=",".join(f"{key}={value}" for key, value in labels.items()))
 
 
 async def _show_progress(cluster: Cluster, say: Callable[[str], None]) -> None:
@@ -164,16 +175,3 @@ def _pod_line(pod: dict[str, Any]) -> str:
 def _is_ready(pod: dict[str, Any]) -> bool:
     conditions = pod.get("status", {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
-
-def write_report(descriptor: int, report: Report) -> None:
-    """Tell the starting command through a pipe, and close it."""
-    with os.fdopen(descriptor, "w") as pipe:
-        json.dump({"ready": report.ready, "blockers": report.blockers}, pipe)
-
-
-def read_report(descriptor: int) -> Report | None:
-    """Wait for the report of a detached cluster; None when it ended without one."""
-    with os.fdopen(descriptor) as pipe:
-        text = pipe.read()
-    return Report(**json.loads(text)) if text else None

@@ -1,6 +1,7 @@
 """``pavane up|down|ps|logs|kill|pause|unpause``: the local cluster (docs/specs/operator.md 8.1)."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -49,7 +50,7 @@ def up(
         _detach(folder, timeout)
         return
     from pavane_cli.commands.resources import read_documents  # noqa: PLC0415 - the parent of --detach needs none of it
-    from pavane_cli.up import Report, serve, write_report  # noqa: PLC0415
+    from pavane_cli.up import serve  # noqa: PLC0415
     from pavane_local.folder import FolderInUse  # noqa: PLC0415
     from pavane_local.kubelet.addresses import AddressesExhausted, AddressesMissing  # noqa: PLC0415
     from pavane_local.platform import LocalSettings  # noqa: PLC0415
@@ -58,9 +59,10 @@ def up(
     settings = LocalSettings(folder, _images(image or []), fast=fast, platform_pods=not bare)
     documents = read_documents(files) if files else []
 
-    def report(result: Report) -> None:
+    def report(blockers: list[str]) -> None:
         if report_to is not None:
-            write_report(report_to, result)
+            with os.fdopen(report_to, "w") as pipe:
+                json.dump(blockers, pipe)
 
     try:
         asyncio.run(serve(settings, documents, output.say, timeout, report))
@@ -82,9 +84,7 @@ def _images(texts: list[str]) -> dict[str, Path]:
 
 
 def _detach(folder: Path, timeout_s: float) -> None:
-    """Start the same command in the background and wait for its report."""
-    from pavane_cli.up import read_report  # noqa: PLC0415
-
+    """Start the same command in the background and wait for its report (a list of blockers, or nothing: it ended)."""
     folder.mkdir(parents=True, exist_ok=True)
     reader, writer = os.pipe()
     arguments = [each for each in sys.argv[1:] if each != "--detach"]
@@ -98,16 +98,17 @@ def _detach(folder: Path, timeout_s: float) -> None:
             pass_fds=[writer],
         )
     os.close(writer)
-    report = read_report(reader)
-    if report is None:
+    with os.fdopen(reader) as pipe:
+        report = pipe.read()
+    if not report:
         code = process.wait()
         last = (folder / LOG_NAME).read_text(errors="replace").strip().splitlines()[-LOG_LINES_SHOWN:]
         raise UserError(
             "the local cluster ended:\n  " + "\n  ".join(last), ExitCode(code) if code == 2 else ExitCode.ERROR
         )
-    if not report.ready:
+    if blockers := json.loads(report):
         text = f"not Ready after {timeout_s:g} s; the cluster goes on in the background:\n  "
-        raise UserError(text + "\n  ".join(report.blockers), ExitCode.TIME_OUT)
+        raise UserError(text + "\n  ".join(blockers), ExitCode.TIME_OUT)
     output.say(f"All is Ready; the cluster runs in the background (pid {process.pid}), its log is {folder / LOG_NAME}.")
     output.say(f"  export KUBECONFIG={(folder / 'kubeconfig').absolute()}")
 

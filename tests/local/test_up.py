@@ -1,0 +1,252 @@
+"""`pavane up` and its companions as processes (docs/specs/operator.md 6.9, 6.10, 8.1)."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pavane_local.folder import holder, signal_pod
+from pavane_operator.kube import KubeClient, KubeError, Target
+from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS, STATEFUL_SETS
+from tests.local.node import eventually
+
+pytestmark = pytest.mark.timeout(120)
+
+# Holds a lock while it runs: a second process of the same identity would write "double".
+WRITER = """
+import fcntl, os, pathlib, time
+data = pathlib.Path(os.environ["DATA"])
+lock = (data / "lock").open("a")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    word = "start"
+except OSError:
+    word = "double"
+with (data / "history").open("a") as history:
+    history.write(word + "\\n")
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+def writers(name: str = "w", replicas: int = 2) -> dict[str, Any]:
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+    container = {
+        "name": "main",
+        "image": "pavane:test",
+        "command": ["python", "-c", WRITER],
+        "env": [{"name": "DATA", "value": "/data"}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": name},
+        "spec": {
+            "serviceName": name,
+            "replicas": replicas,
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"containers": [container], "terminationGracePeriodSeconds": 5},
+            },
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
+        },
+    }
+
+
+class Cli:
+    """Calls the `pavane` command in a working folder of its own."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.folder = place / ".pavane"
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        command = self.command(*arguments)
+        result = subprocess.run(command, cwd=self.place, capture_output=True, text=True, timeout=110, check=False)
+        assert result.returncode == code, result.stdout + result.stderr
+        return result.stdout + result.stderr
+
+    @staticmethod
+    def command(*arguments: str) -> list[str]:
+        return [sys.executable, "-m", "pavane_cli.main", *arguments]
+
+    def write(self, *documents: dict[str, Any]) -> str:
+        file = self.place / "resources.yaml"
+        file.write_text(yaml.safe_dump_all(documents))
+        return str(file)
+
+    def processes(self) -> list[int]:
+        """The processes of all pods of this cluster."""
+        marker = f"\0PAVANE_ROOT={self.folder}/".encode()
+        found = []
+        for environment in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if marker in b"\0" + environment.read_bytes():
+                    found.append(int(environment.parent.name))
+        return found
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[KubeClient]:
+        async with await KubeClient.connect(Target(self.folder / "kubeconfig")) as client:
+            yield client
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    cli = Cli(tmp_path)
+    yield cli
+    pid = holder(cli.folder)
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
+async def until(client: KubeClient, condition: Callable[[dict[str, Any]], bool], name: str = "w") -> dict[str, Any]:
+    """Watch a StatefulSet until the condition holds."""
+    while True:
+        with contextlib.suppress(KubeError):
+            async for change in client.watch(STATEFUL_SETS, "default", fields=f"metadata.name={name}"):
+                if change.type != "BOOKMARK" and condition(change.object):
+                    return change.object
+
+
+def test_detached_cluster_serves_pods_and_logs_and_faults_until_down(cli: Cli) -> None:
+    said = cli("up", "--bare", "--detach", cli.write(writers()))
+    assert f"KUBECONFIG={cli.folder / 'kubeconfig'}" in said
+    assert (cli.folder / "kubeconfig").stat().st_mode & 0o777 == 0o600
+    assert len(cli.processes()) == 2
+    assert [line.split()[1] for line in cli("ps").splitlines()] == ["NAME", "w-0", "w-1"]
+    assert cli("logs", "w-0") == "up\n"
+    pid = holder(cli.folder)
+    assert f"pid {pid}" in cli("up", "--bare", code=1), "a second one must name the first"
+    assert holder(cli.folder) == pid
+    cli("pause", "w-0")
+    process = next(line.split()[5] for line in cli("ps").splitlines() if "w-0" in line)
+    assert Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    cli("unpause", "w-0")
+    assert Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+    cli("kill", "no-such-pod", code=3)
+    cli("down")
+    assert cli.processes() == []
+    assert holder(cli.folder) is None
+    assert "No local cluster" in cli("down", "--purge")
+    assert not cli.folder.exists()
+
+
+async def test_a_killed_pod_comes_back_and_its_former_log_can_be_read(cli: Cli) -> None:
+    cli("up", "--bare", "--detach", cli.write(writers(replicas=1)))
+    async with cli.client() as client:
+        pod = await client.get(PODS, "w-0", "default")
+        assert signal_pod(cli.folder, "default", "w-0", signal.SIGKILL) == 1
+        async for change in client.watch(PODS, "default", fields="metadata.name=w-0"):
+            status = change.object["status"]["containerStatuses"][0]
+            if status["restartCount"] == 1 and status["ready"]:
+                break
+    assert change.object["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert status["lastState"]["terminated"]["exitCode"] == 137
+    assert cli("logs", "--previous", "w-0") == "up\n"
+
+
+async def test_sigkill_at_any_moment_leaves_no_child_and_the_next_start_recovers(cli: Cli) -> None:
+    file = cli.write(writers())
+    rng = random.Random(int(os.environ.get("PAVANE_SEED", "7")))
+    for _ in range(4):
+        up = await asyncio.create_subprocess_exec(
+            *cli.command("up", "--bare", file), cwd=cli.place, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert up.stdout is not None
+        for _ in range(rng.randrange(8)):  # lines of progress: from the first to all pods Ready
+            await up.stdout.readline()
+        up.kill()
+        while await up.stdout.read(1000):
+            pass
+        await up.wait()
+        await eventually(lambda: cli.processes() == [])
+    cli("up", "--bare", "--detach", file)
+    async with cli.client() as client:
+        found = await client.get(STATEFUL_SETS, "w", "default")
+        assert found["status"]["readyReplicas"] == 2
+    for name in ("w-0", "w-1"):
+        history = (cli.folder / "volumes/default" / f"data-{name}" / "history").read_text().split()
+        assert set(history) == {"start"}, "no pod may run twice"
+    cli("down")
+
+
+async def test_a_restart_keeps_objects_addresses_and_volumes(cli: Cli) -> None:
+    cli("up", "--bare", "--detach", cli.write(writers(replicas=1)))
+    async with cli.client() as client:
+        before = await client.get(PODS, "w-0", "default")
+    cli("down")
+    cli("up", "--bare", "--detach", cli.write(writers(replicas=1)))
+    async with cli.client() as client:
+        found = await until(client, lambda found: found.get("status", {}).get("readyReplicas") == 1)
+        after = await client.get(PODS, "w-0", "default")
+    assert found["status"]["replicas"] == 1
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert after["status"]["podIP"] == before["status"]["podIP"]
+    history = (cli.folder / "volumes/default/data-w-0/history").read_text().split()
+    assert history == ["start", "start"]
+    cli("down")
+
+
+async def test_ctrl_c_stops_everything(cli: Cli) -> None:
+    up = await asyncio.create_subprocess_exec(
+        *cli.command("up", "--bare", cli.write(writers())), cwd=cli.place, stdout=subprocess.PIPE
+    )
+    assert up.stdout is not None
+    said = b""
+    while b"All is Ready" not in said:
+        said += await up.stdout.readline()
+    assert len(cli.processes()) == 2
+    up.send_signal(signal.SIGINT)
+    said += await up.stdout.read()
+    assert await up.wait() == 0
+    assert cli.processes() == []
+    assert b"Stopped" in said
+
+
+def test_what_is_refused(cli: Cli) -> None:
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
+    assert "no kind Deployment" in cli("up", "--bare", "--detach", cli.write(deployment), code=2)
+    assert holder(cli.folder) is None
+    bad = writers()
+    bad["spec"]["replicas"] = "many"
+    assert "spec.replicas" in cli("up", "--bare", "--detach", cli.write(bad), code=1)
+    assert "REF=PATH" in cli("up", "--bare", "--image", "x=/nowhere", code=2)
+    assert "pavane up" in cli("ps", "--folder", str(cli.place / "none"), code=3)
+
+
+def test_what_is_not_ready_in_time_is_named_and_the_cluster_stays(cli: Cli) -> None:
+    never = writers(replicas=1)
+    never["spec"]["template"]["spec"]["containers"][0]["image"] = "unknown:1"
+    said = cli("up", "--bare", "--detach", "--timeout", "1", cli.write(never), code=5)
+    assert "0 of 1 pods are ready" in said
+    assert holder(cli.folder) is not None
+    assert "ErrImageNeverPull" in cli("ps")
+    cli("down")
+
+
+async def test_operator_and_control_plane_are_pods(cli: Cli) -> None:
+    cli("up", "--detach")
+    names = {line.split()[1] for line in cli("ps").splitlines()}
+    assert names == {"NAME", "pavane-operator", "pavane-api"}
+    async with cli.client() as client:
+        slices = (await client.list_all(ENDPOINT_SLICES, "pavane-system")).items
+        assert [each["conditions"]["ready"] for each in slices[0]["endpoints"]] == [True]
+        assert slices[0]["ports"][0]["port"] == 8000
+        version = await client.raw("GET", "/version")
+    assert json.dumps(version["gitVersion"]) == '"v1.32.0+pavane"'
+    cli("down")
+    assert cli.processes() == []
