@@ -1,0 +1,358 @@
+"""The parts of the operator's runtime by themselves: cache, keepers, events, Lease, steps, executor."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pavane_operator.crds.raftcluster import RaftClusterSpec
+from pavane_operator.kube import KubeClient, Target
+from pavane_operator.kube.resources import CONFIG_MAPS, EVENTS, LEASES, PODS, Object
+from pavane_operator.plan.model import Facts, Observed, Resource
+from pavane_operator.runtime import keepers as keepers_module
+from pavane_operator.runtime import lease
+from pavane_operator.runtime.cache import TOMBSTONES_MAX, Cache
+from pavane_operator.runtime.events import AGGREGATION, EventRecorder
+from pavane_operator.runtime.keepers import Keepers
+from pavane_operator.runtime.steps import StepRunner
+from tests.local.api_server import a_server, config_map
+from tests.services.eventually import eventually
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@asynccontextmanager
+async def a_client(folder: Path) -> AsyncIterator[KubeClient]:
+    async with a_server(folder) as server, await KubeClient.connect(Target(server.api.kubeconfig)) as kube:
+        yield kube
+
+
+@pytest.fixture
+async def kube(tmp_path: Path) -> AsyncIterator[KubeClient]:
+    async with a_client(tmp_path) as client:
+        yield client
+
+
+# ---- cache
+
+
+def body(uid: str = "u1", version: str = "1", name: str = "a", instance: str = "log") -> Object:
+    labels = {"app.kubernetes.io/name": "raftcluster", "app.kubernetes.io/instance": instance}
+    return {
+        "metadata": {"uid": uid, "resourceVersion": version, "name": name, "namespace": "data", "labels": labels},
+    }
+
+
+def members(cache: Cache, instance: str = "log") -> list[str]:
+    return [one["metadata"]["uid"] for _, one in cache.members("RaftCluster", "data", instance)]
+
+
+def test_an_older_state_never_replaces_a_newer_one() -> None:
+    cache = Cache()
+    assert cache.seen(CONFIG_MAPS, body(version="9"))
+    assert not cache.seen(CONFIG_MAPS, body(version="10") | {"metadata": body(version="8")["metadata"]})
+    assert not cache.seen(CONFIG_MAPS, body(version="9"))
+    assert cache.seen(CONFIG_MAPS, body(version="10"))
+    known = cache.get("u1")
+    assert known is not None
+    assert known["metadata"]["resourceVersion"] == "10"
+
+
+def test_a_late_answer_does_not_revive_what_is_deleted() -> None:
+    cache = Cache()
+    cache.seen(CONFIG_MAPS, body())
+    assert cache.seen(CONFIG_MAPS, body(version="2"), deleted=True)
+    assert not cache.seen(CONFIG_MAPS, body(version="3"))
+    assert cache.get("u1") is None
+    assert members(cache) == []
+
+
+def test_the_memory_of_deleted_objects_is_bounded() -> None:
+    cache = Cache()
+    for number in range(TOMBSTONES_MAX + 1):
+        cache.seen(CONFIG_MAPS, body(uid=f"u{number}"), deleted=True)
+    assert not cache.seen(CONFIG_MAPS, body(uid=f"u{TOMBSTONES_MAX}"))
+    assert cache.seen(CONFIG_MAPS, body(uid="u0"))
+
+
+def test_objects_belong_to_the_resource_that_their_labels_name() -> None:
+    cache = Cache()
+    cache.seen(PODS, body("u1", instance="log"))
+    cache.seen(PODS, body("u2", instance="other"))
+    cache.seen(CONFIG_MAPS, {"metadata": {"uid": "u3", "resourceVersion": "1", "name": "b", "namespace": "data"}})
+    assert (members(cache), members(cache, "other")) == (["u1"], ["u2"])
+
+
+def test_what_a_complete_list_lacks_is_gone() -> None:
+    cache = Cache()
+    cache.seen(PODS, body("u1"))
+    cache.seen(PODS, body("u2"))
+    cache.reset([(PODS, body("u2", version="5"))], "RaftCluster", "data", "log")
+    assert members(cache) == ["u2"]
+
+
+# ---- keepers
+
+
+class Work:
+    """Counts reconciles and lets tests hold them."""
+
+    def __init__(self, *, answers: list[Any] | None = None) -> None:
+        self.runs: list[str] = []
+        self.alive = {"a"}
+        self.ended: list[str] = []
+        self.answers = answers or []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.running = 0
+        self.at_once = 0
+
+    async def reconcile(self, uid: str) -> float | None:
+        self.runs.append(uid)
+        self.running += 1
+        self.at_once = max(self.at_once, self.running)
+        try:
+            await self.open.wait()
+        finally:
+            self.running -= 1
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def end(self, uid: str) -> None:
+        self.ended.append(uid)
+
+    def keepers(self) -> Keepers:
+        return Keepers(self.reconcile, self.alive.__contains__, random.Random(1), self.end)
+
+
+async def test_a_burst_of_wakes_is_one_run_and_a_wake_meanwhile_is_another() -> None:
+    work = Work()
+    work.open.clear()
+    keepers = work.keepers()
+    keepers.wake("a")
+    await eventually(lambda: work.runs == ["a"])
+    for _ in range(100):
+        keepers.wake("a")
+    work.open.set()
+    await eventually(lambda: len(work.runs) == 2)
+    await keepers.close()
+    assert work.runs == ["a", "a"]
+    assert work.at_once == 1
+
+
+async def test_resources_are_kept_at_the_same_time() -> None:
+    work = Work()
+    work.alive = {"a", "b"}
+    work.open.clear()
+    keepers = work.keepers()
+    keepers.wake("a")
+    keepers.wake("b")
+    await eventually(lambda: work.at_once == 2)
+    await keepers.close()
+
+
+async def test_no_more_run_at_once_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keepers_module, "RECONCILES_OPEN_MAX", 2)
+    work = Work()
+    work.alive = {"a", "b", "c"}
+    work.open.clear()
+    keepers = work.keepers()
+    for uid in work.alive:
+        keepers.wake(uid)
+    await eventually(lambda: work.running == 2)
+    work.open.set()
+    await eventually(lambda: set(work.runs) == {"a", "b", "c"})
+    await keepers.close()
+    assert work.at_once == 2
+
+
+async def test_an_error_ends_no_keeper() -> None:
+    work = Work(answers=[RuntimeError("no"), RuntimeError("no"), None])
+    keepers = work.keepers()
+    keepers.wake("a")
+    await eventually(lambda: len(work.runs) == 3)
+    await keepers.close()
+    assert work.ended == ["a"]
+
+
+async def test_it_runs_again_after_the_time_that_it_asked_for() -> None:
+    work = Work(answers=[0.01])
+    keepers = work.keepers()
+    keepers.wake("a")
+    await eventually(lambda: len(work.runs) == 2)
+    await keepers.close()
+
+
+async def test_a_keeper_ends_with_its_resource_and_cleans_up() -> None:
+    work = Work()
+    keepers = work.keepers()
+    keepers.wake("a")
+    await eventually(lambda: work.runs)
+    work.alive.clear()
+    keepers.wake("a")
+    await eventually(lambda: work.ended == ["a"])
+    assert len(keepers) == 0
+    keepers.wake("a")
+    assert len(keepers) == 0
+
+
+async def test_after_the_end_nothing_is_started() -> None:
+    work = Work()
+    keepers = work.keepers()
+    await keepers.close()
+    keepers.wake("a")
+    assert len(keepers) == 0
+
+
+# ---- events
+
+
+async def regarding(kube: KubeClient) -> Object:
+    return await kube.create(CONFIG_MAPS, config_map("thing"), "default")
+
+
+async def posted(kube: KubeClient) -> list[tuple[str, str, int]]:
+    """(reason, note, count) of all events."""
+    items = (await kube.list(EVENTS, "default")).items
+    return sorted((item["reason"], item["note"], (item.get("series") or {}).get("count", 1)) for item in items)
+
+
+async def test_the_same_reason_again_is_counted(kube: KubeClient) -> None:
+    recorder = EventRecorder(kube, "here", random.Random(1))
+    thing = await regarding(kube)
+    for note in ("first", "second", "third"):
+        await recorder.post(thing, "Warning", "ReconcileFailed", note, NOW)
+    await recorder.post(thing, "Normal", "Promoted", "done", NOW)
+    assert await posted(kube) == [("Promoted", "done", 1), ("ReconcileFailed", "third", 3)]
+
+
+async def test_after_ten_minutes_it_is_another_event(kube: KubeClient) -> None:
+    recorder = EventRecorder(kube, "here", random.Random(1))
+    thing = await regarding(kube)
+    await recorder.post(thing, "Normal", "Promoted", "one", NOW)
+    await recorder.post(thing, "Normal", "Promoted", "two", NOW + AGGREGATION)
+    assert await posted(kube) == [("Promoted", "one", 1), ("Promoted", "two", 1)]
+
+
+async def test_an_event_that_the_server_dropped_begins_anew(kube: KubeClient) -> None:
+    recorder = EventRecorder(kube, "here", random.Random(1))
+    thing = await regarding(kube)
+    await recorder.post(thing, "Normal", "Promoted", "one", NOW)
+    for item in (await kube.list(EVENTS, "default")).items:
+        await kube.delete(EVENTS, item["metadata"]["name"], "default")
+    await recorder.post(thing, "Normal", "Promoted", "lost", NOW)
+    await recorder.post(thing, "Normal", "Promoted", "two", NOW)
+    assert await posted(kube) == [("Promoted", "two", 1)]
+
+
+async def test_a_note_is_cut_to_what_the_api_takes(kube: KubeClient) -> None:
+    recorder = EventRecorder(kube, "here", random.Random(1))
+    await recorder.post(await regarding(kube), "Normal", "Promoted", "ä" * 2000, NOW)
+    ((_, note, _),) = await posted(kube)
+    assert len(note.encode()) <= 1000
+
+
+async def test_an_event_that_cannot_be_posted_is_no_failure(tmp_path: Path) -> None:
+    async with a_client(tmp_path) as kube:
+        thing = await regarding(kube)
+        recorder = EventRecorder(kube, "here", random.Random(1))
+        thing["metadata"]["namespace"] = "nowhere"
+        await recorder.post(thing, "Normal", "Promoted", "x", NOW)
+        assert await posted(kube) == []
+
+
+# ---- Lease
+
+
+async def test_every_start_gets_a_greater_epoch(kube: KubeClient) -> None:
+    assert [await lease.take(kube, "default", f"operator-{number}", NOW) for number in range(3)] == [1, 2, 3]
+
+
+async def test_two_that_start_together_get_different_epochs(kube: KubeClient) -> None:
+    epochs = await asyncio.gather(*(lease.take(kube, "default", f"operator-{n}", NOW) for n in range(5)))
+    assert sorted(epochs) == [1, 2, 3, 4, 5]
+
+
+async def test_the_holder_goes_above_an_epoch_that_a_pod_has_seen(kube: KubeClient) -> None:
+    await lease.take(kube, "default", "mine", NOW)
+    assert await lease.raise_epoch(kube, "default", "mine", NOW, above=41) == 42
+    assert (await kube.get(LEASES, "pavane-operator", "default"))["spec"]["leaseTransitions"] == 42
+
+
+async def test_who_does_not_hold_the_lease_gets_none(kube: KubeClient) -> None:
+    assert await lease.raise_epoch(kube, "default", "mine", NOW, above=1) is None
+    await lease.take(kube, "default", "mine", NOW)
+    await lease.take(kube, "default", "theirs", NOW)
+    assert await lease.raise_epoch(kube, "default", "mine", NOW, above=1) is None
+
+
+# ---- steps
+
+
+class OneStep:
+    """A promotion whose step does what the test says."""
+
+    def __init__(self, *outcomes: Exception | None) -> None:
+        self.outcomes = list(outcomes)
+        self.calls = 0
+
+    async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
+        self.calls += 1
+        outcome = self.outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    async def observe(self, resource: Resource, observed: Observed) -> Facts:
+        return Facts()
+
+    async def undo(self, generation: int, resource: Resource, observed: Observed) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+def a_resource() -> Resource:
+    spec = RaftClusterSpec.model_validate({"stateMachine": "Broadcast"})
+    return Resource("RaftCluster", "log", "data", "uid", "1", 1, spec, None)
+
+
+async def test_a_step_that_fails_is_told_and_put_off_longer_each_time() -> None:
+    promotion = OneStep(ConnectionError("refused"), ConnectionError("refused"), None)
+    woken = asyncio.Event()
+    steps = StepRunner(promotion, lambda: NOW, random.Random(1), woken.set)
+    delays: list[timedelta] = []
+    for _ in range(3):
+        steps.start("ChangeMembers", a_resource(), Observed(fresh=True), NOW)
+        await woken.wait()
+        woken.clear()
+        assert steps.call is not None
+        assert not steps.call.running
+        assert steps.call.retry_at is not None
+        delays.append(steps.call.retry_at - NOW)
+        if len(delays) < 3:
+            assert steps.call.message == "refused"
+    assert steps.call is not None
+    assert steps.call.message == ""
+    assert timedelta(0) < delays[2] < delays[1]
+    await steps.close()
+
+
+async def test_a_step_is_called_once_at_a_time() -> None:
+    promotion = OneStep(None)
+    woken = asyncio.Event()
+    steps = StepRunner(promotion, lambda: NOW, random.Random(1), woken.set)
+    for _ in range(3):
+        steps.start("ChangeMembers", a_resource(), Observed(fresh=True), NOW)
+    assert steps.call is not None
+    assert steps.call.running
+    await woken.wait()
+    assert promotion.calls == 1
+    await steps.close()

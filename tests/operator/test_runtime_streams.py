@@ -1,0 +1,256 @@
+"""The operator's stage streams and polls against real stage and ops ports (docs/specs/operator.md 3, 5.8)."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+import pytest
+
+from pavane.compute.wire import Blocker, Epoch, Token
+from pavane.runtime.ops import OpsServer
+from pavane.runtime.process import Process
+from pavane.stage.client import StageStream
+from pavane.stage.role import RoleReport
+from pavane.stage.server import StageServer
+from pavane.wire.stages import Stage
+from pavane_operator.plan.model import PodBlocker, StageView
+from pavane_operator.runtime import polls as polls_module
+from pavane_operator.runtime.polls import PollTarget, StagePolls, stage_view
+from pavane_operator.runtime.streams import Epochs, StreamContext, Streams, socket_address
+from tests.services.eventually import eventually
+from tests.services.stage.noting_role import NotingRole
+
+HOST = "127.64.97.1"
+GENERATION = 3
+NAME = "log-server-g3-0"
+
+
+class Clock:
+    """Moves when the test says so."""
+
+    def __init__(self) -> None:
+        self.at = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.at
+
+
+@dataclass
+class Pod:
+    role: NotingRole
+    server: StageServer
+
+    @property
+    def wanted(self) -> dict[str, tuple[str, int]]:
+        return {NAME: (socket_address(HOST, self.server.port), GENERATION)}
+
+
+@dataclass
+class Driver:
+    streams: Streams
+    clock: Clock
+    wakes: list[None]
+
+    def view(self) -> StageView:
+        view = self.streams.view(NAME)
+        assert view is not None
+        return view
+
+    async def until(self, **expected: object) -> StageView:
+        def reached() -> StageView | None:
+            view = self.streams.view(NAME)
+            if view is not None and all(getattr(view, key) == value for key, value in expected.items()):
+                return view
+            return None
+
+        found = await eventually(reached)
+        assert isinstance(found, StageView)
+        return found
+
+
+async def start_server(role: NotingRole, port: int = 0) -> StageServer:
+    server = StageServer(role, lambda code, reason: None, host=HOST, port=port)
+    await server.start()
+    return server
+
+
+@pytest.fixture
+async def pod() -> AsyncIterator[Pod]:
+    role = NotingRole(generation=GENERATION)
+    found = Pod(role, await start_server(role))
+    yield found
+    await found.server.stop()
+
+
+@pytest.fixture
+async def driver() -> AsyncIterator[Driver]:
+    clock, wakes = Clock(), list[None]()
+    context = StreamContext("raft", Epochs(7), random.Random(1), clock, lambda: wakes.append(None))
+    found = Driver(Streams(context), clock, wakes)
+    yield found
+    await found.streams.close()
+
+
+async def test_a_stream_tells_the_stage_and_leads_up_to_writing(pod: Pod, driver: Driver) -> None:
+    await driver.streams.keep(pod.wanted)
+    view = await driver.until(connected=True)
+    assert (view.stage, view.asked) == (Stage.INITIALIZATION, None)
+    assert driver.streams.lead_up(NAME, Stage.READ_ONLY, {"bootstrap": "entry", "initial": "[]"})
+    assert driver.view().asked is Stage.READ_ONLY
+    await driver.until(stage=Stage.READ_ONLY)
+    driver.streams.lead_up(NAME, Stage.READ_WRITE, {})
+    await driver.until(stage=Stage.READ_WRITE)
+    told = {"bootstrap": "entry", "initial": "[]"}
+    assert ("read_write", Token(GENERATION, 7), told) in pod.role.calls
+    assert driver.wakes
+
+
+async def test_reports_become_what_the_planner_reads(pod: Pod, driver: Driver) -> None:
+    blockers = (Blocker("NoQuorum", "no leader", {"a": "b"}), Blocker("Slow", info=True))
+    pod.role.latest = RoleReport(
+        progress=5, target=9, blockers=blockers, leads=True, first_write_ms=11, last_write_ms=12
+    )
+    await driver.streams.keep(pod.wanted)
+    await driver.until(connected=True)
+    driver.streams.lead_up(NAME, Stage.READ_WRITE, {})
+    view = await driver.until(stage=Stage.READ_WRITE, leads=True)
+    assert (view.progress, view.target, view.fence) == (5, 9, GENERATION)
+    assert view.blockers == (PodBlocker("NoQuorum", "no leader", {"a": "b"}),)
+    assert (view.first_write_ms, view.last_write_ms) == (11, 12)
+
+
+async def test_the_lag_clock_runs_without_a_break_and_begins_anew_after_one(pod: Pod, driver: Driver) -> None:
+    driver.streams.context.allowed_lag = 10
+    pod.role.latest = RoleReport(progress=0, target=10)
+    began = driver.clock.at
+    await driver.streams.keep(pod.wanted)
+    assert (await driver.until(connected=True)).within_lag_since == began
+    driver.clock.at += timedelta(seconds=3)
+    pod.role.latest = RoleReport(progress=5, target=10)
+    pod.server.notify()
+    assert (await driver.until(progress=5)).within_lag_since == began
+    pod.role.latest = RoleReport(progress=5, target=16)
+    pod.server.notify()
+    assert (await driver.until(target=16)).within_lag_since is None
+    driver.clock.at += timedelta(seconds=3)
+    pod.role.latest = RoleReport(progress=16, target=16)
+    pod.server.notify()
+    assert (await driver.until(progress=16)).within_lag_since == driver.clock.at
+
+
+async def test_a_pod_that_restarts_is_dialled_again_and_has_to_be_led_anew(pod: Pod, driver: Driver) -> None:
+    await driver.streams.keep(pod.wanted)
+    await driver.until(connected=True)
+    driver.streams.lead_up(NAME, Stage.READ_ONLY, {})
+    await driver.until(stage=Stage.READ_ONLY)
+    port = pod.server.port
+    await pod.server.stop()
+    gone = await driver.until(connected=False)
+    assert (gone.asked, gone.within_lag_since) == (None, None)
+    pod.role = NotingRole(generation=GENERATION)
+    pod.server = await start_server(pod.role, port)
+    again = await driver.until(connected=True)
+    assert (again.stage, again.asked) == (Stage.INITIALIZATION, None)
+
+
+async def test_a_stream_that_is_not_wanted_any_more_is_closed(pod: Pod, driver: Driver) -> None:
+    await driver.streams.keep(pod.wanted)
+    await driver.until(connected=True)
+    await driver.streams.keep({})
+    assert driver.streams.view(NAME) is None
+    assert not driver.streams.lead_up(NAME, Stage.READ_ONLY, {})
+    await eventually(lambda: pod.server.streams == 0)
+
+
+async def test_nobody_answers_nothing_is_known(driver: Driver) -> None:
+    await driver.streams.keep({NAME: (socket_address(HOST, 1), GENERATION)})
+    assert driver.streams.view(NAME) is None
+
+
+async def test_a_pod_that_knows_a_later_operator_is_told_to_the_guard(pod: Pod, driver: Driver) -> None:
+    async with StageStream(
+        socket_address(HOST, pod.server.port), epoch=Epoch(9, 1), kind="raft", generation=GENERATION
+    ):
+        await driver.streams.keep(pod.wanted)
+        async with asyncio.timeout(20):
+            await driver.streams.context.epochs.superseded.wait()
+    epochs = driver.streams.context.epochs
+    assert epochs.greatest_met == 9
+    epochs.raised(10)
+    await driver.until(connected=True)
+    assert not epochs.superseded.is_set()
+
+
+async def test_an_own_epoch_that_the_pod_has_seen_is_passed(pod: Pod, driver: Driver) -> None:
+    """A pod that kept its process remembers (7, 50) of our former stream."""
+    address = socket_address(HOST, pod.server.port)
+    async with StageStream(address, epoch=Epoch(7, 50), kind="raft", generation=GENERATION):
+        await driver.streams.keep(pod.wanted)
+        await driver.until(connected=True)
+    assert not driver.streams.context.epochs.superseded.is_set()
+
+
+# ---- polls
+
+
+@dataclass
+class Ops:
+    document: dict[str, Any]
+
+
+@pytest.fixture
+async def ops(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ops]:
+    found = Ops({"stage": "ReadOnly", "progress": 1, "target": 2, "blockers": []})
+    process = Process()
+    server = OpsServer(
+        host=HOST, port=0, live=lambda: None, ready=lambda: None, metrics=tuple, stage=lambda: found.document
+    )
+    await server.start(process)
+    monkeypatch.setattr(polls_module, "OPS_PORT", server.port)
+    yield found
+    await server.stop()
+    await process.cancel_tasks()
+
+
+async def test_a_pod_without_a_stream_is_asked_at_once_and_then_again(
+    ops: Ops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polls_module, "POLL_S", 0.02)
+    wakes: list[None] = []
+    async with httpx2.AsyncClient() as http:
+        polls = StagePolls(http, random.Random(1), lambda: wakes.append(None))
+        polls.keep(frozenset({PollTarget("u1", HOST, 0)}))
+        first = await eventually(lambda: polls.view("u1"))
+        assert (first.stage, first.connected, first.progress) == (Stage.READ_ONLY, False, 1)
+        ops.document["progress"] = 2
+        await eventually(lambda: polls.view("u1").progress == 2)  # type: ignore[union-attr]
+        assert len(wakes) == 2
+        polls.keep(frozenset({PollTarget("u1", HOST, 1)}))
+        assert polls.view("u1") is None
+        polls.keep(frozenset())
+        assert polls.view("u1") is None
+        await polls.close()
+
+
+async def test_a_pod_that_does_not_answer_yet_is_asked_soon_again(ops: Ops) -> None:
+    broken, ops.document = ops.document, {"stage": "Unheard"}
+    async with httpx2.AsyncClient() as http:
+        polls = StagePolls(http, random.Random(1), lambda: None)
+        polls.keep(frozenset({PollTarget("u1", HOST, 0)}))
+        ops.document = broken
+        await eventually(lambda: polls.view("u1"))
+        await polls.close()
+
+
+@pytest.mark.parametrize("document", [None, [], {}, {"stage": 3}, {"stage": "ReadOnly", "blockers": [{"text": "x"}]}])
+def test_a_document_that_is_none_of_ours_is_refused(document: object) -> None:
+    with pytest.raises(ValueError, match="/stage"):
+        stage_view(document)
+
+
+def test_an_address_of_either_family_makes_a_socket_address() -> None:
+    assert [socket_address("10.0.0.1", 1), socket_address("fd00::1", 1)] == ["10.0.0.1:1", "[fd00::1]:1"]
