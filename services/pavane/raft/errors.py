@@ -117,10 +117,7 @@ class Unreachable(RaftError):
 
 
 class Closed(RaftError):
-    """The client was closed while the call was under way; whether it took effect is unknown."""
-
-    def __init__(self) -> None:
-        super().__init__("the client was closed before the answer came; the outcome is unknown")
+    """The client is not open, or was closed while the call was under way: then the outcome is unknown."""
 
 
 class Unsupported(RaftError):

@@ -389,8 +389,18 @@ async def test_closing_ends_what_is_under_way(peers: dict[str, ScriptedPeer], cl
         change = asyncio.create_task(client.change_members([("1", peers["1"].url)]))
         await eventually(lambda: len(cluster.log) == 1)
     for call in (update, change):
-        with pytest.raises(Closed):
+        with pytest.raises(Closed, match="unknown"):
             await call
+
+
+async def test_client_that_is_not_open_says_so_at_once(peers: dict[str, ScriptedPeer]) -> None:
+    client = RaftClient(urls(peers), IDENT)
+    with pytest.raises(Closed, match="async with"):
+        await client.update(b"data")
+    async with client:
+        await client.update(b"data")
+    with pytest.raises(Closed, match="async with"):
+        await client.configuration()
 
 
 async def test_host_name_is_looked_up_again_when_its_address_is_gone(cluster: Cluster, make_peer: MakePeer) -> None:

@@ -79,7 +79,7 @@ class RaftClient:
     ``secret`` is the cluster's ident. ``tracer`` makes the spans of updates; by default the global one.
 
     Every method raises a ``RaftError``: ``Unreachable`` when the time is over, ``Refused`` and others as told by the
-    server. The object belongs to one event loop.
+    server. What is under way when the client is closed ends with ``Closed``. The object belongs to one event loop.
     """
 
     def __init__(
@@ -109,9 +109,11 @@ class RaftClient:
         self._window = _Window()
         self._timer: asyncio.TimerHandle | None = None
         self._settling = False
+        self._open = False
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        self._open = True
         self._links = Links(
             self._loop, self._config.source or None, self._on_message, self._on_connection, self._settle
         )
@@ -120,6 +122,7 @@ class RaftClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._open = False
         if self._timer is not None:
             self._timer.cancel()
         lookups = tuple(self._lookups.values())
@@ -129,7 +132,7 @@ class RaftClient:
             await asyncio.wait(lookups)
         for result in self._results.values():
             if not result.done():
-                result.set_exception(Closed())
+                result.set_exception(Closed("the client was closed before the answer came; the outcome is unknown"))
         for news in self._streams.values():
             news.set()
         self._links.close()
@@ -149,6 +152,7 @@ class RaftClient:
             raise TooLarge(len(data), ENTRY_DATA_BYTES)
         if not data:
             raise ValueError("an update needs at least one byte of data")
+        self._check_open()
         reqid = self._check_reqid(reqid)
         timeout_s = min(timeout_s, TIMEOUT_S_MAX)
         began_s = self._loop.time()
@@ -187,8 +191,8 @@ class RaftClient:
         if count == 0:
             return
         call = EntriesCall(self._call_id(), after, count, READ_TIMEOUT_S)
-        news = self._streams[call.id] = asyncio.Event()
         result = self._start(call)
+        news = self._streams[call.id] = asyncio.Event()
         try:
             while True:
                 while call.batches:
@@ -267,7 +271,12 @@ class RaftClient:
         finally:
             self._forget(call)
 
+    def _check_open(self) -> None:
+        if not self._open:
+            raise Closed("the client is not open; use it inside `async with RaftClient(…)`")
+
     def _start(self, call: Call[Result]) -> "asyncio.Future[Result]":
+        self._check_open()
         if self._procedure.holds(call.id):
             raise ValueError(f"request id {call.id.hex()} is under way already; await the first call")
         result: asyncio.Future[Result] = self._loop.create_future()

@@ -48,16 +48,13 @@ from pavane.raft.wire.pv import (
     PvSnapshot,
     PvStatus,
     PvTransfer,
-    PvUpdate,
-    PvUpdateReply,
     PvVote,
     PvVoteReply,
     PvWatch,
     PvWatchAcknowledge,
     PvWatchReply,
-    UpdateItem,
-    UpdateResult,
 )
+from pavane.raft.wire.pv_update import PvUpdate, PvUpdateReply, UpdateItem, UpdateResult
 from pavane.raft.wire.replies import (
     AppendEntriesReply,
     ConfigStatus,

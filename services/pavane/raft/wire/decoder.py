@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self, TypeAlias, TypeVar
 
 from pavane.raft.errors import DropReason
-from pavane.raft.wire import pv, requests
+from pavane.raft.wire import pv, pv_update, requests
 from pavane.raft.wire.frames import CLIENT_ID_BYTES, FRAMES_MAX, MESSAGE_ID_BYTES, REQID_BYTES, Frame, Frames
 from pavane.wire import RemoteProtocolError
 
@@ -29,7 +29,7 @@ ClientRequest: TypeAlias = (
     | requests.RequestEntries
     | requests.RequestBroadcastUrl
     | requests.ClientDispatch
-    | pv.PvUpdate
+    | pv_update.PvUpdate
     | pv.PvKv
     | pv.PvRead
     | pv.PvWatch
@@ -155,7 +155,7 @@ _FORMS = {
     pv.SNAPSHOT: _rpc(pv.PvSnapshot.decode, 7),
     pv.NOW: _rpc(pv.PvNow.decode, 4),
     pv.FOLLOW: _query(pv.PvFollow.decode, 4),
-    pv.UPDATE: _query(pv.PvUpdate.decode, 1),
+    pv_update.UPDATE: _query(pv_update.PvUpdate.decode, 1),
     pv.KV: _change(pv.PvKv.decode),
     pv.READ: _query(pv.PvRead.decode, 1),
     pv.WATCH: _query(pv.PvWatch.decode, 1),

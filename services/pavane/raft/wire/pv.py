@@ -4,16 +4,13 @@ Same conventions as ``requests`` and ``replies``: ``encode(ident)`` gives the fr
 all frames, replies from those behind the id.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from pavane.raft.errors import DropReason
 from pavane.raft.wire.entry import decode_blob
 from pavane.raft.wire.frames import (
-    ENTRY_DATA_BYTES,
     NONCE_BYTES,
-    REQID_BYTES,
     Frame,
     Frames,
     check_data,
@@ -24,9 +21,8 @@ from pavane.raft.wire.frames import (
     encode_uint,
     malformed,
 )
-from pavane.raft.wire.msgpack import Value, decode, encode_js, encode_pv
+from pavane.raft.wire.msgpack import Value, decode, encode_pv
 from pavane.raft.wire.replies import decode_leader
-from pavane.wire import Reader, RemoteProtocolError
 
 PREFIX = b"pv."
 HELLO = b"pv.hello"
@@ -35,7 +31,6 @@ APPEND = b"pv.append"
 SNAPSHOT = b"pv.snapshot"
 NOW = b"pv.now"
 FOLLOW = b"pv.follow"
-UPDATE = b"pv.update"
 KV = b"pv.kv"
 READ = b"pv.read"
 WATCH = b"pv.watch"
@@ -44,10 +39,6 @@ STATUS = b"pv.status"
 TRANSFER = b"pv.transfer"
 
 HELLO_MAGIC = b"pavane-raft"
-UPDATE_ITEMS = 4096  # items of one pv.update (4.4)
-UPDATE_BYTES = 4 * 1024 * 1024  # their blob, but a single item may be larger
-INDEX_BYTES = 7
-LENGTH_BYTES = 4
 
 FEATURE_APPEND = 1
 FEATURE_VOTE = 2
@@ -354,82 +345,6 @@ class PvFollowReply:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateItem:
-    """One update of a ``pv.update``."""
-
-    reqid: bytes
-    data: Frame
-
-
-@dataclass(frozen=True, slots=True)
-class PvUpdate:
-    """``pv.update``: appends in this order, each under its own request id."""
-
-    items: tuple[UpdateItem, ...]
-
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (UPDATE, ident, _join((item.reqid, _length(item.data), item.data) for item in self.items))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the blob; ``size`` beyond its limits, for an item without data, or for a record past the end."""
-        reader = Reader(frames[3])
-        items: list[UpdateItem] = []
-        while reader.remaining:
-            try:
-                reqid = bytes(reader.take(REQID_BYTES))
-                data = reader.take(reader.uint_le(LENGTH_BYTES))
-            except RemoteProtocolError:
-                malformed(DropReason.SIZE)
-            if not 1 <= len(data) <= ENTRY_DATA_BYTES or len(items) == UPDATE_ITEMS:
-                malformed(DropReason.SIZE)
-            items.append(UpdateItem(reqid, data))
-        if not items or (len(frames[3]) > UPDATE_BYTES and len(items) > 1):
-            malformed(DropReason.SIZE)
-        return cls(tuple(items))
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateResult:
-    """What became of one update: a code of 4.4 and, if it is OK, the index."""
-
-    reqid: bytes
-    code: int
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class PvUpdateReply:
-    """Answer to ``pv.update``; several may come, each with the items that changed."""
-
-    REQUIRED: ClassVar[int] = 2
-
-    leader: str | None
-    results: tuple[UpdateResult, ...]
-
-    def encode(self) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        results = (
-            (item.reqid, bytes([item.code]), item.index.to_bytes(INDEX_BYTES, "little")) for item in self.results
-        )
-        return (encode_js(self.leader), _join(results))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the frames behind the id; ``size`` for a cut item."""
-        leader, reader = decode_leader(frames[0]), Reader(frames[1])
-        results: list[UpdateResult] = []
-        while reader.remaining:
-            try:
-                reqid = bytes(reader.take(REQID_BYTES))
-                results.append(UpdateResult(reqid, reader.uint_le(1), reader.uint_le(INDEX_BYTES)))
-            except RemoteProtocolError:
-                malformed(DropReason.SIZE)
-        return cls(leader, tuple(results))
-
-
-@dataclass(frozen=True, slots=True)
 class PvKv:
     """``pv.kv``: a command for the replicated machine, still encoded."""
 
@@ -595,11 +510,3 @@ def _decode_list(frame: Frame) -> list[Value]:
     if not isinstance(value, list):
         malformed(DropReason.JSON)
     return value
-
-
-def _length(data: Frame) -> bytes:
-    return len(data).to_bytes(LENGTH_BYTES, "little")
-
-
-def _join(parts: Iterable[tuple[Frame, ...]]) -> bytes:
-    return b"".join(piece for part in parts for piece in part)
