@@ -194,7 +194,9 @@ class RaftPod:
             fence = status.fence
             if fence is Fence.SUPERSEDED and not judged:
                 await self._rest_fenced(role, stage)
-            judged = judged or fence is not Fence.UNKNOWN
+            # Who restarts with a log that no longer names it may vote until a member says that this is committed.
+            doubtful = fence is Fence.NAMED and not status.effective.names(status.id)
+            judged = judged or not (doubtful or fence is Fence.UNKNOWN)
             may_write = fence in (Fence.NAMED, Fence.AWAY) and not is_lost(status)
             # Permission that was given before a crash holds; but an empty log has to be told the members again.
             permitted = fence is Fence.AHEAD and status.last > 0 and _holds_permission(role)

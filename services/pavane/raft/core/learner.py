@@ -23,6 +23,7 @@ TARGET_S = 0.25  # progress must be told anew every 500 ms
 IDLE_S = 0.05  # before asking again at the end of the log
 SILENCE_S = 1.0  # a stream without a message for so long has lost one
 SEARCHED_ROLES = frozenset({Role.LEARNER, Role.REMOVED, Role.RECOVERING})
+VOTING_ROLES = frozenset({Role.FOLLOWER, Role.CANDIDATE})
 STREAMING_ROLES = frozenset({Role.LEARNER, Role.RECOVERING})
 
 
@@ -60,21 +61,39 @@ class Learner:
         node = self._node
         if node.role == Role.RECOVERING:
             return Fence.LOST
+        if self._members is not None and self._doubtful() and self._superseded_by(self._members):
+            return Fence.SUPERSEDED
         if node.configurations.names_since(node.id, node.commit):
             return Fence.NAMED
         if self._members is None:
             return Fence.UNKNOWN
         if any(peer == node.id for peer, _ in self._members):
             return Fence.AWAY if node.log.last > 0 else Fence.LOST
+        return Fence.SUPERSEDED if self._superseded_by(self._members) else Fence.AHEAD
+
+    def _superseded_by(self, members: Members) -> bool:
+        """Whether ``members`` hold a later generation and not us, by a configuration that is known committed."""
+        node = self._node
         own = node.config.own_generation
-        newer = own is not None and any((generation_of(peer) or 0) > own for peer, _ in self._members)
+        newer = own is not None and any((generation_of(peer) or 0) > own for peer, _ in members)
         known_committed = max(node.commit, self.target) >= node.configurations.index
-        return Fence.SUPERSEDED if newer and known_committed else Fence.AHEAD
+        return newer and known_committed and all(peer != node.id for peer, _ in members)
+
+    def _doubtful(self) -> bool:
+        """Whether we vote although our last configuration does not name us, because its commit is not known here.
+
+        After a restart that is every member of the configuration before (8.6); only the others can tell it.
+        """
+        node = self._node
+        return node.role in VOTING_ROLES and not node.configurations.effective.names(node.id)
+
+    def _searching(self) -> bool:
+        return self._node.role in SEARCHED_ROLES or self._doubtful()
 
     def role_changed(self) -> None:
         """Begin anew, or stop."""
         self._end_stream()
-        if self._node.role in SEARCHED_ROLES:
+        if self._searching():
             self._search_at = self._stream_at = self._target_at = self._node.now.mono
             self._overlap = True
 
@@ -88,7 +107,7 @@ class Learner:
 
     def next_timer(self) -> float | None:
         """Return when to ask again."""
-        if self._node.role not in SEARCHED_ROLES:
+        if not self._searching():
             return None
         times = [self._search_at]
         if self._leader_url is not None:
@@ -101,7 +120,7 @@ class Learner:
         """Ask what is due."""
         node = self._node
         now = node.now.mono
-        if node.role not in SEARCHED_ROLES:
+        if not self._searching():
             return
         if self._leader_url is not None and now - self._leader_heard_at > SILENCE_S:
             self._lose_leader()
@@ -137,7 +156,7 @@ class Learner:
 
     def _configuration(self, ask: Ask, reply: RequestConfigReply) -> None:
         node = self._node
-        if node.role not in SEARCHED_ROLES:
+        if not self._searching():
             return
         url = ask.to.url if reply.is_leader else dict(reply.peers).get(reply.leader or "")
         if url is None or reply.leader == node.id:
@@ -145,10 +164,12 @@ class Learner:
                 self._lose_leader()
             return
         self._members = reply.peers
-        node.set_leader(reply.leader)
+        if node.role in SEARCHED_ROLES:
+            node.set_leader(reply.leader)
         if reply.is_leader:
             self._leader_heard_at = node.now.mono
-            self._judge_loss(reply)
+            if node.role in SEARCHED_ROLES:
+                self._judge_loss(reply)
         if url != self._leader_url:
             self._end_stream()
             self._leader_url = url
@@ -169,7 +190,8 @@ class Learner:
         self._end_stream()
         self._leader_url = None
         self._search_at = self._node.now.mono
-        self._node.set_leader(None)
+        if self._node.role in SEARCHED_ROLES:
+            self._node.set_leader(None)
 
     def _log_info(self, ask: Ask, reply: RequestLogInfoReply) -> None:
         if reply.is_leader and ask.to.url == self._leader_url:

@@ -1,0 +1,107 @@
+"""What a pod says when its environment or its config file is wrong."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from pavane.pods.raft_settings import RaftSettings, load
+from pavane.runtime.settings import SettingsError
+from tests.services.pods.raft_pods import PROGRAM, SECRET, Pod, Pods
+
+
+@pytest.fixture
+def pod(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> Pod:
+    made = pods.add(3, 1)
+    for name, value in made.environment().items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+def test_everything_of_the_environment_arrives(pod: Pod) -> None:
+    pod.configure(rpc_timeout=60, request_id_ttl_s=3600)
+    config = load(RaftSettings.load())
+    assert (config.peer.id, config.peer.generation, config.peer.ident) == ("db-server-g3-1", 3, SECRET)
+    assert config.peer.url == "tcp://db-server-g3-1.db-server-g3.default.svc:8047"
+    assert config.peer.broadcast_url == "tcp://db-server-g3-1.db-server-g3.default.svc:8048"
+    assert config.peer.seeds == ("tcp://db.default.svc:8047", "tcp://db-server-g3.default.svc:8047")
+    assert (config.peer.election_min, config.peer.rpc_timeout, config.peer.request_id_ttl_s) == (500, 60, 3600)
+    assert config.peer.peers == ()
+    assert config.cluster_id == "db"
+    assert (config.bind, config.publish) == (f"tcp://{pod.address}:8047", f"tcp://{pod.address}:8048")
+    assert config.source == pod.address
+
+
+@pytest.mark.parametrize("secret", [b"", b"\n", b"\x00\xff", b"two\n\n"])
+def test_a_secret_is_its_bytes_without_one_newline(pod: Pod, secret: bytes) -> None:
+    (pod.folder / "secret").write_bytes(secret)
+    assert load(RaftSettings.load()).peer.ident == secret.removesuffix(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"election_min": 10}, "election_min: 10 must be at least 50"),
+        ({"election_min": "soon"}, "election_min"),
+        ({"election": 300}, "unknown key election; known are .*election_max"),
+        ({"peers": [["a", "b"]]}, "unknown key peers"),
+        ({"bootstrap": "seed"}, "unknown key bootstrap"),
+        ({"ident": "x"}, "unknown key ident"),
+        ({"machine": "KeyValue"}, "machine"),
+        ({"seeds": 5}, "seeds"),
+    ],
+)
+def test_a_wrong_setting_is_named(pod: Pod, settings: dict[str, Any], message: str) -> None:
+    pod.configure(**settings)
+    with pytest.raises(SettingsError, match=message):
+        load(RaftSettings.load())
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "a: [", "\x00"])
+def test_a_file_that_is_no_map_is_named(pod: Pod, text: str) -> None:
+    (pod.folder / "config.yaml").write_text(text)
+    with pytest.raises(SettingsError, match=r"PAVANE_CONFIG: .*config.yaml"):
+        load(RaftSettings.load())
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PAVANE_GENERATION", "0"),
+        ("PAVANE_GENERATION", "three"),
+        ("PAVANE_CONFIG", "/no/such/file"),
+        ("PAVANE_RAFT_URL", "tcp:nowhere"),
+        ("PAVANE_RAFT_SECRET_FILE", "/no/such/file"),
+    ],
+)
+def test_a_wrong_variable_is_named(pod: Pod, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    assert pod.environment()[variable]
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError, match=variable):
+        load(RaftSettings.load())
+
+
+def run(environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, check=False, capture_output=True, text=True, timeout=30
+    )
+
+
+@pytest.mark.parametrize("variable", ["POD_IP", "POD_NAME", "PAVANE_GENERATION", "PAVANE_RAFT_DATA"])
+def test_a_missing_variable_ends_the_pod_with_code_2_and_its_name(pod: Pod, variable: str) -> None:
+    environment = pod.environment()
+    del environment[variable]
+    done = run(environment)
+    assert done.returncode == 2
+    assert variable in done.stderr
+    assert variable in pod.termination_log.read_text()
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["SwimGroup", ""])
+def test_a_kind_that_this_release_lacks_is_refused_in_words(kind: str) -> None:
+    done = run({**os.environ, "PAVANE_KIND": kind, "PAVANE_ROLE": "server"})
+    assert done.returncode == 2
+    assert "RaftCluster/server" in done.stderr
