@@ -20,7 +20,6 @@ RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 NAMESPACE = "default"
 NAME = "log"
 UNTIL_S = 45.0
-POLL_S = 0.03
 FAST = {"retireDelay": "0s", "caughtUp": {"stabilityPeriod": "200ms"}}
 """Rollout settings without waits that only time would end."""
 
@@ -74,7 +73,7 @@ class Rig:
                     status = (body or {}).get("status") or {}
                     if body is not None and condition(status):
                         return status
-                    await asyncio.sleep(POLL_S)
+                    await asyncio.sleep(0.03)
         except TimeoutError:
             log = (self.folder / "operator.log").read_text()[-3000:]
             raise AssertionError(f"not within {UNTIL_S} s; status {status}\noperator: {log}") from None
@@ -88,7 +87,7 @@ class Rig:
     async def until_gone(self, resource: Resource, prefix: str) -> None:
         async with asyncio.timeout(UNTIL_S):
             while any(name.startswith(prefix) for name in await self.names(resource)):  # noqa: ASYNC110
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(0.03)
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[RaftClient]:

@@ -1,4 +1,4 @@
-"""RaftCluster's rendered objects (docs/specs/operator.md 2.2, 4.1, 4.2). `make golden` rewrites the golden file."""
+"""RaftCluster's rendered objects (docs/specs/operator.md 2.2, 4.1, 4.2). `PAVANE_REWRITE_GOLDEN=1` rewrites the golden file."""
 
 import base64
 import json
