@@ -110,7 +110,6 @@ class RaftServer:
         await adapter.stop()
         storage.close()
         self._storage = None
-        self._notify()
 
     @property
     def bound(self) -> str:
