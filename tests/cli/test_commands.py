@@ -1,0 +1,67 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.main import COMMANDS
+from pavane_cli.target import nearest_local, parse_reference, required_reference
+
+
+def pavane(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "pavane_cli.main", *arguments],
+        cwd=folder,
+        env={"HOME": str(folder), "PATH": "/usr/bin:/bin", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_the_help_names_every_command(tmp_path: Path) -> None:
+    result = pavane("--help", folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert [name for name in COMMANDS if f" {name} " not in result.stdout] == []
+
+
+def test_a_wrong_command_is_a_usage_error(tmp_path: Path) -> None:
+    assert pavane("dance", folder=tmp_path).returncode == ExitCode.USAGE
+
+
+def test_without_a_cluster_the_error_says_what_to_do(tmp_path: Path) -> None:
+    result = pavane("get", "raft", folder=tmp_path)
+    assert result.returncode == ExitCode.ERROR
+    assert "pavane up" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_pods_never_load_the_platform(tmp_path: Path) -> None:
+    code = (
+        "import sys, pavane_cli.main as main; main.LazyGroup.get_command(main.LazyGroup(name='pavane'), None, 'pod');"
+        "print(sorted({'kopf', 'kubernetes', 'fastapi', 'pavane_operator', 'pavane_local'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_the_nearest_local_cluster_is_found_from_below(tmp_path: Path) -> None:
+    (tmp_path / ".pavane").mkdir()
+    (tmp_path / ".pavane" / "kubeconfig").write_text("{}")
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    assert nearest_local(below) == (tmp_path / ".pavane" / "kubeconfig").resolve()
+
+
+def test_references_are_kind_and_name() -> None:
+    assert parse_reference("raft/q")[1] == "q"
+    assert parse_reference("RaftCluster", "q")[1] == "q"
+    assert parse_reference("raftclusters")[1] is None
+    for wrong in ("pond/q", "raft"):
+        with pytest.raises(UserError) as caught:
+            required_reference(wrong)
+        assert caught.value.code is ExitCode.USAGE
+    with pytest.raises(UserError):
+        parse_reference("raft/q", "p")

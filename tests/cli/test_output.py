@@ -1,0 +1,145 @@
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pavane_cli import output
+from pavane_cli.commands.trace import BAR_COLUMNS, duration, waterfall
+from pavane_cli.commands.tree import picture
+from pavane_cli.commands.why import explain
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def test_columns_are_as_wide_as_their_widest_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(("NAME", "AGE"), [("quickstart", "5s"), ("q", None)])
+    assert capsys.readouterr().out == "NAME         AGE\nquickstart   5s\nq\n"
+
+
+@pytest.mark.parametrize(
+    ("since", "text"),
+    [
+        ("2026-01-01T23:59:15Z", "45s"),
+        ("2026-01-01T23:48:00Z", "12m"),
+        ("2026-01-01T21:00:00Z", "3h"),
+        ("2025-12-25T00:00:00Z", "8d"),
+        ("2026-01-02T00:00:05Z", "0s"),
+        (None, ""),
+    ],
+)
+def test_ages_are_short(since: str | None, text: str) -> None:
+    assert output.age(since, NOW) == text
+
+
+def test_an_entry_is_one_line_whatever_it_holds() -> None:
+    assert output.printable(b"hello\nworld\x00\xff \xc3\xbc") == "hello\\nworld\\x00\\xff ü"
+
+
+@pytest.mark.parametrize(("nanoseconds", "text"), [(1500, "2 µs"), (12_340_000, "12.3 ms"), (2_500_000_000, "2.50 s")])
+def test_durations_take_the_unit_that_reads_best(nanoseconds: int, text: str) -> None:
+    assert duration(nanoseconds) == text
+
+
+def _span(number: int, trace: str, start: int, end: int, parent: int = 0, error: str = "") -> dict[str, Any]:
+    return {
+        "trace_id": trace * 32,
+        "span_id": str(number),
+        "parent_span_id": str(parent) if parent else "",
+        "name": f"span-{number}",
+        "service": "pavane-api",
+        "instance": "",
+        "start_ns": start,
+        "end_ns": end,
+        "error": error,
+    }
+
+
+def test_a_waterfall_shows_time_nesting_links_and_errors() -> None:
+    lines = [
+        line.plain
+        for line in waterfall(
+            [_span(1, "a", 0, 1000), _span(2, "a", 500, 1000, parent=1), _span(3, "b", 0, 250, error="no quorum")]
+        )
+    ]
+    assert lines[0].startswith("━" * BAR_COLUMNS)
+    assert lines[1].startswith(" " * 16 + "━" * 16)
+    assert "  span-2" in lines[1]
+    assert lines[2].startswith("━" * 8 + " ")
+    assert "~ ! span-3" in lines[2]
+    assert lines[2].endswith("no quorum")
+    assert waterfall([]) == []
+
+
+def _condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, Any]:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+
+
+def test_why_says_that_nothing_is_waited_for() -> None:
+    fine = [_condition("Ready", "True", "Ready"), _condition("UpToDate", "True", "Applied")]
+    document = {"metadata": {"name": "q"}, "status": {"activeGeneration": 2, "conditions": fine}}
+    assert explain(document, "raft/q") == "raft/q waits for nothing: generation 2 is active."
+
+
+def test_why_names_blocker_pod_and_what_to_do() -> None:
+    blocker = {
+        "pod": "q-server-g2-1",
+        "reason": "ImagePull",
+        "message": "no such image",
+        "since": "2026-01-01T00:00:00Z",
+    }
+    document = {
+        "metadata": {"name": "q"},
+        "status": {
+            "activeGeneration": 1,
+            "nextGeneration": 2,
+            "rollout": {"state": "CreatingNext", "blockers": [blocker]},
+        },
+    }
+    text = explain(document, "raft/q")
+    assert "CreatingNext with generation 2, generation 1 is active and untouched" in text
+    assert "q-server-g2-1: ImagePull – no such image" in text
+    assert "correct spec.image" in text
+
+
+def test_why_tells_of_a_resource_that_no_operator_has_seen() -> None:
+    assert "not been seen by an operator" in explain({"metadata": {"name": "q"}}, "raft/q")
+
+
+def test_why_tells_of_a_failed_attempt_and_how_to_repeat_it() -> None:
+    failed = {"generation": 2, "reason": "Cancelled", "at": "2026-01-01T00:00:00Z", "id": "x"}
+    stalled = [_condition("UpToDate", "False", "Cancelled"), _condition("Stalled", "True", "Cancelled")]
+    document = {"metadata": {"name": "q"}, "status": {"activeGeneration": 1, "failed": failed, "conditions": stalled}}
+    text = explain(document, "raft/q")
+    assert "generation 2" in text
+    assert "pavane rollout retry raft/q" in text
+
+
+def test_a_tree_shows_generations_and_their_pods() -> None:
+    document = {
+        "kind": "RaftCluster",
+        "metadata": {"name": "q"},
+        "status": {"generations": [{"number": 1, "role": "Active", "stage": "ReadWrite", "progress": 3, "target": 3}]},
+    }
+    pod = {
+        "metadata": {
+            "name": "q-server-g1-0",
+            "labels": {"pavane.dev/generation": "1", "app.kubernetes.io/component": "server"},
+        },
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"restartCount": 2}],
+        },
+    }
+    root = picture(document, (pod,))
+    assert "RaftCluster q" in str(root.label)
+    (generation,) = root.children
+    assert "generation 1  Active  ReadWrite  3/3" in str(generation.label)
+    (leaf,) = generation.children
+    assert str(leaf.label) == "q-server-g1-0  server  Running  ready  2 restarts"
