@@ -93,18 +93,19 @@ def delete(view: View) -> Decision:
 
 def upkeep(view: View) -> Decision:
     """B4-B6: what runs is kept in order while the new spec is held back."""
-    return Decision(actions=_leftovers(view) + _lead_up_active(view), critical=bool(view.foreign_objects))
+    leftovers = _leftovers(view)
+    return Decision(actions=leftovers + _lead_up_active(view), critical=bool(leftovers))
 
 
 def steady(view: View) -> Decision:
     """B3: upkeep, and once the active generation is well, the volumes of former ones go."""
-    actions = _leftovers(view) + _lead_up_active(view)
+    leftovers = _leftovers(view)
     volumes = [volume for volume in own_volumes(view) if volume.generation not in (None, view.active)]
     deletions = tuple(deletion(volume) for volume in volumes if not volume.deleting) if _active_is_well(view) else ()
     return Decision(
-        actions=actions + deletions,
+        actions=leftovers + _lead_up_active(view) + deletions,
         changes={"failed": None},
-        critical=bool(deletions or view.foreign_objects),
+        critical=bool(leftovers or deletions),
     )
 
 
@@ -140,7 +141,7 @@ def abort(view: View, reason: str, *, message: str) -> Decision:
     return Decision(
         rollout=rollout,
         changes=changes,
-        events=(Event("RolloutAborted", note, warning=True),),
+        events=(Event("RolloutAborted", note, warning=reason in FAILURES),),
         write_ahead=True,
         critical=True,
     )
@@ -171,7 +172,7 @@ def aborted(view: View) -> Decision:
     attempt = Attempt(
         generation=view.next,
         id=identity,
-        image=_image(view, view.next),
+        image=view.image_of(view.next),
         result=_RESULTS.get(reason, Result.ABORTED),
         reason=reason,
         started_at=view.rollout.started_at,
@@ -271,7 +272,7 @@ def to_retiring(view: View) -> Decision:
     attempt = Attempt(
         generation=view.next,
         id=view.rollout.id or view.want,
-        image=_image(view, view.next),
+        image=view.image_of(view.next),
         result=Result.PROMOTED,
         started_at=view.rollout.started_at,
         finished_at=now,
@@ -303,7 +304,8 @@ def retire(view: View) -> Decision:
     due = retirement_ends(view)
     if view.now < due:
         return Decision(actions=_lead_up_active(view), wake_at=due)
-    return Decision(actions=_leftovers(view) + _lead_up_active(view), critical=bool(view.foreign_objects))
+    leftovers = _leftovers(view)
+    return Decision(actions=leftovers + _lead_up_active(view), critical=bool(leftovers))
 
 
 def retired(view: View) -> Decision:
@@ -427,11 +429,6 @@ def _stage_reached(view: View, state: State, what: str) -> Decision:
         rollout=view.rollout.model_copy(update={"state": state}),
         events=(Event("StageReached", f"generation {view.next}: {what} ({state})"),),
     )
-
-
-def _image(view: View, generation: int) -> str:
-    revision = view.revision(generation)
-    return view.kind.renderer.image(revision) if revision is not None else ""
 
 
 def _history(view: View, attempt: Attempt) -> list[Attempt]:

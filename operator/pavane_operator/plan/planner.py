@@ -187,7 +187,7 @@ def _generation(view: View, number: int, role: GenerationRole) -> Generation:
     return Generation(
         number=number,
         role=role,
-        image=view.kind.renderer.image(revision) if revision else "",
+        image=view.image_of(number),
         id=view.id_of(number) or view.rollout.id or "",
         pods_ready=sum(pod.ready for pod in pods),
         pods=len(view.expected_pods(number)),

@@ -75,6 +75,13 @@ class View:
             return revision.annotations[ROLLOUT_ID_ANNOTATION]
         return next((entry.id for entry in self.status.generations if entry.number == generation), None)
 
+    def image_of(self, generation: int) -> str:
+        """Image of a generation's pods; still known when its revision is already deleted."""
+        revision = self.revision(generation)
+        if revision is not None:
+            return self.kind.renderer.image(revision)
+        return next((entry.image for entry in self.status.generations if entry.number == generation), "")
+
     @cached_property
     def highest_number(self) -> int:
         """The highest generation number that was ever used, as far as anything says (2.3)."""

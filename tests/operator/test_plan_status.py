@@ -1,0 +1,360 @@
+"""What a user reads in the status, and how often it is written (docs/specs/operator.md 1.9, 2.5, 2.6, 2.9, 3.6)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from pavane_operator.crds.status import Blocker, State, Status
+from pavane_operator.plan.model import ApplyChild, DeleteChild, Plan, Problem
+from pavane_operator.plan.planner import TEXT_INTERVAL, plan
+from tests.operator.model_cluster import KIND, NAME, Operator, World
+
+ROUNDS_MAX = 100
+
+
+class Lab:
+    """A model cluster and its operator, driven until something is so."""
+
+    def __init__(self, **rollout: Any) -> None:
+        self.world = World()
+        self.world.rollout(**rollout)
+        self.operator = Operator(self.world, lambda: None, set())
+
+    def until(self, condition: Callable[[World], bool]) -> World:
+        for _ in range(ROUNDS_MAX):
+            for _ in range(50):
+                if condition(self.world):
+                    return self.world
+                if self.operator.turn().empty:
+                    break
+            self.world.tick()
+        raise AssertionError(f"never so: {self.world.stored_status}")
+
+    def active(self, number: int) -> World:
+        return self.until(lambda world: world.state is State.IDLE and world.status.active_generation == number)
+
+    def plan(self, **observed: Any) -> Plan:
+        seen = dataclasses.replace(self.operator.observe(), **observed)
+        return plan(KIND, self.world.resource(), seen, self.world.now)
+
+    def status(self, **observed: Any) -> Status:
+        planned = self.plan(**observed)
+        return planned.status or self.world.status
+
+
+def _reasons(status: Status) -> list[tuple[str | None, str]]:
+    assert status.rollout is not None
+    return [(blocker.pod, blocker.reason) for blocker in status.rollout.blockers]
+
+
+def _blocker(status: Status, reason: str) -> Blocker:
+    assert status.rollout is not None
+    return next(blocker for blocker in status.rollout.blockers if blocker.reason == reason)
+
+
+def _conditions(status: Status) -> dict[str, tuple[str, str]]:
+    return {each.type: (each.status.value, each.reason) for each in status.conditions}
+
+
+def test_a_steady_resource_is_ready_and_says_so_once() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.until(lambda world: lab.plan().empty)
+    status = lab.world.status
+    assert _conditions(status) == {
+        "Ready": ("True", "Serving"),
+        "UpToDate": ("True", "Applied"),
+        "CaughtUp": ("True", "Applied"),
+        "Paused": ("False", "NotPaused"),
+    }
+    assert [(entry.number, entry.role.value, entry.pods_ready, entry.stage) for entry in status.generations] == [
+        (1, "Active", 3, "ReadWrite")
+    ]
+    lab.world.now += timedelta(hours=1)
+    assert lab.plan().empty
+
+
+def test_conditions_of_an_attempt_that_catches_up() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.lagging.add(2)
+    lab.world.rollout(restart="1")
+    world = lab.until(lambda world: world.state is State.CATCHING_UP)
+    world.tick()
+    conditions = _conditions(lab.status())
+    assert conditions["Ready"] == ("True", "Serving")
+    assert conditions["UpToDate"] == ("Unknown", "Applying")
+    assert conditions["CaughtUp"] == ("False", "Lagging")
+    assert conditions["Reconciling"] == ("True", "CatchingUp")
+    assert "Stalled" not in conditions
+
+
+def test_the_transition_time_moves_only_with_the_status_of_a_condition() -> None:
+    lab = Lab()
+    lab.active(1)
+    before = {each.type: each.last_transition_time for each in lab.world.status.conditions}
+    lab.world.rollout(restart="1")
+    lab.active(2)
+    after = {each.type: each.last_transition_time for each in lab.world.status.conditions}
+    assert after["Ready"] == before["Ready"]
+    assert after["UpToDate"] > before["UpToDate"]
+
+
+def test_an_active_generation_that_is_down_is_not_ready_and_promotes_nobody() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.crash.add(1)
+    lab.world.tick()
+    status = lab.status()
+    assert _conditions(status)["Ready"] == ("False", "NoQuorum")
+    assert _conditions(status)["Reconciling"] == ("True", "NoQuorum")
+    lost = dataclasses.replace(lab.operator.observe().facts, down=Problem("QuorumLost", "two volumes are gone"))
+    conditions = _conditions(lab.status(facts=lost))
+    assert conditions["Ready"] == ("False", "QuorumLost")
+    assert conditions["Stalled"] == ("True", "QuorumLost")
+    assert "Reconciling" not in conditions
+
+
+def test_writes_may_stop_for_a_moment_while_promoting() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.step_refusals = 1000
+    lab.world.rollout(restart="1")
+    world = lab.until(lambda world: world.steps_run > 0)
+    down = dataclasses.replace(lab.operator.observe().facts, down=Problem("NoQuorum"))
+    first = lab.plan(facts=down).status
+    assert first is not None
+    assert _conditions(first)["Ready"] == ("True", "Serving")
+    world.write_status(first.dump(), world.resource_version)
+    world.now += timedelta(seconds=6)
+    assert _conditions(lab.status(facts=down))["Ready"] == ("False", "NoQuorum")
+
+
+def test_blockers_name_the_pods_and_keep_the_time_they_appeared() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.unpullable.add(2)
+    lab.world.rollout(restart="1")
+    world = lab.until(lambda world: (None, "ImagePull") in [(None, each[1]) for each in _reasons(world.status)])
+    assert _reasons(world.status) == [(f"{NAME}-server-g2-{ordinal}", "ImagePull") for ordinal in range(3)]
+    since = _blocker(world.status, "ImagePull").since
+    world.now += timedelta(seconds=7)
+    assert _blocker(lab.status(), "ImagePull").since == since
+
+
+def test_the_lag_of_each_pod_is_a_number() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.lagging.add(2)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.state is State.CATCHING_UP)
+    lab.world.tick()
+    assert _blocker(lab.status(), "Lagging").lag == lab.world.entries
+
+
+def test_only_the_ten_worst_blockers_are_stored() -> None:
+    lab = Lab()
+    lab.world.change(replicas=9)
+    lab.active(1)
+    lab.world.rollout(restart="1", paused=True)
+    lab.world.change(rollout={**lab.world.spec["rollout"], "paused": False})
+    lab.until(lambda world: world.state is State.INITIALIZING)
+    lab.world.faults.crash.add(2)
+    lab.world.rollout(paused=True, crashLimit=0)
+    lab.world.tick()
+    status = lab.status()
+    assert len(_reasons(status)) == 10
+    assert _reasons(status)[0] == (None, "Paused")
+    assert {reason for _, reason in _reasons(status)[1:]} == {"CrashLoop"}
+
+
+def test_a_change_of_texts_alone_waits_five_seconds() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.lagging.add(2)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.state is State.CATCHING_UP)
+    lab.world.tick()
+    lab.until(lambda world: lab.plan().empty)
+    written = lab.operator.written_at
+    assert written is not None
+    lab.world.entries += 7
+    lab.world.now = written + timedelta(seconds=1)
+    held = lab.plan()
+    assert held.empty
+    assert held.wake_at == written + TEXT_INTERVAL
+    lab.world.now = written + TEXT_INTERVAL
+    status = lab.plan().status
+    assert status is not None
+    assert _blocker(status, "Lagging").lag == lab.world.entries
+
+
+def test_a_new_blocker_is_written_at_once() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.lagging.add(2)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.state is State.CATCHING_UP)
+    lab.world.tick()
+    lab.until(lambda world: lab.plan().empty)
+    lab.world.faults.unreachable.add(2)
+    status = lab.plan().status
+    assert status is not None
+    assert "StageUnreachable" in {reason for _, reason in _reasons(status)}
+
+
+def test_time_spent_waiting_for_the_user_moves_the_deadline() -> None:
+    lab = Lab(strategy="Manual", deadline="60s")
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    world = lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "WaitingForApproval"))
+    assert world.status.rollout is not None
+    deadline = world.status.rollout.deadline
+    assert deadline is not None
+    world.now += timedelta(seconds=600)
+    world.faults.store_silent = True
+    world.rollout(promote=2)
+    moved = lab.status().rollout
+    assert moved is not None
+    assert moved.deadline is not None
+    assert moved.held_seconds is not None
+    assert 600 <= moved.held_seconds <= 610
+    assert moved.deadline == deadline + timedelta(seconds=moved.held_seconds)
+    assert moved.state is State.CAUGHT_UP
+
+
+def test_the_first_closed_gate_is_the_reason() -> None:
+    lab = Lab(strategy="Manual")
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    world = lab.until(lambda world: world.state is State.CAUGHT_UP)
+    world.rollout(paused=True)
+    assert _reasons(lab.status())[0] == (None, "WaitingForApproval")
+    world.rollout(promote=2)
+    assert _reasons(lab.status())[0] == (None, "Paused")
+    world.rollout(paused=False)
+    world.faults.store_silent = True
+    assert _reasons(lab.status())[0] == (None, "NoQuorum")
+    world.faults.store_silent = False
+    assert lab.plan().row == "D8"
+
+
+def test_a_forced_promotion_still_needs_the_safety_minimum() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.lagging.add(2)
+    lab.world.rollout(restart="1")
+    world = lab.until(lambda world: world.state is State.CATCHING_UP)
+    world.rollout(forcePromote=2)
+    world.faults.store_silent = True
+    assert lab.plan().row != "D7"
+    world.faults.store_silent = False
+    forced = lab.plan()
+    assert forced.row == "D7"
+    assert forced.status is not None
+    assert forced.status.rollout is not None
+    assert forced.status.rollout.forced
+
+
+def test_the_write_gap_is_that_between_the_generations() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    world = lab.active(2)
+    assert [(entry.generation, entry.write_gap_ms) for entry in world.status.history] == [(2, 40), (1, None)]
+
+
+def test_history_keeps_the_image_of_an_aborted_attempt() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.lagging.add(2)
+    lab.world.change(image="other")
+    lab.until(lambda world: world.state is State.CATCHING_UP)
+    lab.world.rollout(abort=2)
+    world = lab.until(lambda world: world.state is State.IDLE)
+    newest = world.status.history[0]
+    assert (newest.generation, newest.image, newest.result.value, newest.reason) == (2, "other", "Aborted", "Cancelled")
+
+
+def test_clients_are_told_the_service_or_where_it_has_no_address_the_pods() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.until(lambda world: lab.plan().empty)
+    assert [(each.name, each.address, each.port) for each in lab.world.status.endpoints] == [
+        ("raft", f"{NAME}.default.svc", 1)
+    ]
+    lab.world.objects[("Service", NAME)]["spec"]["clusterIP"] = "None"
+    addresses = {pod.address for pod in lab.world.pods_of(1)}
+    assert {each.address for each in lab.status().endpoints} == addresses
+
+
+def test_the_service_and_deletions_carry_what_was_read() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    world = lab.until(lambda world: world.fence == 2)
+    opening = [action for action in lab.plan().actions if isinstance(action, ApplyChild)]
+    (service,) = [action for action in opening if action.manifest.kind == "Service"]
+    assert service.resource_version == world.objects[("Service", NAME)]["metadata"]["resourceVersion"]
+    lab.until(lambda world: world.state is State.RETIRING)
+    lab.world.now += timedelta(seconds=60)
+    deletions = [action for action in lab.plan().actions if isinstance(action, DeleteChild)]
+    assert {action.kind for action in deletions} == {"ControllerRevision", "ConfigMap", "StatefulSet"}
+    for action in deletions:
+        metadata = lab.world.objects[(action.kind, action.name)]["metadata"]
+        assert (action.uid, action.resource_version) == (metadata["uid"], metadata["resourceVersion"])
+    assert lab.plan().critical
+
+
+def test_the_old_generation_stays_for_the_retire_delay() -> None:
+    lab = Lab(retireDelay="30s")
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    world = lab.until(lambda world: world.state is State.RETIRING)
+    world.now += timedelta(seconds=29)
+    waiting = lab.plan()
+    assert not any(isinstance(action, DeleteChild) for action in waiting.actions)
+    assert waiting.wake_at is not None
+    assert timedelta() < waiting.wake_at - world.now <= timedelta(seconds=1)
+    world.now += timedelta(seconds=1)
+    assert any(isinstance(action, DeleteChild) for action in lab.plan().actions)
+
+
+def test_volumes_of_a_former_generation_stay_while_the_active_one_is_not_whole() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.state is State.RETIRING)
+    lab.world.faults.unreachable.add(2)
+    world = lab.active(2)
+    world.tick(60)
+    volumes = [name for kind, name in world.objects if kind == "PersistentVolumeClaim"]
+    assert f"data-{NAME}-server-g1-0" in volumes
+    assert not any(isinstance(action, DeleteChild) for action in lab.plan().actions)
+    world.faults.unreachable.clear()
+    deleted = {action.name for action in lab.plan().actions if isinstance(action, DeleteChild)}
+    assert deleted == {f"data-{NAME}-server-g1-{ordinal}" for ordinal in range(3)}
+
+
+def test_nothing_is_done_before_the_cache_has_our_last_write() -> None:
+    lab = Lab()
+    assert lab.plan(fresh=False).empty
+    assert not lab.plan().empty
+
+
+def test_a_failure_is_shown_before_the_failing_action_is_repeated() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.rejected.add(2)
+    lab.world.rollout(restart="1", paused=False)
+    lab.until(lambda world: lab.operator.failure is not None)
+    refused = dataclasses.replace(lab.operator.failure, rejected=False, reason="Unavailable")  # type: ignore[type-var]
+    shown = lab.plan(failure=refused)
+    assert shown.actions == ()
+    assert shown.status is not None
+    assert (None, "Unavailable") in _reasons(shown.status)
+    lab.world.write_status(shown.status.dump(), lab.world.resource_version)
+    assert lab.plan(failure=refused).actions != ()
