@@ -178,7 +178,7 @@ LABELS = st.fixed_dictionaries(
 )
 STRAY_CHILDREN = st.lists(
     st.builds(
-        lambda key, metadata, spec: _child(*key, metadata, spec),
+        lambda key, metadata, spec: _child(key[0], key[1], metadata, spec),
         CHILD_NAMES,
         st.fixed_dictionaries(
             {"labels": st.none() | LABELS},
