@@ -40,13 +40,12 @@ class Decision:
 
     actions: tuple[Action, ...] = ()
     rollout: Rollout | None = None
-    """The rollout from now on; None = as before."""
+    """The rollout from now on; None = as before. With it there are no actions: the effect comes in a later plan, which
+    has read the status back (2.1)."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the status, by their Python names."""
     events: tuple[Event, ...] = ()
     wake_at: datetime | None = None
-    write_ahead: bool = False
-    """The status is all that this plan does; the effect comes in a later one (2.1)."""
     critical: bool = False
     frozen: bool = False
     """Leave the status as it is."""
@@ -124,7 +123,6 @@ def claim(view: View) -> Decision:
         rollout=rollout,
         changes={"next_generation": number, "last_generation": number},
         events=(Event("RolloutStarted", f"generation {number} is being created"),),
-        write_ahead=True,
         critical=True,
     )
 
@@ -142,7 +140,6 @@ def abort(view: View, reason: str, *, message: str) -> Decision:
         rollout=rollout,
         changes=changes,
         events=(Event("RolloutAborted", note, warning=reason in FAILURES),),
-        write_ahead=True,
         critical=True,
     )
 
@@ -232,7 +229,6 @@ def promote(view: View) -> Decision:
     return Decision(
         rollout=view.rollout.model_copy(update={"state": State.PROMOTING, "step": None, "forced": forced}),
         events=(Event("Promoting", f"generation {view.next} is being promoted"),),
-        write_ahead=True,
         critical=True,
     )
 
@@ -294,7 +290,6 @@ def to_retiring(view: View) -> Decision:
             "history": _history(view, attempt),
         },
         events=(Event("Promoted", f"generation {view.next} is active"),),
-        write_ahead=True,
         critical=True,
     )
 
@@ -396,7 +391,7 @@ def _permissions(view: View) -> tuple[LeadUp, ...]:
 
 def _record(view: View, name: str) -> Decision:
     step = Step(name=name, at=view.now.replace(microsecond=0))
-    return Decision(rollout=view.rollout.model_copy(update={"step": step}), write_ahead=True, critical=True)
+    return Decision(rollout=view.rollout.model_copy(update={"step": step}), critical=True)
 
 
 def _call(view: View) -> Decision:

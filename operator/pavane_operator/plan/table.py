@@ -132,7 +132,14 @@ TABLE: tuple[Row, ...] = (
     Row("B6", IDLE, lambda view: view.spec.rollout.paused, effects.upkeep, "paused"),
     Row("B7", IDLE, _always, effects.claim, "the spec has changed", State.CREATING_NEXT),
     # ---- interrupts
-    Row("C", REVERSIBLE, lambda view: interrupt(view) is not None, _abort, "cancelled or failed", State.ABORTING),
+    Row(
+        "C",
+        REVERSIBLE,
+        lambda view: interrupt(view) is not None,
+        _abort,
+        "cancelled, reverted, superseded or failed",
+        State.ABORTING,
+    ),
     # ---- forward
     Row("D1", frozenset({State.CREATING_NEXT}), _incomplete, effects.create, "objects are missing"),
     Row(
