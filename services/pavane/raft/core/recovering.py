@@ -49,7 +49,7 @@ class Recovering:
     @property
     def undecided(self) -> bool:
         """Whether it is still open if this store is new or was wiped: neither vote nor answer."""
-        return self._phase in {_Phase.UNPLACED, _Phase.UNDECIDED}
+        return self._phase in (_Phase.UNPLACED, _Phase.UNDECIDED)
 
     @property
     def silent(self) -> bool:
@@ -94,11 +94,11 @@ class Recovering:
 
     def next_timer(self) -> float | None:
         """Return when the next poll is due."""
-        return self._poll_at if self._phase not in {_Phase.SOUND, _Phase.UNPLACED} else None
+        return self._poll_at if self._phase not in (_Phase.SOUND, _Phase.UNPLACED) else None
 
     def timer(self) -> None:
         """Ask again, and judge what is known."""
-        if self._phase in {_Phase.SOUND, _Phase.UNPLACED} or self._poll_at > self._node.now.mono:
+        if self._phase in (_Phase.SOUND, _Phase.UNPLACED) or self._poll_at > self._node.now.mono:
             return
         self._poll_at = self._node.now.mono + self._node.config.rpc_timeout_s
         self._drop_asks()
@@ -118,7 +118,7 @@ class Recovering:
             if self._node.now.mono >= self._decide_at and has_majority(self._node.configurations.effective, voters):
                 self._become_sound()
             return
-        if self._phase in {_Phase.SOUND, _Phase.UNPLACED} or self._heal_by_change() or self._by_change:
+        if self._phase in (_Phase.SOUND, _Phase.UNPLACED) or self._heal_by_change() or self._by_change:
             return
         if self._phase == _Phase.SILENT:
             self._start_answering()

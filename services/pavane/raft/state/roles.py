@@ -34,6 +34,8 @@ TRANSITIONS: frozenset[tuple[Role, Role]] = frozenset(
         (Role.LEARNER, Role.REMOVED),  # a later configuration does not name it, an earlier one did
         (Role.REMOVED, Role.FOLLOWER),  # taken in again, or the entry without it was rolled back
         (Role.RECOVERING, Role.FOLLOWER),  # 5.5 (b), or taken out and in again
+        (Role.RECOVERING, Role.LEARNER),  # a damaged learner has its log again
+        (Role.RECOVERING, Role.REMOVED),  # 5.5 (b), but the log got back says that it is no member any more
     }
 )
 """Every pair that may follow one another. Any other pair is a bug of ours."""

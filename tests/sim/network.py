@@ -1,0 +1,97 @@
+"""Connections between nodes and clients: delay, loss, duplication, cuts and disconnects, from one random source."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+Frames = tuple[bytes | memoryview, ...]
+
+USUAL_DELAY_S = (0.0002, 0.003)
+LATE_DELAY_S = (0.01, 0.1)
+VERY_LATE_DELAY_S = (0.2, 1.2)  # beyond an election: answers of another age
+
+
+@dataclass
+class Weather:
+    """How bad the network is at the moment."""
+
+    loss: float = 0.0
+    late: float = 0.0
+    very_late: float = 0.0
+    duplicate: float = 0.0
+
+
+@dataclass(eq=False)
+class Connection:
+    """One TCP connection: order is kept in each direction; ``route`` is what the receiver knows it by."""
+
+    route: bytes
+    source: str
+    target: str
+    deliver_reply: Callable[[Frames], None]
+    alive: bool = True
+    forward_at: float = 0.0
+    backward_at: float = 0.0
+
+
+@dataclass
+class Network:
+    rng: random.Random
+    schedule: Callable[[float, Callable[[], None]], None]
+    now: Callable[[], float]
+    receive: Callable[[str, bytes, Frames], None]
+    weather: Weather = field(default_factory=Weather)
+    cuts: set[tuple[str, str]] = field(default_factory=set)
+    connections: dict[bytes, Connection] = field(default_factory=dict)
+    opened: int = 0
+
+    def open(self, source: str, target: str, deliver_reply: Callable[[Frames], None]) -> Connection:
+        self.opened += 1
+        connection = Connection(b"route-%d" % self.opened, source, target, deliver_reply)
+        self.connections[connection.route] = connection
+        return connection
+
+    def close(self, connection: Connection) -> None:
+        """Break a connection: what is under way still arrives, answers to it do not."""
+        connection.alive = False
+        self.connections.pop(connection.route, None)
+
+    def ask(self, connection: Connection, frames: Sequence[bytes | memoryview]) -> None:
+        """Send along a connection; perhaps a copy of the message arrives later by another, older one."""
+        message = tuple(bytes(frame) for frame in frames)
+        route, source, target = connection.route, connection.source, connection.target
+        if not self._lost(source, target):
+            connection.forward_at = max(connection.forward_at, self.now() + self._delay())
+            self.schedule(connection.forward_at, lambda: self._arrive(source, target, route, message))
+        if self.rng.random() < self.weather.duplicate:
+            ghost = b"ghost-" + route
+            late = self.now() + self.rng.uniform(*LATE_DELAY_S)
+            self.schedule(late, lambda: self._arrive(source, target, ghost, message))
+
+    def answer(self, route: bytes, frames: Sequence[bytes | memoryview]) -> None:
+        """Send back along a connection; a route that is gone loses it."""
+        connection = self.connections.get(route)
+        if connection is None or self._lost(connection.target, connection.source):
+            return
+        message = tuple(bytes(frame) for frame in frames)
+        connection.backward_at = max(connection.backward_at, self.now() + self._delay())
+        self.schedule(connection.backward_at, lambda: self._return(connection, message))
+
+    def _arrive(self, source: str, target: str, route: bytes, message: Frames) -> None:
+        if (source, target) not in self.cuts:
+            self.receive(target, route, message)
+
+    def _return(self, connection: Connection, message: Frames) -> None:
+        if connection.alive and (connection.target, connection.source) not in self.cuts:
+            connection.deliver_reply(message)
+
+    def _lost(self, source: str, target: str) -> bool:
+        return (source, target) in self.cuts or self.rng.random() < self.weather.loss
+
+    def _delay(self) -> float:
+        kind = self.rng.random()
+        if kind < self.weather.very_late:
+            return self.rng.uniform(*VERY_LATE_DELAY_S)
+        if kind < self.weather.very_late + self.weather.late:
+            return self.rng.uniform(*LATE_DELAY_S)
+        return self.rng.uniform(*USUAL_DELAY_S)

@@ -1,0 +1,271 @@
+"""One simulated peer: the real core, a disk that forgets, and an adapter that keeps the duties of 5.3."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pavane.raft.config import Config
+from pavane.raft.core.core import Core
+from pavane.raft.core.outputs import (
+    Applied,
+    Channel,
+    Corrupt,
+    Disconnect,
+    Event,
+    Fork,
+    Now,
+    PeerChannel,
+    RoleChanged,
+    Send,
+    StageReached,
+    VoteGranted,
+)
+from pavane.raft.state.commands import Stored
+from pavane.raft.state.roles import Role
+from pavane.raft.wire import (
+    AppendEntries,
+    AppendEntriesReply,
+    Drop,
+    EntryType,
+    PvVote,
+    PvVoteReply,
+    RequestVote,
+    RequestVoteReply,
+    decode_reply,
+    decode_request,
+    entry_type,
+)
+from pavane.wire import Stage
+from tests.sim.checks import Mirror, holds
+from tests.sim.disk import Disk
+from tests.sim.network import Connection, Frames
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+USUAL_FSYNC_S = (0.0002, 0.004)
+SLOW_FSYNC_S = (0.02, 0.25)
+QUESTIONS_MAX = 200  # remembered to check answers; an answer that late is not checked
+TURNS_MAX = 1000  # rounds of outputs after one input: more is an endless loop
+
+
+@dataclass
+class Question:
+    """A request whose answer is checked when it leaves."""
+
+    message: AppendEntries | RequestVote | PvVote
+
+
+class Node:
+    """A peer that can crash, stop, lose its disk, and start again."""
+
+    def __init__(self, world: "World", config: Config, stage: Stage) -> None:
+        self.world = world
+        self.config = config
+        self.id = config.id
+        self.stage = stage  # what a pod's token would remember
+        self.disk = Disk()
+        self.up = False
+        self.damaged = False
+        self.stalled_until = 0.0
+        self.wall_offset_s = 0
+        self.slow_disk = False
+        self.incarnation = 0
+        self.core: Core
+        self.mirror = Mirror()
+        self.sockets: dict[PeerChannel, Connection] = {}
+        self.held: list[Send] = []
+        self.questions: dict[tuple[bytes, bytes], Question] = {}
+        self.timer_at: float | None = None
+        self.syncing = False
+        self.stored_ticket = 0
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        world = self.world
+        self.up = True
+        self.incarnation += 1
+        self.sockets, self.held, self.questions = {}, [], {}
+        self.timer_at, self.syncing, self.stored_ticket = None, False, 0
+        recovered = self.disk.recovered(corrupt=self.damaged)
+        self.damaged = False
+        self.mirror = Mirror(list(self.disk.entries), [], 0, 0, recovered.term)
+        for index, entry in enumerate(self.mirror.entries, 1):
+            if entry_type(entry) == EntryType.CONFIG:
+                self.mirror.configurations.append(index)
+        rng = random.Random(world.rng.getrandbits(32))
+        self.core = Core(self.config, recovered, self.disk, rng, self.now(), self.stage)
+        self.settle()
+        self.world.restarted(self)
+
+    def crash(self) -> None:
+        self.up = False
+        self.disk.crash(self.world.rng)
+        for connection in self.sockets.values():
+            self.world.network.close(connection)
+        self.world.node_gone(self.id)
+
+    def now(self) -> Now:
+        return Now(self.world.time, int(self.world.wall_s + self.world.time) + self.wall_offset_s)
+
+    def act(self, what: Callable[[], None]) -> None:
+        """Feed the core, later if the process is stopped at the moment, never if it has gone."""
+        if not self.up:
+            return
+        if self.world.time < self.stalled_until:
+            incarnation = self.incarnation
+            self.world.schedule(self.stalled_until, lambda: self.act(what) if self.incarnation == incarnation else None)
+            return
+        what()
+        self.settle()
+
+    # --- inputs --------------------------------------------------------------------------------------------------
+
+    def receive(self, route: bytes, frames: Frames) -> None:
+        self.act(lambda: self._receive(route, frames))
+
+    def _receive(self, route: bytes, frames: Frames) -> None:
+        message = decode_request(frames, self.config.ident)
+        if isinstance(message, AppendEntries | RequestVote | PvVote):
+            self.questions[route, bytes(frames[0])] = Question(message)
+            if len(self.questions) > QUESTIONS_MAX:
+                del self.questions[next(iter(self.questions))]
+        self.core.receive(route, frames, self.now())
+
+    def connection(self, to: PeerChannel, *, up: bool) -> None:
+        self.act(lambda: self.core.connection(to.peer, to.channel, up, self.now()))
+
+    def _timer(self, due: float, incarnation: int) -> None:
+        if self.up and self.incarnation == incarnation and self.timer_at == due:
+            self.timer_at = None
+            self.act(lambda: self.core.handle_timer(self.now()))
+
+    # --- outputs -------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Carry out what the core wants until it wants nothing more, then check and arm the timer."""
+        for _ in range(TURNS_MAX):
+            outputs = self.core.outputs()
+            if not (outputs.store or outputs.send or outputs.apply or outputs.events):
+                break
+            for command in outputs.store:
+                self.world.checks.stored(self.id, self.mirror, command)
+            self.disk.submit(outputs.store)
+            for event in outputs.events:
+                self._event(event)
+            for send in outputs.send:
+                self.held.append(send)
+            self._release()
+            for batch in outputs.apply:
+                self.core.applied([Applied(batch.first + len(batch.entries) - 1)], self.now())
+        else:
+            raise AssertionError(f"{self.id} never comes to rest")
+        self._check()
+        self._sync()
+        due = self.core.next_timer()
+        if due is not None and (self.timer_at is None or due < self.timer_at):
+            incarnation = self.incarnation
+            self.timer_at = due
+            self.world.schedule(max(due, self.world.time), lambda: self._timer(due, incarnation))
+
+    def _event(self, event: Event) -> None:
+        checks = self.world.checks
+        match event:
+            case RoleChanged(_, Role.LEADER, term, _):
+                checks.led(self.id, self.mirror, term)
+            case VoteGranted():
+                status = self.core.status(self.now())
+                checks.voted(self.id, status.role, status.stage)
+            case StageReached(stage):
+                self.stage = max(self.stage, stage)
+            case Disconnect(to):
+                connection = self.sockets.pop(to, None)
+                if connection is not None:
+                    self.world.network.close(connection)
+            case Corrupt(index) | Fork(index):
+                raise AssertionError(f"{self.id} finds entry {index} damaged, which nobody damaged")
+            case _:
+                pass
+
+    def _check(self) -> None:
+        state = self.core._node  # status() after every event would be a quarter of the run
+        checks = self.world.checks
+        leads = state.role == Role.LEADER
+        checks.advanced(self.id, self.mirror, state.commit, state.applied, state.term, leads=leads)
+        checks.configured(self.id, self.mirror, state.configurations.index)
+        holds(state.log.last == len(self.mirror.entries), "S13", f"{self.id} tells another last index than it stored")
+
+    def _release(self) -> None:
+        """Send what need not wait any longer, each group in order."""
+        waiting: list[Send] = []
+        for send in self.held:
+            if send.after is not None and send.after > self.stored_ticket:
+                waiting.append(send)
+            elif isinstance(send.to, bytes):
+                self._check_answer(send.to, send.frames)
+                self.world.network.answer(send.to, send.frames)
+            else:
+                self._ask(send.to, send.frames)
+        self.held = waiting
+
+    def _ask(self, to: PeerChannel, frames: Frames) -> None:
+        if to.channel == Channel.PUBLISH:
+            return
+        if frames[1] in {b"?", b"pv.vote"}:
+            message = decode_request(frames, self.config.ident)
+            assert isinstance(message, RequestVote | PvVote)
+            self.world.checks.asked(self.id, self.disk, message.term)
+        connection = self.sockets.get(to)
+        if connection is None:
+            connection = self.connect(to)
+            if connection is None:
+                return
+        self.world.network.ask(connection, frames)
+
+    def connect(self, to: PeerChannel) -> Connection | None:
+        """Open a socket; nobody listening means that nothing is sent."""
+        target = self.world.listening(to.url)
+        if target is None:
+            return None
+        incarnation = self.incarnation
+
+        def deliver(frames: Frames) -> None:
+            if self.incarnation == incarnation:
+                self.act(lambda: self.core.reply(to.peer, to.channel, frames, self.now()))
+
+        connection = self.world.network.open(self.id, target, deliver)
+        self.sockets[to] = connection
+        return connection
+
+    def _check_answer(self, route: bytes, frames: Frames) -> None:
+        question = self.questions.pop((route, bytes(frames[0])), None)
+        if question is None:
+            return
+        message = question.message
+        kind = {RequestVote: RequestVoteReply, PvVote: PvVoteReply, AppendEntries: AppendEntriesReply}[type(message)]
+        reply = decode_reply(kind, frames[1:])
+        assert not isinstance(reply, Drop)
+        success = reply.success if isinstance(reply, AppendEntriesReply) else reply.granted
+        self.world.checks.answered(self.id, self.disk, message, reply, success)
+
+    def _sync(self) -> None:
+        if self.syncing or not self.disk.queue:
+            return
+        self.syncing = True
+        count, incarnation = len(self.disk.queue), self.incarnation
+        latency = self.world.rng.uniform(*(SLOW_FSYNC_S if self.slow_disk else USUAL_FSYNC_S))
+        self.world.schedule(self.world.time + latency, lambda: self._synced(count, incarnation))
+
+    def _synced(self, count: int, incarnation: int) -> None:
+        if self.incarnation != incarnation or not self.up:
+            return
+        ticket = self.disk.sync(count)
+        self.act(lambda: self._stored(ticket))
+
+    def _stored(self, ticket: int) -> None:
+        self.syncing = False
+        self.stored_ticket = ticket
+        self.core.stored(Stored(ticket), self.now())
+        self._release()

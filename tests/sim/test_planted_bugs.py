@@ -1,0 +1,134 @@
+"""The simulator is worth something only if it finds bugs: each test plants one and expects it to be found."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from pavane.raft.core.barrier import Barriers, _Barrier
+from pavane.raft.core.election import GRANTED, Election
+from pavane.raft.core.following import Following
+from pavane.raft.core.links import Links
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import Route
+from pavane.raft.core.recovering import Recovering
+from pavane.raft.core.replication import Replication
+from pavane.raft.state.configuration import Configuration, ConfigurationStack
+from pavane.raft.state.quorum import majority_value
+from pavane.raft.state.roles import Role
+from pavane.raft.wire import AppendEntries, Frame, PvVote, RequestVote
+from tests.sim.checks import BrokenError
+from tests.sim.network import Weather
+from tests.sim.world import Scenario, play
+
+SEEDS_MAX = 120  # each bug is found by far fewer
+LATE = Weather(very_late=0.05, late=0.1, loss=0.02)
+
+
+def found(scenario: Scenario, invariants: Sequence[str]) -> None:
+    """Play seeds until one of the invariants breaks."""
+    broken = next(filter(None, (what_breaks(seed, scenario) for seed in range(SEEDS_MAX))), None)
+    assert broken is not None, f"{SEEDS_MAX} seeds did not find the planted bug"
+    assert any(f": {invariant}: " in broken for invariant in invariants), broken
+
+
+def what_breaks(seed: int, scenario: Scenario) -> str | None:
+    try:
+        play(seed, scenario)
+    except BrokenError as error:
+        return str(error)
+    return None
+
+
+def test_second_vote_in_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(self: Election, message: RequestVote | PvVote, newer: bool) -> int:
+        return self._refusal(message, newer) if message.term >= self._node.term else 1
+
+    def raise_term(self: Node, term: int, vote: str = "") -> int:
+        self.term, self.vote = term, vote
+        return self.persist()
+
+    monkeypatch.setattr(Election, "_judge", judge)
+    monkeypatch.setattr(Node, "raise_term", raise_term)
+    found(Scenario(voters=3, weather=Weather(late=0.3)), ["S1", "S2", "S3", "S5"])
+    assert GRANTED == 0
+
+
+def test_commit_of_an_older_term_by_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def commit(self: Replication) -> None:
+        node = self._node
+        if node.role == Role.LEADER:
+            node.advance(max(node.commit, majority_value(node.configurations.effective, self.match, 0)))
+
+    monkeypatch.setattr(Replication, "commit", commit)
+    found(Scenario(voters=3, weather=LATE), ["S3"])
+
+
+def test_answer_before_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "durable_ticket", lambda _self, _index: None)
+    found(Scenario(voters=3), ["S5"])
+
+
+def test_configuration_not_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def truncate(self: ConfigurationStack, after: int) -> list[tuple[int, Configuration]]:
+        del self, after
+        return []
+
+    monkeypatch.setattr(ConfigurationStack, "truncate", truncate)
+    found(Scenario(voters=3, learners=3, changes=True, faults_s=6.0, fault_pause_s=0.1, weather=LATE), ["S8"])
+
+
+def _unbounded_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaders tell their commit index as it is, as the original program does: ours tell at most prev (7.3)."""
+    original: Callable[..., object] = Links.ask
+
+    def ask(self: Links, to: object, question: object, *arguments: object, **named: object) -> object:
+        if isinstance(question, AppendEntries):
+            question = AppendEntries(
+                question.leader,
+                question.term,
+                question.previous_index,
+                question.previous_term,
+                self._node.commit,
+                question.entries,
+            )
+        return original(self, to, question, *arguments, **named)
+
+    monkeypatch.setattr(Links, "ask", ask)
+
+
+def test_commit_from_the_own_last_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Following._take
+
+    def take(self: Following, route: Route, request_id: Frame, message: AppendEntries) -> None:
+        original(self, route, request_id, message)
+        node = self._node
+        fits = message.previous_index <= node.log.last
+        if fits and node.log.term_at(message.previous_index) == message.previous_term:
+            node.advance(min(message.commit_index, node.log.last))
+
+    _unbounded_commit(monkeypatch)
+    monkeypatch.setattr(Following, "_take", take)
+    found(Scenario(voters=3, faults_s=6.0, fault_pause_s=0.15, weather=LATE), ["S3"])
+
+
+def test_a_commit_index_beyond_the_message_alone_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    _unbounded_commit(monkeypatch)
+    for seed in range(10):
+        play(seed, Scenario(voters=3, weather=LATE))
+
+
+def test_barrier_answered_by_a_message_sent_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(self: Barriers, then: Callable[[bool], None]) -> None:
+        before = self.replication.sequence - len(self.replication.peers)
+        self._waiting.append(_Barrier(before, self._node.now.mono, then))
+        self.progress()
+
+    monkeypatch.setattr(Barriers, "wait", wait)
+    found(Scenario(voters=3, faults_s=8.0, fault_pause_s=0.2, weather=Weather(very_late=0.08)), ["S10"])
+
+
+def test_recovering_voter_that_acknowledges_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wiped voter that votes at once, as if its store were new."""
+
+    monkeypatch.setattr(Recovering, "begin", lambda _self: None)
+    found(Scenario(voters=3, faults_s=8.0, fault_pause_s=0.1, weather=LATE), ["S1", "S2", "S3", "S6", "S10"])

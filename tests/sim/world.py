@@ -1,0 +1,388 @@
+"""A whole cluster in virtual time, all of it from one seed: first with faults (safety), then without (liveness)."""
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pavane.raft.config import Config
+from pavane.raft.state.configuration import Configuration, Members
+from pavane.raft.state.roles import Role
+from pavane.wire import Stage
+from tests.sim.checks import BrokenError, Checks, holds
+from tests.sim.clients import IDENT, Administrator, Reader, Writer
+from tests.sim.network import Frames, Network, Weather
+from tests.sim.node import Node
+
+START_S = 0.8  # the first election is over, as a rule
+LIVENESS_S = 20.0  # after the last fault, everything must be well within this
+FINISHED_PAUSE_S = 0.05
+CLOCK_JUMP_S = 12 * 3600
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a seed plays. ``voters`` at the start, ``learners`` beside them."""
+
+    voters: int
+    learners: int = 0
+    faults_s: float = 4.0
+    fault_pause_s: float = 0.25
+    changes: bool = False
+    promotion: bool = False
+    bootstrap: str = "seed"
+    weather: Weather | None = None
+
+
+class World:
+    """Nodes, clients, faults and the heap of what happens next."""
+
+    def __init__(self, seed: int, scenario: Scenario) -> None:
+        self.seed = seed
+        self.scenario = scenario
+        self.rng = random.Random(seed)
+        self.time = 0.0
+        self.wall_s = 1_750_000_000.0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self.checks = Checks()
+        self.network = Network(self.rng, self.schedule, lambda: self.time, self._receive)
+        self.greatest_acknowledged = 0
+        self.faulty = True
+        self.nodes: dict[str, Node] = {}
+        self.by_url: dict[str, str] = {}
+        self.initial = self._members(1, scenario.voters)
+        self.pool = self.initial + self._members(2, scenario.learners)
+        self._create()
+        self.writers = [Writer(self, name) for name in ("wa", "wb", "wc")]
+        self.reader = Reader(self, "re")
+        self.administrator = Administrator(self, "ad")
+
+    def _members(self, generation: int, count: int) -> Members:
+        return tuple((f"x-g{generation}-{at}", f"tcp://10.0.{generation}.{at + 1}:8047") for at in range(count))
+
+    def _create(self) -> None:
+        seeds = tuple(url for _, url in self.pool)
+        entry = self.scenario.bootstrap == "entry"
+        base = Configuration(self.initial)
+        if not entry:
+            self.checks.configurations.append((0, base))
+            self.checks.configuration = base
+        for peer, url in self.pool:
+            member = (peer, url) in self.initial
+            peers = self.initial if member and not entry else ()
+            stage = Stage.READ_WRITE if peers else Stage.READ_ONLY
+            config = Config(id=peer, ident=IDENT, url=url, peers=peers, seeds=seeds)
+            self.nodes[peer] = Node(self, config, stage)
+            self.by_url[url] = peer
+        for peer, _ in self.pool:
+            self.nodes[peer].start()
+        if entry:
+            for peer, _ in self.initial:
+                self.schedule(self.rng.uniform(0.0, 0.2), lambda peer=peer: self._bootstrap(self.nodes[peer]))  # type: ignore[misc]
+
+    def restarted(self, node: Node) -> None:
+        """Tell an empty first pod the members again, as the operator does until the cluster serves (8.4)."""
+        first = self.scenario.bootstrap == "entry" and node.config.url in {url for _, url in self.initial}
+        if first and not node.disk.entries and not self.checks.committed and node.stage == Stage.READ_WRITE:
+            self._bootstrap(node)
+
+    def _bootstrap(self, node: Node) -> None:
+        def write() -> None:
+            node.core.bootstrap(self.initial, node.now())
+            node.core.set_stage(Stage.READ_WRITE, node.now())
+
+        node.stage = Stage.READ_WRITE
+        node.act(write)
+
+    # --- machinery -----------------------------------------------------------------------------------------------
+
+    def schedule(self, at: float, what: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (at, self._sequence, what))
+
+    def run_until(self, end: float, finished: Callable[[], bool] | None = None) -> bool:
+        """Let things happen until ``end``, or until ``finished`` (looked at from time to time) is true."""
+        look_at = self.time
+        while self._heap and self._heap[0][0] <= end:
+            at, _, what = heapq.heappop(self._heap)
+            self.time = max(self.time, at)
+            what()
+            if finished is not None and self.time >= look_at:
+                look_at = self.time + FINISHED_PAUSE_S
+                if finished():
+                    return True
+        self.time = max(self.time, end)
+        return False
+
+    def _receive(self, target: str, route: bytes, frames: Frames) -> None:
+        self.nodes[target].receive(route, frames)
+
+    def listening(self, url: str) -> str | None:
+        peer = self.by_url.get(url)
+        return peer if peer is not None and self.nodes[peer].up else None
+
+    def node_gone(self, gone: str) -> None:
+        """Break everybody's connections to a node that ended."""
+        for node in self.nodes.values():
+            for to, connection in list(node.sockets.items()):
+                if connection.target == gone:
+                    self._disconnect(node, to)
+        for connection in list(self.network.connections.values()):
+            if connection.target == gone:
+                self.network.close(connection)
+
+    def _disconnect(self, node: Node, to: object) -> None:
+        for socket, connection in list(node.sockets.items()):
+            if socket == to:
+                del node.sockets[socket]
+                self.network.close(connection)
+                node.connection(socket, up=False)
+                self.schedule(self.time + 0.05, lambda s=socket: node.connection(s, up=True))  # type: ignore[misc]
+
+    # --- the play ------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Play the scenario; raises ``BrokenError`` with the seed when an invariant breaks."""
+        try:
+            self._play()
+        except BrokenError as error:
+            raise BrokenError(f"PAVANE_SEED={self.seed} at {self.time:.3f} s: {error}") from error
+        except Exception as error:
+            raise AssertionError(f"PAVANE_SEED={self.seed} at {self.time:.3f} s: {error!r}") from error
+
+    def _play(self) -> None:
+        for writer in self.writers:
+            writer.begin()
+        self.reader.begin()
+        self.run_until(START_S)
+        if self.scenario.weather is not None:
+            self.network.weather = self.scenario.weather
+        end = START_S + self.scenario.faults_s
+        if self.scenario.promotion:
+            self.schedule(self.rng.uniform(1.0, end), self.promote)
+        while self.time < end:
+            self._fault()
+            self.run_until(self.time + self.rng.expovariate(1 / self.scenario.fault_pause_s))
+        self._heal()
+        self._expect_progress()
+
+    def _heal(self) -> None:
+        self.faulty = False
+        self.network.weather = Weather()
+        self.network.cuts.clear()
+        for node in self.nodes.values():
+            node.stalled_until = 0.0
+            node.slow_disk = False
+            node.wall_offset_s = 0
+            if not node.up:
+                node.start()
+        if self.scenario.promotion and self.administrator.wanted is None:
+            self.promote()
+
+    def _expect_progress(self) -> None:
+        goals = [writer.acknowledged + 3 for writer in self.writers]
+        reads = self.reader.reads + 3
+
+        def finished() -> bool:
+            wrote = all(writer.acknowledged >= goal for writer, goal in zip(self.writers, goals, strict=True))
+            return wrote and self.reader.reads >= reads and self.administrator.wanted is None and self._settled()
+
+        done = self.run_until(self.time + LIVENESS_S, finished)
+        if not done:
+            lines = "\n".join(str(node.core.status(node.now())) for node in self.nodes.values())
+            raise AssertionError(f"no progress; change wanted: {self.administrator.wanted}\n{lines}")
+
+    def _settled(self) -> bool:
+        """Whether one leader leads a final configuration and every member follows closely."""
+        leaders = [node for node in self.nodes.values() if node.core.status(node.now()).role == Role.LEADER]
+        if not leaders:
+            return False
+        leader = max(leaders, key=lambda node: node.core.status(node.now()).term)
+        status = leader.core.status(leader.now())
+        if status.effective.transitional or status.effective_index > status.commit:
+            return False
+        if self.scenario.promotion and status.effective.new != self.pool[len(self.initial) :]:
+            return False
+        followers = (self.nodes[peer] for peer, _ in status.effective.members)
+        return all(
+            follower.core.status(follower.now()).role in {Role.FOLLOWER, Role.LEADER}
+            and follower.core.status(follower.now()).commit >= status.commit - 50
+            for follower in followers
+        )
+
+    # --- membership ----------------------------------------------------------------------------------------------
+
+    def promote(self) -> None:
+        """Steps 2 and 3 of operator.md 3.1: permit the learners to write, then ask for them as the members."""
+        if self.faulty and not self._all_sound():
+            self.schedule(self.time + 0.2, lambda: self.promote() if self.faulty else None)
+            return
+        joining = self.pool[len(self.initial) :]
+        for peer, _ in joining:
+            self.nodes[peer].stage = Stage.READ_WRITE
+            self._permit(self.nodes[peer])
+        self.administrator.change(joining)
+
+    def _all_sound(self) -> bool:
+        """Whether everybody runs, holds entries, and has forgotten nothing."""
+        return all(
+            node.up and node.mirror.entries and not node.core.status(node.now()).recovering
+            for node in self.nodes.values()
+        )
+
+    def _permit(self, node: Node) -> None:
+        def permit() -> None:
+            if node.core.status(node.now()).stage < Stage.READ_WRITE:
+                node.core.set_stage(Stage.READ_WRITE, node.now())
+
+        node.act(permit)
+
+    def _change(self) -> None:
+        if self.administrator.wanted is None and self._all_sound():
+            count = self.rng.randint(1, min(5, len(self.pool)))
+            chosen = self.rng.sample(self.pool, count)
+            for peer, _ in chosen:
+                self.nodes[peer].stage = Stage.READ_WRITE
+                self._permit(self.nodes[peer])
+            self.administrator.change(tuple(chosen))
+
+    # --- faults --------------------------------------------------------------------------------------------------
+
+    def _fault(self) -> None:
+        faults: list[Callable[[], None]] = [
+            self._crash,
+            self._crash,
+            self._crash_leader,
+            self._cut,
+            self._cut_one_way,
+            self._isolate_leader,
+            self._break_connections,
+            self._change_weather,
+            self._stall,
+            self._slow_disk,
+            self._jump_clock,
+            self.administrator.transfer,
+            self._crash_many,
+            self._wipe,
+        ]
+        if self.scenario.changes:
+            faults += [self._change] * 4
+        self.rng.choice(faults)()
+
+    def _leader(self) -> Node | None:
+        for node in self.nodes.values():
+            if node.up and node.core.status(node.now()).role == Role.LEADER:
+                return node
+        return None
+
+    def _any(self) -> Node:
+        return self.rng.choice(list(self.nodes.values()))
+
+    def _crash(self) -> None:
+        self._crash_node(self._any())
+
+    def _crash_leader(self) -> None:
+        leader = self._leader()
+        if leader is not None:
+            self._crash_node(leader)
+
+    def _crash_many(self) -> None:
+        for node in self.nodes.values():
+            if self.rng.random() < 0.6:
+                self._crash_node(node)
+
+    def _crash_node(self, node: Node) -> None:
+        if node.up:
+            node.crash()
+            self.schedule(self.time + self.rng.uniform(0.01, 1.0), lambda: self._restart(node))
+
+    def _restart(self, node: Node) -> None:
+        if not node.up:
+            node.start()
+
+    def _wipe(self) -> None:
+        """Take one voter's disk, or a part of it, while everybody else is sound: two losses at once are no promise."""
+        victim = self._any()
+        leader = self._leader()
+        if leader is None or min(map(len, leader.core.status(leader.now()).effective.groups)) < 3:
+            return  # without two other voters nobody is left who remembers
+        if self.administrator.wanted is not None or not self._all_sound():
+            return  # a change could need the very voter that was lost
+        victim.crash()
+        if self.rng.random() < 0.5 or not victim.disk.entries:
+            victim.disk.wipe()
+        else:
+            victim.disk.damage(self.rng.randint(1, len(victim.disk.entries)))
+            victim.damaged = True
+        self.schedule(self.time + self.rng.uniform(0.01, 0.5), lambda: self._restart(victim))
+
+    def _cut(self) -> None:
+        side = {peer for peer in self.nodes if self.rng.random() < 0.5}
+        cuts = {(a, b) for a in self.nodes for b in self.nodes if (a in side) != (b in side)}
+        self._cut_for(cuts, self.rng.uniform(0.2, 1.2))
+
+    def _cut_one_way(self) -> None:
+        a, b = self.rng.sample(list(self.nodes), 2) if len(self.nodes) > 1 else (*self.nodes, *self.nodes)
+        self._cut_for({(a, b)}, self.rng.uniform(0.2, 1.5))
+
+    def _isolate_leader(self) -> None:
+        leader = self._leader()
+        if leader is not None:
+            cuts = {(leader.id, peer) for peer in self.nodes} | {(peer, leader.id) for peer in self.nodes}
+            self._cut_for(cuts, self.rng.uniform(0.3, 1.5))
+
+    def _cut_for(self, cuts: set[tuple[str, str]], seconds: float) -> None:
+        self.network.cuts |= cuts
+        self.schedule(self.time + seconds, lambda: self.network.cuts.difference_update(cuts))
+
+    def _break_connections(self) -> None:
+        for node in self.nodes.values():
+            for to in list(node.sockets):
+                if node.up and self.rng.random() < 0.3:
+                    self._disconnect(node, to)
+
+    def _change_weather(self) -> None:
+        rng = self.rng
+        self.network.weather = rng.choice(
+            [
+                Weather(),
+                Weather(loss=rng.uniform(0.0, 0.2)),
+                Weather(late=rng.uniform(0.0, 0.3)),
+                Weather(very_late=rng.uniform(0.0, 0.05), duplicate=0.05),
+                Weather(loss=0.05, late=0.1, duplicate=rng.uniform(0.0, 0.3)),
+            ]
+        )
+
+    def _stall(self) -> None:
+        node = self._any()
+        node.stalled_until = max(node.stalled_until, self.time + self.rng.uniform(0.1, 1.2))
+
+    def _slow_disk(self) -> None:
+        node = self._any()
+        node.slow_disk = not node.slow_disk
+
+    def _jump_clock(self) -> None:
+        node = self._any()
+        node.wall_offset_s = self.rng.choice([0, 0, CLOCK_JUMP_S, -CLOCK_JUMP_S, 60])
+
+
+def scenario_of(seed: int) -> Scenario:
+    """Choose what a seed plays."""
+    rng = random.Random(seed ^ 0x5EED)
+    kind = rng.randrange(10)
+    if kind < 4:
+        return Scenario(voters=rng.choice([1, 3, 3, 3, 5]), learners=rng.choice([0, 0, 1]))
+    if kind < 7:
+        return Scenario(voters=3, learners=3, promotion=True, bootstrap=rng.choice(["seed", "entry"]))
+    if kind == 7:
+        return Scenario(voters=1, learners=1, promotion=True, bootstrap="entry")
+    return Scenario(voters=rng.choice([1, 3]), learners=rng.choice([2, 3]), changes=True)
+
+
+def play(seed: int, scenario: Scenario | None = None) -> World:
+    """Play one seed and return the world as it was at the end."""
+    world = World(seed, scenario if scenario is not None else scenario_of(seed))
+    world.run()
+    holds(bool(world.checks.committed), "S13", "nothing was ever committed")
+    return world
