@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -88,6 +89,12 @@ class Rig:
         async with asyncio.timeout(UNTIL_S):
             while any(name.startswith(prefix) for name in await self.names(resource)):  # noqa: ASYNC110
                 await asyncio.sleep(0.03)
+
+    async def kill_pod(self, name: str) -> None:
+        """SIGKILL to the pod's process."""
+        pod = await self.kube.get(PODS, name, NAMESPACE)
+        container_id: str = pod["status"]["containerStatuses"][0]["containerID"]
+        os.killpg(int(container_id.removeprefix("process://").partition("/")[0]), signal.SIGKILL)
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[RaftClient]:

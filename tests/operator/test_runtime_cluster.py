@@ -3,13 +3,11 @@
 import asyncio
 import itertools
 import os
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from pavane_local.folder import signal_pod
 from pavane_operator.kube.resources import (
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
@@ -119,7 +117,7 @@ async def test_a_killed_pod_comes_back_by_itself_while_the_operator_is_away(rig:
     async with rig.client() as client:
         before = await client.update(b"before")
     await rig.stop_operator()
-    assert signal_pod(rig.local.folder, NAMESPACE, "log-server-g1-0", signal.SIGKILL) == 1
+    await rig.kill_pod("log-server-g1-0")
     async with rig.client() as client:
         assert await client.update(b"after") > before
         assert b"before" in [bytes(entry.data) async for entry in client.entries()]
