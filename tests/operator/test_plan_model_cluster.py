@@ -85,6 +85,7 @@ def _world(name: str) -> World:
     return World() if name in FROM_NOTHING else copy.deepcopy(_bootstrapped())
 
 
+@pytest.mark.timeout(300)  # up to a hundred whole lives, one per call
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_ends_alike_wherever_the_operator_is_killed(name: str) -> None:
     clean = Run(SCENARIOS[name], _world(name))
