@@ -14,7 +14,7 @@ from typing import Any
 from pavane_local.api.cluster import DEFINITIONS, Cluster, DeleteOptions, WriteOptions
 from pavane_local.api.server import ApiServer
 from pavane_local.controllers import collector, endpoints, statefulset
-from pavane_local.embedded import EmbeddedApi
+from pavane_local.embedded import embedded_api
 from pavane_local.folder import locked
 from pavane_local.kubelet.addresses import BLOCK_PREFIX_BITS, AddressBlock
 from pavane_local.kubelet.kubelet import Kubelet
@@ -66,7 +66,7 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
         with contextlib.closing(AddressBlock.claim(folder, _former_block(cluster))) as block:
             speed = FAST_SPEED if settings.fast else 1.0
             kubelet_settings = KubeletSettings(folder, Path(sys.prefix), dict(settings.images), speed)
-            kubelet = Kubelet(EmbeddedApi(cluster, server.kubeconfig_of), kubelet_settings, block)
+            kubelet = Kubelet(embedded_api(cluster, server.kubeconfig_of), kubelet_settings, block)
             await kubelet.recover(cluster.list("pods"))
             async with server.running(kubelet), asyncio.TaskGroup() as group:
                 parts = [

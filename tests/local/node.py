@@ -10,7 +10,7 @@ from typing import Any
 
 from pavane_local.api.cluster import Cluster
 from pavane_local.controllers import collector, endpoints, statefulset
-from pavane_local.embedded import EmbeddedApi
+from pavane_local.embedded import embedded_api
 from pavane_local.kubelet.addresses import AddressBlock
 from pavane_local.kubelet.kubelet import Kubelet
 from pavane_local.kubelet.logs import LogOptions
@@ -75,7 +75,7 @@ async def running_node(folder: Path, **settings: Any) -> AsyncIterator[Node]:
             await cluster.create("namespaces", {"metadata": {"name": "default"}})
         kubelet_settings = KubeletSettings(folder, Path(sys.prefix), **{"speed": FAST, **settings})
         kubelet = Kubelet(
-            EmbeddedApi(cluster, lambda pod: f"config of {pod['metadata']['name']}"), kubelet_settings, block
+            embedded_api(cluster, lambda pod: f"config of {pod['metadata']['name']}"), kubelet_settings, block
         )
         await kubelet.recover(cluster.list("pods"))
         parts = (

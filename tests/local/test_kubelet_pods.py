@@ -206,7 +206,7 @@ async def test_the_end_of_a_pod_is_gentle_then_firm(tmp_path: Path) -> None:
             log = node.kubelet.stream(node.pod(name), "main", _FOLLOW, previous=False)
             assert await anext(log) == b"up\n"
             await log.aclose()
-        group = int(node.container("stubborn")["containerID"].removeprefix("process://"))
+        group = int(node.container("stubborn")["containerID"].removeprefix("process://").partition("/")[0])
         await node.cluster.delete("pods", "default", "gentle")
         await node.cluster.delete("pods", "default", "stubborn")
         await eventually(lambda: node.pod("stubborn") == {} or not node.is_ready("stubborn"))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pavane_local.folder import holder, signal_pod
+from pavane_local.folder import holder
 from pavane_operator.kube import KubeClient, KubeError, Target
 from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS, STATEFUL_SETS
 from tests.local.node import eventually
@@ -149,7 +149,7 @@ async def test_a_killed_pod_comes_back_and_its_former_log_can_be_read(cli: Cli) 
     cli("up", "--bare", "--detach", cli.write(writers(replicas=1)))
     async with cli.client() as client:
         pod = await client.get(PODS, "w-0", "default")
-        assert signal_pod(cli.folder, "default", "w-0", signal.SIGKILL) == 1
+        cli("kill", "w-0")
         async for change in client.watch(PODS, "default", fields="metadata.name=w-0"):
             status = change.object["status"]["containerStatuses"][0]
             if status["restartCount"] == 1 and status["ready"]:

@@ -171,7 +171,7 @@ async def _ps(folder: Path, namespace: str | None) -> None:
             f"{sum(each['ready'] for each in containers)}/{len(pod['spec']['containers'])}",
             "Terminating" if "deletionTimestamp" in meta else state,
             sum(each["restartCount"] for each in containers),
-            ",".join(each["containerID"].removeprefix("process://") for each in containers if each["containerID"]),
+            ",".join(each["containerID"].removeprefix("process://").partition("/")[0] for each in containers),
             status.get("podIP", ""),
             output.age(meta["creationTimestamp"]),
         ))  # fmt: skip
@@ -224,9 +224,14 @@ def unpause(pod: Pod, namespace: Namespace = "default", folder: Folder = None) -
 
 
 def _signal(pod: str, namespace: str, folder: Path | None, number: signal.Signals, done: str) -> None:
-    from pavane_local.folder import signal_pod  # noqa: PLC0415
+    from pavane_local.kubelet.spawn import signal_container  # noqa: PLC0415
 
-    if not signal_pod(_folder(folder), namespace, pod, number):
+    async def containers() -> list[str]:
+        async with cluster(Where(_folder(folder) / "kubeconfig")) as client:
+            found = await client.get(PODS, pod, namespace)
+        return [each["containerID"] for each in (found.get("status") or {}).get("containerStatuses") or ()]
+
+    if not any([signal_container(each, number) for each in run(containers())]):
         raise UserError(f"no process of pod {namespace}/{pod} runs here; see `pavane ps`", ExitCode.NOT_FOUND)
     output.say(f"pod {namespace}/{pod} {done}")
 

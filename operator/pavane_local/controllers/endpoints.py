@@ -1,12 +1,10 @@
 """Service → EndpointSlice (docs/specs/operator.md 6.7)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
 from pavane_local.api.cluster import Cluster
-from pavane_local.controllers.loop import Controller, Name, name_of
+from pavane_local.controllers.loop import Controller, Name, is_ready, name_of, owner_of
 from pavane_local.store import Object
 
 RESOURCE = "endpointslices.discovery.k8s.io"
@@ -23,8 +21,7 @@ def controller(cluster: Cluster) -> Controller:
         if service is None or not service["spec"].get("selector"):
             return
         wanted = endpoint_slice(service, cluster.list("pods", namespace))
-        present = cluster.find(RESOURCE, namespace, wanted["metadata"]["name"])
-        if present is None:
+        if (present := cluster.find(RESOURCE, *name_of(wanted))) is None:
             await cluster.create(RESOURCE, wanted)
         else:
             await cluster.update(RESOURCE, {**wanted, "metadata": present["metadata"]})
@@ -34,7 +31,7 @@ def controller(cluster: Cluster) -> Controller:
 
 def endpoint_slice(service: Object, pods: Iterable[Object]) -> Object:
     """The slice of a Service: its selected pods that have an address and have not ended, sorted by name."""
-    meta, spec = service["metadata"], service["spec"]
+    (namespace, name), spec = name_of(service), service["spec"]
     chosen = [
         pod
         for pod in pods
@@ -42,36 +39,26 @@ def endpoint_slice(service: Object, pods: Iterable[Object]) -> Object:
         and pod.get("status", {}).get("podIP")
         and pod["status"].get("phase") not in ("Succeeded", "Failed")
     ]
-    owner = {"apiVersion": "v1", "kind": "Service", "name": meta["name"], "uid": meta["uid"], "controller": True}
-    return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {
-            "name": f"{meta['name']}-local",
-            "namespace": meta["namespace"],
-            "labels": {
-                **meta.get("labels", {}),
-                "kubernetes.io/service-name": meta["name"],
-                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-            },
-            "ownerReferences": [{**owner, "blockOwnerDeletion": True}],
+    metadata = {
+        "name": f"{name}-local", "namespace": namespace, "ownerReferences": [owner_of(service, "v1", "Service")],
+        "labels": {
+            **service["metadata"].get("labels", {}), "kubernetes.io/service-name": name,
+            "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
         },
-        "addressType": "IPv4",
-        "endpoints": [_endpoint(pod, service) for pod in sorted(chosen, key=lambda pod: str(pod["metadata"]["name"]))],
-        "ports": [_port(each, chosen) for each in spec.get("ports") or ()],
-    }
+    }  # fmt: skip
+    endpoints = [_endpoint(pod, service) for pod in sorted(chosen, key=name_of)]
+    ports = [_port(each, chosen) for each in spec.get("ports") or ()]
+    return {"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints, "ports": ports}
 
 
 def _endpoint(pod: Object, service: Object) -> dict[str, Any]:
-    terminating = "deletionTimestamp" in pod["metadata"]
-    serving = any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", ()))
+    terminating, serving = "deletionTimestamp" in pod["metadata"], is_ready(pod)
     ready = bool(service["spec"].get("publishNotReadyAddresses")) or (serving and not terminating)
-    target = {"kind": "Pod", **{key: pod["metadata"][key] for key in ("namespace", "name", "uid")}}
     endpoint = {
         "addresses": [pod["status"]["podIP"]],
         "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
         "nodeName": pod["spec"].get("nodeName", "local"),
-        "targetRef": target,
+        "targetRef": {"kind": "Pod", **{key: pod["metadata"][key] for key in ("namespace", "name", "uid")}},
     }
     if pod["spec"].get("hostname") and pod["spec"].get("subdomain") == service["metadata"]["name"]:
         endpoint["hostname"] = pod["spec"]["hostname"]
@@ -81,8 +68,7 @@ def _endpoint(pod: Object, service: Object) -> dict[str, Any]:
 def _port(port: dict[str, Any], pods: Iterable[Object]) -> dict[str, Any]:
     target = port.get("targetPort", port["port"])
     if isinstance(target, str):
-        named = (
-            each for pod in pods for container in pod["spec"]["containers"] for each in container.get("ports") or ()
-        )
+        containers = (container for pod in pods for container in pod["spec"]["containers"])
+        named = (each for container in containers for each in container.get("ports") or ())
         target = next((each["containerPort"] for each in named if each.get("name") == target), port["port"])
     return {"name": port.get("name", ""), "port": target, "protocol": port.get("protocol", "TCP")}

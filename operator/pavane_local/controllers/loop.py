@@ -1,7 +1,5 @@
 """What the controllers share: watches that survive a gap, keys worked off one after the other, events."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging
@@ -25,20 +23,31 @@ def name_of(found: Object) -> Name:
     return found["metadata"].get("namespace", ""), found["metadata"]["name"]
 
 
+def owner_of(found: Object, api_version: str, kind: str) -> dict[str, Any]:
+    """The owner reference to a controller."""
+    owner = {"apiVersion": api_version, "kind": kind, **{key: found["metadata"][key] for key in ("name", "uid")}}
+    return {**owner, "controller": True, "blockOwnerDeletion": True}
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether a pod's condition Ready is True."""
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
 async def changes(cluster: Cluster, resource: str) -> AsyncIterator[tuple[EventType, Object]]:
     """All objects as ADDED, then every change, for ever; after a gap in the watch what is gone shows as DELETED."""
-    known: dict[Name, Object] = {}
+    known: dict[str, Object] = {}  # by uid
     while True:
         present = {each["metadata"]["uid"] for each in cluster.list(resource)} if known else set()
-        for name in [each for each, found in known.items() if found["metadata"]["uid"] not in present]:
-            yield "DELETED", known.pop(name)
+        for uid in known.keys() - present:
+            yield "DELETED", known.pop(uid)
         with cluster.watch(resource) as watch:
             try:
                 async for kind, found in watch:
+                    known[found["metadata"]["uid"]] = found
                     if kind == "DELETED":
-                        known.pop(name_of(found), None)
-                    else:
-                        known[name_of(found)] = found
+                        del known[found["metadata"]["uid"]]
                     yield kind, found
             except ApiError as error:
                 if error.code != 410:
@@ -98,19 +107,14 @@ async def record(
     cluster: Cluster, about: Object, kind: str, api_version: str, type_: str, reason: str, message: str
 ) -> None:
     """Record an event about an object; equal ones are counted."""
-    meta = about["metadata"]
-    now = timestamp(cluster.now())
-    digest = hashlib.sha256(f"{meta['uid']}{reason}{message}".encode()).hexdigest()[:16]
-    name, namespace = f"{meta['name']}.{digest}", meta["namespace"]
-    if (former := cluster.find("events", namespace, name)) is not None:
+    (namespace, name), uid, now = name_of(about), about["metadata"]["uid"], timestamp(cluster.now())
+    event = f"{name}.{hashlib.sha256(f'{uid}{reason}{message}'.encode()).hexdigest()[:16]}"
+    if (former := cluster.find("events", namespace, event)) is not None:
         again: dict[str, Any] = {"count": former.get("count", 1) + 1, "lastTimestamp": now}
-        await cluster.patch("events", namespace, name, again)
+        await cluster.patch("events", namespace, event, again)
         return
     await cluster.create("events", {
-        "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": namespace},
-        "involvedObject": {
-            "apiVersion": api_version, "kind": kind, "namespace": namespace, "name": meta["name"], "uid": meta["uid"],
-        },
+        "metadata": {"name": event, "namespace": namespace}, "source": {"component": "pavane-local"},
+        "involvedObject": {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name, "uid": uid},
         "type": type_, "reason": reason, "message": message, "count": 1, "firstTimestamp": now, "lastTimestamp": now,
-        "source": {"component": "pavane-local"},
     })  # fmt: skip

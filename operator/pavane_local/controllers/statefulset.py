@@ -1,7 +1,5 @@
 """StatefulSet (docs/specs/operator.md 6.7): Parallel and OrderedReady, OnDelete; never two pods of one identity."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable
@@ -9,17 +7,19 @@ from typing import Any
 
 from pavane_local.api.cluster import Cluster, DeleteOptions
 from pavane_local.api.errors import ApiError
-from pavane_local.controllers.loop import Controller, Name, name_of, record
+from pavane_local.controllers.loop import Controller, Name, is_ready, name_of, owner_of, record
 from pavane_local.store import Object
 
 RESOURCE = "statefulsets.apps"
+CLAIMS = "persistentvolumeclaims"
+HASH_LABEL = "controller-revision-hash"
 
 
 def controller(cluster: Cluster) -> Controller:
     """The controller of StatefulSets."""
 
     def of_name(found: Object) -> Iterable[Name]:
-        """The set that a pod `set-0` or a claim `volume-set-0` may belong to, or have been in the way of."""
+        """The sets that a pod `set-0` or a claim `volume-set-0` may belong to, or have been in the way of."""
         namespace, name = name_of(found)
         stem = name.rpartition("-")[0]
         sets = (each["metadata"]["name"] for each in cluster.list(RESOURCE, namespace))
@@ -27,10 +27,12 @@ def controller(cluster: Cluster) -> Controller:
 
     async def reconcile(namespace: str, name: str) -> None:
         if (found := cluster.find(RESOURCE, namespace, name)) is not None:
-            await _StatefulSet(cluster, found).reconcile()
+            pods = _pods(cluster, found)
+            if "deletionTimestamp" not in found["metadata"]:
+                await _scale(cluster, found, pods)
+            await _tell(cluster, found, pods)
 
-    sources = {RESOURCE: lambda found: [name_of(found)], "pods": of_name, "persistentvolumeclaims": of_name}
-    return Controller(cluster, reconcile, sources)
+    return Controller(cluster, reconcile, {RESOURCE: lambda found: [name_of(found)], "pods": of_name, CLAIMS: of_name})
 
 
 def revision(found: Object) -> str:
@@ -41,157 +43,92 @@ def revision(found: Object) -> str:
 
 def pod_of(found: Object, ordinal: int) -> Object:
     """The pod of a StatefulSet with this ordinal."""
-    template, meta = found["spec"]["template"], found["metadata"]
-    name = f"{meta['name']}-{ordinal}"
-    labels = {
-        **template["metadata"].get("labels", {}),
-        "statefulset.kubernetes.io/pod-name": name,
-        "apps.kubernetes.io/pod-index": str(ordinal),
-        "controller-revision-hash": revision(found),
-    }
-    claims = found["spec"].get("volumeClaimTemplates") or ()
-    claimed = {each["metadata"]["name"] for each in claims}
+    template, (namespace, name) = found["spec"]["template"], name_of(found)
+    pod = f"{name}-{ordinal}"
+    own = {"statefulset.kubernetes.io/pod-name": pod, "apps.kubernetes.io/pod-index": str(ordinal)}
+    claimed = sorted(each["metadata"]["name"] for each in found["spec"].get("volumeClaimTemplates") or ())
     kept = [each for each in template["spec"].get("volumes") or () if each["name"] not in claimed]
-    mounted = [{"name": each, "persistentVolumeClaim": {"claimName": f"{each}-{name}"}} for each in sorted(claimed)]
-    owner = {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "name": meta["name"],
-        "uid": meta["uid"],
-        "controller": True,
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": meta["namespace"],
-            "labels": labels,
-            "annotations": template["metadata"].get("annotations", {}),
-            "ownerReferences": [{**owner, "blockOwnerDeletion": True}],
-        },
-        "spec": {
-            **template["spec"],
-            "hostname": name,
-            "subdomain": found["spec"].get("serviceName", ""),
-            "volumes": [*kept, *mounted],
-        },
-    }
+    mounted = [{"name": each, "persistentVolumeClaim": {"claimName": f"{each}-{pod}"}} for each in claimed]
+    identity = {"hostname": pod, "subdomain": found["spec"].get("serviceName", ""), "volumes": [*kept, *mounted]}
+    metadata = {
+        "name": pod, "namespace": namespace, "annotations": template["metadata"].get("annotations", {}),
+        "labels": {**template["metadata"].get("labels", {}), **own, HASH_LABEL: revision(found)},
+        "ownerReferences": [owner_of(found, "apps/v1", "StatefulSet")],
+    }  # fmt: skip
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**template["spec"], **identity}}
 
 
-class _StatefulSet:
-    """One look at one StatefulSet."""
-
-    def __init__(self, cluster: Cluster, found: Object) -> None:
-        self._cluster = cluster
-        self._found = found
-        self._namespace, self._name = name_of(found)
-        self._replicas: int = found["spec"].get("replicas", 1)
-        self._pods: dict[int, Object] = {}
-        for pod in cluster.list("pods", self._namespace):
-            stem, _, ordinal = pod["metadata"]["name"].rpartition("-")
-            if stem == self._name and ordinal.isdigit() and self._owns(pod):
-                self._pods[int(ordinal)] = pod
-
-    async def reconcile(self) -> None:
-        """Delete what has ended or is too much, create what is missing, then tell the status."""
-        if "deletionTimestamp" not in self._found["metadata"]:
-            if self._found["spec"].get("podManagementPolicy") == "Parallel":
-                await self._all_at_once()
-            else:
-                await self._one_by_one()
-        await self._tell()
-
-    async def _all_at_once(self) -> None:
-        for ordinal, pod in self._pods.items():
-            if ordinal >= self._replicas or _ended(pod):
-                await self._delete(pod)
-        for ordinal in range(self._replicas):
-            if ordinal not in self._pods:
-                await self._create(ordinal)
-
-    async def _one_by_one(self) -> None:
-        """OrderedReady: upwards one pod after the other is Ready, downwards one after the other is gone."""
-        for ordinal in range(self._replicas):
-            pod = self._pods.get(ordinal)
-            if pod is None:
-                return await self._create(ordinal)
-            if _ended(pod):
-                return await self._delete(pod)
-            if not _ready(pod) or "deletionTimestamp" in pod["metadata"]:
-                return None
-        extra = [each for ordinal, each in sorted(self._pods.items()) if ordinal >= self._replicas]
-        if extra:
-            await self._delete(extra[-1])
-        return None
-
-    async def _create(self, ordinal: int) -> None:
-        pod = pod_of(self._found, ordinal)
-        for template in self._found["spec"].get("volumeClaimTemplates") or ():
-            claim = self._claim(template, pod["metadata"]["name"])
-            present = self._cluster.find("persistentvolumeclaims", self._namespace, claim["metadata"]["name"])
-            if present is None:
-                await self._cluster.create("persistentvolumeclaims", claim)
-            elif "deletionTimestamp" in present["metadata"]:
-                return  # its deletion wakes us
-        if self._cluster.find("pods", self._namespace, pod["metadata"]["name"]) is not None:
-            return  # somebody else's pod has the name: its deletion wakes us
-        try:
-            self._pods[ordinal] = await self._cluster.create("pods", pod)
-        except ApiError as error:
-            message = f"create Pod {pod['metadata']['name']} failed: {error.message}"
-            await record(self._cluster, self._found, "StatefulSet", "apps/v1", "Warning", "FailedCreate", message)
-            raise
-
-    async def _delete(self, pod: Object) -> None:
-        if "deletionTimestamp" not in pod["metadata"]:
-            namespace, name = name_of(pod)
-            await self._cluster.delete("pods", namespace, name, DeleteOptions(uid=pod["metadata"]["uid"]))
-
-    def _claim(self, template: dict[str, Any], pod: str) -> Object:
-        meta = template["metadata"]
-        labels = {**self._found["spec"]["selector"].get("matchLabels", {}), **meta.get("labels", {})}
-        named = {"name": f"{meta['name']}-{pod}", "namespace": self._namespace, "labels": labels}
-        annotations = {"annotations": meta["annotations"]} if "annotations" in meta else {}
-        return {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": named | annotations,
-            "spec": template["spec"],
-        }
-
-    def _owns(self, pod: Object) -> bool:
-        uid = self._found["metadata"]["uid"]
-        return any(each["uid"] == uid for each in pod["metadata"].get("ownerReferences", ()))
-
-    async def _tell(self) -> None:
-        update = revision(self._found)
-        current = self._found.get("status", {}).get("currentRevision", update)
-        hashes = [each["metadata"]["labels"].get("controller-revision-hash") for each in self._pods.values()]
-        ready = sum(_ready(each) for each in self._pods.values())
-        updated = hashes.count(update)
-        if updated == len(hashes):
-            current = update
-        status = {
-            "observedGeneration": self._found["metadata"].get("generation", 1),
-            "replicas": len(self._pods),
-            "readyReplicas": ready,
-            "availableReplicas": ready,
-            "currentReplicas": hashes.count(current),
-            "updatedReplicas": updated,
-            "currentRevision": current,
-            "updateRevision": update,
-            "collisionCount": 0,
-        }
-        if status != self._found.get("status"):
-            patch = {"metadata": {"uid": self._found["metadata"]["uid"]}, "status": status}
-            await self._cluster.patch(RESOURCE, self._namespace, self._name, patch, subresource="status")
+def _pods(cluster: Cluster, found: Object) -> dict[int, Object]:
+    """The pods that the set owns, by ordinal."""
+    (namespace, name), uid = name_of(found), found["metadata"]["uid"]
+    pods = {}
+    for pod in cluster.list("pods", namespace):
+        stem, _, ordinal = pod["metadata"]["name"].rpartition("-")
+        owned = any(each["uid"] == uid for each in pod["metadata"].get("ownerReferences", ()))
+        if stem == name and ordinal.isdigit() and owned:
+            pods[int(ordinal)] = pod
+    return pods
 
 
-def _ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+async def _scale(cluster: Cluster, found: Object, pods: dict[int, Object]) -> None:
+    """Delete what has ended or is too much, create what is missing; OrderedReady: one step at a time."""
+    replicas, parallel = found["spec"]["replicas"], found["spec"].get("podManagementPolicy") == "Parallel"
+    for ordinal in range(replicas):
+        pod = pods.get(ordinal)
+        if pod is None:
+            await _create(cluster, found, ordinal)
+        elif pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+            await _delete(cluster, pod)
+        if not parallel and (pod is None or not is_ready(pod) or "deletionTimestamp" in pod["metadata"]):
+            return
+    extra = [pods[ordinal] for ordinal in sorted(pods, reverse=True) if ordinal >= replicas]
+    for pod in extra if parallel else extra[:1]:
+        await _delete(cluster, pod)
 
 
-def _ended(pod: Object) -> bool:
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+async def _create(cluster: Cluster, found: Object, ordinal: int) -> None:
+    pod = pod_of(found, ordinal)
+    namespace, name = name_of(pod)
+    for template in found["spec"].get("volumeClaimTemplates") or ():
+        claim = _claim(found, template, name)
+        present = cluster.find(CLAIMS, *name_of(claim))
+        if present is None:
+            await cluster.create(CLAIMS, claim)
+        elif "deletionTimestamp" in present["metadata"]:
+            return  # its deletion wakes us
+    if cluster.find("pods", namespace, name) is not None:
+        return  # somebody else's pod has the name: its deletion wakes us
+    try:
+        await cluster.create("pods", pod)
+    except ApiError as error:
+        text = f"create Pod {name} failed: {error.message}"
+        await record(cluster, found, "StatefulSet", "apps/v1", "Warning", "FailedCreate", text)
+        raise
+
+
+def _claim(found: Object, template: dict[str, Any], pod: str) -> Object:
+    meta = template["metadata"]
+    labels = {**found["spec"]["selector"].get("matchLabels", {}), **meta.get("labels", {})}
+    named = {"name": f"{meta['name']}-{pod}", "namespace": found["metadata"]["namespace"], "labels": labels}
+    return {"metadata": {**named, "annotations": meta.get("annotations", {})}, "spec": template["spec"]}
+
+
+async def _delete(cluster: Cluster, pod: Object) -> None:
+    if "deletionTimestamp" not in pod["metadata"]:
+        await cluster.delete("pods", *name_of(pod), DeleteOptions(uid=pod["metadata"]["uid"]))
+
+
+async def _tell(cluster: Cluster, found: Object, pods: dict[int, Object]) -> None:
+    update, hashes = revision(found), [each["metadata"]["labels"].get(HASH_LABEL) for each in pods.values()]
+    updated = hashes.count(update)
+    current = update if updated == len(hashes) else found.get("status", {}).get("currentRevision", update)
+    ready = sum(map(is_ready, pods.values()))
+    status = {
+        "observedGeneration": found["metadata"].get("generation", 1), "collisionCount": 0,
+        "replicas": len(pods), "readyReplicas": ready, "availableReplicas": ready,
+        "currentReplicas": hashes.count(current), "updatedReplicas": updated,
+        "currentRevision": current, "updateRevision": update,
+    }  # fmt: skip
+    if status != found.get("status"):
+        patch = {"metadata": {"uid": found["metadata"]["uid"]}, "status": status}
+        await cluster.patch(RESOURCE, *name_of(found), patch, subresource="status")

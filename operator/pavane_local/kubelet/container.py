@@ -1,52 +1,57 @@
-"""One container of a pod: runs, restarts, probes, its part of the pod's status (docs/specs/operator.md 6.8)."""
-
-from __future__ import annotations
+"""One container of a pod: runs, restarts, its part of the pod's status (docs/specs/operator.md 6.8)."""
 
 import asyncio
 import contextlib
 import datetime
 import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pavane_local.kubelet import probes
 from pavane_local.kubelet.logs import RunLog
-from pavane_local.kubelet.spawn import PROCESS_FILE, Child, Command, StartError, spawn
+from pavane_local.kubelet.spawn import Child, Command, StartError, spawn
 from pavane_local.kubelet.volumes import MissingReference
 
 BACKOFF_FIRST_SECONDS = 10.0
 BACKOFF_SECONDS_MAX = 300.0
 BACKOFF_RESET_SECONDS = 600.0  # a run this long was no crash loop, as in Kubernetes
 REFERENCE_RETRY_SECONDS = 1.0  # a ConfigMap that env needs and that is not there yet
+LIVENESS_GRACE_SECONDS = 30
 MESSAGE_BYTES_MAX = 4096
 START_ERROR_CODE = 128
 
-Prepare = Callable[[], Awaitable[Command]]
-Record = Callable[[str, str, str], Awaitable[None]]
+State = dict[str, Any]
 
 
 class NoImage(Exception):
     """The image maps to no virtual environment."""
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a container needs of its pod: how to prepare a run, what to probe, an event (type, reason, message)."""
+
+    prepare: Callable[[], Awaitable[Command]]
+    target: probes.Target
+    record: Callable[[str, str, str], Awaitable[None]]
+
+
 class Container:
     """A container with the history of its runs. `former` is its last known status, of a kubelet before this one."""
 
     def __init__(
-        self,
-        spec: dict[str, Any],
-        folder: Path,
-        former: dict[str, Any] | None,
-        changed: Callable[[], None],
-        speed: float,
+        self, spec: State, folder: Path, former: State | None, changed: Callable[[], None], speed: float
     ) -> None:
+        former = former or {}
         self.spec = spec
         self.folder = folder
         self.name: str = spec["name"]
-        self.state: dict[str, Any] = {"waiting": {"reason": "ContainerCreating"}}
-        self.last_state: dict[str, Any] = {}
-        self.restarts = 0
+        ended = {"terminated": former["state"]["terminated"]} if "terminated" in former.get("state", {}) else None
+        self.state: State = ended or {"waiting": {"reason": "ContainerCreating"}}
+        self.last_state: State = former.get("lastState", {})
+        self.restarts: int = former.get("restartCount", 0)
         self.ready = self.started = False
         self.log: RunLog | None = None
         self._changed = changed
@@ -54,14 +59,6 @@ class Container:
         self._stopping = asyncio.Event()
         self._child: Child | None = None
         self._exited: asyncio.Task[int] | None = None
-        if former is not None:
-            self._resume(former)
-
-    def _resume(self, former: dict[str, Any]) -> None:
-        self.restarts = former.get("restartCount", 0)
-        self.last_state = former.get("lastState", {})
-        if "terminated" in former.get("state", {}):
-            self.state = former["state"]
 
     @property
     def exit_code(self) -> int | None:
@@ -69,35 +66,24 @@ class Container:
         code: int | None = self.state.get("terminated", {}).get("exitCode")
         return code
 
-    async def run(self, policy: str, prepare: Prepare, target: probes.Target, record: Record) -> None:
+    async def run(self, policy: str, around: Surroundings) -> None:
         """Run until the restart policy (`Always`, `OnFailure`, `Never`) or `stop` ends it."""
-        delay = 0.0
-        if self.exit_code is not None and not self._again(policy):
-            return
+        delay, loop = 0.0, asyncio.get_running_loop()
         if self.exit_code is not None:
+            if not self._again(policy):
+                return
             self._next_run()
         while not self._stopping.is_set():
-            began = asyncio.get_running_loop().time()
-            if not await self._once(prepare, target, record):
+            began = loop.time()
+            if not await self._once(around):
                 await self._pause(REFERENCE_RETRY_SECONDS)
                 continue
+            if loop.time() - began >= BACKOFF_RESET_SECONDS:
+                delay = 0.0
             if self._stopping.is_set() or not self._again(policy):
                 return
-            if asyncio.get_running_loop().time() - began >= BACKOFF_RESET_SECONDS:
-                delay = 0.0
-            if delay:
-                ended, self.state = (
-                    self.state,
-                    _waiting("CrashLoopBackOff", f"back-off {delay / self._speed:g} s restarting"),
-                )
-                self.last_state = ended
-                self._changed()
-                await record("Warning", "BackOff", f"Back-off restarting failed container {self.name}")
-                await self._pause(delay / self._speed)
-                if self._stopping.is_set():
-                    self.state = ended
-                    return
-                self.state = ended
+            if delay and not await self._back_off(delay, around):
+                return
             delay = min(BACKOFF_SECONDS_MAX, delay * 2 or BACKOFF_FIRST_SECONDS)
             self._next_run()
 
@@ -108,19 +94,13 @@ class Container:
         self._changed()
         await self._end(grace_seconds)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> State:
         """Its `ContainerStatus`."""
         return {
-            "name": self.name,
-            "image": self.spec.get("image", ""),
-            "imageID": "",
-            "containerID": f"process://{self._child.pid}" if self._child else "",
-            "ready": self.ready,
-            "started": self.started,
-            "restartCount": self.restarts,
-            "state": self.state,
-            "lastState": self.last_state,
-        }
+            "name": self.name, "image": self.spec.get("image", ""), "imageID": "", "restartCount": self.restarts,
+            "containerID": self._child.id if self._child else "", "ready": self.ready, "started": self.started,
+            "state": self.state, "lastState": self.last_state,
+        }  # fmt: skip
 
     def _again(self, policy: str) -> bool:
         return policy == "Always" or (policy == "OnFailure" and self.exit_code != 0)
@@ -129,11 +109,21 @@ class Container:
         self.restarts += 1
         self.last_state = self.state
 
+    async def _back_off(self, delay: float, around: Surroundings) -> bool:
+        """Wait before the next run; False if it is not to come."""
+        ended, seconds = self.state, delay / self._speed
+        self.state, self.last_state = _waiting("CrashLoopBackOff", f"back-off {seconds:g} s restarting"), ended
+        self._changed()
+        await around.record("Warning", "BackOff", f"Back-off restarting failed container {self.name}")
+        await self._pause(seconds)
+        self.state = ended
+        return not self._stopping.is_set()
+
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
-    async def _once(self, prepare: Prepare, target: probes.Target, record: Record) -> bool:
+    async def _once(self, around: Surroundings) -> bool:
         """One run; False if it could not be prepared yet."""
         (self.folder / "root").mkdir(parents=True, exist_ok=True)
         message_file = self.folder / "termination-log"
@@ -141,22 +131,23 @@ class Container:
         began = now_text()
         log = self.log = RunLog(self.folder / f"{self.restarts}.log")
         try:
-            self._child = child = await spawn(await prepare(), log.feed, self.folder / PROCESS_FILE)
+            self._child = child = await spawn(await around.prepare(), log.feed)
         except (MissingReference, NoImage, StartError) as error:
             log.close()
             reason = {MissingReference: "CreateContainerConfigError", NoImage: "ErrImageNeverPull"}.get(type(error))
-            if reason:
-                self.state = _waiting(reason, str(error))
-            else:
-                self.state = {"terminated": _terminated(START_ERROR_CODE, began, "StartError", str(error))}
+            failed = {"terminated": _terminated(START_ERROR_CODE, began, "StartError", str(error))}
+            self.state = _waiting(reason, str(error)) if reason else failed
             self._changed()
-            await record("Warning", "Failed", str(error))
+            await around.record("Warning", "Failed", str(error))
             return reason is None
         self._exited = exited = asyncio.create_task(child.wait(), name=f"exit of {self.name}")
         self.state = {"running": {"startedAt": began}}
         self._changed()
         try:
-            code = await self._watched(exited, target, record)
+            async with asyncio.TaskGroup() as group:
+                probing = group.create_task(self._probe(around))
+                code = await asyncio.shield(exited)
+                probing.cancel()
         finally:
             child.signal(signal.SIGKILL)
             await asyncio.wait({exited})
@@ -168,44 +159,37 @@ class Container:
         self._changed()
         return True
 
-    async def _watched(self, exited: asyncio.Task[int], target: probes.Target, record: Record) -> int:
-        """Probe the running container until it ends; its exit code."""
-        async with asyncio.TaskGroup() as group:
-            probing = group.create_task(self._probe(target, record))
-            code = await asyncio.shield(exited)
-            probing.cancel()
-        return code
-
-    async def _probe(self, target: probes.Target, record: Record) -> None:
+    async def _probe(self, around: Surroundings) -> None:
         """Wait for the startup probe, then probe liveness and readiness; without a readiness probe it is ready."""
         if "startupProbe" in self.spec:
-            async for good, why in probes.results(self.spec["startupProbe"], target):
+            async for good, why in probes.results(self.spec["startupProbe"], around.target):
                 if good:
                     break
-                await self._unhealthy("Startup", why, record)
+                await self._restart("Startup", why, around)
         self.started = True
         self.ready = "readinessProbe" not in self.spec and not self._stopping.is_set()
         self._changed()
         async with asyncio.TaskGroup() as group:
             if "livenessProbe" in self.spec:
-                group.create_task(self._liveness(target, record))
+                group.create_task(self._liveness(around))
             if "readinessProbe" in self.spec:
-                group.create_task(self._readiness(target))
+                group.create_task(self._readiness(around))
 
-    async def _liveness(self, target: probes.Target, record: Record) -> None:
-        async for good, why in probes.results(self.spec["livenessProbe"], target):
+    async def _liveness(self, around: Surroundings) -> None:
+        async for good, why in probes.results(self.spec["livenessProbe"], around.target):
             if not good:
-                await self._unhealthy("Liveness", why, record)
+                await self._restart("Liveness", why, around)
 
-    async def _readiness(self, target: probes.Target) -> None:
-        async for good, _ in probes.results(self.spec["readinessProbe"], target):
+    async def _readiness(self, around: Surroundings) -> None:
+        async for good, _ in probes.results(self.spec["readinessProbe"], around.target):
             if self.ready != (ready := good and not self._stopping.is_set()):
                 self.ready = ready
                 self._changed()
 
-    async def _unhealthy(self, probe: str, why: str, record: Record) -> None:
-        await record("Warning", "Unhealthy", f"{probe} probe of {self.name} failed: {why}; it is restarted")
-        await self._end(self.spec.get("terminationGracePeriodSeconds", 30))
+    async def _restart(self, probe: str, why: str, around: Surroundings) -> None:
+        message = f"{probe} probe of {self.name} failed: {why}; it is restarted"
+        await around.record("Warning", "Unhealthy", message)
+        await self._end(LIVENESS_GRACE_SECONDS)
 
     async def _end(self, grace_seconds: float) -> None:
         if self._child is None or self._exited is None:
@@ -217,7 +201,7 @@ class Container:
         await asyncio.wait({exited})
 
 
-def interrupted(former: dict[str, Any]) -> dict[str, Any]:
+def interrupted(former: State) -> State:
     """The status of a container whose kubelet died: what ran is terminated, nobody knows how (6.10)."""
     state = former.get("state", {})
     if "running" in state:
@@ -230,10 +214,10 @@ def now_text() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _waiting(reason: str, message: str) -> dict[str, Any]:
+def _waiting(reason: str, message: str) -> State:
     return {"waiting": {"reason": reason, "message": message}}
 
 
-def _terminated(code: int, began: str | None, reason: str, message: str = "") -> dict[str, Any]:
+def _terminated(code: int, began: str | None, reason: str, message: str = "") -> State:
     state = {"exitCode": code, "reason": reason, "startedAt": began, "finishedAt": now_text()}
     return state | ({"message": message} if message else {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import signal
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from pavane_local.kubelet.container import interrupted
 from pavane_local.kubelet.logs import LogOptions
 from pavane_local.kubelet.pod import PodRunner, condition
 from pavane_local.kubelet.port import KubeletApi, KubeletSettings, Object
-from pavane_local.kubelet.spawn import kill_left_over
+from pavane_local.kubelet.spawn import kill_all_below, signal_container
 
 _log = logging.getLogger(__name__)
 
@@ -41,11 +42,13 @@ class Kubelet:
 
         Call it once, before `run` and before anybody reads the pods' status.
         """
-        kill_left_over(self._settings.folder / "pods")
+        kill_all_below(self._settings.folder / "pods")
         for pod in pods:
             status = pod.get("status", {})
             keys = [key for key in ("initContainerStatuses", "containerStatuses") if status.get(key)]
             ended = {key: [interrupted(each) for each in status[key]] for key in keys}
+            for container in [each for key in keys for each in status[key]]:
+                signal_container(container.get("containerID", ""), signal.SIGKILL)
             unready = ("Ready", "ContainersReady")
             conditions = [
                 condition(each["type"], each["type"] not in unready and each["status"] == "True", each)

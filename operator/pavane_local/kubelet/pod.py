@@ -7,11 +7,12 @@ import os
 import shutil
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pavane_local.kubelet import volumes
-from pavane_local.kubelet.container import Container, NoImage, now_text
+from pavane_local.kubelet.container import Container, NoImage, Surroundings, now_text
 from pavane_local.kubelet.port import KubeletApi, KubeletSettings, Object
 from pavane_local.kubelet.probes import Target
 from pavane_local.kubelet.spawn import Command, expand, spawn
@@ -122,8 +123,8 @@ class PodRunner:
 
     async def _run(self, container: Container, policy: str) -> None:
         async def execute(arguments: Sequence[str]) -> int:
-            command = await self._command(container)
-            child = await spawn(Command(arguments, command.environment, command.folder), lambda _: None)
+            command = replace(await self._command(container), arguments=arguments)
+            child = await spawn(command, lambda _: None)
             try:
                 return await child.wait()
             finally:
@@ -133,7 +134,8 @@ class PodRunner:
             await self._api.event(self.pod, kind, reason, message)
 
         ports = {each["name"]: each["containerPort"] for each in container.spec.get("ports") or () if "name" in each}
-        await container.run(policy, lambda: self._command(container), Target(self.address, ports, execute), record)
+        target = Target(self.address, ports, execute)
+        await container.run(policy, Surroundings(lambda: self._command(container), target, record))
 
     async def _follow_references(self) -> None:
         while True:

@@ -1,11 +1,8 @@
 """Child processes that never outlive the kubelet (docs/specs/operator.md 6.8.3, 6.8.9, 6.10)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes
-import json
 import os
 import re
 import shutil
@@ -19,7 +16,7 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1  # prctl(2)
 READ_BYTES = 64 * 1024
 DRAIN_SECONDS = 1.0  # for output of a process that left the group and still holds the pipe
-PROCESS_FILE = "process.json"
+SCHEME = "process://"
 
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _REFERENCE = re.compile(r"\$(\$|\(([-._A-Za-z0-9]+)\))")
@@ -41,10 +38,9 @@ class Command:
 class Child:
     """A running container process, leader of its own session and process group."""
 
-    def __init__(self, process: asyncio.subprocess.Process, record: Path | None, output: asyncio.Task[None]) -> None:
-        self.pid = process.pid
+    def __init__(self, process: asyncio.subprocess.Process, output: asyncio.Task[None]) -> None:
+        self.id = f"{SCHEME}{process.pid}/{_started(process.pid)}"
         self._process = process
-        self._record = record
         self._output = output
         self._ended = False  # then the number of the group may belong to somebody else
 
@@ -55,91 +51,70 @@ class Child:
         self._ended = True
         await asyncio.wait({self._output}, timeout=DRAIN_SECONDS)
         self._output.cancel()
-        if self._record is not None:
-            self._record.unlink(missing_ok=True)
         return code if code >= 0 else 128 - code
 
     def signal(self, number: int) -> None:
         """Send a signal to the process group; a group that is gone is fine."""
         if not self._ended:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
+                os.killpg(self._process.pid, number)
 
 
-async def spawn(command: Command, write: Callable[[bytes], None], record: Path | None = None) -> Child:
+async def spawn(command: Command, write: Callable[[bytes], None]) -> Child:
     """Start a process; `write` gets its output. Call from the main thread: the parent-death signal follows the thread.
 
-    `record` is a file that names the process for `kill_left_over`. Raises StartError.
+    Raises StartError.
     """
     name = command.arguments[0]
     program = name if "/" in name else shutil.which(name, path=command.environment.get("PATH"))
     if program is None:
         raise StartError(f'executable "{name}" not found in PATH of the container')
-    parent = os.getpid()
-    reader, writer = os.pipe()
+    parent, (reader, writer) = os.getpid(), os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
-            program,
-            *command.arguments[1:],
-            env=command.environment,
-            cwd=command.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=writer,
-            stderr=writer,
-            start_new_session=True,
-            preexec_fn=lambda: _die_with(parent),
-        )
+            program, *command.arguments[1:], env=command.environment, cwd=command.folder, stdin=subprocess.DEVNULL,
+            stdout=writer, stderr=writer, start_new_session=True, preexec_fn=lambda: _die_with(parent),
+        )  # fmt: skip
     except (OSError, ValueError) as error:
         os.close(reader)
         raise StartError(str(error)) from error
     finally:
         os.close(writer)
-    if record is not None:  # a small file in the page cache: no reason for a thread
-        record.write_text(json.dumps({"pid": process.pid, "started": started(process.pid)}))  # noqa: ASYNC240
-    return Child(process, record, asyncio.create_task(_forward(reader, write), name=f"output of {process.pid}"))
+    return Child(process, asyncio.create_task(_forward(reader, write), name=f"output of {process.pid}"))
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
     """Replace `$(NAME)` of known variables; `$$` is one `$`, unknown names stay."""
-
-    def value(match: re.Match[str]) -> str:
-        return "$" if match[1] == "$" else variables.get(match[2], match[0])
-
-    return _REFERENCE.sub(value, text)
+    return _REFERENCE.sub(lambda match: "$" if match[1] == "$" else variables.get(match[2], match[0]), text)
 
 
-def started(pid: int) -> str | None:
-    """When a process started, as an opaque text; None if there is none. With the pid it names one process for good."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (FileNotFoundError, ProcessLookupError):
-        if sys.platform == "linux":
-            return None
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607
-    return shown.stdout.strip() or None
+def signal_container(container_id: str, number: int) -> bool:
+    """Send a signal to the process group of a container by its id; False if that very process is gone."""
+    pid, _, started = container_id.removeprefix(SCHEME).partition("/")
+    if not started or _started(int(pid)) != started:
+        return False
+    os.killpg(int(pid), number)
+    return True
 
 
-def recorded(record: Path) -> int | None:
-    """The pid in a record, if that very process still runs."""
-    try:
-        entry = json.loads(record.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-    return entry["pid"] if entry["started"] is not None and started(entry["pid"]) == entry["started"] else None
-
-
-def kill_left_over(pods: Path) -> None:
-    """Kill what a former kubelet left in the folder `pods`: recorded children, and on Linux whatever they started."""
-    for record in pods.glob(f"*/*/*/*/{PROCESS_FILE}"):
-        if (pid := recorded(record)) is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-        record.unlink()
-    marker = f"\0PAVANE_ROOT={pods}/".encode()
+def kill_all_below(folder: Path) -> None:
+    """Kill what runs in the root folder of any container below `folder`; where there is no /proc, nothing."""
+    marker = f"\0PAVANE_ROOT={folder}/".encode()
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if marker in b"\0" + environment.read_bytes():
                 os.kill(int(environment.parent.name), signal.SIGKILL)
+
+
+def _started(pid: int) -> str:
+    """When a process started, as an opaque text, empty if there is none: with the pid it names a process for good."""
+    if sys.platform == "linux":
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
+    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607
+    return shown.stdout.strip()
 
 
 def _die_with(parent: int) -> None:
@@ -151,10 +126,9 @@ def _die_with(parent: int) -> None:
 
 
 async def _forward(reader: int, write: Callable[[bytes], None]) -> None:
-    stream = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reader, "rb", buffering=0)
-    )
+    stream, pipe = asyncio.StreamReader(), os.fdopen(reader, "rb", buffering=0)
+    protocol = asyncio.StreamReaderProtocol(stream)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
     try:
         while data := await stream.read(READ_BYTES):
             write(data)
