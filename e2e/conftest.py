@@ -23,7 +23,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(120 + 60 * RUNS))
 
 
-async def _serving(cluster: Platform) -> None:
+async def serving(cluster: Platform) -> None:
+    """Wait until operator and control plane are ready."""
+
     async def ready() -> bool:
         assert cluster.process.poll() is None, (cluster.folder / "up.log").read_text()[-2000:]
         if not cluster.kubeconfig.exists():
@@ -43,7 +45,7 @@ async def _serving(cluster: Platform) -> None:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     with platform(tmp_path_factory.mktemp("platform"), "--fast") as running:
-        asyncio.run(_serving(running))
+        asyncio.run(serving(running))
         yield running
 
 
