@@ -46,7 +46,7 @@ from pavane.compute.wire import (
     encode_command,
 )
 from pavane.stage.errors import StageStreamError, StageSuperseded, StageUnreachable, StaleEpoch
-from pavane.stage.transport import ACCEPTED, CALL, CLIENT_OPTIONS, SUPERSEDED, stale_epoch
+from pavane.stage.transport import ACCEPTED, CALL, CLIENT_OPTIONS, RPC_NAME, SUPERSEDED, stale_epoch
 from pavane.telemetry import TRACEPARENT, current_traceparent
 from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
 
@@ -92,7 +92,7 @@ class StageStream:
         self._led_up = False
         self._attributes = {
             RPC_SYSTEM_NAME: RpcSystemNameValues.GRPC.value,
-            RPC_METHOD: CALL,
+            RPC_METHOD: RPC_NAME,
             SERVER_ADDRESS: address,
         }
 

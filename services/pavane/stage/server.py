@@ -42,7 +42,7 @@ from pavane.stage.core import (
     StageCore,
 )
 from pavane.stage.role import Role
-from pavane.stage.transport import ACCEPTED, CALL, SERVER_OPTIONS, STAGE_PORT
+from pavane.stage.transport import ACCEPTED, RPC_NAME, SERVER_OPTIONS, STAGE_PORT
 from pavane.telemetry import remote_parent
 from pavane.wire import RemoteProtocolError, Stage
 
@@ -236,7 +236,7 @@ class StageServer:
             f"stage/{name}",
             context=remote_parent(traceparent),
             kind=SpanKind.SERVER,
-            attributes={RPC_SYSTEM_NAME: RpcSystemNameValues.GRPC.value, RPC_METHOD: CALL},
+            attributes={RPC_SYSTEM_NAME: RpcSystemNameValues.GRPC.value, RPC_METHOD: RPC_NAME},
         ):
             async with self._turn:
                 try:

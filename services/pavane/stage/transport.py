@@ -5,7 +5,8 @@ import re
 from pavane.compute.wire import MESSAGE_BYTES_MAX, METHOD, SERVICE, Epoch
 
 STAGE_PORT = 7070
-CALL = f"/{SERVICE}/{METHOD}"
+RPC_NAME = f"{SERVICE}/{METHOD}"
+CALL = f"/{RPC_NAME}"
 ACCEPTED = "pavane-accepted"  # initial metadata of a call whose CreateTimely was accepted; holds the protocol's major
 KEEPALIVE_MS = 10_000  # docs/specs/compute.md 2.1
 KEEPALIVE_TIMEOUT_MS = 20_000
