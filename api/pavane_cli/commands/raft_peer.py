@@ -58,7 +58,7 @@ def peer(
         url=own_url,
         peers=members,
         machine=machine,
-        broadcast_url=_announced(pub, own_url),
+        broadcast_url=announced_url(pub, own_url),
         election_min=election_min_ms,
         election_max=election_max_ms,
     )
@@ -116,7 +116,7 @@ def _members(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(members)
 
 
-def _announced(pub: str, own_url: str) -> str:
+def announced_url(pub: str, own_url: str) -> str:
     """Return the url that subscribers are told: where PUB is bound, with a host that they can reach."""
     host = urlsplit(own_url).hostname or ""
     for anywhere in _ANYWHERE:

@@ -1,0 +1,218 @@
+"""``pavane raft peer`` as processes: what a user starts, kills and starts again (docs/specs/raft.md 17)."""
+
+import asyncio
+import random
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pavane.raft.client import RaftClient
+from pavane.raft.errors import RaftError
+from pavane.raft.wire import EntryType
+from pavane_cli.commands.raft_peer import announced_url, peer
+from pavane_cli.failures import ExitCode, UserError
+from tests.services.eventually import eventually
+
+SECRET = "s3cr3t"  # noqa: S105
+STARTED_S = 40.0
+KILLS = 2
+
+
+def free_urls(count: int) -> list[str]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [f"tcp://127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+class Peers:
+    """Processes by the ids of their peers; all are gone when the test is over."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.running: dict[str, asyncio.subprocess.Process] = {}
+
+    async def run(self, peer: str, peers: str, *options: str, limit: str = "") -> asyncio.subprocess.Process:
+        """Start a peer; ``limit`` is a shell command for its process, such as a limit of the size of files."""
+        arguments = ["raft", "peer", "--id", peer, "--data", str(self._folder / peer), "--peers", peers, *options]
+        if "--secret" not in "".join(options):
+            arguments += ["--secret", SECRET]
+        command = [sys.executable, "-m", "pavane_cli.main", *arguments]
+        if limit:
+            command = ["sh", "-c", f'{limit}; exec "$@"', "sh", *command]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        self.running[peer] = process
+        return process
+
+    async def up(self, peer: str, peers: str, *options: str, limit: str = "") -> asyncio.subprocess.Process:
+        """Start a peer and wait for the line that says that it is bound."""
+        process = await self.run(peer, peers, *options, limit=limit)
+        assert process.stdout is not None
+        async with asyncio.timeout(STARTED_S):
+            assert await process.stdout.readline() == f"up {peer}\n".encode()
+        return process
+
+    async def stop_all(self) -> None:
+        for process in self.running.values():
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.communicate()
+
+
+@pytest.fixture
+async def peers(tmp_path: Path) -> AsyncIterator[Peers]:
+    peers = Peers(tmp_path)
+    yield peers
+    await peers.stop_all()
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
+    """Return exit code and standard error."""
+    async with asyncio.timeout(STARTED_S):
+        _, errors = await process.communicate()
+    return process.returncode, errors.decode()
+
+
+async def written(client: RaftClient) -> list[bytes]:
+    return [bytes(entry.data) async for entry in client.entries() if entry.type == EntryType.STATE]
+
+
+async def test_no_acknowledged_write_is_lost_or_doubled_when_leaders_are_killed(peers: Peers) -> None:
+    urls = free_urls(3)
+    members = ",".join(f"{number}={url}" for number, url in enumerate(urls, 1))
+    options = ("--election-min-ms", "300", "--election-max-ms", "600")
+    await asyncio.gather(*(peers.up(str(number), members, *options) for number in (1, 2, 3)))
+    rng = random.Random(11)
+    acknowledged: list[bytes] = []
+    enough = asyncio.Event()
+    async with RaftClient(urls, SECRET.encode()) as client:
+
+        async def write() -> None:
+            while not enough.is_set():
+                data = b"%d" % len(acknowledged)
+                await client.update(data)
+                acknowledged.append(data)
+
+        writing = asyncio.create_task(write())
+        for _ in range(KILLS):
+            goal = len(acknowledged) + rng.randint(20, 200)
+            await eventually(lambda goal=goal: len(acknowledged) >= goal or writing.done())  # type: ignore[misc]
+            leader = (await client.configuration()).leader
+            assert leader is not None
+            peers.running[leader].kill()
+            await peers.running[leader].communicate()
+            goal = len(acknowledged) + 20
+            await eventually(lambda goal=goal: len(acknowledged) >= goal or writing.done())  # type: ignore[misc]
+            await peers.up(leader, members, *options)
+        enough.set()
+        await writing
+        assert await written(client) == acknowledged
+
+
+async def test_sigterm_ends_in_order_and_everything_is_there_at_the_next_start(peers: Peers) -> None:
+    [url] = free_urls(1)
+    process = await peers.up("1", f"1={url}")
+    async with RaftClient([url], SECRET.encode()) as client:
+        await client.update(b"kept")
+        process.send_signal(signal.SIGTERM)
+        assert (await ended(process))[0] == 0
+        await peers.up("1", f"1={url}")
+        assert await written(client) == [b"kept"]
+
+
+async def test_a_full_disk_ends_the_process_with_4_and_loses_nothing_acknowledged(peers: Peers) -> None:
+    [url] = free_urls(1)
+    process = await peers.up("1", f"1={url}", limit="ulimit -f 512")
+    acknowledged: list[bytes] = []
+    async with RaftClient([url], SECRET.encode()) as client:
+
+        async def fill() -> None:
+            while True:
+                data = b"%06d" % len(acknowledged) + bytes(20_000)
+                await client.update(data, timeout_s=3.0)
+                acknowledged.append(data)
+
+        with pytest.raises(RaftError):
+            await fill()
+        code, errors = await ended(process)
+        assert code == 4
+        assert "cannot be written" in errors
+        assert acknowledged
+        await peers.up("1", f"1={url}")
+        assert (await written(client))[: len(acknowledged)] == acknowledged
+
+
+async def test_a_peer_that_is_not_in_the_list_follows_as_a_learner(peers: Peers, tmp_path: Path) -> None:
+    member, learner = free_urls(2)
+    await peers.up("1", f"1={member}")
+    secret = tmp_path / "secret"
+    secret.write_text(f"{SECRET}\n")
+    await peers.up("2", f"1={member}", "--bind", learner, "--secret-file", str(secret))
+    async with RaftClient([member], SECRET.encode()) as client:
+        last = await client.update(b"data")
+        found: list[int] = []
+        while not found or found[-1] < last:
+            status = await client.status(learner)
+            applied = status["applied_index"]
+            assert isinstance(applied, int)
+            found.append(applied)
+        assert len((await client.configuration()).peers) == 1
+
+
+async def test_a_store_of_another_peer_is_exit_code_5(peers: Peers, tmp_path: Path) -> None:
+    [url] = free_urls(1)
+    process = await peers.up("1", f"1={url}")
+    process.terminate()
+    await ended(process)
+    (tmp_path / "1").rename(tmp_path / "2")
+    code, errors = await ended(await peers.run("2", f"2={url}"))
+    assert code == 5
+    assert "belongs to peer '1'" in errors
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"secret": None}, "--secret-file"),
+        ({"secret_env": "PAVANE_TEST_VARIABLE"}, "--secret-env"),
+        ({"secret": None, "secret_env": "PAVANE_TEST_NO_SUCH_VARIABLE"}, "PAVANE_TEST_NO_SUCH_VARIABLE"),
+        ({"secret": None, "secret_file": Path("/nowhere")}, "/nowhere"),
+        ({"peers": "1=http://127.0.0.1:1"}, "peers"),
+        ({"peers": "tcp://127.0.0.1:1"}, "ID=URL"),
+        ({"peers": "2=tcp://127.0.0.1:1"}, "--bind"),
+        ({"election_min_ms": 500, "election_max_ms": 400}, "election_max"),
+        ({"machine": "KeyValue"}, "Broadcast"),
+    ],
+)
+def test_a_usage_error_says_what_is_wrong(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    settings = {"id": "1", "data": tmp_path / "data", "peers": "1=tcp://127.0.0.1:1", "secret": SECRET, **changes}
+    with pytest.raises(UserError, match=words) as refused:
+        peer(**settings)
+    assert refused.value.code == ExitCode.USAGE
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("bound", "url", "announced"),
+    [
+        ("tcp://10.0.0.1:8048", "tcp://10.0.0.1:8047", "tcp://10.0.0.1:8048"),
+        ("tcp://*:8048", "tcp://10.0.0.1:8047", "tcp://10.0.0.1:8048"),
+        ("tcp://0.0.0.0:8048", "tcp://name:8047", "tcp://name:8048"),
+        ("tcp://[::]:8048", "tcp://[::1]:8047", "tcp://[::1]:8048"),
+        ("", "tcp://10.0.0.1:8047", ""),
+    ],
+)
+def test_subscribers_are_told_an_address_that_they_can_reach(bound: str, url: str, announced: str) -> None:
+    assert announced_url(bound, url) == announced
