@@ -1,0 +1,169 @@
+"""Spans of peers: one view over client, leader and followers, and not a byte more on the wire (15.2)."""
+
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+import zmq
+import zmq.asyncio
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from pavane.raft.client import RaftClient
+from pavane.raft.config import Config
+from pavane.raft.core.outputs import Appended, ConfigurationChanged, RoleChanged, TransferChanged
+from pavane.raft.server import RaftServer
+from pavane.raft.state.configuration import Configuration
+from pavane.raft.state.roles import Role
+from pavane.raft.tracing import LINKS_MAX, Tracing
+from pavane.raft.wire.frames import decode_bool
+from pavane.telemetry import derived
+from tests.services.eventually import eventually
+
+IDENT = b"s3cr3t"
+REQID = bytes.fromhex("67748580cc9e8be6f1e14f2f")
+WAIT_MS = 20_000
+MEMBERS = (("1", "tcp://127.0.0.1:1"),)
+Spans: TypeAlias = Callable[[str], list[ReadableSpan]]
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
+    """Switch tracing on and return a look-up of finished spans by name."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    return lambda name: [span for span in exporter.get_finished_spans() if span.name == name]
+
+
+def free_urls(count: int) -> list[str]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    urls = [f"tcp://127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
+    for probe in probes:
+        probe.close()
+    return urls
+
+
+def links_of(span: ReadableSpan) -> set[int]:
+    return {link.context.trace_id for link in span.links}
+
+
+async def test_client_leader_and_followers_link_to_the_same_context(tmp_path: Path, spans: Spans) -> None:
+    members = tuple(zip("123", free_urls(3), strict=True))
+    async with AsyncExitStack() as stack:
+        servers = []
+        for peer, url in members:
+            config = Config(peer, IDENT, url=url, peers=members, election_min=300, election_max=600)
+            server = RaftServer(config, data=tmp_path / peer, bind=url)
+            stack.push_async_callback(server.stop)
+            await server.start()
+            servers.append(server)
+        async with RaftClient([url for _, url in members], IDENT) as client:
+            reqid = client.new_reqid()
+            index = await client.update(b"data", reqid=reqid)
+            await eventually(lambda: all(server.status().applied == index for server in servers))
+    wanted = derived("raft", "", reqid).trace_id
+    served = [span for span in spans("raft/RequestUpdate") if wanted in links_of(span)]
+    assert trace.SpanKind.SERVER in {span.kind for span in served}
+    assert len([span for span in spans("raft/append") if wanted in links_of(span)]) == 2
+    assert len([span for span in spans("raft/apply") if wanted in links_of(span)]) == 3
+    assert spans("raft/election")
+
+
+async def conversation(folder: Path) -> list[list[bytes]]:
+    """Return every frame that a lone peer answers to a fixed series of requests."""
+    config = Config("1", IDENT, url=MEMBERS[0][1], peers=MEMBERS, request_id_ttl_s=10**9)
+    server = RaftServer(config, data=folder, bind="tcp://127.0.0.1:0")
+    await server.start()
+    context = zmq.asyncio.Context()
+    asking = context.socket(zmq.DEALER)
+    asking.set(zmq.LINGER, 0)
+    asking.set(zmq.RCVTIMEO, WAIT_MS)
+    try:
+        await eventually(lambda: server.status().role is Role.LEADER)
+        asking.connect(server.bound)
+        heard: list[list[bytes]] = []
+        await asking.send_multipart([REQID, b"=", IDENT, b"data"])
+        while not heard or len(heard[-1]) < 3 or not decode_bool(heard[-1][1]):
+            frames = await asking.recv_multipart()
+            # A slow disk brings the same "accepted" several times.
+            heard += [frames] if frames not in heard else []
+        for request in ([b"1", b"^", IDENT], [b"2", b"<", IDENT, b"\x00"], [b"3", b"%", IDENT]):
+            await asking.send_multipart(request)
+            heard.append(await asking.recv_multipart())
+        return heard
+    finally:
+        context.destroy(linger=0)
+        await server.stop()
+
+
+async def test_the_wire_is_the_same_with_tracing_on_and_off(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    silent = await conversation(tmp_path / "off")
+    spans: Spans = request.getfixturevalue("spans")
+    assert await conversation(tmp_path / "on") == silent
+    assert spans("raft/RequestUpdate")
+
+
+def test_a_large_batch_has_a_limited_number_of_links(spans: Spans) -> None:
+    tracing = Tracing("1")
+    reqids = tuple(bytes([number]) * 12 for number in range(1, 100))
+    tracing.event(Appended(1, 99, 7, "follower", reqids), term=3)
+    assert spans("raft/append") == []
+    tracing.stored(6)
+    assert spans("raft/append") == []
+    tracing.stored(7)
+    [span] = spans("raft/append")
+    assert len(span.links) == LINKS_MAX
+    assert span.attributes is not None
+    assert (span.attributes["pavane.raft.index"], span.attributes["pavane.raft.term"]) == (99, 3)
+
+
+def test_an_election_is_one_span_from_time_out_to_role(spans: Spans) -> None:
+    tracing = Tracing("1")
+    tracing.event(RoleChanged(Role.FOLLOWER, Role.CANDIDATE, 2, "time-out"), term=2)
+    assert spans("raft/election") == []
+    tracing.event(RoleChanged(Role.CANDIDATE, Role.LEADER, 2, "majority"), term=2)
+    [span] = spans("raft/election")
+    assert span.attributes is not None
+    assert span.attributes["pavane.raft.role"] == "Leader"
+
+
+@pytest.mark.parametrize(("end", "code"), [("committed", "UNSET"), ("rolled_back", "ERROR")])
+def test_a_change_of_members_is_one_span_with_its_steps(spans: Spans, end: str, code: str) -> None:
+    tracing = Tracing("1")
+    joint, final = Configuration((("2", "tcp://127.0.0.1:2"),), MEMBERS), Configuration((("2", "tcp://127.0.0.1:2"),))
+    tracing.event(ConfigurationChanged("effective", 5, joint), term=1)
+    tracing.event(ConfigurationChanged("committed", 5, joint), term=1)
+    tracing.event(ConfigurationChanged("effective", 6, final), term=1)
+    assert spans("raft/configuration") == []
+    tracing.event(ConfigurationChanged(end, 6, final), term=1)
+    [span] = spans("raft/configuration")
+    assert [event.name for event in span.events] == ["effective", "committed", "effective", end]
+    assert span.status.status_code.name == code
+
+
+def test_a_transfer_that_fails_is_an_error(spans: Spans) -> None:
+    tracing = Tracing("1")
+    tracing.event(TransferChanged("2", "started"), term=1)
+    tracing.event(TransferChanged("2", "failed"), term=1)
+    [span] = spans("raft/transfer")
+    assert span.status.status_code.name == "ERROR"
+
+
+def test_without_a_provider_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    tracing = Tracing("1")
+    monkeypatch.setattr(tracing, "_tracer", None)
+    tracing.event(RoleChanged(Role.FOLLOWER, Role.CANDIDATE, 2, "time-out"), term=2)
+    tracing.event(Appended(1, 1, 7, "follower", (REQID,)), term=2)
+    tracing.stored(7)
+    assert tracing.now_ns() == 0
+    tracing.close()
