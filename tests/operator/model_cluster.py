@@ -15,7 +15,7 @@ from pydantic import Field
 from pavane.wire.stages import Stage
 from pavane_operator.crds.base import Mark, marked
 from pavane_operator.crds.common import CommonSpec
-from pavane_operator.crds.status import State, Status
+from pavane_operator.crds.status import State, Status, Step
 from pavane_operator.kinds.port import Kind, PromotionStep
 from pavane_operator.plan.clock import within_lag_since
 from pavane_operator.plan.model import (
@@ -616,7 +616,7 @@ class Operator:
             after = decided.status.rollout
             moved = after.state is not before and after.state in (State.PROMOTING, State.RETIRING, State.ABORTING)
             claimed = before is State.IDLE and after.state is State.CREATING_NEXT
-            stepped = rollout is not None and after.state is before and after.step != rollout.step
+            stepped = rollout is not None and after.state is before and _mark_of(after.step) != _mark_of(rollout.step)
             if moved or claimed or stepped:
                 assert decided.actions == (), "a write-ahead plan has other actions"
         waits = decided.empty and before is not State.IDLE and self.world.deleted_at is None
@@ -656,3 +656,7 @@ class Operator:
 def settled(world: World) -> bool:
     """Whether a resource that is not held has come to rest."""
     return world.gone or (world.state is State.IDLE and world.condition("UpToDate") == ("True", "Applied"))
+
+
+def _mark_of(step: Step | None) -> tuple[str, datetime] | None:
+    return None if step is None else (step.name, step.at)

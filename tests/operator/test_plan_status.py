@@ -7,8 +7,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from pavane_operator.crds.status import Blocker, State, Status
-from pavane_operator.plan.model import ApplyChild, DeleteChild, Plan, Problem
+from pavane_operator.plan.model import ApplyChild, DeleteChild, Plan, PodBlocker, Problem
 from pavane_operator.plan.planner import TEXT_INTERVAL, plan
 from tests.operator.model_cluster import KIND, NAME, Operator, World
 
@@ -145,6 +147,42 @@ def test_blockers_name_the_pods_and_keep_the_time_they_appeared() -> None:
     assert _blocker(lab.status(), "ImagePull").since == since
 
 
+@pytest.mark.parametrize(
+    ("seen", "reason", "message"),
+    [
+        ({"scheduled": False, "address": None, "stage": None}, "PodNotScheduled", "no node has room"),
+        ({"address": None, "stage": None}, "PodPending", "no address"),
+        ({"deleting": True}, "PodPending", "does not exist"),
+        ({"waiting_reason": "CrashLoopBackOff", "stage": None}, "CrashLoop", "see the logs"),
+        ({"waiting_reason": "ErrImagePull", "stage": None}, "ImagePull", "check spec.image"),
+        ({"stage": None}, "StageUnreachable", "stage port"),
+    ],
+)
+def test_what_keeps_a_pod_is_said_with_a_hint(seen: dict[str, Any], reason: str, message: str) -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.state is State.INITIALIZING)
+    name = f"{NAME}-server-g2-1"
+    pods = tuple(dataclasses.replace(pod, **seen) if pod.name == name else pod for pod in lab.operator.observe().pods)
+    status = lab.status(pods=pods)
+    assert (name, reason) in _reasons(status)
+    assert message in next(each.message for each in status.rollout.blockers if each.pod == name)  # type: ignore[union-attr]
+
+
+def test_what_a_pod_reports_itself_is_passed_on() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.state is State.INITIALIZING)
+    pods = tuple(
+        dataclasses.replace(pod, stage=dataclasses.replace(pod.stage, blockers=(PodBlocker("DigestDisagrees", "why"),)))
+        for pod in lab.operator.observe().pods
+        if pod.stage is not None
+    )
+    assert _blocker(lab.status(pods=pods), "DigestDisagrees").message == "why"
+
+
 def test_the_lag_of_each_pod_is_a_number() -> None:
     lab = Lab()
     lab.active(1)
@@ -257,6 +295,19 @@ def test_a_forced_promotion_still_needs_the_safety_minimum() -> None:
     assert forced.status is not None
     assert forced.status.rollout is not None
     assert forced.status.rollout.forced
+
+
+def test_the_step_says_what_it_waits_for() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.step_refusals = 1000
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.steps_run > 0)
+    step = lab.status().rollout
+    assert step is not None
+    assert step.step is not None
+    assert step.step.name == "Fence"
+    assert "refused, as the test asked" in (step.step.detail or "")
 
 
 def test_the_write_gap_is_that_between_the_generations() -> None:

@@ -30,6 +30,7 @@ _WORST_FIRST = (
     "CrashLoop",
     "NoQuorum",
     "ActiveDown",
+    "PromotionStep",
     "PodNotScheduled",
     "VolumePending",
     "PodPending",

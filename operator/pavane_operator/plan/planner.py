@@ -125,7 +125,11 @@ def _streams(view: View) -> frozenset[str]:
 
 def _status(view: View, decision: Decision) -> Status:
     rollout = _with_hold(view, decision.rollout or view.rollout)
-    rollout = rollout.model_copy(update={"blockers": blockers(view, rollout)})
+    found = blockers(view, rollout)
+    step = rollout.step
+    if step is not None and rollout.state is view.state:
+        step = step.model_copy(update={"detail": found[0].message if found else None})
+    rollout = rollout.model_copy(update={"blockers": found, "step": step})
     own = {name: value for name, value in view.facts.own_status.items() if name not in Status.model_fields}
     status = view.status.model_copy(
         update={
@@ -235,7 +239,8 @@ def _skeleton(status: Status) -> dict[str, Any]:
         "rollout": rollout
         and rollout.model_copy(
             update={
-                "blockers": [blocker.model_copy(update={"message": "", "lag": None}) for blocker in rollout.blockers]
+                "blockers": [blocker.model_copy(update={"message": "", "lag": None}) for blocker in rollout.blockers],
+                "step": rollout.step and rollout.step.model_copy(update={"detail": None}),
             }
         ),
         "generations": [
