@@ -74,7 +74,8 @@ def test_configuration_not_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
         return []
 
     monkeypatch.setattr(ConfigurationStack, "truncate", truncate)
-    found(Scenario(voters=3, learners=3, changes=True, faults_s=6.0, fault_pause_s=0.1, weather=LATE), ["S8"])
+    isolated = Scenario(voters=3, learners=2, changes=True, faults_s=6.0, only=("isolate_leader",) * 3)
+    found(isolated, ["S8"])
 
 
 def _unbounded_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +125,8 @@ def test_barrier_answered_by_a_message_sent_before(monkeypatch: pytest.MonkeyPat
         self.progress()
 
     monkeypatch.setattr(Barriers, "wait", wait)
-    found(Scenario(voters=3, faults_s=8.0, fault_pause_s=0.2, weather=Weather(very_late=0.08)), ["S10"])
+    delayed = Scenario(voters=3, faults_s=8.0, weather=Weather(very_late=0.05), only=("isolate_leader", "cut_one_way"))
+    found(delayed, ["S10"])
 
 
 def test_recovering_voter_that_acknowledges_too_early(monkeypatch: pytest.MonkeyPatch) -> None:

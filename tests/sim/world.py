@@ -32,6 +32,7 @@ class Scenario:
     promotion: bool = False
     bootstrap: str = "seed"
     weather: Weather | None = None
+    only: tuple[str, ...] = ()  # names of the faults to choose from, all if empty
 
 
 class World:
@@ -250,25 +251,26 @@ class World:
     # --- faults --------------------------------------------------------------------------------------------------
 
     def _fault(self) -> None:
-        faults: list[Callable[[], None]] = [
-            self._crash,
-            self._crash,
-            self._crash_leader,
-            self._cut,
-            self._cut_one_way,
-            self._isolate_leader,
-            self._break_connections,
-            self._change_weather,
-            self._stall,
-            self._slow_disk,
-            self._jump_clock,
-            self.administrator.transfer,
-            self._crash_many,
-            self._wipe,
-        ]
+        faults: dict[str, Callable[[], None]] = {
+            "crash": self._crash,
+            "crash_leader": self._crash_leader,
+            "crash_many": self._crash_many,
+            "cut": self._cut,
+            "cut_one_way": self._cut_one_way,
+            "isolate_leader": self._isolate_leader,
+            "break_connections": self._break_connections,
+            "weather": self._change_weather,
+            "stall": self._stall,
+            "slow_disk": self._slow_disk,
+            "jump_clock": self._jump_clock,
+            "transfer": self.administrator.transfer,
+            "wipe": self._wipe,
+        }
+        names = list(self.scenario.only or faults)
         if self.scenario.changes:
-            faults += [self._change] * 4
-        self.rng.choice(faults)()
+            faults["change"] = self._change
+            names += ["change"] * (len(names) // 3)
+        faults[self.rng.choice(names)]()
 
     def _leader(self) -> Node | None:
         for node in self.nodes.values():
