@@ -176,6 +176,19 @@ async def test_an_object_lives_while_one_owner_lives(tmp_path: Path) -> None:
         await eventually(lambda: node.cluster.find("configmaps", "default", "child") is None)
 
 
+async def test_an_object_that_lost_its_owner_reference_stays(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        owner = await node.cluster.create("configmaps", {"metadata": {"name": "owner", "namespace": "default"}})
+        reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
+        for name in ("kept", "goes"):
+            meta = {"name": name, "namespace": "default", "ownerReferences": [reference]}
+            await node.cluster.create("configmaps", {"metadata": meta})
+        await node.cluster.patch("configmaps", "default", "kept", {"metadata": {"ownerReferences": None}})
+        await node.cluster.delete("configmaps", "default", "owner")
+        await eventually(lambda: node.cluster.find("configmaps", "default", "goes") is None)
+        assert node.cluster.find("configmaps", "default", "kept") is not None
+
+
 async def test_a_namespace_has_an_account_and_is_emptied_before_it_goes(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.cluster.create("namespaces", {"metadata": {"name": "other"}})

@@ -215,6 +215,22 @@ async def test_the_end_of_a_pod_is_gentle_then_firm(tmp_path: Path) -> None:
         await eventually(lambda: not _group_exists(group))
 
 
+async def test_a_forced_deletion_does_not_wait_for_the_grace_period(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        ignore = "trap '' TERM; echo up; while :; do sleep 0.01; done"
+        await node.run("a", "sh", "-c", ignore, terminationGracePeriodSeconds=1000)
+        await eventually(lambda: node.is_ready("a"))
+        log = node.kubelet.stream(node.pod("a"), "main", _FOLLOW, previous=False)
+        assert await anext(log) == b"up\n"
+        group = int(node.container("a")["containerID"].removeprefix("process://").partition("/")[0])
+        await node.cluster.delete("pods", "default", "a")
+        await eventually(lambda: not node.is_ready("a"))
+        assert _group_exists(group)
+        await node.cluster.delete("pods", "default", "a", _NO_GRACE)
+        await eventually(lambda: not _group_exists(group))
+        await log.aclose()
+
+
 async def test_a_namesake_starts_only_when_the_former_process_is_gone(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         lock = tmp_path / "only-one"

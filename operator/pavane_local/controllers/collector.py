@@ -1,7 +1,5 @@
 """Garbage collector, Namespace, and the end of events (docs/specs/operator.md 6.7)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime
@@ -49,11 +47,12 @@ class GarbageCollector:
             elif owners:
                 for owner in owners:
                     self._dependents[owner][uid] = (resource, found)
-                if kind == "ADDED":
-                    await self._collect(resource, found)
+                await self._collect(resource, found)
 
     async def _collect(self, resource: str, found: Object) -> None:
-        if any(self._lives(each, found) for each in found["metadata"]["ownerReferences"]):
+        current = self._cluster.find(resource, *name_of(found))
+        owners = current["metadata"].get("ownerReferences") if current else None
+        if not owners or any(self._lives(each, found) for each in owners):
             return
         with contextlib.suppress(ApiError):  # gone, or another of its name: nothing to do
             await self._cluster.delete(resource, *name_of(found), DeleteOptions(uid=found["metadata"]["uid"]))

@@ -1,12 +1,11 @@
 """Loopback addresses for pods (docs/specs/operator.md 6.8.4)."""
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import socket
 import zlib
 from pathlib import Path
+from typing import Self
 
 RANGE = ipaddress.IPv4Network("127.64.0.0/10")
 BLOCK_PREFIX_BITS = 20  # 4095 pods a cluster, 1024 clusters a machine
@@ -32,7 +31,7 @@ class AddressBlock:
         self._next = 1
 
     @classmethod
-    def claim(cls, folder: Path, former: str | None = None) -> AddressBlock:
+    def claim(cls, folder: Path, former: str | None = None) -> Self:
         """Claim the block `former` (CIDR) if nobody has it, else the first free one from a place that `folder` decides.
 
         So clusters of different folders hardly ever reuse each other's addresses. Raises AddressesMissing where

@@ -94,6 +94,11 @@ class Container:
         self._changed()
         await self._end(grace_seconds)
 
+    def kill(self) -> None:
+        """SIGKILL, without waiting for the grace period of a `stop` under way."""
+        if self._child is not None:
+            self._child.signal(signal.SIGKILL)
+
     def status(self) -> State:
         """Its `ContainerStatus`."""
         return {

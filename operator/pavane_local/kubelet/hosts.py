@@ -1,7 +1,5 @@
 """Hosts files: names without DNS (docs/specs/operator.md 6.8.5)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

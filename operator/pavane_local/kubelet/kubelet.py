@@ -1,7 +1,5 @@
 """The kubelet: a runner for every pod, hosts files, addresses, logs (docs/specs/operator.md 6.8, 6.10)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import shutil

@@ -3,8 +3,6 @@
 A stored line is `<RFC 3339 time> <F|P> <text>`; P marks a piece of a line that goes on in the next one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import os

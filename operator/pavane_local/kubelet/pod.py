@@ -1,7 +1,5 @@
 """One pod: volumes, init containers, containers, status, end (docs/specs/operator.md 6.8)."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
@@ -19,6 +17,7 @@ from pavane_local.kubelet.spawn import Command, expand, spawn
 from pavane_local.kubelet.volumes import MissingReference
 
 GRACE_SECONDS_DEFAULT = 30
+HOST_ADDRESS = "127.0.0.1"
 RESOURCES = {"cpu": os.cpu_count() or 1, "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
 
 
@@ -55,17 +54,26 @@ class PodRunner:
         if relabelled:
             self._refresh.set()
         if "deletionTimestamp" in pod["metadata"]:
-            self._grace_seconds = pod["metadata"].get("deletionGracePeriodSeconds", GRACE_SECONDS_DEFAULT)
-            self._ending.set()
+            self._end(pod["metadata"].get("deletionGracePeriodSeconds", GRACE_SECONDS_DEFAULT))
 
     def vanished(self) -> None:
         """The pod was deleted by force: end at once, write nothing."""
-        self._gone, self._grace_seconds = True, 0
-        self._ending.set()
+        self._gone = True
+        self._end(0)
 
     def stop(self) -> None:
         """The kubelet stops: end the processes, keep the pod."""
         self._ending.set()
+
+    def _end(self, grace_seconds: float) -> None:
+        if self._ending.is_set() and grace_seconds < (self._grace_seconds or grace_seconds):
+            asyncio.get_running_loop().call_later(grace_seconds, self._kill)
+        self._grace_seconds = grace_seconds
+        self._ending.set()
+
+    def _kill(self) -> None:
+        for container in [*self.init_containers, *self.containers]:
+            container.kill()
 
     def referenced_changed(self, resource: str, name: str) -> None:
         """A ConfigMap or Secret of the namespace changed."""
@@ -158,20 +166,16 @@ class PodRunner:
 
     async def _materialize(self, volume: dict[str, Any]) -> None:
         folder = self._volume_folder(volume)
-        if "configMap" in volume:
-            source = volume["configMap"]
-            volumes.publish(folder, volumes.selected(source, await self._data("ConfigMap", source, source["name"])))
-        elif "secret" in volume:
-            source = volume["secret"]
-            volumes.publish(folder, volumes.selected(source, await self._data("Secret", source, source["secretName"])))
-        elif "downwardAPI" in volume:
+        for kind, key, name in (("ConfigMap", "configMap", "name"), ("Secret", "secret", "secretName")):
+            if key in volume:
+                content = await self._data(kind, volume[key], volume[key][name])
+                return volumes.publish(folder, volumes.selected(volume[key], content))
+        if "downwardAPI" in volume:
             mode = volume["downwardAPI"].get("defaultMode", volumes.MODE_DEFAULT)
             items = volume["downwardAPI"].get("items") or ()
-            volumes.publish(
-                folder, {each["path"]: (self._field(each).encode(), each.get("mode", mode)) for each in items}
-            )
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
+            files = {each["path"]: (self._field(each).encode(), each.get("mode", mode)) for each in items}
+            return volumes.publish(folder, files)
+        return folder.mkdir(parents=True, exist_ok=True)
 
     def _volume_folder(self, volume: dict[str, Any]) -> Path:
         if claim := volume.get("persistentVolumeClaim"):
@@ -186,12 +190,11 @@ class PodRunner:
     def _field(self, item: dict[str, Any]) -> str:
         if "resourceFieldRef" in item:
             section, _, name = item["resourceFieldRef"]["resource"].partition(".")
-            containers = {each["name"]: each for each in self.pod["spec"]["containers"]}
-            container = containers.get(
-                item["resourceFieldRef"].get("containerName", ""), self.pod["spec"]["containers"][0]
-            )
-            return str(container.get("resources", {}).get(section, {}).get(name, RESOURCES.get(name, 0)))
-        now = {**self.pod, "status": {**self.pod.get("status", {}), "podIP": self.address, "hostIP": "127.0.0.1"}}
+            wanted = item["resourceFieldRef"].get("containerName", self.pod["spec"]["containers"][0]["name"])
+            specs = {each["name"]: each for each in self.pod["spec"]["containers"]}
+            resources = specs.get(wanted, {}).get("resources", {})
+            return str(resources.get(section, {}).get(name, RESOURCES.get(name, 0)))
+        now = {**self.pod, "status": {**self.pod.get("status", {}), "podIP": self.address, "hostIP": HOST_ADDRESS}}
         return volumes.field(now, item["fieldRef"]["fieldPath"])
 
     async def _command(self, container: Container) -> Command:
@@ -277,28 +280,21 @@ class PodRunner:
         conditions = {"PodScheduled": True, "Initialized": initialized, "ContainersReady": ready, "Ready": ready}
         former = {each["type"]: each for each in self.pod.get("status", {}).get("conditions") or ()}
         return {
-            "phase": self._phase(),
+            "phase": self._phase(), "startTime": self._began, "qosClass": "BestEffort",
+            "hostIP": HOST_ADDRESS, "podIP": self.address, "podIPs": [{"ip": self.address}],
             "conditions": [condition(name, value, former.get(name)) for name, value in conditions.items()],
-            "hostIP": "127.0.0.1",
-            "podIP": self.address,
-            "podIPs": [{"ip": self.address}],
-            "startTime": self._began,
-            "qosClass": "BestEffort",
             "initContainerStatuses": [each.status() for each in self.init_containers],
             "containerStatuses": [each.status() for each in self.containers],
-        }
+        }  # fmt: skip
 
     def _phase(self) -> str:
-        policy = self.pod["spec"].get("restartPolicy", "Always")
-        if policy != "Always":
-            if any(each.exit_code and policy == "Never" for each in [*self.init_containers, *self.containers]):
-                running = any("running" in each.state for each in self.containers)
-                return "Running" if running else "Failed"
-            if all(each.exit_code == 0 for each in self.containers):
-                return "Succeeded"
-        begun = all(
-            "running" in each.state or each.last_state or each.exit_code is not None for each in self.containers
-        )
+        policy, everyone = self.pod["spec"].get("restartPolicy", "Always"), [*self.init_containers, *self.containers]
+        running = any("running" in each.state for each in self.containers)
+        if policy == "Never" and any(each.exit_code for each in everyone):
+            return "Running" if running else "Failed"
+        if policy != "Always" and all(each.exit_code == 0 for each in self.containers):
+            return "Succeeded"
+        begun = all(each.last_state or {"running", "terminated"} & each.state.keys() for each in self.containers)
         return "Running" if begun else "Pending"
 
 

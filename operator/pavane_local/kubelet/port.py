@@ -1,7 +1,5 @@
 """What the kubelet needs of a cluster (docs/specs/operator.md 6.8), the embedded one or any other."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path

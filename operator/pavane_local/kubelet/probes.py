@@ -1,11 +1,10 @@
 """Probes (docs/specs/operator.md 6.8.7)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pavane_local.kubelet.spawn import StartError
@@ -13,7 +12,22 @@ from pavane_local.kubelet.spawn import StartError
 ANSWER_BYTES_MAX = 10 * 1024  # as much of a body as the kubelet of Kubernetes reads
 DEFAULTS = {"periodSeconds": 10, "timeoutSeconds": 1, "successThreshold": 1, "failureThreshold": 3}
 
-Execute = Callable[[Sequence[str]], Awaitable[int]]
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The container that is probed: pod address, ports by name, and how to execute a command in it."""
+
+    address: str
+    ports: Mapping[str, int]
+    execute: Callable[[Sequence[str]], Awaitable[int]]
+
+    def port(self, port: int | str) -> int:
+        """A port by number or name. Raises ValueError for an unknown name."""
+        if isinstance(port, int) or port.isdigit():
+            return int(port)
+        if port not in self.ports:
+            raise ValueError(f'no container port is named "{port}"')
+        return self.ports[port]
 
 
 async def results(probe: dict[str, Any], target: Target) -> AsyncIterator[tuple[bool, str]]:
@@ -28,23 +42,6 @@ async def results(probe: dict[str, Any], target: Target) -> AsyncIterator[tuple[
         if count >= settings["successThreshold" if good else "failureThreshold"]:
             yield good, why
         await asyncio.sleep(settings["periodSeconds"])
-
-
-class Target:
-    """The container that is probed: pod address, ports by name, and how to execute a command in it."""
-
-    def __init__(self, address: str, ports: dict[str, int], execute: Execute) -> None:
-        self.address = address
-        self.ports = ports
-        self.execute = execute
-
-    def port(self, port: int | str) -> int:
-        """A port by number or name. Raises ValueError for an unknown name."""
-        if isinstance(port, int) or port.isdigit():
-            return int(port)
-        if port not in self.ports:
-            raise ValueError(f'no container port is named "{port}"')
-        return self.ports[port]
 
 
 async def attempt(probe: dict[str, Any], target: Target) -> tuple[bool, str]:

@@ -1,7 +1,5 @@
 """Volumes as folders (docs/specs/operator.md 6.8.6)."""
 
-from __future__ import annotations
-
 import base64
 import os
 import secrets
