@@ -197,6 +197,8 @@ class World:
         self.faults = Faults()
         self.claimed: list[int] = []
         self.steps_run = 0
+        self.expired: set[datetime] = set()
+        """Times of requests that the store refuses as too old, for ever."""
         self.undone: list[int] = []
         self.kills_begin = False
         self.stuck = False
@@ -355,6 +357,9 @@ class World:
         assert recorded == (State.PROMOTING, action.name, action.at), "not recorded before it was taken"
         assert action.name == FENCE.name
         self.steps_run += 1
+        if action.at in self.expired or len(self.expired) < self.faults.expired_requests:
+            self.expired.add(action.at)
+            return "expired"
         if self.faults.step_refusals:
             self.faults.step_refusals -= 1
             return "refused, as the test asked"
@@ -566,16 +571,15 @@ class Operator:
             leads=bool(coming) and world.fence == coming and world.writable(coming) and (world.served or everybody),
             safety=None if safe else Problem("NoQuorum", "no majority"),
             steps_done=frozenset(done),
-            request_expired=world.faults.expired_requests > 0 and self._answered(),
+            request_expired=self._refused_as_expired(),
             fence=world.fence or None,
             down=None if world.writable(world.fence) else Problem("NoQuorum", "no majority"),
         )
 
-    def _answered(self) -> bool:
-        """Whether the store has answered the request that is recorded now."""
+    def _refused_as_expired(self) -> bool:
         rollout = self.world.status.rollout
         step = rollout.step if rollout else None
-        return self.step_call is not None and step is not None and self.step_call.at == step.at
+        return step is not None and step.at in self.world.expired
 
     def turn(self) -> Plan:
         """One plan, executed."""
@@ -646,8 +650,6 @@ class Operator:
 
     def _run_step(self, action: RunStep) -> None:
         world = self.world
-        if self.step_call is not None and self.step_call.at != action.at:
-            world.faults.expired_requests = max(world.faults.expired_requests - 1, 0)
         message = world.run_step(action)
         retry_at = world.now + timedelta(seconds=0.5)
         self.step_call = StepCall(action.name, action.at, running=False, retry_at=retry_at, message=message)

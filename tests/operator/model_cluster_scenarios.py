@@ -260,7 +260,6 @@ def step_fails_at_first(world: World) -> Script:
 
 def request_expires(world: World) -> Script:
     yield rests_on(1)
-    world.faults.step_refusals = 3
     world.faults.expired_requests = 2
     world.rollout(restart="1")
     yield rests_on(2)
@@ -373,6 +372,7 @@ def former_resource_left_volumes(world: World) -> Script:
         },
     }
     yield lambda world: settled(world) and world.status.active_generation == 5
+    yield after(10)(world)
     assert ("PersistentVolumeClaim", "data-former-0") in world.objects
 
 

@@ -9,8 +9,19 @@ from typing import Any
 
 import pytest
 
+from pavane.wire.stages import Stage
 from pavane_operator.crds.status import Blocker, State, Status
-from pavane_operator.plan.model import ApplyChild, DeleteChild, Plan, PodBlocker, Problem
+from pavane_operator.plan.model import (
+    ApplyChild,
+    DeleteChild,
+    LeadUp,
+    Plan,
+    Pod,
+    PodBlocker,
+    Problem,
+    RunStep,
+    StageView,
+)
 from pavane_operator.plan.planner import TEXT_INTERVAL, plan
 from tests.operator.model_cluster import KIND, NAME, Operator, World
 
@@ -295,6 +306,66 @@ def test_a_forced_promotion_still_needs_the_safety_minimum() -> None:
     assert forced.status is not None
     assert forced.status.rollout is not None
     assert forced.status.rollout.forced
+
+
+def test_the_safety_minimum_is_looked_at_again_before_the_irreversible_step() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.state is State.PROMOTING and lab.operator.observe().facts.steps_done == {"Permit"})
+    unsafe = dataclasses.replace(lab.operator.observe().facts, safety=Problem("NoQuorum", "one member answers"))
+    held = lab.status(facts=unsafe)
+    assert held.rollout is not None
+    assert held.rollout.step is not None
+    assert held.rollout.step.name == "Permit"
+    assert _blocker(held, "NoQuorum").message == "one member answers"
+    recorded = lab.status().rollout
+    assert recorded is not None
+    assert recorded.step is not None
+    assert recorded.step.name == "Fence"
+
+
+def test_a_step_is_called_once_at_a_time_and_repeated_after_its_back_off() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.step_refusals = 1000
+    lab.world.rollout(restart="1")
+    world = lab.until(lambda world: world.steps_run > 0)
+    call = lab.operator.step_call
+    assert call is not None
+    retry_at = world.now + timedelta(seconds=2)
+
+    def calls(**changes: Any) -> int:
+        planned = lab.plan(step_call=dataclasses.replace(call, **changes))
+        return sum(isinstance(action, RunStep) for action in planned.actions)
+
+    assert calls(running=True, retry_at=None) == 0
+    assert calls(running=False, retry_at=retry_at) == 0
+    assert lab.plan(step_call=dataclasses.replace(call, running=False, retry_at=retry_at)).wake_at == retry_at
+    assert calls(running=False, retry_at=world.now) == 1
+    assert calls(running=True, at=call.at - timedelta(hours=9)) == 1
+
+
+def test_an_active_pod_that_came_back_is_led_up_unless_its_state_is_lost() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.until(lambda world: lab.plan().empty)
+    name = f"{NAME}-server-g1-0"
+
+    def seen(*blockers: PodBlocker) -> tuple[Pod, ...]:
+        stage = StageView(Stage.READ_ONLY, connected=True, blockers=blockers)
+        return tuple(
+            dataclasses.replace(pod, stage=stage) if pod.name == name else pod for pod in lab.operator.observe().pods
+        )
+
+    led = lab.plan(pods=seen())
+    assert led.streams == {name}
+    assert [(action.pod, action.until) for action in led.actions if isinstance(action, LeadUp)] == [
+        (name, Stage.READ_WRITE)
+    ]
+    lost = lab.plan(pods=seen(PodBlocker("StateLost")))
+    assert lost.streams == frozenset()
+    assert lost.actions == ()
 
 
 def test_the_step_says_what_it_waits_for() -> None:
