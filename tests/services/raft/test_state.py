@@ -1,0 +1,216 @@
+import random
+
+import pytest
+
+from pavane.raft.config import PRESETS, Config
+from pavane.raft.state.commands import Recovered
+from pavane.raft.state.configuration import (
+    MEMBERS_MAX,
+    Configuration,
+    ConfigurationStack,
+    Refusal,
+    check_change,
+    generation_of,
+    needs_resolving,
+)
+from pavane.raft.state.dedup import DedupTable, Freshness
+from pavane.raft.state.log import Log
+from pavane.raft.state.quorum import has_majority, majority_value
+from pavane.raft.state.roles import TRANSITIONS, Role
+from pavane.raft.wire import encode_entry
+
+A, B, C = ("a", "tcp://10.0.0.1:1"), ("b", "tcp://10.0.0.2:1"), ("c", "tcp://10.0.0.3:1")
+JOINT = Configuration(new=(B, C), old=(A, B))
+
+
+def reqid(second: int, number: int = 0) -> bytes:
+    return second.to_bytes(4, "big") + number.to_bytes(8, "big")
+
+
+def entry(term: int, number: int = 0) -> bytes:
+    return encode_entry(reqid(1000, number), 0, term, b"data %d" % number)
+
+
+class Shelf:
+    """Entries on a disk."""
+
+    def __init__(self, entries: list[bytes]) -> None:
+        self.entries = entries
+
+    def read(self, first: int, last: int, bytes_max: int) -> list[bytes]:
+        del bytes_max
+        return self.entries[first - 1 : last]
+
+
+# --- configuration -------------------------------------------------------------------------------------------------
+
+
+def test_a_joint_configuration_needs_both_majorities() -> None:
+    assert not has_majority(JOINT, {"b", "c"})
+    assert not has_majority(JOINT, {"a", "b"})
+    assert has_majority(JOINT, {"a", "b", "c"})
+    assert JOINT.members == (A, B, C)
+
+
+def test_nobody_is_a_majority_of_nobody() -> None:
+    assert not has_majority(Configuration(()), {"a"})
+    assert majority_value(Configuration(()), lambda _peer: 9, 0) == 0
+
+
+def test_what_a_majority_reached_is_the_lesser_of_both_groups() -> None:
+    match = {"a": 9, "b": 7, "c": 3}
+    assert majority_value(Configuration((A, B, C)), match.__getitem__, 0) == 7
+    assert majority_value(JOINT, match.__getitem__, 0) == 3
+
+
+def test_truncation_puts_the_configuration_before_in_force_again() -> None:
+    stack = ConfigurationStack(Configuration((A,)))
+    stack.push(5, JOINT)
+    stack.push(8, Configuration((B, C)))
+    assert [index for index, _ in stack.truncate(4)] == [8, 5]
+    assert stack.effective == Configuration((A,))
+    assert stack.index == 0
+
+
+def test_a_former_voter_counts_itself_until_the_entry_without_it_is_committed() -> None:
+    stack = ConfigurationStack(Configuration((A,)), [(3, Configuration((A, B))), (7, Configuration((B,)))])
+    assert stack.names_since("a", commit=6)
+    assert not stack.names_since("a", commit=7)
+    assert stack.ever_named("a")
+
+
+@pytest.mark.parametrize(
+    ("proposed", "message"),
+    [
+        ([], "peers must not be empty"),
+        ([["b"]], "peers must be pairs of an id and an url, both strings"),
+        ([["a", 5]], "peers must be pairs of an id and an url, both strings"),
+        ([[*A], ["b", A[1]]], "peer urls must be distinct"),
+        ([[*A], ["a", B[1]]], "peer ids must be distinct"),
+        ([["a", "tcp://10.0.0.9:1"]], "peer 'a' is known by another url"),
+        ([["z", A[1]]], f"url '{A[1]}' belongs to another peer"),
+        ([["a", "udp://10.0.0.1:1"]], "url 'udp://10.0.0.1:1' must be tcp://address:port"),
+        ([["a", "tcp://10.0.0.1:1/path"]], "url 'tcp://10.0.0.1:1/path' must be tcp://address:port"),
+        ([["a", "tcp://0.0.0.0:1"]], "url 'tcp://0.0.0.0:1' must be tcp://address:port"),
+        ([["a", "tcp://10.0.0.1:0"]], "url 'tcp://10.0.0.1:0' must be tcp://address:port"),
+        ([["a", "tcp://10.0.0.1:99999"]], "url 'tcp://10.0.0.1:99999' must be tcp://address:port"),
+        ([[*B], [*A]], "no change in cluster membership"),
+        ([[str(n), f"tcp://10.0.1.{n}:1"] for n in range(1, MEMBERS_MAX + 2)], f"more than {MEMBERS_MAX} peers"),
+    ],
+)
+def test_a_wrong_list_of_members_is_refused_in_words(proposed: list[object], message: str) -> None:
+    assert check_change((A, B), proposed) == Refusal("Error", message)
+
+
+def test_a_right_list_of_members_is_taken_in_its_order() -> None:
+    assert check_change((A, B), [[*C], [*A]]) == (C, A)
+
+
+def test_pod_names_carry_the_generation_and_urls_may_carry_names() -> None:
+    assert generation_of("quickstart-server-g12-0") == 12
+    assert generation_of("1") is None
+    assert needs_resolving("tcp://quickstart-server-g12-0.quickstart.default.svc:8047")
+    assert not needs_resolving("tcp://[::1]:8047")
+
+
+# --- exactly once --------------------------------------------------------------------------------------------------
+
+
+def test_a_full_table_forgets_the_smallest_second_and_refuses_it_from_then_on() -> None:
+    table = DedupTable(ids_max=3)
+    for number, second in enumerate((50, 60, 60, 40), 1):
+        table.add(reqid(second, number), number)
+    assert table.floor == 40
+    assert table.index_of(reqid(40, 4)) is None
+    assert table.index_of(reqid(50, 1)) == 1
+    freshness = Freshness(ttl_s=100, margin_s=20)
+    assert not freshness.fresh(reqid(40, 4), 60, table.floor)
+    assert freshness.fresh(reqid(41, 9), 60, table.floor)
+
+
+def test_a_truncated_id_is_forgotten_without_moving_the_floor() -> None:
+    table = DedupTable()
+    table.add(reqid(50, 1), 1)
+    table.remove(reqid(50, 1))
+    assert table.index_of(reqid(50, 1)) is None
+    assert (len(table), table.floor) == (0, 0)
+
+
+def test_ids_beyond_their_time_are_forgotten_by_whole_seconds() -> None:
+    table = DedupTable()
+    for second in (10, 20, 30):
+        table.add(reqid(second), second)
+    table.forget_before(30)
+    assert (len(table), table.floor, table.oldest_second) == (1, 20, 30)
+
+
+@pytest.mark.parametrize(("second", "fresh"), [(919, False), (920, True), (1020, True), (1021, False)])
+def test_freshness_is_a_window_about_now(second: int, fresh: bool) -> None:
+    assert Freshness(ttl_s=100, margin_s=20).fresh(reqid(second), 1000, 0) is fresh
+
+
+# --- log -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_agrees_with_a_list_under_random_appends_and_truncations() -> None:
+    rng = random.Random(7)
+    shelf = Shelf([entry(1, number) for number in range(20)])
+    ids = b"".join(item[:12] for item in shelf.entries)
+    log = Log(Recovered(last_index=20, term_runs=((1, 1),), reqids=ids), shelf, cache_bytes=2000)
+    model = list(shelf.entries)
+    for number in range(500):
+        if rng.random() < 0.7:
+            added = [entry(2 + number // 50, 100 + number)]
+            log.append(added)
+            model += added
+        else:
+            keep = rng.randint(max(0, len(model) - 6), len(model))
+            log.truncate(keep)
+            del model[keep:]
+        shelf.entries = list(model)
+        assert log.last == len(model)
+        assert log.last_term == (int.from_bytes(model[-1][13:20], "little") if model else 0)
+        first = rng.randint(1, max(1, len(model)))
+        read = list(log.read(first, len(model), 200, 5)) if model else []
+        assert read == model[first - 1 : first - 1 + len(read)]
+        assert not model or 1 <= len(read) <= 5
+        assert [found for _, found in log.reqids()] == [item[:12] for item in model]
+
+
+def test_terms_outside_the_log_are_unknown() -> None:
+    log = Log(Recovered(), Shelf([]))
+    log.append([entry(3)])
+    assert (log.term_at(0), log.term_at(1), log.term_at(2)) == (0, 3, None)
+
+
+# --- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_is_valid(preset: str) -> None:
+    least, greatest = PRESETS[preset]
+    Config(id="1", ident=b"", election_min=least, election_max=greatest).validate()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"election_min": 40}, "election_min: 40 must be at least 50 ms"),
+        ({"election_max": 299}, "election_max: 299 must be at least 1.5 x election_min"),
+        ({"heartbeat": 101}, "heartbeat: 101.0 must lie between"),
+        ({"append_timeout": 40}, "append_timeout: 40.0 must lie between"),
+        ({"request_id_ttl_s": 59}, "request_id_ttl: 59 must be at least 60 s"),
+        ({"id": ""}, "id: '' must be 1 to 128 bytes"),
+        ({"machine": "Tree"}, "machine: 'Tree' must be Broadcast"),
+        ({"peers": (A, A)}, "peers: peer ids must be distinct"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_rule(settings: dict[str, object], said: str) -> None:
+    base: dict[str, object] = {"id": "1", "ident": b""}
+    with pytest.raises(ValueError, match=said.replace("(", r"\(")):
+        Config(**(base | settings)).validate()  # type: ignore[arg-type]
+
+
+def test_a_peer_that_is_removed_never_stands_in_the_table_of_roles() -> None:
+    assert {new for old, new in TRANSITIONS if old == Role.REMOVED} == {Role.FOLLOWER}
+    assert {old for old, new in TRANSITIONS if new == Role.LEADER} == {Role.CANDIDATE}
