@@ -368,6 +368,29 @@ def test_an_active_pod_that_came_back_is_led_up_unless_its_state_is_lost() -> No
     assert lost.actions == ()
 
 
+def test_the_service_never_turns_back_once_it_selects_the_new_generation() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.selected == 2)
+    seen = lab.operator.observe()
+    lost_leader = dataclasses.replace(seen.facts, leads=False)
+    planned = lab.plan(facts=lost_leader, service_pods=frozenset())
+    assert planned.row == "D10"
+    assert not any(isinstance(action, ApplyChild) for action in planned.actions)
+
+
+def test_an_effect_that_is_seen_in_the_store_is_not_aborted_although_it_was_not_recorded() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.state is State.PROMOTING)
+    lab.world.rollout(abort=2)
+    facts = lab.operator.observe().facts
+    assert lab.plan(facts=facts).row == "C"
+    assert lab.plan(facts=dataclasses.replace(facts, steps_done=frozenset({"Permit", "Fence"}))).row == "D9"
+
+
 def test_the_step_says_what_it_waits_for() -> None:
     lab = Lab()
     lab.active(1)

@@ -273,14 +273,11 @@ class View:
 
     @cached_property
     def deadline_passed(self) -> bool:
-        """Whether the attempt should be promoting by now; not while it is held."""
+        """Whether the attempt should be promoting by now; time that it was held does not count."""
         deadline = self.rollout.deadline
-        return (
-            deadline is not None
-            and self.state in BEFORE_PROMOTION
-            and self.held_reason is None
-            and (self.now >= deadline + self._held_until_now)
-        )
+        if deadline is None or self.state not in BEFORE_PROMOTION:
+            return False
+        return self.now >= deadline + self._held_until_now
 
     @property
     def _held_until_now(self) -> timedelta:
