@@ -15,7 +15,7 @@ from typing import Any
 from pavane.raft.client import RaftClient
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
 from pavane_operator.kube import KubeClient, Target
-from pavane_operator.kube.resources import PODS, SECRETS, Object, Resource, custom
+from pavane_operator.kube.resources import LEASES, PODS, SECRETS, Object, Resource, custom
 
 RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 NAMESPACE = "default"
@@ -88,6 +88,22 @@ class Rig:
     async def until_gone(self, resource: Resource, prefix: str) -> None:
         async with asyncio.timeout(UNTIL_S):
             while any(name.startswith(prefix) for name in await self.names(resource)):  # noqa: ASYNC110
+                await asyncio.sleep(0.03)
+
+    async def until_present(self, resource: Resource, name: str, *, other_than: str) -> None:
+        async with asyncio.timeout(UNTIL_S):
+            while True:
+                body = await self.kube.get_or_none(resource, name, NAMESPACE)
+                if body is not None and body["metadata"]["uid"] != other_than:
+                    return
+                await asyncio.sleep(0.03)
+
+    async def until_lease(self, *, transitions: int) -> None:
+        async with asyncio.timeout(UNTIL_S):
+            while True:
+                lease = await self.kube.get_or_none(LEASES, "pavane-operator", "pavane-system")
+                if lease is not None and lease["spec"]["leaseTransitions"] >= transitions:
+                    return
                 await asyncio.sleep(0.03)
 
     async def kill_pod(self, name: str) -> None:

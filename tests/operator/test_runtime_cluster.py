@@ -155,6 +155,42 @@ async def test_an_idle_resource_costs_no_write(rig: Rig) -> None:
     assert await versions() == before
 
 
+async def test_a_child_that_somebody_deleted_comes_back(rig: Rig) -> None:
+    await rig.apply()
+    await rig.until_active(1)
+    for resource, name in ((SERVICES, "log-server-g1"), (SERVICES, "log"), (CONFIG_MAPS, "log-live")):
+        former = (await rig.kube.get(resource, name, NAMESPACE))["metadata"]["uid"]
+        await rig.kube.delete(resource, name, NAMESPACE)
+        await rig.until_present(resource, name, other_than=former)
+
+
+async def test_what_belongs_to_somebody_else_is_not_taken_over(rig: Rig) -> None:
+    theirs = {"metadata": {"name": "log-live"}, "data": {"precious": "yes"}}
+    await rig.kube.create(CONFIG_MAPS, theirs, NAMESPACE)
+    await rig.apply()
+    status = await rig.until(lambda status: "NotOurs" in blockers(status))
+    told = next(one["message"] for one in status["rollout"]["blockers"] if one["reason"] == "NotOurs")
+    assert "ConfigMap log-live exists and does not belong to RaftCluster log: delete it" in told
+    assert (await rig.kube.get(CONFIG_MAPS, "log-live", NAMESPACE))["data"] == {"precious": "yes"}
+    await rig.kube.delete(CONFIG_MAPS, "log-live", NAMESPACE)
+    await rig.until_active(1)
+
+
+async def test_of_two_operators_the_later_one_stays(rig: Rig) -> None:
+    await rig.apply()
+    await rig.until_active(1)
+    first, rig.operator = rig.operator, None
+    assert first is not None
+    await rig.start_operator()
+    await rig.until_lease(transitions=2)
+    await rig.apply(rollout={"restart": "now"})
+    await rig.until_active(2)
+    async with asyncio.timeout(30):
+        assert await first.wait() == 3
+    assert rig.operator is not None
+    assert rig.operator.returncode is None
+
+
 async def test_an_operator_with_wrong_settings_says_which(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     await rig.stop_operator()
     monkeypatch.setitem(os.environ, "PAVANE_IMAGE_PULL_LIMIT", "soon")

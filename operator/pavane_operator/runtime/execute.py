@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pavane_operator.kube import Invalid, KubeClient, KubeError, NotFound
+from pavane_operator.kube import AlreadyExists, Invalid, KubeClient, KubeError, NotFound
 from pavane_operator.kube.resources import BUILT_IN, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import (
@@ -14,6 +14,7 @@ from pavane_operator.plan.model import (
     ApplyChild,
     CreateChild,
     DeleteChild,
+    Manifest,
     MarkResource,
     Resource,
 )
@@ -41,13 +42,10 @@ class Executor:
             case CreateChild(manifest):
                 child_type = TYPES[manifest.kind]
                 body = await self._kube.create_if_absent(child_type, dict(manifest.body), resource.namespace)
+                _check_owner(resource, body)
                 self._cache.seen(child_type, body)
             case ApplyChild(manifest, resource_version):
-                child_type = TYPES[manifest.kind]
-                intent = dict(manifest.body)
-                if resource_version is not None:
-                    intent["metadata"] = {**intent["metadata"], "resourceVersion": resource_version}
-                self._cache.seen(child_type, await self._kube.apply(child_type, intent, resource.namespace))
+                await self._apply(resource, manifest, resource_version)
             case DeleteChild():
                 await self._kube.delete(
                     TYPES[action.kind],
@@ -63,6 +61,18 @@ class Executor:
         body = await self._kube.apply_status(self._type, {"metadata": metadata, "status": status}, resource.namespace)
         self._cache.seen(self._type, body)
 
+    async def _apply(self, resource: Resource, manifest: Manifest, resource_version: str | None) -> None:
+        child_type = TYPES[manifest.kind]
+        intent = dict(manifest.body)
+        if resource_version is not None:
+            intent["metadata"] = {**intent["metadata"], "resourceVersion": resource_version}
+        known = self._cache.members(resource.kind, resource.namespace, resource.name)
+        if not any(one == child_type and body["metadata"]["name"] == manifest.name for one, body in known):
+            present = await self._kube.get_or_none(child_type, manifest.name, resource.namespace)
+            if present is not None:
+                _check_owner(resource, present)
+        self._cache.seen(child_type, await self._kube.apply(child_type, intent, resource.namespace))
+
     async def _mark(self, resource: Resource, action: MarkResource) -> None:
         # The uid makes this fail where the resource is gone: an apply would else create an empty one.
         metadata: Object = {"name": resource.name, "uid": resource.uid}
@@ -77,6 +87,19 @@ class Executor:
                 raise
             return
         self._cache.seen(self._type, body)
+
+
+def _check_owner(resource: Resource, body: Object) -> None:
+    """Refuse to take over what is not ours: the user's, or a former resource's that is still being cleaned up."""
+    owners = body["metadata"].get("ownerReferences") or ()
+    if not any(owner.get("uid") == resource.uid for owner in owners):
+        name = body["metadata"]["name"]
+        raise AlreadyExists(
+            f"{body['kind']} {name} exists and does not belong to {resource.kind} {resource.name}: "
+            "delete it, or give the resource another name",
+            status=409,
+            reason="NotOurs",
+        )
 
 
 def failure_of(error: Exception) -> ActionFailure:

@@ -58,6 +58,9 @@ RETRY_MIN_S = 0.2
 RETRY_MAX_S = 5.0
 """Back-off after a failed action, unless the server named a time."""
 
+RELIST_S = 290.0
+"""Older lists are read again before a plan: after a gap a watch tells what is there, and never what is gone. Below the
+time of a resync, so that each resync does."""
 DOWN_LOOK_S = 1.0
 """While the store takes no writes it is looked at this often: nobody tells when it has recovered."""
 
@@ -104,7 +107,7 @@ class Reconciler:
         self._polls = StagePolls(shared.http, shared.rng, wake)
         self._promotion: Promotion | None = None
         self._steps: StepRunner | None = None
-        self._listed = False
+        self._listed_at: float | None = None
         self._failure: ActionFailure | None = None
         self._failures = 0
         self._status_written_at: datetime | None = None
@@ -132,7 +135,7 @@ class Reconciler:
         return self._retry_after_s(error)
 
     async def _run(self, span: RunSpan) -> float | None:
-        if not self._listed:
+        if self._listed_at is None or asyncio.get_running_loop().time() - self._listed_at > RELIST_S:
             await self._read_afresh()
         for _ in range(PLANS_PER_RUN_MAX):
             snapshot = await self._observe()
@@ -176,7 +179,7 @@ class Reconciler:
         self._shared.cache.seen(self._type, fresh)
         listed = [(child_type, item) for child_type, page in lists for item in page.result().items]
         self._shared.cache.reset(listed, self._kind.name, namespace, name)
-        self._listed = True
+        self._listed_at = asyncio.get_running_loop().time()
 
     async def _observe(self) -> tuple[Resource, Observed] | None:
         """The present snapshot, or None once the resource is gone."""
@@ -190,7 +193,7 @@ class Reconciler:
             self._steps = StepRunner(self._promotion, self._shared.now, self._shared.rng, self._wake)
         members = self._shared.cache.members(self._kind.name, resource.namespace, resource.name)
         observed = Observed(
-            fresh=self._listed,
+            fresh=self._listed_at is not None,
             children=children_of(self._uid, members),
             pods=pods_of(members, self._stage_of),
             service_pods=service_pods_of(resource.name, members),
