@@ -172,6 +172,8 @@ class RaftPod:
         self._stage = StageServer(self._role, self._process.exit, host=self._settings.pod_ip)
         await self._stage.start()
         self._server.on_change(self._stage.notify)
+        status = self._server.status()
+        _logger.info("%s is up with %d entries, generation %d", status.id, status.last, self._settings.generation)
         self._process.spawn(self._end_with_peer(), name="raft peer")
         self._process.spawn(self._follow_fence(self._role, self._stage), name="fence")
 
@@ -188,10 +190,13 @@ class RaftPod:
 
     async def _follow_fence(self, role: RaftRole, stage: StageServer) -> None:
         """Walk as far as the pod's own store and its cluster allow, whenever they allow more (operator.md 2.12)."""
-        judged = False
+        judged, known = False, None
         while not self._process.ending:
             status = self._server.status()
             fence = status.fence
+            if fence is not known:
+                _logger.info("fence: %s", fence)
+                known = fence
             if fence is Fence.SUPERSEDED and not judged:
                 await self._rest_fenced(role, stage)
             # Who restarts with a log that no longer names it may vote until a member says that this is committed.

@@ -46,7 +46,7 @@ from pavane.compute.wire import (
     encode_command,
 )
 from pavane.stage.errors import StageStreamError, StageSuperseded, StageUnreachable, StaleEpoch
-from pavane.stage.transport import ACCEPTED, CALL, CLIENT_OPTIONS, RPC_NAME, SUPERSEDED, stale_epoch
+from pavane.stage.transport import ACCEPTED, CALL, CLIENT_OPTIONS, RPC_NAME, SUPERSEDED, UNTRACED, stale_epoch
 from pavane.telemetry import TRACEPARENT, current_traceparent
 from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
 
@@ -192,6 +192,9 @@ class StageStream:
             raise StageUnreachable(self.address, "DEADLINE_EXCEEDED", text) from None
 
     async def _send(self, command: Lifecycle) -> None:
+        if isinstance(command, UNTRACED):
+            await self._write(encode_command(command))
+            return
         name = f"stage/{type(command).__name__}"
         with _tracer.start_as_current_span(name, kind=SpanKind.CLIENT, attributes=self._attributes):
             await self._write(encode_command(command, current_traceparent()))

@@ -27,6 +27,7 @@ from pavane.compute.wire import (
     Command,
     Frontiers,
     StageReport,
+    Token,
     decode_command,
     encode_response,
 )
@@ -42,7 +43,7 @@ from pavane.stage.core import (
     StageCore,
 )
 from pavane.stage.role import Role
-from pavane.stage.transport import ACCEPTED, RPC_NAME, SERVER_OPTIONS, STAGE_PORT
+from pavane.stage.transport import ACCEPTED, RPC_NAME, SERVER_OPTIONS, STAGE_PORT, UNTRACED
 from pavane.telemetry import remote_parent
 from pavane.wire import RemoteProtocolError, Stage
 
@@ -169,6 +170,7 @@ class StageServer:
     async def _carry_out(self, effect: Effect) -> None:
         match effect:
             case EndStream(stream, code, text):
+                _logger.info("stage stream %d ends: %s: %s", stream, code, text)
                 if (session := self._sessions.get(stream)) is not None:
                     session.end(code, text)
             case ExitProcess(code, reason):
@@ -177,12 +179,18 @@ class StageServer:
                 self._role.configure(settings)
             case EnterReadOnly():
                 await self._role.read_only()
-                await self._carry_out_all(self._core.entered(Stage.READ_ONLY))
+                await self._entered(Stage.READ_ONLY)
             case EnterReadWrite(token, told):
-                entered = await self._role.read_write(token, told)
-                await self._carry_out_all(self._core.entered(Stage.READ_WRITE, token) if entered else (Report(),))
+                if await self._role.read_write(token, told):
+                    await self._entered(Stage.READ_WRITE, token)
+                else:
+                    self.notify()
             case Report():
                 self.notify()
+
+    async def _entered(self, stage: Stage, token: Token | None = None) -> None:
+        await self._carry_out_all(self._core.entered(stage, token))
+        _logger.info("stage %s%s", stage.title, "" if token is None else f" by token {token}")
 
     async def _carry_out_all(self, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
@@ -232,12 +240,16 @@ class StageServer:
 
     async def _take_turn(self, stream: int, command: Command, traceparent: str) -> None:
         name = type(command).__name__
-        with _tracer.start_as_current_span(
-            f"stage/{name}",
-            context=remote_parent(traceparent),
-            kind=SpanKind.SERVER,
-            attributes={RPC_SYSTEM_NAME: RpcSystemNameValues.GRPC.value, RPC_METHOD: RPC_NAME},
-        ):
+        with contextlib.ExitStack() as stack:
+            if not isinstance(command, UNTRACED):
+                stack.enter_context(
+                    _tracer.start_as_current_span(
+                        f"stage/{name}",
+                        context=remote_parent(traceparent),
+                        kind=SpanKind.SERVER,
+                        attributes={RPC_SYSTEM_NAME: RpcSystemNameValues.GRPC.value, RPC_METHOD: RPC_NAME},
+                    )
+                )
             async with self._turn:
                 try:
                     await self._carry_out_all(self._core.receive(stream, command))

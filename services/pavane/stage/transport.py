@@ -2,7 +2,7 @@
 
 import re
 
-from pavane.compute.wire import MESSAGE_BYTES_MAX, METHOD, SERVICE, Epoch
+from pavane.compute.wire import MESSAGE_BYTES_MAX, METHOD, SERVICE, CreateInstance, CreateTimely, Epoch
 
 STAGE_PORT = 7070
 RPC_NAME = f"{SERVICE}/{METHOD}"
@@ -30,6 +30,9 @@ CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_retries", 0),  # a stream is begun again by whoever drives it, with a new epoch
     ("grpc.use_local_subchannel_pool", 1),  # the back-off of a former channel must not delay this one
 )
+
+UNTRACED = (CreateTimely, CreateInstance)
+"""Commands without a span: a stream is dialled again and again while a pod is away, which would be all that is seen."""
 
 SUPERSEDED = "superseded"
 _STALE = re.compile(r"stale epoch \((\d+), (\d+)\)")
