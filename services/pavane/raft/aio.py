@@ -53,6 +53,11 @@ from pavane.wire import Stage
 _logger = logging.getLogger(__name__)
 
 MARK_AFTER_S = 0.1  # an idle log states what was synced after this long (13.1)
+DISK_RESERVE_BYTES = (
+    256 << 20
+)  # left for what is under way, elections and compaction when a leader stops taking updates
+ROOM_CHECK_S = 1.0  # asking the file system costs more than an update
+_UPDATE = b"="
 # Messages among peers, which are handled before those of clients of the same batch (7.6).
 _PEER_TYPES = frozenset({b"?", b"+", b"$", b"pv.vote", b"pv.now"})
 # Events of single requests, of which there are thousands a second: nobody waits for them to look at the status again.
@@ -149,6 +154,9 @@ class Adapter:
         self._idle_since = 0.0
         self._waiting_for_sync: list[tuple[int, asyncio.Future[None]]] = []
         self._term = recovered.term
+        self._leads = False
+        self._room = True
+        self._room_known_until = 0.0
         self._halted = False  # nothing is sent or stored any more
         self._draining = False  # only what is stored already is still answered
         self.counts = Counts()
@@ -227,9 +235,12 @@ class Adapter:
             if not self._halted and self._sockets.has_input(requests=not self._writer.is_full):
                 self.wake()
         except Exception as error:
-            # Only a bug of ours comes here. Going on with half a turn done could break what was promised.
-            _logger.exception("raft peer %s cannot go on", self._id)
-            self._fail(Exit.FAILED, f"internal error: {error!r}; please report it")
+            self._bug(error)
+
+    def _bug(self, error: Exception) -> None:
+        """End after an exception that only a mistake of ours can raise: half a turn could break what was promised."""
+        _logger.error("raft peer %s cannot go on", self._id, exc_info=error)
+        self._fail(Exit.FAILED, f"internal error: {error!r}; please report it")
 
     def _give(self, found: Input) -> None:
         now = self.now()
@@ -245,7 +256,19 @@ class Adapter:
             else:
                 clients.append((route, frames))
         for route, frames in clients:
-            self.core.receive(route, frames, now)
+            if self._leads and frames[1:2] == [_UPDATE] and not self._has_room(now.mono):
+                self.counts.dropped[DropReason.OVERLOAD] += 1
+            else:
+                self.core.receive(route, frames, now)
+
+    def _has_room(self, now_s: float) -> bool:
+        """Say whether the disk has its reserve left (13.4): a leader stops early, a follower when it is full."""
+        if now_s >= self._room_known_until:
+            self._room_known_until = now_s + ROOM_CHECK_S
+            had_room, self._room = self._room, self._storage.log_folder.free_bytes() >= DISK_RESERVE_BYTES
+            if had_room and not self._room:
+                _logger.error("less than %d MiB of disk are free: no more updates are taken", DISK_RESERVE_BYTES >> 20)
+        return self._room
 
     def _timers(self) -> None:
         due = self.core.next_timer()
@@ -290,6 +313,8 @@ class Adapter:
                     self._sockets.disconnect(to)
             case TermChanged(term):
                 self._term = term
+            case RoleChanged(_, new):
+                self._leads = new is Role.LEADER
             case Corrupt(index):
                 # The next start must find the damage at or below the synced mark, else it would pass for a torn tail.
                 self._storage.mark(sync=True)
@@ -357,20 +382,28 @@ class Adapter:
         ticket = self._storage.completed(batches)
         if self._halted:
             return
+        self._tell_synced()
+        if ticket is not None:
+            self._stored = ticket
+            try:
+                while self._held and self._held[0][0] <= ticket:
+                    self._send(heapq.heappop(self._held)[2])
+                self._tracing.stored(ticket)
+                self.core.stored(Stored(ticket), self.now())
+                if self._draining:
+                    self._run_core()
+            except Exception as error:
+                self._bug(error)
+            # The turn also looks for input, whose announcement the sends above may have consumed.
+            self.wake()
+        self._plan_mark()
+
+    def _tell_synced(self) -> None:
         synced = self._storage.synced_sequence
         for sequence, done in self._waiting_for_sync:
             if sequence <= synced and not done.done():
                 done.set_result(None)
         self._waiting_for_sync = [pair for pair in self._waiting_for_sync if pair[0] > synced]
-        if ticket is not None:
-            self._stored = ticket
-            while self._held and self._held[0][0] <= ticket:
-                self._send(heapq.heappop(self._held)[2])
-            self._tracing.stored(ticket)
-            self.core.stored(Stored(ticket), self.now())
-            # The turn also looks for input, whose announcement the sends above may have consumed.
-            self.wake()
-        self._plan_mark()
 
     def _plan_mark(self) -> None:
         self._idle_since = self._loop.time()

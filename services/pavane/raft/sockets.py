@@ -32,6 +32,10 @@ RECONNECT_MAX_MS = 500
 BACKLOG = 512
 RESOLVE_AGAIN_S = 1.0  # a name is asked again when its peer was silent for so long (8.2)
 
+# Plain integers: combining ØMQ's flag enumerations costs more than the call that they are for.
+_INPUT = int(zmq.POLLIN)
+_LAST_FRAME = int(zmq.DONTWAIT)
+_MORE_FRAMES = int(zmq.DONTWAIT | zmq.SNDMORE)
 _UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _DOWN = zmq.EVENT_DISCONNECTED
 _WANTED_EVENTS = _UP | _DOWN
@@ -144,7 +148,7 @@ class Sockets:
     def send_route(self, route: Route, frames: Sequence[bytes | memoryview]) -> bool:
         """Answer a connection of the ROUTER; False if it is gone or does not read (reason ``route``)."""
         try:
-            self._router.send_multipart([route, *frames], zmq.DONTWAIT)
+            _send(self._router, (route, *frames))
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
@@ -161,7 +165,7 @@ class Sockets:
         if socket is None:
             return False
         try:
-            socket.send_multipart(frames, zmq.DONTWAIT)
+            _send(socket, frames)
         except zmq.Again:
             return False
         return True
@@ -278,7 +282,7 @@ class Sockets:
 
 
 def _readable(socket: "zmq.Socket[bytes]") -> bool:
-    return bool(cast("int", socket.get(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(cast("int", socket.get(zmq.EVENTS)) & _INPUT)
 
 
 def _descriptor(socket: "zmq.Socket[bytes]") -> int:
@@ -287,15 +291,22 @@ def _descriptor(socket: "zmq.Socket[bytes]") -> int:
 
 def _receive(socket: "zmq.Socket[bytes]") -> Frames | None:
     """Take one message; None if it has more than FRAMES_MAX frames, of which the excess is read and discarded."""
-    frames = [socket.recv(zmq.DONTWAIT)]
+    frames = [socket.recv(_LAST_FRAME)]
     excess = False
     while socket.get(zmq.RCVMORE):
-        frame = socket.recv(zmq.DONTWAIT)
+        frame = socket.recv(_LAST_FRAME)
         if len(frames) <= FRAMES_MAX:
             frames.append(frame)
         else:
             excess = True
     return None if excess else frames
+
+
+def _send(socket: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview]) -> None:
+    """Send one message; only its first frame can find no room, so that a message goes whole or not at all."""
+    for frame in frames[:-1]:
+        socket.send(frame, _MORE_FRAMES)
+    socket.send(frames[-1], _LAST_FRAME)
 
 
 def _bind(socket: "zmq.Socket[bytes]", url: str) -> None:

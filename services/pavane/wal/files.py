@@ -76,6 +76,10 @@ class Folder(Protocol):
         """Return when names made, changed and removed are on stable storage."""
         ...
 
+    def free_bytes(self) -> int:
+        """Return how much more this process may write to the file system."""
+        ...
+
     def folder(self, name: str) -> "Folder":
         """Return the folder within, made durably if it is missing."""
         ...
@@ -181,6 +185,11 @@ class DiskFolder:
     def sync(self) -> None:
         """Sync the directory."""
         _sync_directory(self._path)
+
+    def free_bytes(self) -> int:
+        """Return what the file system has left for users without privileges."""
+        found = os.statvfs(self._path)
+        return found.f_bavail * found.f_frsize
 
     def folder(self, name: str) -> "DiskFolder":
         """Return the directory within."""

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from pavane.wal.files import Buffer
 
+PLENTY_BYTES = 1 << 40  # what a disk without a limit says it has left
+
 
 class _Content:
     """What a file holds: the synced bytes, and what was written over them since."""
@@ -172,6 +174,10 @@ class MemoryFolder:
         """Make the names survive a crash."""
         self._disk.check_sync()
         self._synced_names = dict(self._names)
+
+    def free_bytes(self) -> int:
+        """Return ``bytes_free`` of the disk."""
+        return PLENTY_BYTES if self._disk.bytes_free is None else self._disk.bytes_free
 
     def folder(self, name: str) -> "MemoryFolder":
         """Return the folder within."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pavane.raft import aio
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config, LostVoter
 from pavane.raft.core.status import Fence
@@ -318,6 +319,23 @@ async def test_a_full_disk_ends_the_peer_and_loses_nothing_acknowledged(
         assert failure.exit_code is Exit.DISK
         await started(stack, place.server())
         assert await written(client) == acknowledged
+
+
+async def test_a_leader_stops_taking_updates_before_its_disk_is_full_and_goes_on_when_there_is_room(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio, "ROOM_CHECK_S", 0.0)
+    [place] = places(tmp_path, 1)
+    server = await started(stack, place.server())
+    async with RaftClient([place.url], IDENT) as client:
+        first = await client.update(b"room")
+        with monkeypatch.context() as patch:
+            patch.setattr(aio, "DISK_RESERVE_BYTES", 1 << 62)
+            with pytest.raises(RaftError):
+                await client.update(b"no room", timeout_s=1.0)
+            assert server.status().last == first
+            assert await written(client) == [b"room"]
+        assert await client.update(b"room again") == first + 1
 
 
 async def test_rot_in_a_followers_log_is_mended_from_the_leader(tmp_path: Path, stack: AsyncExitStack) -> None:
