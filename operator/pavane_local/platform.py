@@ -67,7 +67,7 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
             speed = FAST_SPEED if settings.fast else 1.0
             kubelet_settings = KubeletSettings(folder, Path(sys.prefix), dict(settings.images), speed)
             kubelet = Kubelet(embedded_api(cluster, server.kubeconfig_of), kubelet_settings, block)
-            await kubelet.recover(cluster.list("pods"))
+            await kubelet.recover(cluster.list("pods"), cluster.list("persistentvolumeclaims"))
             async with server.running(kubelet), asyncio.TaskGroup() as group:
                 parts = [
                     collector.GarbageCollector(cluster).run(),

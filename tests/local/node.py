@@ -77,7 +77,7 @@ async def running_node(folder: Path, **settings: Any) -> AsyncIterator[Node]:
         kubelet = Kubelet(
             embedded_api(cluster, lambda pod: f"config of {pod['metadata']['name']}"), kubelet_settings, block
         )
-        await kubelet.recover(cluster.list("pods"))
+        await kubelet.recover(cluster.list("pods"), cluster.list("persistentvolumeclaims"))
         parts = (
             collector.GarbageCollector(cluster).run(),
             collector.namespaces(cluster).run(),

@@ -29,6 +29,12 @@ http.server.ThreadingHTTPServer((os.environ["POD_IP"], 8080), Handler).serve_for
 POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
+CLAIM = {
+    "metadata": {"name": "claim", "namespace": "default"},
+    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
+}
+
+
 async def test_env_files_and_arguments(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         secret = {
@@ -97,6 +103,29 @@ async def test_a_changed_config_map_shows_in_the_running_pod(tmp_path: Path) -> 
         await eventually(lambda: node.is_ready("a"))
         await node.cluster.patch("configmaps", "default", "settings", {"data": {"colour": "blue"}})
         await eventually(lambda: (node.root("a") / "etc/settings/colour").read_text() == "blue")
+
+
+async def test_a_pod_waits_for_its_claim(tmp_path: Path) -> None:
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "claim"}}]
+    async with running_node(tmp_path) as node:
+        await node.run("a", *FOREVER, volumes=volumes)
+        await eventually(lambda: any("claim" in each["message"] for each in node.cluster.list("events")))
+        assert node.pod("a")["status"]["phase"] == "Pending"
+        await node.cluster.create("persistentvolumeclaims", CLAIM)
+        await eventually(lambda: node.is_ready("a"))
+
+
+async def test_a_pod_that_cannot_be_run_leaves_the_others_alone(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "pods/default/bad"
+    in_the_way.parent.mkdir(parents=True)
+    async with running_node(tmp_path) as node:
+        in_the_way.write_text("a file where the kubelet needs a folder")
+        await node.run("bad", *FOREVER)
+        await node.run("good", *FOREVER)
+        await eventually(lambda: node.is_ready("good"))
+        await eventually(lambda: node.pod("bad").get("status", {}).get("reason") == "KubeletError")
+        await node.cluster.delete("pods", "default", "bad")
+        await eventually(lambda: node.pod("bad") == {})
 
 
 async def test_init_containers_run_first_and_in_order(tmp_path: Path) -> None:
@@ -252,12 +281,18 @@ async def test_pods_that_ran_are_terminated_and_started_again_on_their_volumes(t
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "claim"}}]
     mounts = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
     command = "echo x >> $PAVANE_ROOT/data/starts; exec sleep 1000"
+    stale = [tmp_path / "volumes/default/gone/file", tmp_path / "pods/default/a/gone/main/0.log"]
     async with running_node(tmp_path) as node:
+        await node.cluster.create("persistentvolumeclaims", CLAIM)
         await node.run("a", "sh", "-c", command, volumes=volumes, container=mounts)
         await node.run("never", *FOREVER, restartPolicy="Never")
         await eventually(lambda: node.is_ready("a") and node.is_ready("never"))
         address = node.pod("a")["status"]["podIP"]
+    for file in stale:
+        file.parent.mkdir(parents=True)
+        file.touch()
     async with running_node(tmp_path) as node:
+        assert not any(file.exists() for file in stale), "what belongs to nobody must not turn up in a namesake"
         await eventually(lambda: node.container("a").get("restartCount") == 1 and node.is_ready("a"))
         last = node.container("a")["lastState"]["terminated"]
         assert (last["exitCode"], last["reason"]) == (137, "ContainerStatusUnknown")

@@ -1,10 +1,10 @@
 """The kubelet: a runner for every pod, hosts files, addresses, logs (docs/specs/operator.md 6.8, 6.10)."""
 
 import asyncio
-import logging
 import shutil
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from pavane_local.kubelet import hosts, logs
@@ -14,8 +14,6 @@ from pavane_local.kubelet.logs import LogOptions
 from pavane_local.kubelet.pod import PodRunner, condition
 from pavane_local.kubelet.port import KubeletApi, KubeletSettings, Object
 from pavane_local.kubelet.spawn import kill_all_below, signal_container
-
-_log = logging.getLogger(__name__)
 
 
 class LogsMissing(LookupError):
@@ -35,12 +33,16 @@ class Kubelet:
         self._namespaces: set[str] = set()
         self._stopped = False
 
-    async def recover(self, pods: Iterable[Object]) -> None:
+    async def recover(self, pods: Sequence[Object], claims: Iterable[Object]) -> None:
         """Take over from a former kubelet that may have died: kill what it left, tell of all `pods` that they ended.
 
-        Call it once, before `run` and before anybody reads the pods' status.
+        Folders of pods and `claims` that are gone go too. Call it once, before `run` and before anybody reads a status.
         """
         kill_all_below(self._settings.folder / "pods")
+        kept = {self._settings.pod_folder(pod) for pod in pods} | {self._volume(claim) for claim in claims}
+        for folder in [*self._settings.folder.glob("pods/*/*/*"), *self._settings.folder.glob("volumes/*/*")]:
+            if folder not in kept:
+                shutil.rmtree(folder)
         for pod in pods:
             status = pod.get("status", {})
             keys = [key for key in ("initContainerStatuses", "containerStatuses") if status.get(key)]
@@ -118,10 +120,6 @@ class Kubelet:
             await asyncio.wait({former})
         try:
             await runner.run()
-        except Exception as error:  # one pod that cannot be run must not end the others
-            _log.exception("pod %s cannot be run", "/".join(_key(runner.pod)))
-            failed = {"phase": "Failed", "reason": "KubeletError", "message": _cause(error)}
-            await self._api.patch_status(runner.pod, failed)
         finally:
             self._block.release(runner.address, asyncio.get_running_loop().time())
             if self._tasks.get(_key(runner.pod)) is asyncio.current_task():
@@ -139,8 +137,12 @@ class Kubelet:
     def _claim(self, kind: str, claim: Object) -> None:
         """A claim is a folder, bound at once; the folder goes with it."""
         if kind == "DELETED":
-            namespace, name = _key(claim)
-            shutil.rmtree(self._settings.folder / "volumes" / namespace / name, ignore_errors=True)
+            shutil.rmtree(self._volume(claim), ignore_errors=True)
+        else:
+            self._reference("persistentvolumeclaims")(kind, claim)
+
+    def _volume(self, claim: Object) -> Path:
+        return self._settings.folder.joinpath("volumes", *_key(claim))
 
     def _namespace(self, kind: str, namespace: Object) -> None:
         name = namespace["metadata"]["name"]
@@ -165,9 +167,3 @@ class Kubelet:
 
 def _key(found: Object) -> tuple[str, str]:
     return found["metadata"]["namespace"], found["metadata"]["name"]
-
-
-def _cause(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"

@@ -1,10 +1,11 @@
 """One pod: volumes, init containers, containers, status, end (docs/specs/operator.md 6.8)."""
 
 import asyncio
+import logging
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from pavane_local.kubelet.volumes import MissingReference
 GRACE_SECONDS_DEFAULT = 30
 HOST_ADDRESS = "127.0.0.1"
 RESOURCES = {"cpu": os.cpu_count() or 1, "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
+
+_log = logging.getLogger(__name__)
 
 
 class PodRunner:
@@ -86,6 +89,19 @@ class PodRunner:
 
     async def run(self) -> None:
         """Run the pod to its end; afterwards no process of it is left, and a deleted pod is gone."""
+        try:
+            await self._live()
+        except Exception as error:  # one pod that cannot be run must not end the others
+            _log.exception("pod %s cannot be run", self.folder)
+            text = f"{type(error).__name__}: {error}"
+            await self._api.patch_status(self.pod, {"phase": "Pending", "reason": "KubeletError", "message": text})
+            await self._ending.wait()
+        if self._gone or "deletionTimestamp" in self.pod["metadata"]:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if not self._gone:
+                await self._api.confirm_deletion(self.pod)
+
+    async def _live(self) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in (self._report(), self._work())]
             await self._ending.wait()
@@ -97,10 +113,6 @@ class PodRunner:
                 task.cancel()
         if not self._gone:
             await self._api.patch_status(self.pod, self.status())
-        if "deletionTimestamp" in self.pod["metadata"] or self._gone:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        if "deletionTimestamp" in self.pod["metadata"] and not self._gone:
-            await self._api.confirm_deletion(self.pod)
 
     async def _report(self) -> None:
         stored: Object | None = None
@@ -175,6 +187,10 @@ class PodRunner:
             items = volume["downwardAPI"].get("items") or ()
             files = {each["path"]: (self._field(each).encode(), each.get("mode", mode)) for each in items}
             return volumes.publish(folder, files)
+        if claim := volume.get("persistentVolumeClaim"):
+            volumes.require(
+                "claim", claim["claimName"], await self._found("persistentvolumeclaims", claim["claimName"])
+            )
         return folder.mkdir(parents=True, exist_ok=True)
 
     def _volume_folder(self, volume: dict[str, Any]) -> Path:
@@ -182,9 +198,11 @@ class PodRunner:
             return self._settings.folder.joinpath("volumes", self.pod["metadata"]["namespace"], claim["claimName"])
         return self.folder.joinpath("volumes", volume["name"])
 
+    async def _found(self, resource: str, name: str) -> Object | None:
+        return await self._api.get(resource, self.pod["metadata"]["namespace"], name)
+
     async def _data(self, kind: str, source: dict[str, Any], name: str) -> dict[str, bytes]:
-        resource = "configmaps" if kind == "ConfigMap" else "secrets"
-        found = await self._api.get(resource, self.pod["metadata"]["namespace"], name)
+        found = await self._found("configmaps" if kind == "ConfigMap" else "secrets", name)
         return {} if found is None and source.get("optional") else volumes.data(kind, name, found)
 
     def _field(self, item: dict[str, Any]) -> str:
@@ -306,7 +324,13 @@ def condition(name: str, value: bool, former: Object | None) -> Object:
     return {"type": name, "status": status, "lastTransitionTime": now_text()}
 
 
-def _references(spec: dict[str, Any]) -> list[tuple[str, str]]:
-    """The ConfigMaps and Secrets that the volumes show."""
-    maps = [("configmaps", each["configMap"]["name"]) for each in spec.get("volumes") or () if "configMap" in each]
-    return maps + [("secrets", each["secret"]["secretName"]) for each in spec.get("volumes") or () if "secret" in each]
+def _references(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The objects that the volumes show."""
+    for volume in spec.get("volumes") or ():
+        for key, name, resource in (
+            ("configMap", "name", "configmaps"),
+            ("secret", "secretName", "secrets"),
+            ("persistentVolumeClaim", "claimName", "persistentvolumeclaims"),
+        ):
+            if key in volume:
+                yield resource, volume[key][name]

@@ -75,9 +75,11 @@ async def spawn(command: Command, write: Callable[[bytes], None]) -> Child:
             program, *command.arguments[1:], env=command.environment, cwd=command.folder, stdin=subprocess.DEVNULL,
             stdout=writer, stderr=writer, start_new_session=True, preexec_fn=lambda: _die_with(parent),
         )  # fmt: skip
-    except (OSError, ValueError) as error:
+    except BaseException as error:
         os.close(reader)
-        raise StartError(str(error)) from error
+        if isinstance(error, OSError | ValueError):
+            raise StartError(str(error)) from error
+        raise
     finally:
         os.close(writer)
     return Child(process, asyncio.create_task(_forward(reader, write), name=f"output of {process.pid}"))

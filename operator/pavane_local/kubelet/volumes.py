@@ -16,10 +16,16 @@ class MissingReference(Exception):
     """A ConfigMap, a Secret or a key that the pod needs is not there (yet)."""
 
 
-def data(kind: str, name: str, found: dict[str, Any] | None) -> dict[str, bytes]:
-    """The content of a ConfigMap or Secret by key. Raises MissingReference when there is none."""
+def require(kind: str, name: str, found: dict[str, Any] | None) -> dict[str, Any]:
+    """The object that was found. Raises MissingReference when there is none."""
     if found is None:
         raise MissingReference(f'{kind} "{name}" not found')
+    return found
+
+
+def data(kind: str, name: str, found: dict[str, Any] | None) -> dict[str, bytes]:
+    """The content of a ConfigMap or Secret by key. Raises MissingReference when there is none."""
+    found = require(kind, name, found)
     if kind == "Secret":
         return {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
     plain = {key: value.encode() for key, value in (found.get("data") or {}).items()}
