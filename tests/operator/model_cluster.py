@@ -534,7 +534,7 @@ class Operator:
             stream.since = within_lag_since(
                 stream.since, progress=progress, target=world.entries, allowed_lag=allowed, now=world.now
             )
-        beyond = world.faults.fence_beyond
+        beyond = world.faults.fence_beyond if pod.generation > world.fence else 0
         blocked = (
             (PodBlocker("FenceTooLow", "a greater fence is stored", {"stored": str(beyond)}),)
             if beyond and pod.generation <= beyond

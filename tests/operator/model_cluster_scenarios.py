@@ -247,6 +247,7 @@ def fence_too_low(world: World) -> Script:
     world.faults.fence_beyond = 7
     world.rollout(restart="1")
     yield lambda world: (world.status.next_generation or 0) > 7
+    assert world.claimed == [1, 2, 8]
     world.faults.fence_beyond = 0
     yield rests_on(8)
 
