@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 EVENTUALLY_SECONDS = 20.0
-POLL_SECONDS = 0.02
 
 
 async def eventually(condition: Callable[[], Any], seconds: float = EVENTUALLY_SECONDS) -> Any:
@@ -14,7 +13,7 @@ async def eventually(condition: Callable[[], Any], seconds: float = EVENTUALLY_S
     try:
         async with asyncio.timeout(seconds):
             while not (last := condition()):  # noqa: ASYNC110 - conditions of other processes have no event
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"not within {seconds} s: {condition}; last value {last!r}") from None
     return last

@@ -1,17 +1,15 @@
 """The ops port of a process: ``/livez``, ``/readyz``, ``/metrics`` and, for pods, ``/stage`` (operator.md 4.2)."""
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from pavane.runtime.http import HttpServer, listen
 from pavane.runtime.metrics import Metric, render
 from pavane.runtime.process import Process
 
@@ -69,12 +67,12 @@ class OpsServer:
         self._metrics = metrics
         self._stage = stage
         self._watch = LoopWatch()
-        self._server: _Server | None = None
+        self._server: HttpServer | None = None
         self._serving: asyncio.Task[Any] | None = None
 
     async def start(self, process: Process) -> None:
         """Bind and serve as supervised tasks of ``process``. Raises ``OSError`` when the address is not free."""
-        listener = socket.create_server((self._host, self.port), family=_family(self._host), backlog=CONNECTIONS_MAX)
+        listener = listen(self._host, self.port)
         self.port = listener.getsockname()[1]
         routes = [
             Route("/livez", self._answer_live),
@@ -83,16 +81,7 @@ class OpsServer:
         ]
         if self._stage is not None:
             routes.append(_stage_route(self._stage))
-        config = uvicorn.Config(
-            Starlette(routes=routes),
-            lifespan="off",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            limit_concurrency=CONNECTIONS_MAX,
-            ws="none",
-        )
-        self._server = _Server(config)
+        self._server = HttpServer(Starlette(routes=routes), lifespan="off", limit_concurrency=CONNECTIONS_MAX)
         self._serving = process.spawn(self._server.serve(sockets=[listener]), name="ops port")
         process.spawn(self._watch.run(), name="event loop watch")
 
@@ -117,14 +106,6 @@ class OpsServer:
         return PlainTextResponse(render((*self._metrics(), late)), media_type="text/plain; version=0.0.4")
 
 
-class _Server(uvicorn.Server):
-    """A uvicorn that leaves the signals to the process it is a part of."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 def _stage_route(stage: Callable[[], dict[str, Any]]) -> Route:
     async def answer(_: Request) -> Response:
         return JSONResponse(stage())
@@ -134,7 +115,3 @@ def _stage_route(stage: Callable[[], dict[str, Any]]) -> Route:
 
 def _probe(fault: str | None) -> Response:
     return PlainTextResponse("ok\n") if fault is None else PlainTextResponse(f"{fault}\n", status_code=503)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
