@@ -37,7 +37,7 @@ class Rig:
     operator: asyncio.subprocess.Process | None = None
     spec: dict[str, Any] = field(default_factory=dict)
 
-    async def start_operator(self) -> None:
+    async def start_operator(self, **settings: str) -> None:
         variables = {
             **os.environ,
             "KUBECONFIG": str(self.local.kubeconfig),
@@ -45,6 +45,7 @@ class Rig:
             "POD_NAMESPACE": "pavane-system",
             "PAVANE_HEALTH_PORT": "0",
             "PAVANE_DEFAULT_IMAGE": "pavane:local",
+            **settings,
         }
         command = (sys.executable, "-c", "import sys; from pavane_operator.runtime.main import run; sys.exit(run())")
         with (self.folder / "operator.log").open("ab") as log:

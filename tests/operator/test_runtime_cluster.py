@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pavane_operator.kube.resources import (
     CONTROLLER_REVISIONS,
     EVENTS,
     LEASES,
+    NAMESPACES,
     PODS,
     SERVICES,
     STATEFUL_SETS,
@@ -191,11 +191,20 @@ async def test_of_two_operators_the_later_one_stays(rig: Rig) -> None:
     assert rig.operator.returncode is None
 
 
-async def test_an_operator_with_wrong_settings_says_which(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_operator_of_one_namespace_looks_after_no_other(rig: Rig) -> None:
     await rig.stop_operator()
-    monkeypatch.setitem(os.environ, "PAVANE_IMAGE_PULL_LIMIT", "soon")
-    await rig.start_operator()
+    await rig.kube.create(NAMESPACES, {"metadata": {"name": "elsewhere"}})
+    await rig.start_operator(PAVANE_WATCH_NAMESPACES=f"{NAMESPACE}, unused")
+    other = {"metadata": {"name": NAME}, "spec": {"stateMachine": "Broadcast", "replicas": 1}}
+    await rig.kube.apply(RAFT_CLUSTERS, other, "elsewhere", manager="pavane-cli")
+    await rig.apply()
+    await rig.until_active(1)
+    assert "status" not in await rig.kube.get(RAFT_CLUSTERS, NAME, "elsewhere")
+
+
+async def test_an_operator_with_wrong_settings_says_which(rig: Rig) -> None:
+    await rig.stop_operator()
+    await rig.start_operator(PAVANE_IMAGE_PULL_LIMIT="soon")
     assert rig.operator is not None
     assert await rig.operator.wait() == 2
-    rig.operator = None
     assert "PAVANE_IMAGE_PULL_LIMIT" in (rig.folder / "operator.log").read_text()

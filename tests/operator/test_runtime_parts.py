@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.kube import KubeClient, Target
 from pavane_operator.kube.resources import CONFIG_MAPS, EVENTS, LEASES, PODS, Object
-from pavane_operator.plan.model import Facts, Observed, Resource
+from pavane_operator.plan.model import Facts, MarkResource, Observed, Resource
 from pavane_operator.runtime import keepers as keepers_module
 from pavane_operator.runtime import lease
+from pavane_operator.runtime import spans as spans_module
 from pavane_operator.runtime.cache import TOMBSTONES_MAX, Cache
 from pavane_operator.runtime.events import AGGREGATION, EventRecorder
 from pavane_operator.runtime.keepers import Keepers
@@ -291,6 +296,60 @@ async def test_who_does_not_hold_the_lease_gets_none(kube: KubeClient) -> None:
     await lease.take(kube, "default", "mine", NOW)
     await lease.take(kube, "default", "theirs", NOW)
     assert await lease.raise_epoch(kube, "default", "mine", NOW, above=1) is None
+
+
+# ---- spans
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(spans_module, "_tracer", provider.get_tracer("test"))
+    return exporter
+
+
+def reconciled(annotations: dict[str, str]) -> Object:
+    return {"metadata": {"name": "log", "namespace": "data", "generation": 4, "annotations": annotations}}
+
+
+def test_a_run_that_does_something_is_a_span_with_a_child_per_action(exported: InMemorySpanExporter) -> None:
+    cause = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with spans_module.RunSpan("RaftCluster", reconciled({"pavane.dev/traceparent": cause})) as run:
+        with run.action("B7", MarkResource(1)):
+            pass
+        with run.action("D1", MarkResource(1)):
+            pass
+    first, second, parent = exported.get_finished_spans()
+    assert parent.name == "reconcile RaftCluster"
+    assert (first.name, second.name) == ("MarkResource", "MarkResource")
+    assert first.parent is not None
+    assert first.parent.span_id == parent.context.span_id
+    assert f"{parent.links[0].context.trace_id:032x}" == cause.split("-")[1]
+    assert dict(parent.attributes or {}) == {
+        "k8s.namespace.name": "data",
+        "pavane.object": "log",
+        "pavane.generation": 4,
+    }
+
+
+def test_a_run_that_only_looks_leaves_no_span(exported: InMemorySpanExporter) -> None:
+    with spans_module.RunSpan("RaftCluster", reconciled({})):
+        pass
+    assert exported.get_finished_spans() == ()
+
+
+def test_a_failed_run_says_so(exported: InMemorySpanExporter) -> None:
+    with (
+        pytest.raises(ValueError, match="no"),
+        spans_module.RunSpan("RaftCluster", reconciled({"pavane.dev/traceparent": "nonsense"})) as run,
+        run.action("D1", MarkResource(1)),
+    ):
+        raise ValueError("no")
+    parent = exported.get_finished_spans()[-1]
+    assert parent.status.status_code is StatusCode.ERROR
+    assert not parent.links
 
 
 # ---- steps

@@ -75,7 +75,7 @@ def _watch_kind(handlers: kopf.OperatorRegistry, kind: Kind, operator: Operator)
 
     @kopf.on.event(GROUP, VERSION, kind.plural, registry=handlers, id=kind.plural)
     async def changed(event: kopf.RawEvent, **_: Any) -> None:
-        operator.resource_seen(resource_type, _body(event), deleted=event["type"] == "DELETED")
+        operator.resource_seen(resource_type, _body(resource_type, event), deleted=event["type"] == "DELETED")
 
 
 def _watch_children(handlers: kopf.OperatorRegistry, child_type: ResourceType, operator: Operator) -> None:
@@ -83,8 +83,9 @@ def _watch_children(handlers: kopf.OperatorRegistry, child_type: ResourceType, o
         child_type.group, child_type.version, child_type.plural, labels=MANAGED, registry=handlers, id=child_type.plural
     )
     async def changed(event: kopf.RawEvent, **_: Any) -> None:
-        operator.child_seen(child_type, _body(event), deleted=event["type"] == "DELETED")
+        operator.child_seen(child_type, _body(child_type, event), deleted=event["type"] == "DELETED")
 
 
-def _body(event: kopf.RawEvent) -> Object:
-    return dict(event["object"])
+def _body(resource_type: ResourceType, event: kopf.RawEvent) -> Object:
+    # Items of a list do not say what they are.
+    return {"apiVersion": resource_type.api_version, "kind": resource_type.kind, **event["object"]}

@@ -120,7 +120,7 @@ class OperatorProcess:
             await operator.close()
 
     async def _watch(self, kube: KubeClient, kinds: tuple[Kind, ...], operator: Operator) -> None:
-        namespaces = self._settings.namespaces
+        namespaces = self._settings.watch_namespaces
         settings = handlers.settings()
         settings.scanning.disabled = bool(namespaces)
         await kopf.operator(

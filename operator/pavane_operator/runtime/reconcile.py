@@ -150,6 +150,9 @@ class Reconciler:
                 plan = self._plan(snapshot)
             resource, observed = snapshot
             await self._keep_streams(plan, observed)
+            if plan.empty and self._failure is not None:
+                self._failures, self._failure = 0, None  # what failed is not needed any more: plan without it
+                continue
             if plan.empty:
                 await self._post(resource, plan)
                 return self._sleep_s(plan, observed)

@@ -6,13 +6,17 @@ from datetime import timedelta
 from importlib.metadata import version
 from typing import Annotated
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from pavane.runtime.settings import Settings
 from pavane_operator.crds.values import DURATION_PATTERN, parse_duration
 
 HEALTH_PORT = 8080
+
+
+def _names(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 class OperatorSettings(Settings):
@@ -22,7 +26,7 @@ class OperatorSettings(Settings):
         default="pavane-system", validation_alias=AliasChoices("PAVANE_OPERATOR_NAMESPACE", "POD_NAMESPACE")
     )
     """Where the Lease stands: the namespace of the operator's pod."""
-    watch_namespaces: Annotated[tuple[str, ...], NoDecode] = ()
+    watch_namespaces: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)] = ()
     """Namespaces to look after, separated by commas; empty = all."""
     default_image: str = f"pavane:{version('pavane')}"
     """Image of pods whose spec names none."""
@@ -36,11 +40,6 @@ class OperatorSettings(Settings):
     """Address that the health port is bound to."""
     health_port: int = Field(default=HEALTH_PORT, ge=0, le=65535)
     """`/livez`, `/readyz`, `/metrics`."""
-
-    @property
-    def namespaces(self) -> tuple[str, ...]:
-        """The namespaces to look after; empty = all."""
-        return self.watch_namespaces
 
     @property
     def image_pull_limit_span(self) -> timedelta:
