@@ -57,6 +57,7 @@ DISK_RESERVE_BYTES = (
     256 << 20
 )  # left for what is under way, elections and compaction when a leader stops taking updates
 ROOM_CHECK_S = 1.0  # asking the file system costs more than an update
+SCRUB_S = 600.0  # between two segments: rot is found within hours, at a cost that nobody feels (13.3)
 _UPDATE = b"="
 # Messages among peers, which are handled before those of clients of the same batch (7.6).
 _PEER_TYPES = frozenset({b"?", b"+", b"$", b"pv.vote", b"pv.now"})
@@ -149,6 +150,7 @@ class Adapter:
         self._order = itertools.count()
         self._stored = 0
         self._turn_planned = False
+        self._scrub: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._mark_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
@@ -176,6 +178,7 @@ class Adapter:
         """Begin to work with ``sockets``, which were made with ``wake`` of this adapter."""
         self._sockets = sockets
         self._writer.start()
+        self._scrub = self._loop.create_task(self._scrub_log())
         self.wake()
 
     def wake(self) -> None:
@@ -183,6 +186,18 @@ class Adapter:
         if not self._turn_planned and not self._halted:
             self._turn_planned = True
             self._loop.call_soon(self._turn)
+
+    async def _scrub_log(self) -> None:
+        """Read one segment of the log after the other, for ever, and end the peer when one has rotted."""
+        while not self._halted:
+            await asyncio.sleep(SCRUB_S)
+            try:
+                check = self._storage.next_scrub()
+                damage = None if check is None else await self._loop.run_in_executor(None, check)
+            except OSError as error:
+                damage = f"the log cannot be read: {error}"
+            if damage is not None and not self._halted:
+                self._rotten(damage)
 
     async def synced(self, sequence: int) -> None:
         """Wait until every record up to ``sequence`` is durable; raises ``OSError`` if that will not be."""
@@ -198,6 +213,9 @@ class Adapter:
         if graceful:
             self._run_core()
         self._draining = True
+        if self._scrub is not None:
+            self._scrub.cancel()
+            await asyncio.wait((self._scrub,))
         await self._loop.run_in_executor(None, self._writer.close)
         # The thread announced its last completions before it ended; they run ahead of what follows this.
         await asyncio.sleep(0)
@@ -316,14 +334,17 @@ class Adapter:
             case RoleChanged(_, new):
                 self._leads = new is Role.LEADER
             case Corrupt(index):
-                # The next start must find the damage at or below the synced mark, else it would pass for a torn tail.
-                self._storage.mark(sync=True)
-                self._flush()
-                self._fail(Exit.DISK, f"entry {index} is damaged or contradicts the leader; start this peer again")
+                self._rotten(f"entry {index} is damaged or contradicts the leader")
             case Fork(index):
                 self._fail(Exit.FOREIGN, f"the log differs from the cluster's at committed index {index}")
         self.counts.event(event)
         self._tracing.event(event, self._term)
+
+    def _rotten(self, what: str) -> None:
+        # The next start must find the damage at or below the synced mark, else it would pass for a torn tail.
+        self._storage.mark(sync=True)
+        self._flush()
+        self._fail(Exit.DISK, f"{what}; start this peer again: it fetches from the leader what it has lost")
 
     def _send(self, send: Send) -> None:
         if self._sockets is None:

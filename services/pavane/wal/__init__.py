@@ -7,7 +7,7 @@ for simulators and tests.
 from pavane.wal.files import DiskFolder, File, Folder, Lock
 from pavane.wal.log import Appender, Batch, CorruptRecord, Log
 from pavane.wal.record import ForeignLog, Record
-from pavane.wal.scan import NewRecord, Scanned
+from pavane.wal.scan import NewRecord, Scanned, first_fault
 from pavane.wal.writer import Writer
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "Record",
     "Scanned",
     "Writer",
+    "first_fault",
 ]

@@ -191,6 +191,13 @@ class Log:
         sequence, kind, payload = record
         return Record(sequence, kind, payload, position)
 
+    def written_segments(self) -> list[tuple[str, int]]:
+        """Return name and length of what is written of every segment, oldest first: what ``first_fault`` may check."""
+        position = next(iter(self._pending), (len(self._names) - 1) << POSITION_BITS | self._size)
+        number, end = position >> POSITION_BITS, position & _OFFSET_MASK
+        whole = [(name, file_size(self._folder, name)) for name in self._names[self._dropped : number]]
+        return [*whole, (self._names[number], end)] if end > HEADER_BYTES else whole
+
     def drop_before(self, sequence: int) -> None:
         """Drop the leading segments that hold nothing from ``sequence`` on; the last segment always stays."""
         keep = self._dropped

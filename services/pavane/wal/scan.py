@@ -74,6 +74,17 @@ def scan(
     return _set_aside(folder, store_id, names, fault, repair())
 
 
+def first_fault(folder: Folder, name: str, store_id: bytes, end: int) -> int | None:
+    """Read the first ``end`` bytes of a segment and return the offset of the first bad record; None if all are good.
+
+    Opens the file by itself, so it may run in any thread while the log goes on.
+    """
+    scanner = _Scanner(folder, store_id, lambda _: None)
+    scanner.last_sequence = (first_sequence_of(name) or 1) - 1
+    offset = scanner.read_segment(0, scanner.load(name)[:end])
+    return None if offset == end else max(0, offset)
+
+
 class _Scanner:
     """One pass over the segments; remembers the last good sequence and the greatest mark."""
 
@@ -92,26 +103,27 @@ class _Scanner:
             return _Fault(0, 0, 1)
         self.last_sequence = (first_sequence_of(names[0]) or 1) - 1
         for number, name in enumerate(names):
-            data = self._load(name)
+            data = self.load(name)
             offset = 0
             if first_sequence_of(name) == self.last_sequence + 1:
-                offset = self._read_segment(number, data)
+                offset = self.read_segment(number, data)
                 if offset == len(data):
                     continue
             self.mark = max(self.mark, greatest_mark(data, offset, self._seed))
             for later in names[number + 1 :]:
-                self.mark = max(self.mark, greatest_mark(self._load(later), 0, self._seed))
+                self.mark = max(self.mark, greatest_mark(self.load(later), 0, self._seed))
             return _Fault(number, offset, self.last_sequence + 1)
         return None
 
-    def _load(self, name: str) -> memoryview:
+    def load(self, name: str) -> memoryview:
+        """Return the bytes of a segment."""
         file = self._folder.open(name)
         try:
             return memoryview(file.read(0, file.size))
         finally:
             file.close()
 
-    def _read_segment(self, number: int, data: memoryview) -> int:
+    def read_segment(self, number: int, data: memoryview) -> int:
         """Visit the good records of one segment and return the offset behind the last of them."""
         if not header_is_good(data, self.last_sequence + 1, self._store_id):
             # An empty file must not pass for a segment that was read to its end.

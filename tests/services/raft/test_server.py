@@ -363,6 +363,34 @@ async def test_rot_in_a_followers_log_is_mended_from_the_leader(tmp_path: Path, 
         assert await written(client) == [b"number %d" % number for number in range(50)] + [b"after"]
 
 
+async def test_rot_is_found_while_a_peer_runs(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = places(tmp_path, 3)
+    servers = [await started(stack, place.server()) for place in peers]
+    async with RaftClient([place.url for place in peers], IDENT) as client:
+        last = [await client.update(b"number %d" % number) for number in range(50)][-1]
+        hurt = next(number for number, server in enumerate(servers) if not leads(server))
+        await eventually(lambda: servers[hurt].status().applied == last)
+        await servers[hurt].stop()
+        monkeypatch.setattr(aio, "SCRUB_S", 0.05)
+        servers[hurt] = await started(stack, peers[hurt].server())
+        last = await client.update(b"sound so far")
+        await eventually(lambda: servers[hurt].status().applied == last)
+        assert not servers[hurt].failure.done()
+        [segment] = (peers[hurt].data / "log").glob("*.seg")
+        with segment.open("r+b") as file:
+            file.seek(segment.read_bytes().index(b"number 20"))
+            file.write(b"N")
+        failure = await servers[hurt].failure
+        assert failure.exit_code is Exit.DISK
+        assert segment.name in failure.reason
+        await servers[hurt].stop()
+        servers[hurt] = await started(stack, peers[hurt].server())
+        assert servers[hurt].status().recovering
+        await eventually(lambda: not servers[hurt].status().recovering)
+
+
 async def test_a_store_serves_one_peer_of_one_cluster(tmp_path: Path, stack: AsyncExitStack) -> None:
     first, second = places(tmp_path, 2)
     await started(stack, first.server(cluster_id="a"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pavane.wal import Appender, CorruptRecord, DiskFolder, Folder, ForeignLog, Log, NewRecord, Scanned
+from pavane.wal import Appender, CorruptRecord, DiskFolder, Folder, ForeignLog, Log, NewRecord, Scanned, first_fault
 from pavane.wal.memory import MemoryDisk
 from pavane.wal.record import FRAME_BYTES, HEADER_BYTES, check_seed, encode_mark
 
@@ -199,6 +199,27 @@ def test_a_flipped_bit_below_the_mark_is_corruption_and_never_served(folder: Fol
         log.close()
         assert not found.corrupt
         assert again == [*content, (REPAIR, b"lost")], offset
+
+
+def test_a_check_of_what_is_written_finds_rot_in_any_segment_and_nothing_else(folder: Folder) -> None:
+    log = create(folder, SMALL_SEGMENT)
+    for number in range(8):
+        write(folder, log, b"%02d" % number * 30)
+    log.append(DATA, [b"not written yet"])
+    segments = log.written_segments()
+    assert [name for name, _ in segments] == folder.names()
+    assert [first_fault(folder, name, STORE, end) for name, end in segments] == [None] * len(segments)
+    for name, end in segments:
+        whole = content_of(folder, name)
+        for offset in (0, HEADER_BYTES, end - 1):
+            damaged = bytearray(whole)
+            damaged[offset] ^= 1
+            replace(folder, name, bytes(damaged))
+            found = first_fault(folder, name, STORE, end)
+            assert found is not None
+            assert found <= offset
+        replace(folder, name, whole)
+    log.close()
 
 
 def test_reading_a_rotten_record_is_refused(folder: Folder) -> None:

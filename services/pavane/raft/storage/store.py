@@ -8,7 +8,7 @@ entry: two arrays say where each one is.
 import secrets
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pavane.raft.state.commands import (
@@ -42,7 +42,7 @@ from pavane.raft.storage.records import (
 )
 from pavane.raft.wire.entry import BLOB_LENGTH_BYTES, EntryType, entry_data, entry_reqid, entry_term, entry_type
 from pavane.raft.wire.frames import REQID_BYTES
-from pavane.wal import Appender, Batch, CorruptRecord, Folder, ForeignLog, Lock, Log, NewRecord, Record
+from pavane.wal import Appender, Batch, CorruptRecord, Folder, ForeignLog, Lock, Log, NewRecord, Record, first_fault
 from pavane.wal.log import SEGMENT_BYTES
 from pavane.wal.record import STORE_ID_BYTES, segment_name
 from pavane.wal.scan import file_size
@@ -183,6 +183,7 @@ class RaftStorage:
             store_id = read_identity(folder, identity)
             if store_id is None:
                 store_id = _create(folder, self.log_folder, identity)
+            self._store_id = store_id
             recovery = _Recovery()
             self._facts = recovery.facts
             self._log, found = Log.open(
@@ -197,6 +198,7 @@ class RaftStorage:
         self.torn_bytes = found.torn_bytes
         self._positions = recovery.positions
         self._offsets = recovery.offsets
+        self._scrubbed = 0
         self._tickets: deque[tuple[int, int]] = deque()
         self._synced_sequence = self._log.last_sequence
         if recovery.gap:
@@ -276,6 +278,23 @@ class RaftStorage:
         while self._tickets and self._tickets[0][0] <= batches[-1].last_sequence:
             ticket = self._tickets.popleft()[1]
         return ticket
+
+    def next_scrub(self) -> Callable[[], str | None] | None:
+        """Return a check of the next segment in turn, None if nothing is written yet.
+
+        The check reads the whole segment, so it belongs into a thread; it returns what is wrong, None if all is good.
+        """
+        segments = self._log.written_segments()
+        if not segments:
+            return None
+        name, end = segments[self._scrubbed % len(segments)]
+        self._scrubbed += 1
+
+        def check() -> str | None:
+            offset = first_fault(self.log_folder, name, self._store_id, end)
+            return None if offset is None else f"segment {name} is damaged at offset {offset}"
+
+        return check
 
     def read(self, first: int, last: int, bytes_max: int) -> Sequence[memoryview]:
         """Return entries from ``first`` on (``EntrySource``); raises ``CorruptEntry``."""
