@@ -52,8 +52,11 @@ def stored_shape(resource: Resource, body: Object) -> Object:
     for name, wanted in (("apiVersion", resource.api_version), ("kind", resource.kind)):
         if body.setdefault(name, wanted) != wanted:
             raise bad_request(f"the {name} in the data ({body[name]}) does not match the expected one ({wanted})")
-    if not isinstance(body.setdefault("metadata", {}), dict):
+    metadata = body.setdefault("metadata", {})
+    if not isinstance(metadata, dict):
         raise bad_request("metadata must be an object")
+    if not all(isinstance(metadata.get(name), str | None) for name in ("name", "namespace", "generateName")):
+        raise bad_request("metadata.name, metadata.namespace and metadata.generateName must be strings")
     if resource.group == "events.k8s.io":
         body = {_NEW_EVENT_FIELDS.get(key, key): value for key, value in body.items()} | {"apiVersion": "v1"}
     return body
@@ -84,8 +87,8 @@ def check_name(resource: Resource, metadata: Mapping[str, Any]) -> None:
     raise invalid(resource.kind, resource.group, str(name), [cause])
 
 
-def keep_metadata(resource: Resource, new: Object, current: Object) -> None:
-    """Carry over the metadata that a client cannot change. Raises `ApiError` 422 for a finalizer added too late."""
+def keep_metadata(new: Object, current: Object) -> None:
+    """Carry over the metadata that a client cannot change."""
     held, given = current["metadata"], new["metadata"]
     for name in (
         "uid",
@@ -101,11 +104,6 @@ def keep_metadata(resource: Resource, new: Object, current: Object) -> None:
     given["resourceVersion"] = held["resourceVersion"]
     if not given.get("managedFields") and "managedFields" in held:
         given["managedFields"] = held["managedFields"]
-    added = set(given.get("finalizers") or ()) - set(held.get("finalizers") or ())
-    if added and "deletionTimestamp" in held:
-        text = f"Forbidden: no new finalizers can be added if the object is being deleted: {sorted(added)}"
-        cause = Cause("FieldValueForbidden", text, "metadata.finalizers")
-        raise invalid(resource.kind, resource.group, held["name"], [cause])
 
 
 def admit(resource: Resource, new: Object, current: Object | None, options: Any, now: datetime) -> None:
@@ -123,6 +121,10 @@ def admit(resource: Resource, new: Object, current: Object | None, options: Any,
         options.warnings.extend(unknown)
     resource.structure.default(new)
     causes = resource.structure.problems(new, current)
+    if current and "deletionTimestamp" in metadata and not causes:
+        added = set(metadata.get("finalizers", ())) - set(current["metadata"].get("finalizers", ()))
+        text = f"Forbidden: no new finalizers can be added if the object is being deleted: {sorted(added)}"
+        causes = [Cause("FieldValueForbidden", text, "metadata.finalizers")] if added else []
     if causes:
         raise invalid(resource.kind, resource.group, metadata["name"], causes)
     if not resource.custom:

@@ -222,18 +222,19 @@ class Cluster:
         served = self.registry.by_key(resource)
         body = admission.stored_shape(served, clone(body))
         metadata = body["metadata"]
+        name = metadata.get("name", "")
         if served.custom and not metadata.get("resourceVersion"):
             cause = errors.Cause(
                 "FieldValueInvalid", "Invalid value: 0x0: must be specified for an update", "metadata.resourceVersion"
             )
-            raise errors.invalid(served.kind, served.group, metadata["name"], [cause])
+            raise errors.invalid(served.kind, served.group, name, [cause])
 
         def decide(current: Object | None) -> Change | None:
             if current is None:
-                raise errors.not_found(served.key, metadata["name"])
+                raise errors.not_found(served.key, name)
             return self._changed(served, current, body, options, subresource)
 
-        return await self._write(served, metadata.get("namespace", ""), metadata["name"], decide, options)
+        return await self._write(served, metadata.get("namespace", ""), name, decide, options)
 
     async def patch(
         self, resource: str, namespace: str, name: str, patch: Any, kind: PatchKind = "merge",
@@ -260,7 +261,7 @@ class Cluster:
         served = self.registry.by_key(resource)
         body = admission.stored_shape(served, clone(body))
         metadata = body["metadata"]
-        name, namespace = metadata["name"], metadata.get("namespace", "")
+        name, namespace = metadata.get("name", ""), metadata.get("namespace", "")
         created = False
 
         def decide(current: Object | None) -> Change | None:
@@ -385,7 +386,7 @@ class Cluster:
             new = {**{key: clone(value) for key, value in current.items() if key != "status"}, **clone(status)}
         else:
             new = clone(body)
-            admission.keep_metadata(resource, new, current)
+            admission.keep_metadata(new, current)
             if "status" in resource.subresources:
                 new.pop("status", None)
                 new |= {"status": clone(current["status"])} if "status" in current else {}

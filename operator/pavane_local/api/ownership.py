@@ -105,7 +105,7 @@ def _decode(node: Mapping[str, Any], path: Path = ()) -> Iterable[Path]:
     if path and (not node or "." in node):
         yield path
     for step, below in node.items():
-        if step != ".":
+        if step != "." and isinstance(below, dict):
             yield from _decode(below, (*path, step))
 
 
@@ -185,13 +185,14 @@ def applied(
     others = {who: entry for who, entry in managers(current).items() if who != me}
     if not force:
         _refuse_conflicts(wanted, present, others)
-    merged: Object = _merged(resource.structure.schema, current, _without_null(body))
     mine = managers(current).get(me)
     held = frozenset[Path]().union(*(entry.paths for entry in others.values()))
+    kept = clone(current)
     dropped = (mine.paths if mine else frozenset()) - wanted.keys() - held
-    for path in sorted(dropped, key=len):
+    for path in sorted(dropped, key=len):  # Entries before their keys, by which they are found.
         if not any(other[: len(path)] == path for other in held):
-            _remove(resource.structure.schema, merged, path)
+            _remove(resource.structure.schema, kept, path)
+    merged: Object = _merged(resource.structure.schema, kept, _without_null(body))
     return merged
 
 

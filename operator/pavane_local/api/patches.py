@@ -81,7 +81,7 @@ def _strategic_list(schema: Schema, current: list[Any], patch: list[Any]) -> lis
     key = list_keys(schema)[0]  # Ports merge by number alone (6.2).
     merged = {item.get(key): item for item in current}
     for item in patch:
-        if not isinstance(item, dict) or key not in item:
+        if not isinstance(item, dict) or not isinstance(item.get(key), str | int):
             raise bad_request(f"an entry of a list lacks its merge key {key}: {json.dumps(item)}")
         if item.get("$patch") == "delete":
             merged.pop(item[key], None)

@@ -56,11 +56,13 @@ def _cel_compare(left: Any, right: Any) -> Any:
     return IntType((left > right) - (left < right))
 
 
+_ENVIRONMENT = celpy.Environment()
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"quantity": _cel_quantity, "compareTo": _cel_compare}
+
+
 @lru_cache(COMPILED_RULES)
 def _program(rule: str) -> celpy.Runner:
-    environment = celpy.Environment()
-    functions: dict[str, Callable[..., Any]] = {"quantity": _cel_quantity, "compareTo": _cel_compare}
-    return environment.program(environment.compile(rule), functions=functions)
+    return _ENVIRONMENT.program(_ENVIRONMENT.compile(rule), functions=_FUNCTIONS)
 
 
 def _check_type(validator: Any, kinds: Any, value: Any, schema: Schema) -> Iterator[Any]:
