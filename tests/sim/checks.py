@@ -126,12 +126,11 @@ class Checks:
         """S6: acknowledged once, at the index told. S14: not by a peer outside a later configuration."""
         holds(self.committed_reqids.get(reqid) == index, "S6", f"{node} tells index {index}, it is not committed there")
         holds(self.acknowledged.setdefault(reqid, index) == index, "S6", "one update was told two indices")
-        named = False
-        for at, configuration in reversed(self.configurations):
-            named = named or configuration.names(node)
-            if at < index:
-                holds(named, "S14", f"{node} acknowledges {index}, but entry {at} left it out")
-                return
+        named = [configuration.names(node) for _, configuration in self.configurations]
+        before = [at < index for at, _ in self.configurations]
+        last = sum(before) - 1  # the last configuration below the update
+        removed = last >= 0 and any(named[:last]) and not any(named[last:])
+        holds(not removed, "S14", f"{node} acknowledges {index}, but entry {self.configurations[last][0]} left it out")
 
     def _commit(self, index: int, entry: bytes) -> None:
         self.committed.append(entry)

@@ -17,7 +17,7 @@ from pavane.raft.wire.entry import entry_term
 from pavane.raft.wire.replies import EntriesStatus, RequestConfigReply, RequestEntriesReply, RequestLogInfoReply
 from pavane.raft.wire.requests import RequestConfig, RequestEntries, RequestLogInfo
 
-SEARCH_S = 0.2  # between questions for the leader while it is unknown
+SEARCH_S = 0.1  # between questions for the leader while it is unknown: a new pod waits for the answer
 REFRESH_S = 1.0  # once it is known
 TARGET_S = 0.25  # progress must be told anew every 500 ms
 IDLE_S = 0.05  # before asking again at the end of the log
