@@ -1,0 +1,98 @@
+"""The rules of the definitions, as a server enforces them (docs/specs/operator.md 1)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pavane_local.api.cluster import DEFINITIONS, Cluster
+from pavane_local.api.errors import ApiError
+from pavane_local.store import Object
+from pavane_operator.crds.definitions import API_VERSION, definitions
+from tests.local.api_server import a_cluster
+
+RESOURCE = "raftclusters.pavane.dev"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with a_cluster(tmp_path) as cluster:
+        for definition in definitions():
+            await cluster.create(DEFINITIONS, copy.deepcopy(definition))
+        yield cluster
+
+
+def _raft_cluster(name: str = "thing", **spec: Any) -> Object:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "RaftCluster",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"stateMachine": "Broadcast", **spec},
+    }
+
+
+async def test_the_server_completes_the_least_that_a_user_writes(cluster: Cluster) -> None:
+    made = await cluster.create(RESOURCE, _raft_cluster())
+    spec = made["spec"]
+    assert spec["replicas"] == 3
+    assert spec["storage"] == {"size": "2Gi"}
+    assert spec["electionTimeout"] == {"min": "200ms", "max": "300ms"}
+    assert spec["resources"] == {"requests": {"cpu": "100m", "memory": "128Mi"}}
+    assert spec["rollout"]["caughtUp"] == {"allowedLag": 100, "stabilityPeriod": "5s"}
+    assert spec["rollout"]["retireDelay"] == "30s"
+    assert "promote" not in spec["rollout"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"replicas": 2}, "replicas must be odd"),
+        ({"replicas": 11}, "spec.replicas"),
+        ({"stateMachine": "KeyValue"}, "spec.stateMachine"),
+        ({"electionTimeout": {"min": "49ms"}}, "at least 50ms"),
+        ({"electionTimeout": {"min": "200ms", "max": "299ms"}}, "at least 1.5 times"),
+        ({"terminationGracePeriod": "61m"}, "between 1s and 1h"),
+        ({"terminationGracePeriod": "0s"}, "between 1s and 1h"),
+        ({"rollout": {"caughtUp": {"stabilityPeriod": "2h"}}}, "between 0s and 1h"),
+        ({"rollout": {"deadline": "soon"}}, "spec.rollout.deadline"),
+        ({"extraEnv": [{"name": "PAVANE_KIND", "value": "x"}]}, "PAVANE_"),
+        ({"extraEnv": [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "p"}}}]}, "only one of"),
+        ({"extraEnv": [{"name": "A", "valueFrom": {}}]}, "exactly one of"),
+    ],
+)
+async def test_what_cannot_be_is_refused_with_its_field(cluster: Cluster, spec: dict[str, Any], said: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        await cluster.create(RESOURCE, _raft_cluster(**spec))
+    assert refused.value.code == 422
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 33, "3things", "a.b"])
+async def test_a_name_that_no_service_can_have_is_refused(cluster: Cluster, name: str) -> None:
+    with pytest.raises(ApiError, match="the name must"):
+        await cluster.create(RESOURCE, _raft_cluster(name))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"replicas": 5}, {"clusterId": "other"}, {"storage": {"size": "3Gi"}}],
+)
+async def test_what_cannot_be_changed_is_refused(cluster: Cluster, change: dict[str, Any]) -> None:
+    made = await cluster.create(RESOURCE, _raft_cluster())
+    with pytest.raises(ApiError, match="cannot be changed"):
+        await cluster.update(RESOURCE, {**made, "spec": {**made["spec"], **change}})
+
+
+async def test_the_user_may_change_what_steers_and_what_rolls(cluster: Cluster) -> None:
+    made = await cluster.create(RESOURCE, _raft_cluster(clusterId="mine"))
+    spec = {
+        **made["spec"],
+        "image": "pavane:2",
+        "rollout": {**made["spec"]["rollout"], "strategy": "Manual", "promote": 1},
+    }
+    changed = await cluster.update(RESOURCE, {**made, "spec": spec})
+    assert changed["metadata"]["generation"] == made["metadata"]["generation"] + 1
