@@ -7,9 +7,8 @@ timer for ``next_timer()`` and call ``handle_timer`` with the true time, however
 process: no retry, no more answers.
 """
 
-import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pavane.raft.config import Config
 from pavane.raft.core.barrier import Barriers
@@ -50,6 +49,9 @@ from pavane.raft.wire.requests import (
 )
 from pavane.wire import LocalProtocolError, Stage
 
+if TYPE_CHECKING:
+    from random import Random  # given by the caller: nothing in here draws by itself
+
 
 class Core:
     """One peer. Every input takes the time; no method blocks, and none raises for a mistake of somebody else."""
@@ -59,7 +61,7 @@ class Core:
         config: Config,
         recovered: Recovered,
         source: EntrySource,
-        rng: random.Random,
+        rng: "Random",
         now: Now,
         stage: Stage = Stage.READ_WRITE,
     ) -> None:

@@ -4,10 +4,9 @@ A part changes these only through the methods here, so that every change of the 
 configurations and storage together. Parts do not call each other upwards: ``Hooks`` tells the core what happened.
 """
 
-import random
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pavane.raft.config import Config
 from pavane.raft.core.outputs import (
@@ -49,6 +48,9 @@ from pavane.raft.wire.entry import ZERO_REQID, EntryType, encode_entry, entry_da
 from pavane.raft.wire.frames import Frame, Frames
 from pavane.wire import Stage
 
+if TYPE_CHECKING:
+    from random import Random  # given by the caller: nothing in here draws by itself
+
 APPLY_BYTES = 1 << 20  # of one batch for the machine: it may not hold up the loop for long
 APPLY_ENTRIES = 4096
 SPAN_LINKS = 32  # request ids told with a stored batch (15.2)
@@ -77,7 +79,7 @@ class Node:
     hooks: Hooks
 
     def __init__(
-        self, config: Config, recovered: Recovered, source: EntrySource, rng: random.Random, now: Now, stage: Stage
+        self, config: Config, recovered: Recovered, source: EntrySource, rng: "Random", now: Now, stage: Stage
     ) -> None:
         self.config = config
         self.id = config.id
