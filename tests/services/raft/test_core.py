@@ -4,7 +4,7 @@ import pytest
 
 from pavane.raft.config import LostVoter
 from pavane.raft.core.fence import Fence
-from pavane.raft.core.outputs import ConfigurationChanged, Fork, Now, QuorumLost, RecoveringChanged
+from pavane.raft.core.outputs import ConfigurationChanged, Fork, Now, QuorumLost, RecoveringChanged, RoleChanged
 from pavane.raft.errors import Code
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
@@ -271,9 +271,10 @@ def test_a_generation_is_replaced_by_another_with_one_transfer() -> None:
     ensemble.until(lambda: all(ensemble.entries(name) for name in "def"))
     permit(ensemble, "def")
     ensemble.change(leader, 50, "def")
-    ensemble.until(lambda: ensemble.leader() in "def" and not ensemble.status(ensemble.leader()).effective.transitional)
-    ensemble.advance(0.5)
+    ensemble.until(lambda: all(ensemble.status(name).role == Role.REMOVED for name in "abc"))
     successor = ensemble.leader()
+    elections = [event.new for name in "def" for event in ensemble.events[name] if isinstance(event, RoleChanged)]
+    assert elections.count(Role.CANDIDATE) == 1
     done = decoded(ConfigUpdateReply, ensemble.told("admin")[-1])
     assert done.status == ConfigStatus.ACCEPTED
     assert isinstance(done.argument, int)

@@ -176,22 +176,23 @@ class Membership:
         """Append Cold,new, or refuse."""
         node = self._node
         refusal = self._unfit(held)
-        unheard = self._unheard(held)
-        self._release(held)
+        busy = self._unheard(held) or self._busy()
+        self._held = None
+        if refusal is None and not busy:
+            joint = Configuration(held.members, node.configurations.effective.new)
+            index = node.append_own(EntryType.CONFIG, joint.encode(), held.reqid)
         for route in held.routes:
             if refusal is not None:
                 self._refuse(route, held.reqid, refusal)
-            elif unheard or self._busy():
+            elif busy:
                 self._answer(route, held.reqid, ConfigStatus.BUSY)
-        if refusal is not None or unheard or self._busy():
-            return
-        joint = Configuration(held.members, node.configurations.effective.new)
-        index = node.append_own(EntryType.CONFIG, joint.encode(), held.reqid)
-        for route in held.routes:
-            self._wait(route, held.reqid, index)
-            self._answer(route, held.reqid, ConfigStatus.ACCEPTED)
+            else:
+                self._wait(route, held.reqid, index)
+                self._answer(route, held.reqid, ConfigStatus.ACCEPTED)
+        self._release(held)
 
     def _release(self, held: _Held) -> None:
+        """Stop asking; what the new members told is kept if they are members now."""
         for ask in held.asks:
             self._links.cancel(ask)
         self._held = None
