@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 
 # Holds a lock while it runs: a second process of the same identity would write "double".
 WRITER = """
-import fcntl, os, pathlib, time
+import fcntl, os, pathlib, threading
 data = pathlib.Path(os.environ["DATA"])
 lock = (data / "lock").open("a")
 try:
@@ -35,7 +35,7 @@ except OSError:
 with (data / "history").open("a") as history:
     history.write(word + "\\n")
 print("up", flush=True)
-time.sleep(1000)
+threading.Event().wait()
 """
 
 
