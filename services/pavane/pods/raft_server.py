@@ -204,7 +204,7 @@ class RaftPod:
             judged = judged or not (doubtful or fence is Fence.UNKNOWN)
             may_write = fence in (Fence.NAMED, Fence.AWAY) and not is_lost(status)
             # Permission that was given before a crash holds; but an empty log has to be told the members again.
-            permitted = fence is Fence.AHEAD and status.last > 0 and _holds_permission(role)
+            permitted = fence in (Fence.AHEAD, Fence.UNKNOWN) and status.last > 0 and _holds_permission(role)
             if stage.stage < Stage.READ_WRITE and (may_write or permitted):
                 await stage.walk()
             elif stage.stage < Stage.READ_ONLY and is_lost(status):

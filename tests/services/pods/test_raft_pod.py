@@ -5,7 +5,12 @@ import json
 import shutil
 import signal
 
+import pytest
+
 from pavane.compute.wire import Epoch, Token
+from pavane.pods import raft_server
+from pavane.pods.raft_settings import RaftSettings, load
+from pavane.runtime.process import Process
 from pavane.stage.client import StageStream
 from pavane.wire import Stage
 from tests.services.eventually import eventually
@@ -114,7 +119,7 @@ async def promoted(pods: Pods, old: Pod, new: Pod) -> StageStream:
     return stream
 
 
-async def test_a_generation_takes_over_and_the_old_one_is_fenced(pods: Pods) -> None:
+async def test_a_generation_takes_over_and_the_old_one_is_fenced(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = pods.add(1), pods.add(2)
     pods.serve(1)
     await pods.bootstrap(old)
@@ -142,9 +147,28 @@ async def test_a_generation_takes_over_and_the_old_one_is_fenced(pods: Pods) -> 
     old.process.send_signal(signal.SIGTERM)
     assert await old.exit_code() == 0
 
+    await rests_and_ends(old, monkeypatch)
+
     new.kill()
     new.start()
     await new.reaches("ReadWrite", leads=True)
+
+
+async def rests_and_ends(fenced: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same pod in this process, where its rest can be made short."""
+    monkeypatch.setattr(raft_server, "FENCED_SECONDS", 0.01)
+    for name, value in fenced.environment().items():
+        monkeypatch.setenv(name, value)
+    settings = RaftSettings.load()
+    process = Process()
+    pod = raft_server.RaftPod(settings, load(settings), process)
+    await pod.start()
+    async with asyncio.timeout(30):
+        end = await process.ended()
+    await pod.stop()
+    await process.cancel_tasks()
+    assert end.code == 0
+    assert end.reason.startswith("fenced")
 
 
 async def test_a_member_that_lost_its_volume_stays_read_only(pods: Pods) -> None:
