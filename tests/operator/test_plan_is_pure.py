@@ -1,4 +1,4 @@
-"""The planner has no clock, no I/O and no randomness: its modules cannot even name them (docs/specs/operator.md 2.1)."""
+"""The planner has no clock, no I/O, no randomness: its modules cannot even name them (docs/specs/operator.md 2.1)."""
 
 import ast
 from collections.abc import Iterator

@@ -116,6 +116,8 @@ class Rollout(StatusModel):
     """True when the promotion was forced."""
     reason: Name | None = None
     """Why the attempt is being aborted."""
+    message: Text | None = None
+    """The same in words."""
     blockers: list[Blocker] = Field(default_factory=list, max_length=BLOCKERS_MAX_ITEMS)
     """What the attempt waits for, worst first."""
 
@@ -129,6 +131,8 @@ class Failure(StatusModel):
     """Number of the failed attempt; `spec.rollout.retry` names it to try again."""
     reason: Name
     """Why it failed."""
+    message: Text = ""
+    """The same in words."""
     at: Time
     """When it failed."""
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pavane.wire.stages import Stage
+from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.common import DeletionPolicy
 from pavane_operator.crds.status import HISTORY_MAX_ITEMS, Attempt, Failure, Result, Rollout, State, Step
 from pavane_operator.crds.values import parse_duration
@@ -134,7 +135,8 @@ def abort(view: View, reason: str, *, message: str) -> Decision:
     """C1-C7: the reason is recorded, the next plan begins to take back."""
     stored = view.fence_too_low
     changes = {} if stored is None else {"last_generation": max(stored, view.highest_number)}
-    rollout = view.rollout.model_copy(update={"state": State.ABORTING, "reason": reason, "step": None})
+    changed = {"state": State.ABORTING, "reason": reason, "message": message[:TEXT_MAX_CHARACTERS], "step": None}
+    rollout = view.rollout.model_copy(update=changed)
     note = f"generation {view.next} is given up ({reason}): {message}"
     return Decision(
         rollout=rollout,
@@ -177,7 +179,8 @@ def aborted(view: View) -> Decision:
     )
     changes: dict[str, Any] = {"next_generation": None, "history": _history(view, attempt)}
     if reason in FAILURES:
-        changes["failed"] = Failure(id=identity, generation=view.next, reason=reason, at=now)
+        message = view.rollout.message or ""
+        changes["failed"] = Failure(id=identity, generation=view.next, reason=reason, message=message, at=now)
     return Decision(rollout=Rollout(state=State.IDLE), changes=changes)
 
 
