@@ -87,9 +87,7 @@ class Subscription:
     async def next(self) -> Event:
         """Return the next event.
 
-        Raises:
-            SlowReaderError: the reader lagged too far, or the store was closed; all events before were given out.
-
+        Raises `SlowReaderError`: the reader lagged too far, or the store was closed; all events before were given out.
         """
         if self._backlog:
             return self._backlog.pop()
@@ -131,9 +129,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         """Open or create the file at `path`.
 
-        Raises:
-            StoreVersionError: another version of the program wrote it.
-
+        Raises `StoreVersionError`: another version of the program wrote it.
         """
         self._connection = _connect(path)
         self._reader = sqlite3.connect(path, isolation_level=None)
@@ -238,9 +234,7 @@ class Store:
     def subscribe(self, resource: str, since: int | None = None) -> Subscription:
         """Receive the events of a resource after resourceVersion `since` (None: from now on).
 
-        Raises:
-            ExpiredError: `since` is older than the history, or newer than the store.
-
+        Raises `ExpiredError`: `since` is older than the history, or newer than the store.
         """
         backlog = [] if since is None else self._history(resource, since)
         subscription = Subscription(self, resource, backlog)

@@ -5,7 +5,7 @@ import base64
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,7 +36,6 @@ LIMITS_PAGE = "docs/limitations.md tells what the local cluster serves; use a re
 HEALTH = ("livez", "readyz", "healthz")
 
 log = logging.getLogger(__name__)
-Show = Callable[[Object], Object]
 
 
 @dataclass(frozen=True)
@@ -148,12 +147,12 @@ class Api:
 
     # Reading
 
-    def _show(self, request: Request, resource: Resource, metadata: Object | None = None) -> Show | None:
-        """Return how to turn one object into a Table, or None if the client did not ask for tables."""
+    def _shown(self, request: Request, resource: Resource, found: list[Object], metadata: Object) -> Object | None:
+        """Return objects as a Table, or None if the client did not ask for one."""
         if "as=Table" not in request.headers.get("accept", ""):
             return None
         include = request.query_params.get("includeObject", "Metadata")
-        return lambda body: tables.table(resource, [body], metadata or {}, self._cluster.now(), include)
+        return tables.table(resource, found, metadata, self._cluster.now(), include)
 
     def _get(self, request: Request, target: Target) -> Response:
         found = self._cluster.get(target.resource.key, target.namespace or "", target.name)
@@ -161,30 +160,24 @@ class Api:
             return self._log(request, found)
         if target.subresource == "scale":
             return _json(scale_of(target.resource, found))
-        show = self._show(request, target.resource, {"resourceVersion": found["metadata"]["resourceVersion"]})
-        return _json(show(found) if show else found)
+        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        return _json(self._shown(request, target.resource, [found], version) or found)
 
     def _list(self, request: Request, target: Target) -> Response:
         query, resource = request.query_params, target.resource
-        found = self._cluster.list(
-            resource.key, target.namespace, labels=query.get("labelSelector", ""), fields=query.get("fieldSelector", "")
-        )
+        found = self._cluster.list(resource.key, target.namespace, **_selectors(query))
         version = str(self._cluster.store.resource_version)
         if query.get("continue"):
             version, *last = _read_continue(query["continue"])
             found = [each for each in found if _place(each) > last]
         metadata: Object = {"resourceVersion": version}
-        limit = _number(query, "limit")
-        if limit and len(found) > limit:
-            rest = len(found) - limit
+        limit = _number(query, "limit") or len(found)
+        if rest := len(found[limit:]):
             found = found[:limit]
             token = base64.urlsafe_b64encode(json.dumps([version, *_place(found[-1])]).encode()).decode()
             metadata |= {"continue": token, "remainingItemCount": rest}
-        if "as=Table" in request.headers.get("accept", ""):
-            include = query.get("includeObject", "Metadata")
-            return _json(tables.table(resource, found, metadata, self._cluster.now(), include))
         head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": metadata}
-        return _json({**head, "items": found})
+        return _json(self._shown(request, resource, found, metadata) or {**head, "items": found})
 
     def _watch(self, request: Request, target: Target) -> Response:
         query, resource = request.query_params, target.resource
@@ -194,27 +187,17 @@ class Api:
         since = _number(query, "resourceVersion")
         seconds = _number(query, "timeoutSeconds") or math.inf
         try:
-            watch = self._cluster.watch(
-                resource.key,
-                target.namespace,
-                since=since or None,
-                labels=query.get("labelSelector", ""),
-                fields=query.get("fieldSelector", ""),
-            )
+            watch = self._cluster.watch(resource.key, target.namespace, since=since or None, **_selectors(query))
         except ApiError as error:
             if error.code != 410:
                 raise
             return Response(_line("ERROR", error.status()), media_type="application/json")
-        show = self._show(request, resource) or (lambda body: body)
-        bookmarks = _flag(request, "allowWatchBookmarks")
-        stream = self._events(watch, resource, show, bookmarks=bookmarks, seconds=seconds)
-        return StreamingResponse(stream, media_type="application/json")
+        return StreamingResponse(self._events(request, watch, resource, seconds), media_type="application/json")
 
-    async def _events(
-        self, watch: Watch, resource: Resource, show: Show, *, bookmarks: bool, seconds: float
-    ) -> AsyncIterator[bytes]:
+    async def _events(self, request: Request, watch: Watch, resource: Resource, seconds: float) -> AsyncIterator[bytes]:
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
+        bookmarks = _flag(request, "allowWatchBookmarks")
         upcoming = None
         self._watches.add(watch)
         try:
@@ -224,7 +207,8 @@ class Api:
                 if done:
                     event = upcoming.result()
                     upcoming = None
-                    yield _line(event.type, show(self._cluster.shown(resource, event.object)))
+                    body = self._cluster.shown(resource, event.object)
+                    yield _line(event.type, self._shown(request, resource, [body], {}) or body)
                     continue
                 if bookmarks:  # Nothing is pending, so this watcher has seen all there is.
                     head = {"kind": resource.kind, "apiVersion": resource.api_version}
@@ -312,9 +296,8 @@ class Api:
     async def _delete_all(self, request: Request, target: Target) -> Response:
         query, key = request.query_params, target.resource.key
         options = _delete_options(query, await _body(request, required=False))
-        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
         deleted = []
-        for each in self._cluster.list(key, target.namespace, labels=labels, fields=fields):
+        for each in self._cluster.list(key, target.namespace, **_selectors(query)):
             namespace, name = _place(each)
             if self._cluster.find(key, namespace, name):
                 deleted.append(await self._cluster.delete(key, namespace, name, options))
@@ -369,6 +352,10 @@ def _read_continue(token: str) -> list[str]:
     return [version, namespace, name]
 
 
+def _selectors(query: Mapping[str, str]) -> dict[str, str]:
+    return {"labels": query.get("labelSelector", ""), "fields": query.get("fieldSelector", "")}
+
+
 def _flag(request: Request, name: str) -> bool:
     return request.query_params.get(name, "") in ("true", "1")
 
@@ -389,9 +376,7 @@ def _dry_run(query: Mapping[str, str]) -> bool:
 async def _body(request: Request, *, required: bool = True, whole: bool = True) -> Any:
     """Read a JSON or YAML body; an object if `whole`.
 
-    Raises:
-        ApiError: 413 too large, 415 protobuf, 400 nothing readable.
-
+    Raises `ApiError`: 413 too large, 415 protobuf, 400 nothing readable.
     """
     if "protobuf" in request.headers.get("content-type", ""):
         raise ApiError(415, "UnsupportedMediaType", "protobuf is not served here: write the object down, use apply -f")
@@ -414,9 +399,7 @@ async def _body(request: Request, *, required: bool = True, whole: bool = True) 
 def _complete(body: Object, target: Target) -> None:
     """Take name and namespace of the path over into a body that leaves them out.
 
-    Raises:
-        ApiError: 400, the body names others.
-
+    Raises `ApiError`: 400, the body names others.
     """
     metadata = body.setdefault("metadata", {})
     if not isinstance(metadata, dict):

@@ -52,9 +52,7 @@ class Tokens:
         `request` is a TokenRequest's `spec`: `audiences`, `expirationSeconds`, `boundObjectRef`. A token bound to a pod
         ends with the pod and not by time (6.8).
 
-        Raises:
-            ApiError: 404 no such account; 400 a lifetime below ten minutes.
-
+        Raises `ApiError`: 404 no such account; 400 a lifetime below ten minutes.
         """
         spec: dict[str, Any] = {"audiences": [AUDIENCE], "expirationSeconds": DEFAULT_TOKEN_SECONDS}
         spec |= {key: value for key, value in (request or {}).items() if value}

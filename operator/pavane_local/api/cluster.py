@@ -120,9 +120,7 @@ class Watch:
 class Selector:
     """Label and field selector of a list or watch.
 
-    Raises:
-        ApiError: 400, a text is no selector.
-
+    Raises `ApiError`: 400, a text is no selector.
     """
 
     def __init__(self, resource: Resource, labels: str, fields: str) -> None:
@@ -229,12 +227,12 @@ class Cluster:
             )
             raise errors.invalid(served.kind, served.group, name, [cause])
 
-        def decide(current: Object | None) -> Change | None:
-            if current is None:
-                raise errors.not_found(served.key, name)
+        def change(current: Object) -> Change | None:
             return self._changed(served, current, body, options, subresource)
 
-        return await self._write(served, metadata.get("namespace", ""), name, decide, options)
+        return await self._write(
+            served, metadata.get("namespace", ""), name, _of_present(served, name, change), options
+        )
 
     async def patch(
         self, resource: str, namespace: str, name: str, patch: Any, kind: PatchKind = "merge",
@@ -243,16 +241,14 @@ class Cluster:
         """Patch an object (or its status): RFC 7396, RFC 6902 or, for built-in kinds, strategic merge."""
         served = self.registry.by_key(resource)
 
-        def decide(current: Object | None) -> Change | None:
-            if current is None:
-                raise errors.not_found(served.key, name)
+        def change(current: Object) -> Change | None:
             shown = self.shown(served, current)
             patched = admission.stored_shape(served, patches.patched(served, shown, patch, kind))
             if patched["metadata"].get("name") != name or patched["metadata"].get("namespace", "") != namespace:
                 raise errors.bad_request("the name and the namespace of an object cannot be patched")
             return self._changed(served, current, patched, options, subresource)
 
-        return await self._write(served, namespace, name, decide, options)
+        return await self._write(served, namespace, name, _of_present(served, name, change), options)
 
     async def apply(
         self, resource: str, body: Object, options: WriteOptions, *, force: bool = False, subresource: str = ""
@@ -284,11 +280,7 @@ class Cluster:
         """Delete an object, or, while finalizers or a pod's grace period hold it, mark it; returns its last shape."""
         served = self.registry.by_key(resource)
 
-        def decide(current: Object | None) -> Change | None:
-            if current is None:
-                raise errors.not_found(served.key, name)
-            return self._deletion(served, current, options)
-
+        decide = _of_present(served, name, lambda current: self._deletion(served, current, options))
         removed = await self._write(served, namespace, name, decide, WriteOptions(dry_run=options.dry_run))
         if resource == DEFINITIONS and not options.dry_run:
             await self._delete_instances(removed)
@@ -416,3 +408,14 @@ class Cluster:
                 new["status"] = {"phase": "Terminating"}
         removed = admission.released(new)
         return Change(new, removed) if removed or new != current else None
+
+
+def _of_present(resource: Resource, name: str, change: Callable[[Object], Change | None]) -> Decision:
+    """Return a decision that refuses an absent object."""
+
+    def decide(current: Object | None) -> Change | None:
+        if current is None:
+            raise errors.not_found(resource.key, name)
+        return change(current)
+
+    return decide

@@ -1,7 +1,5 @@
 """What the server says about itself: versions, groups, resources, schemas (`docs/specs/operator.md` 6.1)."""
 
-import hashlib
-import json
 from typing import Any
 
 from pavane_local.api.kinds import REVIEWS, VERBS, Registry, Resource
@@ -77,13 +75,8 @@ def _entries(resource: Resource) -> list[Document]:
 
 
 def _openapi_index(registry: Registry) -> Document:
-    paths = {}
-    for group, version in dict.fromkeys((each.group, each.version) for each in registry.resources):
-        path = f"apis/{group}/{version}" if group else f"api/{version}"
-        content = json.dumps(_openapi(registry, group, version)).encode()
-        digest = hashlib.sha256(content).hexdigest()[:32]
-        paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
-    return {"paths": paths}
+    versions = {f"apis/{each.group}/{each.version}" if each.group else "api/v1" for each in registry.resources}
+    return {"paths": {path: {"serverRelativeURL": f"/openapi/v3/{path}"} for path in sorted(versions)}}
 
 
 def _openapi(registry: Registry, group: str, version: str) -> Document | None:

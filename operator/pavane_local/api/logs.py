@@ -15,9 +15,7 @@ class PodLogs(Protocol):
     def stream(self, pod: Object, container: str, options: LogOptions, *, previous: bool) -> AsyncIterator[bytes]:
         """Yield the log of the container's present (or previous) run as it is to be sent.
 
-        Raises:
-            LookupError: there is no such run; the text tells the user why.
-
+        Raises `LookupError`: there is no such run; the text tells the user why.
         """
         ...
 
@@ -25,9 +23,7 @@ class PodLogs(Protocol):
 def container_of(pod: Object, query: Mapping[str, str]) -> str:
     """Return the container whose log is asked for: the named one, or the only one.
 
-    Raises:
-        ApiError: 400, no such container, or several to choose from.
-
+    Raises `ApiError`: 400, no such container, or several to choose from.
     """
     spec = pod["spec"]
     names = [each["name"] for each in (*spec["containers"], *spec.get("initContainers", ()))]
@@ -42,9 +38,7 @@ def container_of(pod: Object, query: Mapping[str, str]) -> str:
 def options_of(query: Mapping[str, str], now: datetime) -> LogOptions:
     """Read the options of the query `follow`, `tailLines`, `sinceSeconds`, `sinceTime`, `limitBytes`, `timestamps`.
 
-    Raises:
-        ApiError: 400, a value cannot be read.
-
+    Raises `ApiError`: 400, a value cannot be read.
     """
     try:
         since = now - timedelta(seconds=int(query["sinceSeconds"])) if "sinceSeconds" in query else None

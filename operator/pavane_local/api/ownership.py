@@ -175,9 +175,7 @@ def applied(
 ) -> Object:
     """Merge an applied body into the current object, and remove what this manager applied before and left out now.
 
-    Raises:
-        ApiError: 409 with one cause per field that another manager owns with another value, unless `force`.
-
+    Raises `ApiError`: 409 with one cause per field that another manager owns with another value, unless `force`.
     """
     wanted = leaves(resource, _part(resource, body, subresource))
     present = leaves(resource, current)

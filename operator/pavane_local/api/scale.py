@@ -36,9 +36,7 @@ async def write_scale(
 ) -> Object:
     """Replace (`kind` empty) or patch the Scale of an object; returns the new one.
 
-    Raises:
-        ApiError: as for a write of the object; 422 for a number of replicas below 0.
-
+    Raises `ApiError`: as for a write of the object; 422 for a number of replicas below 0.
     """
     scale = scale_of(resource, cluster.get(resource.key, namespace, name))
     wanted = patched(resource, scale, change, "merge" if kind == "strategic" else kind) if kind else change

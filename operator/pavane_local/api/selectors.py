@@ -16,9 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 def labels(text: str) -> Callable[[Labels], bool]:
     """Return a predicate over the labels of an object for a selector like `a=b,c!=d,e in (f,g),h,!i`.
 
-    Raises:
-        ApiError: 400, the text is no selector.
-
+    Raises `ApiError`: 400, the text is no selector.
     """
     tests = [_label_test(part.strip()) for part in _PART.findall(text)]
     return lambda found: all(test(found) for test in tests)
@@ -46,9 +44,7 @@ def _label_test(part: str) -> Callable[[Labels], bool]:
 def fields(text: str, *, of_events: bool = False) -> Callable[[Mapping[str, Any]], bool]:
     """Return a predicate over an object for a selector like `metadata.name=a,metadata.namespace!=b`.
 
-    Raises:
-        ApiError: 400, the text is no selector, or names a field that cannot be selected by.
-
+    Raises `ApiError`: 400, the text is no selector, or names a field that cannot be selected by.
     """
     tests = [_field_test(part.strip(), of_events) for part in text.split(",") if part.strip()]
     return lambda found: all(test(found) for test in tests)
