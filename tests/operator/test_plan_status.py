@@ -424,6 +424,19 @@ def test_history_keeps_the_image_of_an_aborted_attempt() -> None:
     assert (newest.generation, newest.image, newest.result.value, newest.reason) == (2, "other", "Aborted", "Cancelled")
 
 
+def test_a_failure_is_told_in_words_with_what_to_do_next() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.crash.add(2)
+    lab.world.rollout(restart="1", crashLimit=1)
+    world = lab.until(lambda world: world.condition("Stalled") == ("True", "CrashLoop"))
+    assert world.status.failed is not None
+    assert "restarted 2 times" in world.status.failed.message
+    stalled = next(each for each in world.status.conditions if each.type == "Stalled")
+    assert world.status.failed.message in stalled.message
+    assert "spec.rollout.retry to 2" in stalled.message
+
+
 def test_clients_are_told_the_service_or_where_it_has_no_address_the_pods() -> None:
     lab = Lab()
     lab.active(1)

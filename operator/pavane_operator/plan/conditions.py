@@ -92,7 +92,7 @@ def _up_to_date(view: View, status: Status, rollout: Rollout) -> _Verdict:
     if state is State.RETIRING:
         return _Verdict(Truth.TRUE, "Applied")
     if state in (State.PROMOTING, State.ABORTING):
-        return _Verdict(Truth.UNKNOWN, state.value, rollout.reason or "")
+        return _Verdict(Truth.UNKNOWN, state.value, rollout.message or "")
     if view.deadline_passed:
         return _Verdict(Truth.UNKNOWN, "DeadlineExceeded", f"generation {rollout.generation} is not ready in time")
     held = view.held_reason if state is State.CAUGHT_UP else None
@@ -106,10 +106,8 @@ def _up_to_date_in_idle(view: View, status: Status) -> _Verdict:
         return _Verdict(Truth.FALSE, view.problems[0].reason, view.problems[0].message)
     failed = status.failed
     if failed is not None and failed.id == view.want and view.spec.rollout.retry != failed.generation:
-        text = (
-            f"generation {failed.generation} failed; change the spec, or set spec.rollout.retry to {failed.generation}"
-        )
-        return _Verdict(Truth.FALSE, failed.reason, text)
+        hint = f"change the spec, or set spec.rollout.retry to {failed.generation}"
+        return _Verdict(Truth.FALSE, failed.reason, f"generation {failed.generation}: {failed.message}; {hint}")
     if view.spec.rollout.paused:
         return _Verdict(Truth.FALSE, "Paused", "set spec.rollout.paused to false to start the rollout")
     return _Verdict(Truth.UNKNOWN, "Applying", "a rollout starts")
