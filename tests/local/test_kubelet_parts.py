@@ -150,9 +150,15 @@ def test_a_volume_is_swapped_as_a_whole_with_modes(tmp_path: Path) -> None:
     assert (folder / "..data").resolve() == current, "an equal content must not be written again"
 
 
-def test_a_mount_path_cannot_leave_the_container(tmp_path: Path) -> None:
-    with pytest.raises(volumes.MissingReference, match="leaves the container"):
+def test_no_path_leads_out_of_a_volume_or_a_container(tmp_path: Path) -> None:
+    with pytest.raises(volumes.MissingReference, match="leaves"):
         volumes.mount(tmp_path / "root", "/../../etc", tmp_path)
+    with pytest.raises(volumes.MissingReference, match="leaves"):
+        volumes.publish(tmp_path / "volume", {"../../outside": (b"x", 0o644)})
+    assert not (tmp_path.parent / "outside").exists()
+    volumes.mount(tmp_path / "root", "/data", volumes.inside(tmp_path / "volume", "part"))
+    (tmp_path / "root/data/file").write_text("x")
+    assert (tmp_path / "volume/part/file").read_text() == "x"
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ class PodRunner:
         root = container.folder / "root"
         by_name = {volume["name"]: self._volume_folder(volume) for volume in self.pod["spec"].get("volumes") or ()}
         mounts = {
-            each["mountPath"]: by_name[each["name"]] / each.get("subPath", "")
+            each["mountPath"]: volumes.inside(by_name[each["name"]], each.get("subPath", ""))
             for each in spec.get("volumeMounts") or ()
         }
         for path, target in sorted(mounts.items()):

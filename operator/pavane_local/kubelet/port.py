@@ -42,7 +42,6 @@ class KubeletSettings:
     installation: Path
     images: dict[str, Path] = field(default_factory=dict)
     speed: float = 1.0
-    node: str = "local"
 
     def environment_of(self, image: str) -> Path | None:
         """The virtual environment that an image means, or None for an unknown image."""

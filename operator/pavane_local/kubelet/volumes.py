@@ -68,12 +68,12 @@ def publish(folder: Path, files: dict[str, File]) -> None:
     if current.exists() and _content(current.resolve()) == files:
         return
     fresh = folder / f"..{secrets.token_hex(4)}"
+    targets = {inside(fresh, name): file for name, file in files.items()}
     fresh.mkdir(parents=True)
-    for name, (content, mode) in files.items():
-        target = fresh / name
+    for target, (content, mode) in targets.items():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(content)
+        with os.fdopen(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as writer:
+            writer.write(content)
         target.chmod(mode)
     former = current.resolve() if current.exists() else None
     _link(current, fresh.name)
@@ -87,12 +87,20 @@ def publish(folder: Path, files: dict[str, File]) -> None:
         shutil.rmtree(former)
 
 
+def inside(folder: Path, path: str) -> Path:
+    """`path` below `folder`. Raises MissingReference if it leads out."""
+    found = Path(os.path.normpath(folder / path.lstrip("/")))
+    if not found.is_relative_to(folder):
+        raise MissingReference(f'the path "{path}" leaves its volume or container')
+    return found
+
+
 def mount(root: Path, path: str, target: Path) -> None:
-    """Let `path` below a container's root folder lead to `target`."""
-    link = root / path.lstrip("/")
-    if root not in Path(os.path.normpath(link)).parents:
-        raise MissingReference(f'mount path "{path}" leaves the container')
+    """Let `path` below a container's root folder lead to `target`, a folder unless it is there already."""
+    link = inside(root, path)
     link.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists():
+        target.mkdir(parents=True)
     _link(link, str(target))
 
 
