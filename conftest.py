@@ -2,5 +2,12 @@
 
 import asyncio
 
+import pytest
+
 # Python 3.11 makes an event loop for whoever asks for "the current one" in a synchronous test, and nobody closes it.
 asyncio.set_event_loop(None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer what golden files need."""
+    parser.addoption("--rewrite", action="store_true", help="write golden files anew instead of comparing with them")

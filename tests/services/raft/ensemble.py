@@ -17,6 +17,7 @@ from pavane.raft.wire import (
     Drop,
     LogEntry,
     Request,
+    RequestEntries,
     RequestUpdate,
     RequestUpdateReply,
     decode_reply,
@@ -149,6 +150,9 @@ class Ensemble:
 
     def change(self, name: str, number: int, names: str) -> None:
         self.ask(name, (reqid(number), *ConfigUpdate.of(members(names)).encode(IDENT)), "admin")
+
+    def read(self, name: str, previous: int) -> None:
+        self.ask(name, (b"read", *RequestEntries(previous).encode(IDENT)), "reader")
 
     def told(self, client: str) -> list[Frames]:
         """All that a client was told so far."""

@@ -1,0 +1,148 @@
+"""Whole courses of events, message by message (docs/specs/raft.md 18.3).
+
+A file of ``golden/`` holds the script, each step followed by everything that was sent, stored and told because of it.
+``pytest --rewrite`` writes the files anew: read the difference before you commit it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pavane.raft.wire import PvTransfer
+from pavane.wire import Stage
+from tests.services.raft.ensemble import IDENT, Ensemble
+
+GOLDEN = Path(__file__).parent / "golden"
+HELLO_MAGIC = b"pavane-raft".hex()
+SEED = 1  # with it a is the first to stand
+NOISE = ("PvHello", HELLO_MAGIC, "Note(", "KindChanged")  # carries random numbers and says nothing about the course
+
+SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "first_election": ("abc", "", ("advance 0.8",)),
+    "split_vote": (
+        "abc",
+        "",
+        ("quiet", "advance 0.35", "down c", "loud", "expire a", "expire b", "settle", "advance 0.35"),
+    ),
+    "transfer": ("abc", "", ("quiet", "advance 0.9", "update a 1", "loud", "transfer a b", "advance 0.1")),
+    "transfer_target_dies": (
+        "abc",
+        "",
+        ("quiet", "advance 0.9", "update a 1", "down b", "loud", "transfer a b", "advance 0.4"),
+    ),
+    "commit_without_the_leaders_disk": (
+        "abc",
+        "",
+        ("quiet", "advance 0.9", "loud", "stick a", "update a 1", "sync a", "advance 0.05"),
+    ),
+    "joint_change": (
+        "abc",
+        "d",
+        ("quiet", "advance 0.9", "update a 1", "advance 0.3", "permit d", "loud", "change a 50 abd", "advance 0.1"),
+    ),
+    "rollback": (
+        "abc",
+        "",
+        (
+            "quiet",
+            "advance 0.9",
+            "update a 1",
+            "isolate a",
+            "loud",
+            "change a 50 ab",
+            "quiet",
+            "advance 2.0",
+            "join",
+            "loud",
+            "update c 2",
+            "advance 0.1",
+        ),
+    ),
+    "learner_by_reading": ("abc", "d", ("quiet", "advance 0.9", "update a 1", "loud", "advance 0.2")),
+    "promotion": (
+        "abc",
+        "def",
+        (
+            "quiet",
+            "advance 0.9",
+            "update a 1",
+            "advance 1.5",
+            "permit def",
+            "loud",
+            "change a 50 def",
+            "advance 0.05",
+        ),
+    ),
+    "barrier_behind_an_outstanding_message": (
+        "abc",
+        "",
+        ("quiet", "advance 0.9", "update a 1", "isolate a", "loud", "advance 0.08", "read a 0", "join", "advance 0.1"),
+    ),
+}
+
+
+def _isolate(ensemble: Ensemble, name: str) -> None:
+    for other in ensemble.everybody:
+        ensemble.cuts |= {(name, other), (other, name)}
+
+
+def _expire(ensemble: Ensemble, name: str) -> None:
+    """Let one peer's election time-out come early; nothing is delivered before ``settle``."""
+    election = ensemble.cores[name]._election
+    election._deadline = ensemble.time
+    election.timer()
+
+
+def _permit(ensemble: Ensemble, names: str) -> None:
+    for name in names:
+        ensemble.cores[name].set_stage(Stage.READ_WRITE, ensemble.now())
+    ensemble.settle()
+
+
+STEPS: dict[str, Callable[..., object]] = {
+    "advance": lambda ensemble, seconds: ensemble.advance(float(seconds)),
+    "settle": lambda ensemble: ensemble.settle(),
+    "expire": _expire,
+    "update": lambda ensemble, name, number: ensemble.update(name, int(number)),
+    "read": lambda ensemble, name, previous: ensemble.read(name, int(previous)),
+    "transfer": lambda ensemble, name, to: ensemble.ask(name, (b"t", *PvTransfer(to).encode(IDENT)), "admin"),
+    "change": lambda ensemble, name, number, names: ensemble.change(name, int(number), names),
+    "permit": _permit,
+    "stick": lambda ensemble, name: ensemble.stuck.add(name),
+    "sync": lambda ensemble, name: (ensemble.stuck.discard(name), ensemble.sync(name)),
+    "down": lambda ensemble, name: ensemble.down(name),
+    "isolate": _isolate,
+    "join": lambda ensemble: ensemble.cuts.clear(),
+}
+
+
+def played(voters: str, learners: str, script: tuple[str, ...]) -> str:
+    """Run a script; between ``quiet`` and ``loud`` the trace is left out."""
+    ensemble = Ensemble(voters, learners, seed=SEED)
+    lines = [f"voters {voters}, learners {learners or '-'}"]
+    loud = True
+    for step in script:
+        lines.append(f"# {step}")
+        if step in {"quiet", "loud"}:
+            loud = step == "loud"
+            continue
+        ensemble.trace.clear()
+        word, *arguments = step.split()
+        STEPS[word](ensemble, *arguments)
+        lines += [line for line in ensemble.trace if loud and not any(noise in line for noise in NOISE)]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_course_is_as_written_down(name: str, request: pytest.FixtureRequest) -> None:
+    course = played(*SCRIPTS[name])
+    path = GOLDEN / f"{name}.txt"
+    if request.config.getoption("--rewrite"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(course)
+    assert path.read_text() == course
+
+
+def test_every_golden_file_has_a_script() -> None:
+    assert sorted(path.stem for path in GOLDEN.glob("*.txt")) == sorted(SCRIPTS)
