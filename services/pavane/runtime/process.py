@@ -27,6 +27,7 @@ TERMINATION_LOG_VARIABLE = "PAVANE_TERMINATION_LOG"
 TERMINATION_LOG = Path("/dev/termination-log")
 TERMINATION_BYTES_MAX = 4096  # what Kubernetes keeps of it
 LOG_LEVEL_VARIABLE = "PAVANE_LOG_LEVEL"
+POD_NAME_VARIABLE = "POD_NAME"
 EXIT_FAILED = 1
 
 _logger = logging.getLogger(__name__)
@@ -87,12 +88,13 @@ class Process:
 def run(body: Callable[[Process], Awaitable[None]], *, service: str) -> int:
     """Run ``body`` as this process and return its exit code.
 
-    Sets up names, logs and telemetry under the name ``service``; SIGTERM and SIGINT decide the end with code 0. The
+    Sets up names, logs and telemetry under the name ``service`` (in a pod, its name is the instance); SIGTERM and SIGINT decide the end with code 0. The
     body waits for ``process.ended()`` and stops what it started. A reason goes to the termination log.
     """
     names.install()
     configure_logs(os.environ.get(LOG_LEVEL_VARIABLE, "INFO"))
-    telemetry.configure(service)
+    pod = os.environ.get(POD_NAME_VARIABLE)
+    telemetry.configure(service, {"service.instance.id": pod} if pod else None)
     try:
         end = asyncio.run(_live(body))
     finally:
