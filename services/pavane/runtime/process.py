@@ -88,8 +88,9 @@ class Process:
 def run(body: Callable[[Process], Awaitable[None]], *, service: str) -> int:
     """Run ``body`` as this process and return its exit code.
 
-    Sets up names, logs and telemetry under the name ``service`` (in a pod, its name is the instance); SIGTERM and SIGINT decide the end with code 0. The
-    body waits for ``process.ended()`` and stops what it started. A reason goes to the termination log.
+    Sets up names, logs and telemetry under the name ``service`` (in a pod, its name is the instance); SIGTERM and
+    SIGINT decide the end with code 0. The body waits for ``process.ended()`` and stops what it started. A reason goes
+    to the termination log.
     """
     names.install()
     configure_logs(os.environ.get(LOG_LEVEL_VARIABLE, "INFO"))
