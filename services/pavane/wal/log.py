@@ -130,19 +130,9 @@ class Log:
         return self._last_sequence
 
     @property
-    def staged_bytes(self) -> int:
-        """Bytes appended and not yet taken."""
-        return self._staged_bytes
-
-    @property
     def segment_first_sequences(self) -> list[int]:
         """First sequence of every segment, ascending: what ``drop_before`` can be told."""
         return [first_sequence_of(name) or 0 for name in self._names[self._dropped :]]
-
-    @property
-    def size(self) -> int:
-        """Bytes of the segment that is being written."""
-        return self._size
 
     def append(self, kind: int, parts: Sequence[Buffer], *, sync: bool = True) -> int:
         """Append one record and return its position; ``sync=False`` if nobody waits for it to be durable."""

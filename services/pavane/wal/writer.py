@@ -31,7 +31,6 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="pavane-wal", daemon=True)
         self.syncs = 0
         self.sync_seconds = 0.0
-        self.last_sync_seconds = 0.0
 
     def start(self) -> None:
         """Start the thread."""
@@ -75,8 +74,7 @@ class Writer:
                 return
             if any(batch.sync for batch in batches):
                 self.syncs += 1
-                self.last_sync_seconds = time.perf_counter() - started
-                self.sync_seconds += self.last_sync_seconds
+                self.sync_seconds += time.perf_counter() - started
             with self._condition:
                 self._open_batches -= len(batches)
                 self._open_bytes -= sum(batch.size for batch in batches)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import zmq
+import zmq.asyncio
 
 from pavane.raft import aio
 from pavane.raft.client import RaftClient
@@ -21,10 +23,14 @@ from pavane.raft.state.commands import Token
 from pavane.raft.state.configuration import Members
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import EntryType
+from pavane.raft.wire.decoder import decode_broadcast
+from pavane.raft.wire.entry import entry_data
+from pavane.raft.wire.requests import StateBroadcast
 from pavane.wire import Stage
 from tests.services.eventually import eventually
 
 IDENT = b"s3cr3t"
+WAIT_MS = 20_000
 ELECTION_MIN_MS = 300  # two cores that eight test workers share make the usual 200 flap
 ELECTION_MAX_MS = 600
 
@@ -414,6 +420,37 @@ async def test_an_address_in_use_is_named_and_leaves_the_store_free(tmp_path: Pa
         await second.server().start()
     second.url = right
     await started(stack, second.server())
+
+
+async def test_the_leader_publishes_what_it_applies_where_it_says(tmp_path: Path, stack: AsyncExitStack) -> None:
+    [place] = places(tmp_path, 1)
+    publish = free_url()
+    config = Config(place.id, IDENT, url=place.url, peers=place.members, broadcast_url=publish, broadcast_heartbeat=50)
+    server = RaftServer(config, data=place.data, bind=place.url, publish=publish)
+    await started(stack, server)
+    context = zmq.asyncio.Context()
+    try:
+        asking, subscriber = context.socket(zmq.DEALER), context.socket(zmq.SUB)
+        for one in (asking, subscriber):
+            one.set(zmq.LINGER, 0)
+            one.set(zmq.RCVTIMEO, WAIT_MS)
+        asking.connect(place.url)
+        await asking.send_multipart([b"id", b"*", IDENT])
+        assert await asking.recv_multipart() == [b"id", publish.encode()]
+        subscriber.set(zmq.SUBSCRIBE, IDENT)
+        subscriber.connect(publish)
+        # The first message, an empty one after a pause, proves that the subscription has arrived.
+        await subscriber.recv_multipart()
+        async with RaftClient([place.url], IDENT) as client:
+            index = await client.update(b"news")
+        heard = decode_broadcast(await subscriber.recv_multipart(), IDENT)
+        while isinstance(heard, StateBroadcast) and not heard.entries:
+            heard = decode_broadcast(await subscriber.recv_multipart(), IDENT)
+        assert isinstance(heard, StateBroadcast)
+        assert heard.applied_index == index
+        assert [bytes(entry_data(entry)) for entry in heard.entries] == [b"news"]
+    finally:
+        context.destroy(linger=0)
 
 
 async def test_metrics_tell_what_happened(tmp_path: Path, stack: AsyncExitStack) -> None:

@@ -221,11 +221,6 @@ class RaftStorage:
         return len(self._positions)
 
     @property
-    def last_sequence(self) -> int:
-        """Sequence of the last record staged; compare ``synced_sequence``."""
-        return self._log.last_sequence
-
-    @property
     def synced_sequence(self) -> int:
         """Every record up to this sequence is durable."""
         return self._synced_sequence
