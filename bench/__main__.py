@@ -1,0 +1,71 @@
+"""``python -m bench [NAME…]``: run benchmarks, print their tables, keep the figures in bench/results/."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench import crash, local, machine, raft, report, rollout
+from bench.cluster import BenchError
+from bench.options import Options
+from bench.report import Measure
+from pavane_cli import output
+
+RESULTS = Path(__file__).parent / "results"
+
+BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Measure]]]] = {
+    "local": local.measure,
+    "rollout": rollout.measure,
+    "raft": raft.measure,
+    "crash": crash.measure,
+}
+DEFAULT = ("local", "rollout", "raft")  # local contains crash
+
+
+def main() -> int:
+    """Run what was asked for; 1 if data was lost or doubled, or a benchmark could not be finished."""
+    names, options = _arguments()
+    RESULTS.mkdir(exist_ok=True)
+    healthy = True
+    for name in names:
+        # Not the system's temporary folder: that may be in memory, where fsync costs nothing.
+        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=RESULTS) as folder:
+            healthy &= _run(name, Path(folder), options)
+    return 0 if healthy else 1
+
+
+def _run(name: str, folder: Path, options: Options) -> bool:
+    found = machine.look(folder)
+    output.note(f"{name}: {found.summary()} …")
+    taken_at = datetime.now(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
+    try:
+        measures = asyncio.run(BENCHMARKS[name](folder, options))
+    except (BenchError, TimeoutError) as error:
+        output.note(f"{name} was not finished: {error or 'time-out'}")
+        return False
+    report.show(name, found, measures)
+    output.say(f"kept in {report.keep(RESULTS, name, taken_at, found, measures)}")
+    return not any(each.vital and each.verdict(found.cores) == "missed" for each in measures)
+
+
+def _arguments() -> tuple[list[str], Options]:
+    defaults = Options()
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(BENCHMARKS)}; default: {DEFAULT}")
+    parser.add_argument("--runs", type=int, default=defaults.runs, help="repetitions (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=defaults.kills, help="crashes of `local` (default: %(default)s)")
+    found = parser.parse_args()
+    unknown = [name for name in found.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(BENCHMARKS)}")
+    if found.runs < 1 or found.kills < 0:
+        parser.error("--runs must be at least 1, --kills at least 0")
+    return found.names or list(DEFAULT), Options(found.runs, found.kills)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

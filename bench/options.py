@@ -1,0 +1,11 @@
+"""What the user asked for."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``runs``: repetitions of what a median is taken of. ``kills``: crashes of the local cluster."""
+
+    runs: int = 5
+    kills: int = 10

@@ -1,0 +1,179 @@
+"""Three Raft peers as processes, real fsync, our client (docs/specs/raft.md 19)."""
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.cluster import PAVANE, POLL_S, STOP_TIMEOUT_S, BenchError
+from bench.machine import cpu_s
+from bench.options import Options
+from bench.report import Measure, latencies, median_of
+from pavane.raft.client import RaftClient
+from pavane.raft.errors import RaftError
+
+PEERS = ("1", "2", "3")
+SECRET = "bench"  # noqa: S105 - of clusters that live for a minute
+DATA = bytes(100)
+WARM_UP = 200  # updates that are not counted
+SEQUENTIAL = 1000
+IN_FLIGHT = (64, 256)
+BULK = 10_000  # updates of one run with many in flight
+CATCH_UP_TIMEOUT_S = 60.0
+MICRO = 1e6
+
+
+class Peers:
+    """Three peers on loopback, each with a folder below ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._urls = {
+            peer: f"tcp://127.0.0.1:{port}" for peer, port in zip(PEERS, _free_ports(len(PEERS)), strict=True)
+        }
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def urls(self) -> list[str]:
+        """Where the peers listen."""
+        return list(self._urls.values())
+
+    def start(self, peer: str) -> None:
+        """Start one peer; its log is ``peer-ID.log``."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        members = ",".join(f"{each}={url}" for each, url in self._urls.items())
+        command = [*PAVANE, "raft", "peer", "--id", peer, "--data", str(self._folder / peer), "--peers", members]
+        with (self._folder / f"peer-{peer}.log").open("ab") as log:
+            self._processes[peer] = subprocess.Popen(
+                [*command, "--secret", SECRET], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def kill(self, peer: str) -> None:
+        """Kill one peer with SIGKILL."""
+        self._processes[peer].kill()
+        self._processes[peer].wait()
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU time of each peer so far, in seconds."""
+        return {peer: cpu_s(process.pid) for peer, process in self._processes.items()}
+
+    async def until_level(self, client: RaftClient, peer: str) -> None:
+        """Wait until a peer has applied all that the leader had committed when this began."""
+        target = (await client.log_info()).commit_index
+        async with asyncio.timeout(CATCH_UP_TIMEOUT_S):
+            while True:
+                with contextlib.suppress(RaftError):
+                    if (await client.log_info(self._urls[peer])).applied_index >= target:
+                        return
+                await asyncio.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """Stop all peers."""
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            process.wait(STOP_TIMEOUT_S)
+
+
+async def measure(folder: Path, options: Options) -> list[Measure]:
+    """Latency, throughput, reading and failover of one cluster; each run begins with an empty log."""
+    sequential: list[float] = []
+    rates: dict[int, list[float]] = {count: [] for count in IN_FLIGHT}
+    costs: dict[str, list[float]] = {}
+    reads: list[float] = []
+    failovers: list[float] = []
+    for number in range(options.runs):
+        with _running(folder / f"run-{number}") as peers:
+            async with RaftClient(peers.urls, SECRET.encode()) as client:
+                await _sequential(client, WARM_UP)
+                sequential += await _sequential(client, SEQUENTIAL)
+                for count in IN_FLIGHT:
+                    rate, cost = await _bulk(client, peers, count)
+                    rates[count].append(rate)
+                for who, spent in cost.items():
+                    costs.setdefault(who, []).append(spent)
+                reads.append(await _read(client))
+                failovers.append(await _failover(client, peers))
+    return [
+        *latencies("sequential update of 100 B", sequential, None, None),
+        *(median_of(f"updates of 100 B, {count} in flight", "/s", rates[count]) for count in IN_FLIGHT),
+        *(median_of(f"CPU per update at {IN_FLIGHT[-1]} in flight: {who}", "µs", costs[who]) for who in costs),
+        median_of("read of the whole log", "entries/s", reads),
+        median_of("kill -9 of the leader → next update acknowledged", "ms", failovers),
+    ]
+
+
+@contextlib.contextmanager
+def _running(folder: Path) -> Iterator[Peers]:
+    peers = Peers(folder)
+    try:
+        for peer in PEERS:
+            peers.start(peer)
+        yield peers
+    finally:
+        peers.stop()
+
+
+async def _sequential(client: RaftClient, count: int) -> list[float]:
+    """Milliseconds of updates, one after the other."""
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        await client.update(DATA)
+        times.append((time.perf_counter() - began) * 1000)
+    return times
+
+
+async def _bulk(client: RaftClient, peers: Peers, in_flight: int) -> tuple[float, dict[str, float]]:
+    """Updates per second with so many under way, and microseconds of CPU per update by program."""
+    leader = await _leader(client)
+    todo = iter(range(BULK))
+
+    async def work() -> None:
+        for _ in todo:
+            await client.update(DATA)
+
+    before, own_before, began = peers.cpu_s(), time.process_time(), time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(in_flight)))
+    took, own = time.perf_counter() - began, time.process_time() - own_before
+    spent = {peer: after - before[peer] for peer, after in peers.cpu_s().items()}
+    followers = [seconds for peer, seconds in spent.items() if peer != leader]
+    seconds_by_program = {"client": own, "leader": spent[leader], "a follower": sum(followers) / len(followers)}
+    return BULK / took, {who: seconds / BULK * MICRO for who, seconds in seconds_by_program.items()}
+
+
+async def _read(client: RaftClient) -> float:
+    """Entries per second, read from the first to the last."""
+    began, count = time.perf_counter(), 0
+    async for _ in client.entries():
+        count += 1
+    return count / (time.perf_counter() - began)
+
+
+async def _failover(client: RaftClient, peers: Peers) -> float:
+    """Milliseconds from the death of the leader until its client has the next acknowledgement."""
+    leader = await _leader(client)
+    for peer in PEERS:
+        await peers.until_level(client, peer)
+    peers.kill(leader)
+    began = time.perf_counter()
+    await client.update(DATA)
+    return (time.perf_counter() - began) * 1000
+
+
+async def _leader(client: RaftClient) -> str:
+    leader = (await client.configuration()).leader
+    if leader is None:
+        raise BenchError("the cluster has no leader")
+    return leader
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
