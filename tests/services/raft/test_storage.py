@@ -1,8 +1,10 @@
 """The Raft store: what was stored is found again, damage is noticed, never served (docs/specs/raft.md 13.2, 13.3)."""
 
+import copy
+import itertools
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from pavane.raft.state.commands import (
 from pavane.raft.storage import ForeignStore, Identity, Kind, RaftStorage, StoreError, StoreLocked, records
 from pavane.raft.wire.entry import EntryType, encode_configuration, encode_entry
 from pavane.wal import Appender, DiskFolder, Folder, Log, Record
-from pavane.wal.memory import MemoryDisk
+from pavane.wal.memory import MemoryDisk, MemoryFile, MemoryFolder
 from pavane.wal.record import decode_mark
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "raft.json").read_text())
@@ -322,6 +324,112 @@ def test_damage_below_the_mark_makes_the_peer_recovering_for_good(folder: Folder
     storage.close()
 
 
+MUTATIONS = (
+    (MemoryFolder, "create"),
+    (MemoryFolder, "link"),
+    (MemoryFolder, "rename"),
+    (MemoryFolder, "remove"),
+    (MemoryFolder, "sync"),
+    (MemoryFile, "append"),
+    (MemoryFile, "sync"),
+    (MemoryFile, "truncate"),
+)
+
+
+class PowerCut(Exception):
+    """Ends a program between two operations on its disk."""
+
+
+def cut_power_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Let the ``step``-th change of the disk from now on, and whatever follows, not happen."""
+    count = 0
+
+    def counted(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count >= step:
+                raise PowerCut
+            return original(*arguments)
+
+        return wrapper
+
+    for owner, name in MUTATIONS:
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+
+
+def interrupted_openings(disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch, seed: int) -> Iterator[MemoryDisk]:
+    """Open the store with a power cut at every step of the opening; yield each disk as it is after the cut."""
+    for step in itertools.count(1):
+        again = copy.deepcopy(disk)
+        with monkeypatch.context() as patch:
+            cut_power_at(patch, step)
+            try:
+                RaftStorage(again.folder("data"), IDENTITY).close()
+            except PowerCut:
+                pass
+            else:
+                return
+        again.crash(random.Random(seed))
+        yield again
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_power_cut_while_damage_is_set_aside_does_not_hide_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    storage = RaftStorage(disk.folder("data"), IDENTITY, segment_bytes=2000)
+    for number in range(1, 12):
+        store(storage, Append(number, number, (entry(number, size=500),)))
+    storage.mark(sync=True)
+    flush(storage)
+    names = storage.log_folder.names()
+    storage.close()
+    disk.flip_bit("data/log", names[len(names) // 2], 300)
+    steps = 0
+    for again in interrupted_openings(disk, monkeypatch, seed):
+        steps += 1
+        storage = RaftStorage(again.folder("data"), IDENTITY)
+        recovered = storage.take_recovered()
+        assert recovered.vote_floor == RECOVERING_FLOOR
+        assert 0 < recovered.last_index < 11
+        assert read(storage, 1, 11) == [entry(number, size=500) for number in range(1, recovered.last_index + 1)]
+        storage.close()
+    assert steps > 5
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_power_cut_while_a_torn_tail_is_dropped_does_no_harm(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    storage = RaftStorage(disk.folder("data"), IDENTITY, segment_bytes=2000)
+    store(storage, *(Append(number, number, (entry(number, size=500),)) for number in range(1, 4)))
+    store(storage, *(Append(number, number, (entry(number, size=500),)) for number in range(4, 12)))
+    names = storage.log_folder.names()
+    storage.close()
+    # The last segment lost its first record: what follows was never reported as durable and is worth nothing.
+    disk.flip_bit("data/log", names[-1], 100)
+    for again in interrupted_openings(disk, monkeypatch, seed):
+        storage = RaftStorage(again.folder("data"), IDENTITY)
+        recovered = storage.take_recovered()
+        assert not recovered.corrupt
+        assert recovered.vote_floor == 0
+        assert recovered.last_index >= 3
+        assert read(storage, 1, 11) == [entry(number, size=500) for number in range(1, recovered.last_index + 1)]
+        storage.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_power_cut_while_a_store_is_made_leaves_one_that_can_be_made(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+    for again in interrupted_openings(MemoryDisk(), monkeypatch, seed):
+        steps += 1
+        storage = RaftStorage(again.folder("data"), IDENTITY)
+        assert storage.take_recovered() == Recovered()
+        storage.close()
+    assert steps > 5
+
+
 def test_a_missing_first_segment_is_damage(folder: Folder) -> None:
     storage = RaftStorage(folder, IDENTITY, segment_bytes=4000)
     for number in range(1, 8):
@@ -337,6 +445,28 @@ def test_a_missing_first_segment_is_damage(folder: Folder) -> None:
     assert (recovered.corrupt, recovered.vote_floor, recovered.last_index) == (False, RECOVERING_FLOOR, 1)
     assert read(storage, 1, 9) == [entry(1, 2)]
     storage.close()
+
+
+def test_a_last_batch_torn_at_any_byte_leaves_term_vote_and_entries_as_reported(folder: Folder) -> None:
+    storage = RaftStorage(folder, IDENTITY)
+    store(storage, HardState(1, 5, "1", 0), Append(2, 1, (entry(1), entry(2))))
+    name = segment(storage)
+    durable = len(content(storage.log_folder, name))
+    store(storage, HardState(3, 6, "2", 0), Append(4, 3, (entry(3, 6),)))
+    whole = content(storage.log_folder, name)
+    storage.close()
+    for cut in range(durable, len(whole)):
+
+        def change(data: bytearray, cut: int = cut) -> None:
+            data[:] = whole[:cut]
+
+        damage(folder.folder("log"), name, change)
+        storage = RaftStorage(folder, IDENTITY)
+        recovered = storage.take_recovered()
+        assert (recovered.corrupt, recovered.last_index) == (False, 2)
+        assert (recovered.term, recovered.vote) in {(5, "1"), (6, "2")}
+        assert read(storage, 1, 9) == [entry(1), entry(2)]
+        storage.close()
 
 
 def test_a_rotten_entry_is_not_served(folder: Folder) -> None:
