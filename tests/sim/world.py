@@ -309,11 +309,14 @@ class World:
         leader = self._leader()
         if leader is None or min(map(len, leader.core.status(leader.now()).effective.groups)) < 3:
             return  # without two other voters nobody is left who remembers
+        if len(self.initial) < 3 and self.scenario.bootstrap == "seed":
+            return  # a seed list of one says that there is nobody to ask
         if self.administrator.wanted is not None or not self._all_sound():
             return  # a change could need the very voter that was lost
         victim.crash()
         if self.rng.random() < 0.5 or not victim.disk.entries:
             victim.disk.wipe()
+            victim.stage = Stage.READ_WRITE if victim.config.peers else Stage.READ_ONLY  # the token was on the disk
         else:
             victim.disk.damage(self.rng.randint(1, len(victim.disk.entries)))
             victim.damaged = True

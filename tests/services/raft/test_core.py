@@ -4,7 +4,15 @@ import pytest
 
 from pavane.raft.config import LostVoter
 from pavane.raft.core.fence import Fence
-from pavane.raft.core.outputs import ConfigurationChanged, Fork, Now, QuorumLost, RecoveringChanged, RoleChanged
+from pavane.raft.core.outputs import (
+    ConfigurationChanged,
+    Fork,
+    Now,
+    QuorumLost,
+    RecoveringChanged,
+    RoleChanged,
+    SlowDisk,
+)
 from pavane.raft.errors import Code
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
@@ -134,6 +142,15 @@ def test_a_local_caller_is_told_by_event() -> None:
     ensemble.cores["a"].propose(reqid(1), EntryType.STATE, b"data", 77, ensemble.now())
     ensemble.settle()
     assert "ProposalDone(ticket=77, index=1)" in "\n".join(ensemble.trace)
+
+
+def test_a_leader_whose_disk_hangs_lets_another_lead() -> None:
+    ensemble = Ensemble("abc")
+    leader = ensemble.elect()
+    ensemble.stuck.add(leader)
+    ensemble.update(leader, 1)
+    ensemble.until(lambda: any(role == Role.LEADER for name, role in ensemble.roles().items() if name != leader))
+    assert any(isinstance(event, SlowDisk) for event in ensemble.events[leader])
 
 
 # --- elections -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ configurations and storage together. Parts do not call each other upwards: ``Hoo
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pavane.raft.config import Config
@@ -73,6 +74,15 @@ class Hooks(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Unsynced:
+    """A batch under way to the disk: with ``ticket`` the log is durable up to ``last``."""
+
+    ticket: int
+    last: int
+    since: float
+
+
 class Node:
     """The state of 5.1 that more than one part needs. ``now`` is the time of the input being handled."""
 
@@ -109,7 +119,7 @@ class Node:
         self._ticket = 0
         self._stored = 0
         self._hard_ticket = 0
-        self._pending: deque[tuple[int, int]] = deque()  # (ticket, last index once it is durable)
+        self._pending: deque[_Unsynced] = deque()
         self._batch: list[bytes] = []
         self._batch_ticket = 0
         self._batch_origin = ""
@@ -170,7 +180,12 @@ class Node:
         """Return the ticket with which the log is durable up to ``index``, ``None`` if it is already (P2)."""
         if index <= self.durable:
             return None
-        return next(ticket for ticket, last in self._pending if last >= index)
+        return next(unsynced.ticket for unsynced in self._pending if unsynced.last >= index)
+
+    @property
+    def unsynced_since(self) -> float | None:
+        """Since when entries wait for the disk; ``None`` if none do."""
+        return self._pending[0].since if self._pending else None
 
     def is_stored(self, ticket: int) -> bool:
         """Whether everything up to ``ticket`` is durable."""
@@ -179,8 +194,8 @@ class Node:
     def stored(self, ticket: int) -> None:
         """Take note that everything up to ``ticket`` is durable."""
         self._stored = max(self._stored, ticket)
-        while self._pending and self._pending[0][0] <= self._stored:
-            self.durable = self._pending.popleft()[1]
+        while self._pending and self._pending[0].ticket <= self._stored:
+            self.durable = self._pending.popleft().last
         self.feed()
 
     def _next_ticket(self) -> int:
@@ -205,7 +220,7 @@ class Node:
             return
         if not self._batch:
             self._batch_ticket = self._next_ticket()
-            self._pending.append((self._batch_ticket, 0))
+            self._pending.append(_Unsynced(self._batch_ticket, 0, self.now.mono))
         self._batch_origin = origin
         self._batch += entries
         index = self.log.last
@@ -219,7 +234,7 @@ class Node:
                 self.configurations.push(index, configuration)
                 self.event(ConfigurationChanged("effective", index, configuration))
                 configured = True
-        self._pending[-1] = (self._batch_ticket, index)
+        self._pending[-1].last = index
         if configured:
             self.hooks.configured()
 
@@ -253,7 +268,8 @@ class Node:
             self.dedup.remove(self.log.reqid_at(index))
         self.log.truncate(after)
         self._store.append(Truncate(self._next_ticket(), after))
-        self._pending = deque((ticket, min(last, after)) for ticket, last in self._pending)
+        for unsynced in self._pending:
+            unsynced.last = min(unsynced.last, after)
         self.durable = min(self.durable, after)
         self.verified = min(self.verified, after)
         gone = self.configurations.truncate(after)

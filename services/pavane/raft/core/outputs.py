@@ -180,6 +180,13 @@ class QuorumLost:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowDisk:
+    """A leader waited for one fsync for ten election time-outs and stepped down (7.5)."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class Dropped:
     """An input was dropped; ``reason`` is a word of 3.4."""
 
@@ -257,6 +264,7 @@ Event = (
     | ProposalDone
     | BarrierDone
     | QuorumLost
+    | SlowDisk
     | Dropped
     | KindChanged
     | FollowerLostLog

@@ -13,6 +13,7 @@ from pavane.raft.state.roles import Role
 from pavane.raft.wire.replies import RequestConfigReply, RequestLogInfoReply
 from pavane.raft.wire.requests import RequestConfig, RequestLogInfo
 
+TERMS_MAX = 64  # peers whose term is remembered; a joint configuration has at most 18 members
 FRESH_S = 0.3  # how long an empty member asks before it may believe that the whole cluster is new
 
 
@@ -88,7 +89,8 @@ class Recovering:
         """Learn a term, and perhaps a last index, from any message of a peer."""
         if self._phase == _Phase.SOUND:
             return
-        self._terms[peer] = max(term, self._terms.get(peer, 0))
+        if peer in self._terms or len(self._terms) < TERMS_MAX:
+            self._terms[peer] = max(term, self._terms.get(peer, 0))
         if self._phase == _Phase.UNDECIDED and last > self._harmless_last:
             self.lost()
 

@@ -5,13 +5,14 @@ message is outstanding, a repetition has the same bytes, the match is approached
 is at most prev. A peer of ours tolerates everything, so toward it the steps back may grow.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pavane.raft.core.kinds import Kind, Kinds
 from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
-from pavane.raft.core.outputs import Channel, FollowerLostLog, PeerChannel, QuorumLost
+from pavane.raft.core.outputs import Channel, FollowerLostLog, PeerChannel, QuorumLost, SlowDisk
 from pavane.raft.state.quorum import has_majority, majority_value
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import Frame
@@ -23,6 +24,7 @@ BATCH_BYTES = 64 * 1024  # JS_BATCH of 14.4: what one handling of the original t
 BATCH_ENTRIES = 4096
 LAME_DUCK_S = 5.0  # how long a removed peer is told that it is out
 QUORUM_TIMEOUTS = 2  # election_max times this without a majority: step down
+SLOW_DISK_TIMEOUTS = 10  # election_max times this for one fsync: let somebody else lead (7.5)
 
 
 @dataclass(slots=True)
@@ -155,7 +157,7 @@ class Replication:
         """Return when a repetition, a heartbeat, the check of the quorum or the end of a lame duck is due."""
         if not self.peers:
             return None
-        times = [self._quorum_deadline()]
+        times = [self._quorum_deadline(), self._disk_deadline()]
         for progress in self.peers.values():
             idle_at = max(progress.heartbeat_at, progress.quiet_until)
             times.append(progress.repeat_at if progress.ask is not None else idle_at)
@@ -171,6 +173,10 @@ class Replication:
         if self._quorum_deadline() <= now:
             self._node.event(QuorumLost(self._node.term))
             self._deposed("quorum_lost")
+            return
+        if self._disk_deadline() <= now:
+            self._node.event(SlowDisk(self._node.term))
+            self._deposed("slow_disk")
             return
         for progress in list(self.peers.values()):
             if progress.lame_until is not None and progress.lame_until <= now:
@@ -281,6 +287,10 @@ class Replication:
         node = self._node
         heard_at = majority_value(node.configurations.effective, self._heard_at, node.now.mono)
         return heard_at + QUORUM_TIMEOUTS * node.config.election_max / 1000
+
+    def _disk_deadline(self) -> float:
+        since = self._node.unsynced_since
+        return math.inf if since is None else since + SLOW_DISK_TIMEOUTS * self._node.config.election_max / 1000
 
     def _heard_at(self, peer: str) -> float:
         if peer == self._node.id:
