@@ -310,7 +310,7 @@ class World:
     def put(self, manifest: Manifest, *, create: bool, resource_version: str | None) -> None:
         key = (manifest.kind, manifest.name)
         number = manifest.body["metadata"]["labels"].get(GENERATION_LABEL)
-        assert number is None or int(number) <= (self.status.last_generation or 0), "I3: not claimed before use"
+        assert number is None or int(number) in self.claimed, "I3: not claimed before use"
         if manifest.kind == "StatefulSet" and number is not None and int(number) in self.faults.rejected:
             raise RejectedError
         live = self.objects.get(key)
@@ -344,8 +344,6 @@ class World:
             assert live["metadata"]["labels"][UID_LABEL] == UID, "a volume of a former resource was deleted"
             self.tokens.discard(pod)
         del self.objects[(action.kind, action.name)]
-        if not self.served and not any(f"-server-g{self.fence}-" in name for _, name in self.objects):
-            self.fence = 0  # a store that never served is gone with its volumes
         self._check_service()
 
     def run_step(self, action: RunStep) -> str:
@@ -441,6 +439,8 @@ class World:
         pod.uid = f"uid-{self.version}"
 
     def _bootstrap_store(self) -> None:
+        if not self.served and ("StatefulSet", f"{NAME}-server-g{self.fence}") not in self.objects:
+            self.fence = 0  # a store that never served is gone with its pods: their number never comes back
         if self.fence:
             return
         for generation in sorted({pod.generation for pod in self.pods.values()}):

@@ -149,3 +149,13 @@ def test_without_the_service_the_fence_says_who_is_active() -> None:
 def test_an_unreadable_number_on_a_label_counts_for_nothing() -> None:
     stray = dataclasses.replace(_set(1), body={"metadata": {"labels": {GENERATION_LABEL: "9" * 40}}})
     assert _claimed(children=(stray,)) == 1
+
+
+def test_an_aborted_attempt_of_unknown_spec_does_not_condemn_the_present_one() -> None:
+    rollout = {"state": "Aborting", "generation": 2, "reason": "Cancelled"}
+    status = Status.parse({"activeGeneration": 1, "nextGeneration": 2, "lastGeneration": 2, "rollout": rollout})
+    planned = _plan(Observed(fresh=True, children=(_service(1), _set(1))), "2", status)
+    assert planned.row == "D16"
+    assert planned.status is not None
+    assert planned.status.failed is None
+    assert planned.status.history[0].reason == "Cancelled"

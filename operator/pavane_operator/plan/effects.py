@@ -166,11 +166,11 @@ def take_back(view: View) -> Decision:
 def aborted(view: View) -> Decision:
     """D16."""
     reason = view.rollout.reason or "Cancelled"
-    identity = view.rollout.id or view.want
+    identity = view.rollout.id  # None when the status was lost together with the revision
     now = view.now.replace(microsecond=0)
     attempt = Attempt(
         generation=view.next,
-        id=identity,
+        id=identity or "",
         image=view.image_of(view.next),
         result=_RESULTS.get(reason, Result.ABORTED),
         reason=reason,
@@ -178,7 +178,7 @@ def aborted(view: View) -> Decision:
         finished_at=now,
     )
     changes: dict[str, Any] = {"next_generation": None, "history": _history(view, attempt)}
-    if reason in FAILURES:
+    if reason in FAILURES and identity is not None:
         message = view.rollout.message or ""
         changes["failed"] = Failure(id=identity, generation=view.next, reason=reason, message=message, at=now)
     return Decision(rollout=Rollout(state=State.IDLE), changes=changes)
@@ -270,7 +270,7 @@ def to_retiring(view: View) -> Decision:
     now = view.now.replace(microsecond=0)
     attempt = Attempt(
         generation=view.next,
-        id=view.rollout.id or view.want,
+        id=view.rollout.id or "",
         image=view.image_of(view.next),
         result=Result.PROMOTED,
         started_at=view.rollout.started_at,
