@@ -97,6 +97,34 @@ async def test_unreadable_requests_are_refused(
     assert (answer.status_code, answer.json()["code"]) == (code, code)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("DELETE", f"{MAPS}/a", {"preconditions": 5}),
+        ("DELETE", f"{MAPS}/a", {"gracePeriodSeconds": "x"}),
+        ("DELETE", f"{MAPS}/a?gracePeriodSeconds=-1", {}),
+        ("GET", f"{MAPS}?limit=-1", {}),
+        ("GET", f"{MAPS}?watch=1&resourceVersion=x", {}),
+        ("POST", f"{MAPS}?dryRun=Some", {}),
+        ("POST", f"{MAPS}?fieldValidation=Odd", {}),
+        ("POST", "/api/v1/namespaces/default/serviceaccounts/default/token", {"spec": "x"}),
+        ("POST", "/api/v1/namespaces/default/serviceaccounts/default/token", {"spec": {"expirationSeconds": "x"}}),
+        ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": [1]}),
+    ],
+)
+async def test_odd_options_are_refused(server: Server, method: str, path: str, body: Object) -> None:
+    await server.cluster.create("configmaps", config_map())
+    assert (await server.http.request(method, path, json=body)).status_code == 400
+    assert server.cluster.find("configmaps", "default", "a")
+
+
+async def test_an_eviction_deletes_the_pod(server: Server) -> None:
+    await server.cluster.create("pods", pod())
+    body = {"deleteOptions": {"gracePeriodSeconds": 3}}
+    assert (await server.http.post(f"{PODS}/a/eviction", json=body)).status_code == 201
+    assert server.cluster.get("pods", "default", "a")["metadata"]["deletionGracePeriodSeconds"] == 3
+
+
 async def test_yaml_is_read(server: Server) -> None:
     headers = {"Content-Type": "application/yaml"}
     answer = await server.http.post(MAPS, content=b"metadata: {name: y}\ndata: {a: b}\n", headers=headers)

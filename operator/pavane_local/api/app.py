@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from pavane_local.api import admission, auth, discovery, errors, logs, tables
 from pavane_local.api.cluster import Cluster, DeleteOptions, FieldValidation, PatchKind, Watch, WriteOptions
-from pavane_local.api.errors import ApiError
+from pavane_local.api.errors import ApiError, section
 from pavane_local.api.kinds import REVIEWS, Registry, Resource
 from pavane_local.api.scale import scale_of, write_scale
 from pavane_local.store import Object
@@ -248,16 +248,16 @@ class Api:
         body = await _body(request)
         key, namespace = target.resource.key, target.namespace or ""
         if target.subresource == "token":
-            return _json(self._tokens.issue(namespace, target.name, body.get("spec")), 201)
+            return _json(self._tokens.issue(namespace, target.name, section(body, "spec")), 201)
         if target.subresource == "eviction":
-            grace = (body.get("deleteOptions") or {}).get("gracePeriodSeconds")
-            await self._cluster.delete(key, namespace, target.name, DeleteOptions(grace_seconds=grace))
+            options = _delete_options({}, section(body, "deleteOptions"))
+            await self._cluster.delete(key, namespace, target.name, options)
             return _json(_success(), 201)
         if target.name:
             raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
         _complete(body, target)
-        options = self._options(request)
-        return _json(await self._cluster.create(key, body, options), 201, options.warnings)
+        write = self._options(request)
+        return _json(await self._cluster.create(key, body, write), 201, write.warnings)
 
     async def _write(self, request: Request, target: Target) -> Response:
         kind: PatchKind | Literal["apply", ""] = ""
@@ -314,11 +314,11 @@ class Api:
             return _json({**head, "spec": {}, "status": {"allowed": allowed}}, 201)
         if not auth.allowed(identity.username, identity.groups):
             raise errors.forbidden(f'{resource.key} is forbidden: User "{identity.username}" cannot create it')
-        spec = (await _body(request)).get("spec", {})
+        spec = section(await _body(request), "spec")
         if resource.kind == "SubjectAccessReview":
-            allowed = auth.allowed(spec.get("user", ""), spec.get("groups") or ())
+            allowed = auth.allowed(str(spec.get("user", "")), spec.get("groups") or ())
             return _json({**head, "spec": spec, "status": {"allowed": allowed}}, 201)
-        found = self._tokens.identify(spec.get("token", ""), spec.get("audiences") or (auth.AUDIENCE,))
+        found = self._tokens.identify(str(spec.get("token", "")), spec.get("audiences") or (auth.AUDIENCE,))
         status: Object = {"authenticated": False, "error": "invalid bearer token"}
         if found:
             status = {"authenticated": True, "user": found.user(), "audiences": list(found.audiences)}
@@ -361,10 +361,10 @@ def _flag(request: Request, name: str) -> bool:
 
 
 def _number(query: Mapping[str, str], name: str) -> int:
-    try:
-        return int(query.get(name) or 0)
-    except ValueError as error:
-        raise errors.bad_request(f"{name} must be a number, not {query[name]!r}") from error
+    text = query.get(name) or "0"
+    if not text.isdecimal():
+        raise errors.bad_request(f"{name} must be a number, 0 or more, not {text!r}")
+    return int(text)
 
 
 def _dry_run(query: Mapping[str, str]) -> bool:
@@ -417,9 +417,11 @@ def _delete_options(query: Mapping[str, str], body: Object) -> DeleteOptions:
     if policy != "Background" or body.get("orphanDependents"):
         message = f"propagationPolicy {policy} is not served by the local cluster: dependents go in the background"
         raise ApiError(501, "NotImplemented", message)
-    preconditions = body.get("preconditions") or {}
-    grace = body.get(
-        "gracePeriodSeconds", _number(query, "gracePeriodSeconds") if "gracePeriodSeconds" in query else None
-    )
+    preconditions = section(body, "preconditions")
+    grace = body.get("gracePeriodSeconds")
+    if grace is None and "gracePeriodSeconds" in query:
+        grace = _number(query, "gracePeriodSeconds")
+    if not isinstance(grace, int | None):
+        raise errors.bad_request("gracePeriodSeconds must be a number")
     dry = bool(body.get("dryRun")) or _dry_run(query)
     return DeleteOptions(preconditions.get("uid"), preconditions.get("resourceVersion"), grace, dry)

@@ -6,10 +6,12 @@ import hmac
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
+from pavane_local.api.admission import timestamp
 from pavane_local.api.cluster import Cluster
-from pavane_local.api.errors import bad_request
+from pavane_local.api.errors import bad_request, section
 
 AUDIENCE = "https://kubernetes.default.svc"
 """The API server itself, as audience of a token."""
@@ -56,17 +58,23 @@ class Tokens:
         """
         spec: dict[str, Any] = {"audiences": [AUDIENCE], "expirationSeconds": DEFAULT_TOKEN_SECONDS}
         spec |= {key: value for key, value in (request or {}).items() if value}
-        if spec["expirationSeconds"] < MINIMUM_TOKEN_SECONDS:
+        seconds = spec["expirationSeconds"]
+        if not isinstance(seconds, int) or seconds < MINIMUM_TOKEN_SECONDS:
             raise bad_request(f"spec.expirationSeconds: may not specify a duration less than {MINIMUM_TOKEN_SECONDS} s")
         uid = self._cluster.get("serviceaccounts", namespace, account)["metadata"]["uid"]
-        pod = (request or {}).get("boundObjectRef") or {}
-        end = self._cluster.now().timestamp() + spec["expirationSeconds"]
-        claims = {"aud": spec["audiences"], "namespace": namespace, "account": account, "uid": uid, "exp": int(end)}
+        pod = section(request or {}, "boundObjectRef")
+        end = self._cluster.now() + timedelta(seconds=seconds)
+        claims = {
+            "aud": spec["audiences"],
+            "namespace": namespace,
+            "account": account,
+            "uid": uid,
+            "exp": int(end.timestamp()),
+        }
         if pod:
-            claims |= {"pod": pod["name"], "pod_uid": pod["uid"]}
+            claims |= {"pod": pod.get("name", ""), "pod_uid": pod.get("uid", "")}
         body = f"{_encode({'alg': 'HS256', 'typ': 'JWT'})}.{_encode(claims)}"
-        ends = self._cluster.now().fromtimestamp(end, self._cluster.now().tzinfo).strftime("%Y-%m-%dT%H:%M:%SZ")
-        status = {"token": f"{body}.{self._sign(body)}", "expirationTimestamp": ends}
+        status = {"token": f"{body}.{self._sign(body)}", "expirationTimestamp": timestamp(end)}
         return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": spec, "status": status}
 
     def identify(self, token: str, audiences: Sequence[str] = (AUDIENCE,)) -> Identity | None:

@@ -84,6 +84,14 @@ def invalid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiErr
     return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', causes=causes, details=details)
 
 
+def section(body: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return an object inside a body, empty if it is left out. Raises `ApiError` 400 if it is something else."""
+    found = body.get(name) or {}
+    if not isinstance(found, dict):
+        raise bad_request(f"{name} must be an object")
+    return found
+
+
 def _details(resource: str, name: str) -> dict[str, str]:
     plural, _, group = resource.partition(".")
     return {"name": name, "kind": plural} | ({"group": group} if group else {})

@@ -4,7 +4,7 @@ from typing import Any
 
 from pavane_local.api import tables
 from pavane_local.api.cluster import Cluster, WriteOptions
-from pavane_local.api.errors import Cause, invalid
+from pavane_local.api.errors import Cause, invalid, section
 from pavane_local.api.kinds import Resource
 from pavane_local.api.patches import patched
 from pavane_local.store import Object
@@ -40,13 +40,13 @@ async def write_scale(
     """
     scale = scale_of(resource, cluster.get(resource.key, namespace, name))
     wanted = patched(resource, scale, change, "merge" if kind == "strategic" else kind) if kind else change
-    replicas = wanted.get("spec", {}).get("replicas", 0)
+    replicas = section(wanted, "spec").get("replicas", 0)
     if not isinstance(replicas, int) or replicas < 0:
         text = f"Invalid value: {replicas}: must be a whole number, 0 or more"
         raise invalid("Scale", "autoscaling", name, [Cause("FieldValueInvalid", text, "spec.replicas")])
     patch: Any = replicas
     for step in reversed(resource.subresources["scale"]["specReplicasPath"].strip(".").split(".")):
         patch = {step: patch}
-    if version := wanted.get("metadata", {}).get("resourceVersion"):
+    if version := section(wanted, "metadata").get("resourceVersion"):
         patch["metadata"] = {"resourceVersion": version}
     return scale_of(resource, await cluster.patch(resource.key, namespace, name, patch, "merge", options))
