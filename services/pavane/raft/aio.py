@@ -201,6 +201,8 @@ class Adapter:
 
     async def synced(self, sequence: int) -> None:
         """Wait until every record up to ``sequence`` is durable; raises ``OSError`` if that will not be."""
+        if self._halted:
+            raise OSError("the peer has ended")
         self._flush()
         if sequence > self._storage.synced_sequence:
             done = self._loop.create_future()
@@ -415,8 +417,8 @@ class Adapter:
                     self._run_core()
             except Exception as error:
                 self._bug(error)
-            # The turn also looks for input, whose announcement the sends above may have consumed.
-            self.wake()
+        # A turn also for input that had to wait for room, or whose announcement the sends above have consumed.
+        self.wake()
         self._plan_mark()
 
     def _tell_synced(self) -> None:

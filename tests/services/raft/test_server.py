@@ -293,11 +293,31 @@ async def test_a_failed_sync_ends_the_peer_and_acknowledges_nothing(
             with pytest.raises(RaftError):
                 await client.update(b"lost?", timeout_s=1.0)
             failure = await server.failure
+            with pytest.raises(OSError, match="ended"):
+                await server.store_token(Token(1, 1))
             await server.stop()
         assert failure.exit_code is Exit.DISK
         assert "Input/output error" in failure.reason
         await started(stack, place.server())
         assert (await written(client))[:5] == acknowledged
+
+
+async def test_a_token_that_cannot_be_made_durable_is_refused(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [place] = places(tmp_path, 1)
+    server = await started(stack, place.server(stage=Stage.READ_ONLY))
+    await server.store_token(Token(1, 1))
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            await server.store_token(Token(2, 2))
+        assert (await server.failure).exit_code is Exit.DISK
+        await server.stop()
 
 
 async def test_a_full_disk_ends_the_peer_and_loses_nothing_acknowledged(
