@@ -5,6 +5,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pavane_local.api import errors
 from pavane_local.controllers import endpoints, statefulset
 from pavane_local.store import Object
 from tests.local.node import Node, eventually, running_node
@@ -127,6 +130,25 @@ async def test_a_pod_that_failed_is_replaced(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.cluster.create(SETS, body)
         await eventually(lambda: ready(node) == 1)
+
+
+async def test_a_refused_pod_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_node(tmp_path) as node:
+        create = node.cluster.create
+        refusals = 2
+
+        async def refusing(resource: str, body: Object, *arguments: Any) -> Object:
+            nonlocal refusals
+            if resource == "pods" and refusals:
+                refusals -= 1
+                raise errors.forbidden("not today")
+            return await create(resource, body, *arguments)
+
+        monkeypatch.setattr(node.cluster, "create", refusing)
+        await node.cluster.create(SETS, stateful_set(replicas=1))
+        await eventually(lambda: ready(node) == 1)
+        told = [each for each in node.cluster.list("events") if each["reason"] == "FailedCreate"]
+        assert [(each["message"], each["count"]) for each in told] == [("create Pod db-0 failed: not today", 2)]
 
 
 async def test_a_foreign_pod_with_the_name_is_left_alone(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pavane_local.api.cluster import Cluster
 from pavane_local.api.errors import ApiError
 from pavane_local.store import EventType, Object
 
-RETRY_SECONDS = 0.2  # after a refusal: most are a conflict with a writer that is done by then
+RETRY_SECONDS = 0.2  # after a refusal: most are a conflict with a writer that is done by then; doubled each time
+RETRY_SECONDS_MAX = 30.0  # what is refused again and again waits for the user
 
 Name = tuple[str, str]  # namespace ("" for cluster-wide kinds), name
 
@@ -70,6 +71,7 @@ class Controller:
         self._reconcile = reconcile
         self._sources = sources
         self._waiting: dict[Name, None] = {}  # in order of arrival
+        self._delays: dict[Name, float] = {}
         self._arrived = asyncio.Event()
 
     async def run(self) -> None:
@@ -99,8 +101,12 @@ class Controller:
                 try:
                     await self._reconcile(*name)
                 except ApiError as error:
-                    _log.info("%s/%s again in %s s: %s", *name, RETRY_SECONDS, error)
-                    asyncio.get_running_loop().call_later(RETRY_SECONDS, self.add, name)
+                    delay = self._delays.get(name, RETRY_SECONDS)
+                    self._delays[name] = min(2 * delay, RETRY_SECONDS_MAX)
+                    _log.info("%s/%s again in %s s: %s", *name, delay, error)
+                    asyncio.get_running_loop().call_later(delay, self.add, name)
+                else:
+                    self._delays.pop(name, None)
 
 
 async def record(
