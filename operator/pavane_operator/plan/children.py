@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pavane_operator.plan.model import SPEC_HASH_ANNOTATION, Child, Manifest
+from pavane_operator.plan.model import Child, Manifest
 
 STATEFUL_SET = "StatefulSet"
 REVISION = "ControllerRevision"
@@ -30,8 +30,8 @@ def is_missing_or_drifted(manifest: Manifest, children: Iterable[Child]) -> bool
         return True
     if manifest.create_only or live.deleting:
         return False
-    intent = manifest.body["metadata"]["annotations"][SPEC_HASH_ANNOTATION]
-    return live.annotations.get(SPEC_HASH_ANNOTATION) != intent or not _contains(live.body, _compared(manifest))
+    # The hash of the whole intent is one of its annotations, so an intent that takes something away differs too.
+    return not _contains(live.body, _compared(manifest))
 
 
 def replicas(manifests: Iterable[Manifest]) -> dict[str, int]:
