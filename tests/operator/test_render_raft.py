@@ -1,8 +1,10 @@
-"""RaftCluster's rendered objects (docs/specs/operator.md 2.2, 4.1, 4.2). `PAVANE_REWRITE_GOLDEN=1` rewrites the golden file."""
+"""RaftCluster's rendered objects (docs/specs/operator.md 2.2, 4.1, 4.2).
+
+`pytest --rewrite` writes the golden file anew: read the difference before you commit it.
+"""
 
 import base64
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,12 +66,12 @@ def container(of: Resource) -> dict[str, Any]:
     return found
 
 
-def test_all_objects_are_those_of_the_golden_file() -> None:
+def test_all_objects_are_those_of_the_golden_file(request: pytest.FixtureRequest) -> None:
     of = resource(
         extraEnv=[{"name": "A", "value": "b"}], config={"rpc_timeout": 60}, storage={"storageClassName": "fast"}
     )
     rendered = yaml.safe_dump_all(objects(of, 3).values(), sort_keys=True)
-    if os.environ.get("PAVANE_REWRITE_GOLDEN"):
+    if request.config.getoption("--rewrite"):
         GOLDEN.write_text(rendered)
     assert rendered == GOLDEN.read_text()
 

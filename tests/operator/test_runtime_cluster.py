@@ -134,6 +134,17 @@ async def test_a_deletion_takes_all_along_and_the_volumes_as_asked(rig: Rig, pol
     assert await rig.names(VOLUME_CLAIMS) == kept
 
 
+async def test_a_namesake_counts_on_where_the_volumes_of_the_former_one_end(rig: Rig) -> None:
+    await rig.apply()
+    await rig.until_active(1)
+    await rig.kube.delete(RAFT_CLUSTERS, NAME, NAMESPACE)
+    await rig.until_gone(RAFT_CLUSTERS, NAME)
+    await rig.apply()
+    status = await rig.until_active(2)
+    assert status["configuration"]["old"] == ["log-server-g2-0"]
+    assert await rig.names(VOLUME_CLAIMS) == {"data-log-server-g1-0", "data-log-server-g2-0"}
+
+
 async def test_an_idle_resource_costs_no_write(rig: Rig) -> None:
     """A restart of the operator and a repeated apply change no child (docs/specs/operator.md 9.7)."""
 
