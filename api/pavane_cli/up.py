@@ -11,7 +11,7 @@ from pavane_cli.commands.resources import is_current, summary
 from pavane_cli.failures import ExitCode, UserError
 from pavane_local.api.cluster import Cluster, WriteOptions
 from pavane_local.api.errors import ApiError
-from pavane_local.controllers.loop import changes, name_of
+from pavane_local.controllers.loop import changes, is_ready, name_of
 from pavane_local.platform import SYSTEM, LocalCluster, LocalSettings, local_cluster
 
 MANAGER = "pavane-up"
@@ -123,16 +123,16 @@ def blockers(cluster: Cluster, places: list[Place]) -> list[str]:
         if found is None:
             waits.append(f"{place[0]} {place[2]} is gone")
         elif place[0] == "pods":
-            waits += [] if _is_ready(found) else [_pod_line(found)]
+            waits += [] if is_ready(found) else [_pod_line(found)]
         elif place[0].endswith(f".{OUR_GROUP}"):
             pods = _pods(cluster, place[1], {"app.kubernetes.io/instance": place[2]})
-            unready = [_pod_line(pod) for pod in pods if not _is_ready(pod)]
+            unready = [_pod_line(pod) for pod in pods if not is_ready(pod)]
             waits += unready if is_current(found) else [f"{found['kind']} {summary(found)}"]
         elif place[0] == "statefulsets.apps":
             pods = _pods(cluster, place[1], found["spec"]["selector"]["matchLabels"])
-            ready = sum(_is_ready(pod) for pod in pods)
+            ready = sum(is_ready(pod) for pod in pods)
             if ready != found["spec"]["replicas"]:
-                unready = [_pod_line(pod) for pod in pods if not _is_ready(pod)]
+                unready = [_pod_line(pod) for pod in pods if not is_ready(pod)]
                 text = f"StatefulSet {place[2]}: {ready} of {found['spec']['replicas']} pods are ready"
                 waits.append("; ".join([text, *unready]))
     return waits
@@ -167,11 +167,6 @@ def _pod_line(pod: dict[str, Any]) -> str:
     state = next((each["waiting"]["reason"] for each in states if "waiting" in each), status.get("phase", "Pending"))
     if "deletionTimestamp" in pod["metadata"]:
         state = "Terminating"
-    elif _is_ready(pod):
+    elif is_ready(pod):
         state = "Ready"
     return f"Pod {'/'.join(name_of(pod))}: {state}"
-
-
-def _is_ready(pod: dict[str, Any]) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
