@@ -4,7 +4,8 @@ import asyncio
 import json
 import sqlite3
 from bisect import insort
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,11 +58,7 @@ class StoreVersionError(Exception):
 
 
 class ExpiredError(Exception):
-    """The wanted resourceVersion is no longer (or not yet) in the history: list again."""
-
-
-class SlowReaderError(Exception):
-    """The subscription was closed because its reader lagged by more than `PENDING_EVENTS`."""
+    """The history does not reach back to the wanted resourceVersion, or the reader lagged too far: list again."""
 
 
 def clone(value: Any) -> Any:
@@ -76,45 +73,38 @@ def clone(value: Any) -> Any:
 class Subscription:
     """Events of one resource in order, each once. Close it when done."""
 
-    def __init__(self, store: "Store", resource: str, backlog: list[Event]) -> None:
+    def __init__(self, resource: str, backlog: Iterable[Event], close: Callable[["Subscription"], None]) -> None:
         self.resource = resource
-        self._store = store
-        self._backlog = backlog
-        self._last_version = backlog[0].resource_version if backlog else store.resource_version
-        self._pending: asyncio.Queue[Event | None] = asyncio.Queue(PENDING_EVENTS + 1)
-        self._overflown = False
+        self._backlog = deque(backlog)
+        self._pending: deque[Event] = deque()
+        self._changed = asyncio.Event()
+        self._ended = False
+        self._close = close
 
     async def next(self) -> Event:
-        """Return the next event.
-
-        Raises `SlowReaderError`: the reader lagged too far, or the store was closed; all events before were given out.
-        """
-        if self._backlog:
-            return self._backlog.pop()
-        event = await self._pending.get()
-        if event is None:
-            self._pending.put_nowait(None)
-            raise SlowReaderError(f"the watch of {self.resource} was closed; list again")
-        return event
+        """Return the next event. Raises `ExpiredError` after the last one, if the reader lagged or the store closed."""
+        while not (waiting := self._backlog or self._pending):
+            if self._ended:
+                raise ExpiredError(f"the watch of {self.resource} was closed; list again")
+            self._changed.clear()
+            await self._changed.wait()
+        return waiting.popleft()
 
     def offer(self, event: Event) -> None:
-        """Queue a live event, unless the backlog already held it."""
-        if self._overflown or event.resource_version <= self._last_version:
-            return
-        if self._pending.qsize() >= PENDING_EVENTS:
-            self.end()
-        else:
-            self._pending.put_nowait(event)
+        """Queue a live event; a reader that lags too far gets no more."""
+        self._ended = self._ended or len(self._pending) >= PENDING_EVENTS
+        if not self._ended:
+            self._pending.append(event)
+        self._changed.set()
 
     def end(self) -> None:
         """Let the reader take what is queued and then fail."""
-        if not self._overflown:
-            self._overflown = True
-            self._pending.put_nowait(None)
+        self._ended = True
+        self._changed.set()
 
     def close(self) -> None:
         """Stop receiving events."""
-        self._store.unsubscribe(self)
+        self._close(self)
 
 
 class Store:
@@ -166,10 +156,6 @@ class Store:
         """Return the objects of a resource, sorted by namespace and name, shared: do not modify them."""
         objects = self._objects.get(resource, {})
         return [objects[at] for at in self._order.get(resource, ()) if namespace is None or at[0] == namespace]
-
-    def resources(self) -> list[str]:
-        """Return the resources that have objects."""
-        return [resource for resource, objects in self._objects.items() if objects]
 
     async def transact(self, key: Key, decide: Decide) -> Object | None:
         """Run `decide` on the latest object at `key` and commit its change.
@@ -237,28 +223,23 @@ class Store:
         Raises `ExpiredError`: `since` is older than the history, or newer than the store.
         """
         backlog = [] if since is None else self._history(resource, since)
-        subscription = Subscription(self, resource, backlog)
+        subscription = Subscription(resource, backlog, self._subscriptions.discard)
         self._subscriptions.add(subscription)
         return subscription
 
-    def unsubscribe(self, subscription: Subscription) -> None:
-        """Stop offering events to a subscription."""
-        self._subscriptions.discard(subscription)
-
-    def _history(self, resource: str, since: int) -> list[Event]:
-        """Return what was committed after `since`, newest first."""
+    def _history(self, resource: str, since: int) -> Iterator[Event]:
+        """Return what was committed after `since` and is known to readers, oldest first."""
         oldest = self._reader.execute("SELECT MIN(resource_version) FROM events").fetchone()[0] or 1
         if since + 1 < oldest or since > self.resource_version:
             raise ExpiredError(f"resourceVersion {since} is not in the history {oldest - 1}…{self.resource_version}")
         rows = self._reader.execute(
             "SELECT resource_version, type, namespace, name, object, previous_labels FROM events"
-            " WHERE resource = ? AND resource_version > ? ORDER BY resource_version DESC",
-            (resource, since),
-        )
-        return [
-            Event(version, kind, Key(resource, namespace, name), json.loads(body), labels and json.loads(labels))
-            for version, kind, namespace, name, body, labels in rows
-        ]
+            " WHERE resource = ? AND resource_version > ? AND resource_version <= ? ORDER BY resource_version",
+            (resource, since, self.resource_version),
+        ).fetchall()
+        for version, kind, namespace, name, body, labels in rows:
+            before = None if labels is None else json.loads(labels)
+            yield Event(version, kind, Key(resource, namespace, name), json.loads(body), before)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

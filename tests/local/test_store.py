@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pavane_local import store as store_module
-from pavane_local.store import Change, Event, ExpiredError, Key, Object, SlowReaderError, Store, StoreVersionError
+from pavane_local.store import Change, Event, ExpiredError, Key, Object, Store, StoreVersionError
 
 WRITER = """
 import asyncio, sys
@@ -121,7 +121,7 @@ async def test_a_slow_reader_gets_what_was_queued_and_is_closed(path: Path, monk
         for number in range(5):
             await put(store, "a", data=number)
         assert [(await slow.next()).object["data"] for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(SlowReaderError):
+        with pytest.raises(ExpiredError):
             await slow.next()
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pavane_local.api import admission, errors, ownership, patches, selectors
 from pavane_local.api.kinds import Registry, Resource
-from pavane_local.store import Change, Event, EventType, ExpiredError, Key, Object, SlowReaderError, Store, clone
+from pavane_local.store import Change, Event, EventType, ExpiredError, Key, Object, Store, clone
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 DEFINITION_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
@@ -69,15 +69,12 @@ class Watch:
     ):
         self._namespace = namespace
         self._selects = selects
-        self._store = cluster.store
         initial = [] if since is not None else cluster.store.all(resource.storage, namespace)
         self._initial = [each for each in reversed(initial) if selects.object(each)]
         try:
             self._subscription = cluster.store.subscribe(resource.storage, since)
         except ExpiredError as error:
             raise errors.expired(f"too old resource version: {error}") from error
-        self.resource_version = cluster.store.resource_version if since is None else since
-        """Everything up to here has been given out."""
 
     def __enter__(self) -> Self:
         return self
@@ -102,9 +99,8 @@ class Watch:
         while True:
             try:
                 event = await self._subscription.next()
-            except SlowReaderError as error:
+            except ExpiredError as error:
                 raise errors.expired(str(error)) from error
-            self.resource_version = event.resource_version
             if self._namespace in (None, event.key.namespace) and (kind := self._kind(event)):
                 return WatchEvent(kind, event.object)
 
