@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import copy
-import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic import Field
-
 from pavane.wire.stages import Stage
-from pavane_operator.crds.base import Mark, marked
-from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.status import State, Status, Step
-from pavane_operator.kinds.port import Kind, PromotionStep
 from pavane_operator.plan.clock import within_lag_since
 from pavane_operator.plan.model import (
     FINALIZER,
     GENERATION_LABEL,
     LAST_GENERATION_ANNOTATION,
-    ROLLOUT_ID_ANNOTATION,
     UID_LABEL,
     Action,
     ActionFailure,
@@ -41,87 +34,12 @@ from pavane_operator.plan.model import (
     Problem,
     Resource,
     RunStep,
-    Settings,
     StageView,
     StepCall,
     Undo,
 )
 from pavane_operator.plan.planner import plan
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-NAME = "thing"
-UID = "uid-of-thing"
-SETTINGS = Settings(image_pull_limit=timedelta(seconds=20))
-
-
-class ModelSpec(CommonSpec):
-    replicas: int = Field(default=3, json_schema_extra=marked(Mark.LIVE))
-
-
-@functools.cache
-def _spec(text: str) -> ModelSpec:
-    return ModelSpec.read(json.loads(text))
-
-
-class ModelRenderer:
-    """Renders the least that a kind has."""
-
-    def problems(self, resource: Resource) -> tuple[Problem, ...]:
-        reason = resource.spec.config.get("problem")
-        return (Problem(str(reason), "as the test asked"),) if reason else ()
-
-    def revision(self, resource: Resource, generation: int, rollout_id: str) -> Manifest:
-        body = _body("ControllerRevision", f"{NAME}-g{generation}", generation)
-        body["metadata"]["annotations"] = {ROLLOUT_ID_ANNOTATION: rollout_id}
-        body["data"] = {"image": resource.spec.image}
-        return Manifest.of(body, create_only=True)
-
-    def shared(self, resource: Resource) -> tuple[Manifest, ...]:
-        return (Manifest.of(_body("Secret", f"{NAME}-keys", None), create_only=True),)
-
-    def public_service(self, resource: Resource, generation: int) -> Manifest:
-        body = _body("Service", NAME, None)
-        body["spec"] = {"selector": {GENERATION_LABEL: str(generation)}, "ports": [{"name": "raft", "port": 1}]}
-        return Manifest.of(body)
-
-    def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
-        number = revision.generation or 0
-        config = _body("ConfigMap", f"{NAME}-server-g{number}", number)
-        stateful_set = _body("StatefulSet", f"{NAME}-server-g{number}", number)
-        stateful_set["spec"] = {
-            "replicas": resource.spec.replicas,  # type: ignore[attr-defined]
-            "template": {"image": revision.body["data"]["image"]},
-        }
-        return Manifest.of(config), Manifest.of(stateful_set)
-
-    def image(self, revision: Child) -> str:
-        return str(revision.body["data"]["image"])
-
-    def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
-        return {"bootstrap": "entry"} if bootstrap else {}
-
-
-def _body(kind: str, name: str, generation: int | None) -> dict[str, Any]:
-    labels = {} if generation is None else {GENERATION_LABEL: str(generation)}
-    return {"kind": kind, "metadata": {"name": name, "labels": labels, "annotations": {}}}
-
-
-def _no_promotion(namespace: str, name: str, uid: str) -> Any:
-    raise AssertionError("the planner never speaks to a store")
-
-
-PERMIT = PromotionStep("Permit", allow_writes=True)
-FENCE = PromotionStep("Fence", irreversible=True)
-KIND = Kind(
-    name="Model",
-    plural="models",
-    spec_model=ModelSpec,
-    status_model=Status,
-    steps=(PERMIT, FENCE),
-    bootstrap_steps=(PERMIT,),
-    renderer=ModelRenderer(),
-    promotion=_no_promotion,
-)
+from tests.operator.model_cluster_kind import FENCE, KIND, NAME, PERMIT, SETTINGS, START, UID, body_of, spec_of
 
 
 class KilledError(Exception):
@@ -261,7 +179,7 @@ class World:
             uid=UID,
             resource_version=self.resource_version,
             metadata_generation=self.metadata_generation,
-            spec=_spec(json.dumps(self.spec)),
+            spec=spec_of(json.dumps(self.spec)),
             status=self._parsed_status(),
             finalizers=self.finalizers,
             annotations=dict(self.annotations),
@@ -409,7 +327,7 @@ class World:
             self.version += 1
             self.pods[name] = ModelPod(name, number, f"uid-{self.version}")
             if ("PersistentVolumeClaim", f"data-{name}") not in self.objects:
-                volume = _body("PersistentVolumeClaim", f"data-{name}", number)
+                volume = body_of("PersistentVolumeClaim", f"data-{name}", number)
                 volume["metadata"] |= {"uid": f"uid-v{self.version}", "resourceVersion": str(self.version)}
                 volume["metadata"]["labels"][UID_LABEL] = UID
                 self.objects[("PersistentVolumeClaim", f"data-{name}")] = volume
@@ -529,7 +447,7 @@ class Operator:
             return None
         stream = self.streams.setdefault(pod.uid, Stream()) if pod.name in self.wanted else None
         if stream is not None:
-            allowed = _spec(json.dumps(world.spec)).rollout.caught_up.allowed_lag
+            allowed = spec_of(json.dumps(world.spec)).rollout.caught_up.allowed_lag
             progress = pod.progress if pod.stage >= Stage.READ_ONLY else None
             stream.since = within_lag_since(
                 stream.since, progress=progress, target=world.entries, allowed_lag=allowed, now=world.now

@@ -9,7 +9,8 @@ from pavane.wire.stages import Stage
 from pavane_operator.crds.status import State
 from pavane_operator.plan.model import GENERATION_LABEL, PAUSE_ANNOTATION, SKIP_FINALIZER_ANNOTATION, UID_LABEL
 from pavane_operator.plan.view import BEFORE_PROMOTION
-from tests.operator.model_cluster import NAME, UID, World, settled
+from tests.operator.model_cluster import World, settled
+from tests.operator.model_cluster_kind import NAME, UID
 
 Until = Callable[[World], bool]
 Script = Generator[Until, None, None]

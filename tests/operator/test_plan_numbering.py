@@ -22,7 +22,7 @@ from pavane_operator.plan.model import (
     StageView,
 )
 from pavane_operator.plan.planner import plan
-from tests.operator.model_cluster import FENCE, KIND, NAME, START, UID, ModelSpec
+from tests.operator.model_cluster_kind import FENCE, KIND, NAME, START, UID, ModelSpec
 
 
 def _child(kind: str, name: str, generation: int | None, spec: dict[str, Any] | None = None) -> Child:

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from pavane_operator.crds.status import State
-from tests.operator.model_cluster import NAME, KilledError, Operator, World, settled
+from tests.operator.model_cluster import KilledError, Operator, World, settled
+from tests.operator.model_cluster_kind import NAME
 
 SEEDS = 40
 ROUNDS = 60

@@ -23,7 +23,8 @@ from pavane_operator.plan.model import (
     StageView,
 )
 from pavane_operator.plan.planner import TEXT_INTERVAL, plan
-from tests.operator.model_cluster import KIND, NAME, Operator, World
+from tests.operator.model_cluster import Operator, World
+from tests.operator.model_cluster_kind import KIND, NAME
 
 ROUNDS_MAX = 100
 

@@ -46,7 +46,7 @@ from pavane_operator.plan.model import (
     StepCall,
 )
 from pavane_operator.plan.planner import plan
-from tests.operator.model_cluster import KIND, NAME, START, UID, ModelSpec
+from tests.operator.model_cluster_kind import KIND, NAME, START, UID, ModelSpec
 
 SCHEMA = jsonschema.Draft202012Validator(structural_schema(Status, defaults=False, cel=False))
 NUMBERS = st.integers(1, 4)

@@ -1,0 +1,100 @@
+"""The kind of the model cluster: the least that a kind has."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import Field
+
+from pavane_operator.crds.base import Mark, marked
+from pavane_operator.crds.common import CommonSpec
+from pavane_operator.crds.status import Status
+from pavane_operator.kinds.port import Kind, PromotionStep
+from pavane_operator.plan.model import (
+    GENERATION_LABEL,
+    ROLLOUT_ID_ANNOTATION,
+    Child,
+    Manifest,
+    Problem,
+    Resource,
+    Settings,
+)
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NAME = "thing"
+UID = "uid-of-thing"
+SETTINGS = Settings(image_pull_limit=timedelta(seconds=20))
+
+
+class ModelSpec(CommonSpec):
+    replicas: int = Field(default=3, json_schema_extra=marked(Mark.LIVE))
+
+
+@functools.cache
+def spec_of(text: str) -> ModelSpec:
+    return ModelSpec.read(json.loads(text))
+
+
+class ModelRenderer:
+    """Renders the least that a kind has."""
+
+    def problems(self, resource: Resource) -> tuple[Problem, ...]:
+        reason = resource.spec.config.get("problem")
+        return (Problem(str(reason), "as the test asked"),) if reason else ()
+
+    def revision(self, resource: Resource, generation: int, rollout_id: str) -> Manifest:
+        body = body_of("ControllerRevision", f"{NAME}-g{generation}", generation)
+        body["metadata"]["annotations"] = {ROLLOUT_ID_ANNOTATION: rollout_id}
+        body["data"] = {"image": resource.spec.image}
+        return Manifest.of(body, create_only=True)
+
+    def shared(self, resource: Resource) -> tuple[Manifest, ...]:
+        return (Manifest.of(body_of("Secret", f"{NAME}-keys", None), create_only=True),)
+
+    def public_service(self, resource: Resource, generation: int) -> Manifest:
+        body = body_of("Service", NAME, None)
+        body["spec"] = {"selector": {GENERATION_LABEL: str(generation)}, "ports": [{"name": "raft", "port": 1}]}
+        return Manifest.of(body)
+
+    def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
+        number = revision.generation or 0
+        config = body_of("ConfigMap", f"{NAME}-server-g{number}", number)
+        stateful_set = body_of("StatefulSet", f"{NAME}-server-g{number}", number)
+        stateful_set["spec"] = {
+            "replicas": resource.spec.replicas,  # type: ignore[attr-defined]
+            "template": {"image": revision.body["data"]["image"]},
+        }
+        return Manifest.of(config), Manifest.of(stateful_set)
+
+    def image(self, revision: Child) -> str:
+        return str(revision.body["data"]["image"])
+
+    def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
+        return {"bootstrap": "entry"} if bootstrap else {}
+
+
+def body_of(kind: str, name: str, generation: int | None) -> dict[str, Any]:
+    labels = {} if generation is None else {GENERATION_LABEL: str(generation)}
+    return {"kind": kind, "metadata": {"name": name, "labels": labels, "annotations": {}}}
+
+
+def _no_promotion(namespace: str, name: str, uid: str) -> Any:
+    raise AssertionError("the planner never speaks to a store")
+
+
+PERMIT = PromotionStep("Permit", allow_writes=True)
+FENCE = PromotionStep("Fence", irreversible=True)
+KIND = Kind(
+    name="Model",
+    plural="models",
+    spec_model=ModelSpec,
+    status_model=Status,
+    steps=(PERMIT, FENCE),
+    bootstrap_steps=(PERMIT,),
+    renderer=ModelRenderer(),
+    promotion=_no_promotion,
+)
