@@ -18,7 +18,7 @@ async def test_an_append_is_one_trace_from_the_api_to_a_follower(raft: RaftTest)
                 raft.platform.run("trace", "show", item["trace_id"], "-o", "json").stdout
             )
             names = [(span["service"], span["name"]) for span in found["spans"]]
-            if f"/namespaces/{raft.namespace}/" in json.dumps(found) and ("pavane-pod", "raft/append") in names:
+            if f"/namespaces/{raft.namespace}/" in json.dumps(found) and ("raft-server", "raft/append") in names:
                 spans: list[dict[str, Any]] = found["spans"]
                 return spans
         return None
@@ -27,8 +27,8 @@ async def test_an_append_is_one_trace_from_the_api_to_a_follower(raft: RaftTest)
     by_name = {(span["service"], span["name"]): span for span in spans}
     http = next(span for span in spans if span["service"] == "pavane-api" and span["kind"] == "SERVER")
     client = by_name["pavane-api", "raft/RequestUpdate"]
-    leader = by_name["pavane-pod", "raft/RequestUpdate"]
-    follower = by_name["pavane-pod", "raft/append"]
+    leader = by_name["raft-server", "raft/RequestUpdate"]
+    follower = by_name["raft-server", "raft/append"]
     assert http["parent_span_id"] == ""
     assert (client["kind"], client["parent_span_id"], client["trace_id"]) == (
         "CLIENT",
