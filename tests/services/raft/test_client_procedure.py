@@ -238,6 +238,22 @@ def test_successor_that_is_named_before_it_leads_is_found_as_soon_as_it_does() -
     assert at < 0.1
 
 
+def test_unknown_successor_that_is_named_before_it_leads_is_found_as_soon_as_it_does() -> None:
+    network = led_by("2")
+    call = update()
+    network.submit(call)
+    network.sent.clear()
+    network.leaders["2"] = "3"
+    network.reply("2", call, negative("new"))
+    network.leaders = dict.fromkeys(URLS)
+    network.reply("3", call, negative(None))
+    network.leaders = dict.fromkeys(URLS, "3")
+    network.run(0.1)
+    at, peer = network.kinds("=")[-1]
+    assert peer == "3"
+    assert 0 < at < 0.1
+
+
 def test_silence_of_500_ms_begins_a_search_after_the_grace() -> None:
     network = led_by("2")
     network.leaders = {"1": "1", "2": "2", "3": "1"}

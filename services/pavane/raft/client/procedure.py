@@ -86,6 +86,7 @@ class Procedure:
         self._calls: dict[bytes, AnyCall] = {}
         self._direct: dict[bytes, AnyCall] = {}
         self._leader: str | None = None
+        self._leader_proven = False  # it has taken a call since we turned to it
         self._leader_heard_s = 0.0
         self._search: _Search | None = None
         self._cursor: str | None = None
@@ -181,6 +182,7 @@ class Procedure:
             return  # an answer to a call that is over, or a repeated one
         match call.judge(frames[1:]):
             case Done(value):
+                self._leader_proven = self._leader_proven or endpoint == self._leader
                 self._finish(Finished(call, value))
             case Failed(error):
                 self._finish(Finished(call, error=error))
@@ -188,6 +190,7 @@ class Procedure:
                 call.heard_s = now
                 call.repeat_at_s = None if repeat_after_s is None else now + repeat_after_s
                 self._redirects = 0
+                self._leader_proven = True
                 if call.streaming:
                     call.deadline_s = now + call.timeout_s
                     self._outputs.progressed.append(call)
@@ -314,7 +317,7 @@ class Procedure:
     def _follow(self, endpoint: str, now: float) -> None:
         """Take ``endpoint`` for the leader and send it everything that waits."""
         self._search = None
-        self._leader = endpoint
+        self._leader, self._leader_proven = endpoint, False
         self._leader_heard_s = now
         for call in self._calls.values():
             if call.url is None:
@@ -327,8 +330,9 @@ class Procedure:
             self._begin_search(now, grace=True)
             return
         if leader is None:
-            # A peer that was named a moment ago and does not lead yet is about to: no grace for it.
-            self._begin_search(now, grace=self._redirects == 1)
+            # Grace is for a leader that has just lost its place. One that was named a moment ago and does not lead yet
+            # is about to: polls find out when.
+            self._begin_search(now, grace=self._leader_proven)
             return
         url = self._peers.get(leader)
         endpoints = self._endpoints.get(url, ()) if url is not None else ()
