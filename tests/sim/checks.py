@@ -125,13 +125,16 @@ class Checks:
         """S5, P1: a candidate's own vote is on its disk before it asks for others."""
         holds(disk.votes.get(term) == node, "S5", f"{node} stands in term {term} before its disk knows it")
 
-    def done(self, node: str, reqid: bytes, index: int) -> None:
+    def done(self, node: str, mirror: Mirror, reqid: bytes, index: int) -> None:
         """S6: acknowledged once, at the index told. S14: not by a peer outside a later configuration."""
         holds(self.committed_reqids.get(reqid) == index, "S6", f"{node} tells index {index}, it is not committed there")
         holds(self.acknowledged.setdefault(reqid, index) == index, "S6", "one update was told two indices")
         named = [configuration.names(node) for _, configuration in self.configurations]
         before = [at < index for at, _ in self.configurations]
         last = sum(before) - 1  # the last configuration below the update
+        own = mirror.configurations[-1] if mirror.configurations else 0
+        if own > self.configurations[-1][0]:  # taken in again by an entry that nobody has seen committed yet
+            named.append(Configuration.decode(entry_data(mirror.entries[own - 1])).names(node))
         removed = last >= 0 and any(named[:last]) and not any(named[last:])
         holds(not removed, "S14", f"{node} acknowledges {index}, but entry {self.configurations[last][0]} left it out")
 

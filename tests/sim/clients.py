@@ -110,7 +110,7 @@ class Writer(Client):
             case UpdateStatus.EXPIRED:
                 self._next()  # a peer's clock jumped: the outcome of this id is unknown
             case UpdateStatus.DONE:
-                world.checks.done(peer, self.reqid, reply.index)
+                world.checks.done(peer, world.nodes[peer].mirror, self.reqid, reply.index)
                 holds(reply.index > self.floor, "S10", f"update {reply.index} was sent after {self.floor} was told")
                 world.greatest_acknowledged = max(world.greatest_acknowledged, reply.index)
                 self.acknowledged += 1

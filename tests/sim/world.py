@@ -247,6 +247,8 @@ class World:
                 self.nodes[peer].stage = Stage.READ_WRITE
                 self._permit(self.nodes[peer])
             self.administrator.change(tuple(chosen))
+            if self.rng.random() < 0.3:  # so that some entries stay with the leader alone and are rolled back
+                self.schedule(self.time + self.rng.uniform(0.0, 0.01), self._isolate_leader)
 
     # --- faults --------------------------------------------------------------------------------------------------
 
@@ -273,10 +275,9 @@ class World:
         faults[self.rng.choice(names)]()
 
     def _leader(self) -> Node | None:
-        for node in self.nodes.values():
-            if node.up and node.core.status(node.now()).role == Role.LEADER:
-                return node
-        return None
+        """The leader of the highest term: an older one may not know yet."""
+        leaders = [node for node in self.nodes.values() if node.up and node.core._node.role == Role.LEADER]
+        return max(leaders, key=lambda node: node.core._node.term, default=None)
 
     def _any(self) -> Node:
         return self.rng.choice(list(self.nodes.values()))
