@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping
@@ -33,8 +34,12 @@ def main() -> int:
     healthy = True
     for name in names:
         # Not the system's temporary folder: that may be in memory, where fsync costs nothing.
-        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=RESULTS) as folder:
-            healthy &= _run(name, Path(folder), options)
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=RESULTS))
+        if _run(name, folder, options):
+            shutil.rmtree(folder)
+        else:
+            output.note(f"what {name} left is in {folder}")
+            healthy = False
     return 0 if healthy else 1
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 from bench.cluster import (
@@ -79,8 +80,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
             finally:
                 writing.cancel()
                 await asyncio.gather(writing, return_exceptions=True)
-            await until_all_ready(kube, SLEEPERS_NAME, NAMESPACE)
-            doubled += sum(count > 1 for count in processes_by_pod(folder).values())
+            doubled += sum(count > 1 for count in (await _until_running(folder)).values())
             stored = {item["metadata"]["name"] for item in (await kube.list_all(CONFIG_MAPS, NAMESPACE)).items}
     finally:
         stop(cluster)
@@ -92,6 +92,16 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
         Measure("SIGKILL: acknowledged writes lost", lost, "", 0, vital=True),
         Measure("SIGKILL: pods running twice", doubled, "", 0, vital=True),
     ]
+
+
+async def _until_running(folder: Path) -> Counter[str]:
+    """Wait until every pod has a process; status alone may be that of a former life."""
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while True:
+            found = processes_by_pod(folder)
+            if len(found) == SLEEPERS:
+                return found
+            await asyncio.sleep(POLL_S)
 
 
 async def _kill_and_restart(cluster: LocalCluster, writer: Writer) -> LocalCluster:

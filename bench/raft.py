@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.cluster import PAVANE, POLL_S, STOP_TIMEOUT_S, BenchError
+from bench.cluster import PAVANE, POLL_S, START_TIMEOUT_S, STOP_TIMEOUT_S, BenchError
 from bench.machine import cpu_s
 from bench.options import Options
 from bench.report import Measure, latencies, median_of
@@ -51,6 +51,18 @@ class Peers:
                 [*command, "--secret", SECRET], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
 
+    async def until_up(self) -> None:
+        """Wait until all peers serve."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        for peer, process in self._processes.items():
+            while f"up {peer}\n" not in self._log(peer):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise BenchError(f"peer {peer} does not come up: {self._log(peer).strip()}")
+                await asyncio.sleep(POLL_S)
+
+    def _log(self, peer: str) -> str:
+        return (self._folder / f"peer-{peer}.log").read_text(encoding="utf-8", errors="replace")
+
     def kill(self, peer: str) -> None:
         """Kill one peer with SIGKILL."""
         self._processes[peer].kill()
@@ -87,6 +99,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
     failovers: list[float] = []
     for number in range(options.runs):
         with _running(folder / f"run-{number}") as peers:
+            await peers.until_up()
             async with RaftClient(peers.urls, SECRET.encode()) as client:
                 await _sequential(client, WARM_UP)
                 sequential += await _sequential(client, SEQUENTIAL)
