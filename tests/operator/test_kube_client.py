@@ -194,12 +194,6 @@ async def test_unknown_fields_are_refused_when_asked_for(both: Both) -> None:
     assert "colour" not in (await both.kube.apply(WIDGETS, intent, "default", manager="pavane-cli"))["spec"]
 
 
-async def test_a_dry_run_leaves_nothing(both: Both) -> None:
-    shown = await both.kube.apply(WIDGETS, widget(), "default", dry_run=True)
-    assert shown["spec"]["replicas"] == 3
-    assert await both.kube.get_or_none(WIDGETS, "a", "default") is None
-
-
 async def test_logs_come_as_they_are(both: Both) -> None:
     await both.kube.create(PODS, pod(), "default")
     pieces = [piece async for piece in both.kube.pod_logs("a", "default", tail_lines=2)]

@@ -223,16 +223,26 @@ async def test_a_pod_without_a_stream_is_asked_at_once_and_then_again(
     wakes: list[None] = []
     async with httpx2.AsyncClient() as http:
         polls = StagePolls(http, random.Random(1), lambda: wakes.append(None))
-        polls.keep(frozenset({PollTarget("u1", HOST, 0)}))
+        polls.keep({PollTarget("u1", HOST, 0): None})
         first = await eventually(lambda: polls.view("u1"))
         assert (first.stage, first.connected, first.progress) == (Stage.READ_ONLY, False, 1)
         ops.document["progress"] = 2
         await eventually(lambda: polls.view("u1").progress == 2)  # type: ignore[union-attr]
         assert len(wakes) == 2
-        polls.keep(frozenset({PollTarget("u1", HOST, 1)}))
+        polls.keep({PollTarget("u1", HOST, 1): None})
         assert polls.view("u1") is None
-        polls.keep(frozenset())
+        polls.keep({})
         assert polls.view("u1") is None
+        await polls.close()
+
+
+async def test_what_is_known_counts_until_the_pod_has_answered(ops: Ops) -> None:
+    known = StageView(stage=Stage.READ_WRITE, connected=False)
+    async with httpx2.AsyncClient() as http:
+        polls = StagePolls(http, random.Random(1), lambda: None)
+        polls.keep({PollTarget("u1", HOST, 0): known})
+        assert polls.view("u1") is known
+        await eventually(lambda: polls.view("u1").stage is Stage.READ_ONLY)  # type: ignore[union-attr]
         await polls.close()
 
 
@@ -240,7 +250,7 @@ async def test_a_pod_that_does_not_answer_yet_is_asked_soon_again(ops: Ops) -> N
     broken, ops.document = ops.document, {"stage": "Unheard"}
     async with httpx2.AsyncClient() as http:
         polls = StagePolls(http, random.Random(1), lambda: None)
-        polls.keep(frozenset({PollTarget("u1", HOST, 0)}))
+        polls.keep({PollTarget("u1", HOST, 0): None})
         ops.document = broken
         await eventually(lambda: polls.view("u1"))
         await polls.close()

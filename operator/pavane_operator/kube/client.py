@@ -48,7 +48,6 @@ MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
-Propagation = Literal["Background", "Foreground", "Orphan"]
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 
@@ -61,7 +60,6 @@ class ObjectList:
     """Where a watch that shall miss nothing begins."""
     next_page: str | None
     """Cursor of the next page, or None when this was the last one."""
-    remaining: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,6 @@ class KubeClient:
             items,
             str(metadata.get("resourceVersion", "")),
             metadata.get("continue") or None,
-            metadata.get("remainingItemCount"),
         )
 
     async def table(
@@ -178,7 +175,7 @@ class KubeClient:
             items.extend(part.items)
             page = part.next_page
             if page is None:
-                return ObjectList(tuple(items), part.resource_version, None, None)
+                return ObjectList(tuple(items), part.resource_version, None)
 
     async def watch(
         self,
@@ -221,7 +218,6 @@ class KubeClient:
         follow: bool = False,
         previous: bool = False,
         tail_lines: int | None = None,
-        since_s: int | None = None,
         timestamps: bool = False,
     ) -> AsyncIterator[bytes]:
         """Pieces of the log of a pod's container, as they come; with `follow` until the container ends."""
@@ -230,7 +226,6 @@ class KubeClient:
             follow="true" if follow else None,
             previous="true" if previous else None,
             tailLines=tail_lines,
-            sinceSeconds=since_s,
             timestamps="true" if timestamps else None,
         )
         silence_s = None if follow else self._timeout_s
@@ -272,7 +267,6 @@ class KubeClient:
         *,
         manager: str = MANAGER,
         subresource: str | None = None,
-        dry_run: bool = False,
         strict: bool = False,
     ) -> Object:
         """Server-side apply of the manager's *complete* intent; creates the object where it is missing.
@@ -283,7 +277,6 @@ class KubeClient:
         query = _query(
             fieldManager=manager,
             force="true" if manager in FORCING_MANAGERS else None,
-            dryRun="All" if dry_run else None,
             fieldValidation="Strict" if strict else None,
         )
         path = resource.path(namespace, body["metadata"]["name"], subresource)
@@ -301,11 +294,10 @@ class KubeClient:
         namespace: str | None = None,
         *,
         manager: str = MANAGER,
-        subresource: str | None = None,
     ) -> Object:
         """JSON merge patch (a dictionary) or JSON patch (a list of operations)."""
         content_type = MERGE if isinstance(body, dict) else JSON_PATCH
-        path = resource.path(namespace, name, subresource)
+        path = resource.path(namespace, name)
         return await self._call("PATCH", path, query=_query(fieldManager=manager), body=body, content_type=content_type)
 
     async def delete(
@@ -316,18 +308,14 @@ class KubeClient:
         *,
         uid: str | None = None,
         resource_version: str | None = None,
-        propagation: Propagation = "Background",
-        grace_period_s: int | None = None,
     ) -> None:
         """Ask for the deletion of the very object that was read: with `uid` and `resource_version` Conflict is raised
         when it is not that one any more. An object that is not there counts as deleted.
         """
         preconditions = _query(uid=uid, resourceVersion=resource_version)
-        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if preconditions:
             body["preconditions"] = preconditions
-        if grace_period_s is not None:
-            body["gracePeriodSeconds"] = grace_period_s
         try:
             await self._call("DELETE", resource.path(namespace, name), body=body)
         except NotFound:

@@ -55,12 +55,14 @@ class StagePolls:
         self._targets_changed = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="stage polls")
 
-    def keep(self, targets: frozenset[PollTarget]) -> None:
-        """Ask exactly these from now on; a new one at once."""
-        if targets == self._polls.keys():
+    def keep(self, targets: Mapping[PollTarget, StageView | None]) -> None:
+        """Ask exactly these from now on, a new one at once; until it answers, what is known of it already counts."""
+        if targets.keys() == self._polls.keys():
             return
         now = asyncio.get_running_loop().time()
-        self._polls = {target: self._polls.get(target) or _Poll(due=now) for target in targets}
+        self._polls = {
+            target: self._polls.get(target) or _Poll(due=now, view=known) for target, known in targets.items()
+        }
         self._targets_changed.set()
 
     def view(self, uid: str) -> StageView | None:

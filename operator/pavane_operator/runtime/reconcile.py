@@ -222,16 +222,19 @@ class Reconciler:
 
     async def _keep_streams(self, plan: Plan, observed: Observed) -> None:
         wanted: dict[str, tuple[str, int]] = {}
-        others = set()
+        polled: dict[PollTarget, StageView | None] = {}
         for pod in observed.pods:
             if pod.address is None or pod.deleting:
                 continue
             if pod.name in plan.streams:
                 wanted[pod.name] = (socket_address(pod.address, STAGE_PORT), pod.generation)
-            else:
-                others.add(PollTarget(pod.uid, pod.address, pod.restarts))
+            if pod.name not in plan.streams or self._streams.view(pod.name) is None:
+                # A stream that is closed now leaves no gap in what is known; a pod that restarts is known anew.
+                view = pod.stage
+                known = replace(view, connected=False, asked=None) if view is not None and view.connected else None
+                polled[PollTarget(pod.uid, pod.address, pod.restarts)] = known
         await self._streams.keep(wanted)
-        self._polls.keep(frozenset(others))
+        self._polls.keep(polled)
 
     def _sleep_s(self, plan: Plan, observed: Observed) -> float | None:
         sleeps = [DOWN_LOOK_S] if observed.facts.down is not None else []
