@@ -399,6 +399,25 @@ def test_a_wiped_voter_answers_nothing_until_it_knows_every_term_and_then_heals(
     assert told == ["lost", "answering", "healed"]
 
 
+def test_a_removed_and_wiped_voter_does_not_believe_the_old_entries_that_name_it() -> None:
+    ensemble = Ensemble("", "abcd")
+    for name in "abc":
+        ensemble.cores[name].bootstrap(members("abc"), ensemble.now())
+    permit(ensemble, "abcd")
+    leader = ensemble.elect()
+    removed = others(ensemble, leader)[0]
+    ensemble.change(leader, 50, "".join(name for name in "abc" if name != removed))
+    ensemble.until(lambda: ensemble.status(removed).role == Role.REMOVED)
+    ensemble.down(removed)
+    ensemble.disks[removed].wipe()
+    ensemble.events[removed].clear()
+    ensemble.start(removed)
+    ensemble.until(lambda: ensemble.entries(removed) == ensemble.entries(leader))
+    ensemble.advance(1.0)
+    roles = [event.new for event in ensemble.events[removed] if isinstance(event, RoleChanged)]
+    assert roles == [Role.RECOVERING, Role.REMOVED]
+
+
 def test_under_the_operator_a_wiped_pod_waits_to_be_replaced_by_a_change() -> None:
     ensemble = Ensemble("abc", lost_voter=LostVoter.BY_CHANGE)
     leader = ensemble.elect()

@@ -83,6 +83,7 @@ class Following:
         if previous > node.log.last:
             conflict = node.log.last + 1
         elif previous <= node.commit or node.log.term_at(previous) == message.previous_term:
+            self._recovering.judge_history(previous, message.entries)
             if not node.merge(previous, message.entries):
                 node.halt(Corrupt(node.commit))
                 return

@@ -42,6 +42,7 @@ class Learner:
         self.target = 0
         self._members: Members | None = None  # as the last peer that knew a leader named them
         self._leader_url: str | None = None
+        self._named: bool | None = None  # by the present leader's configuration; ``None`` until it told
         self._leader_heard_at = 0.0
         self._search_at = node.now.mono
         self._target_at = node.now.mono
@@ -181,13 +182,13 @@ class Learner:
         """An empty store of a peer that the leader counts as a member was wiped (5.5)."""
         node = self._node
         named = any(peer == node.id for peer, _ in reply.peers)
-        if not named:
-            self._recovering.placed()
-        elif node.role == Role.LEARNER and node.log.last == 0:
+        self._named = named
+        if named and node.role == Role.LEARNER and node.log.last == 0:
             self._recovering.lost()
 
     def _lose_leader(self) -> None:
         self._end_stream()
+        self._named = None
         self._leader_url = None
         self._search_at = self._node.now.mono
         if self._node.role in SEARCHED_ROLES:
@@ -197,6 +198,8 @@ class Learner:
         if reply.is_leader and ask.to.url == self._leader_url:
             self._leader_heard_at = self._node.now.mono
             self.target = max(self.target, reply.commit_index)
+            if self._named is False:  # asked after the configuration, so nothing that named us lies beyond
+                self._recovering.placed(reply.last_index)
 
     def _to(self, url: str) -> PeerChannel:
         return PeerChannel(Channel.SEED, url, url)
@@ -210,6 +213,9 @@ class Learner:
 
     def _begin_stream(self, url: str) -> None:
         node = self._node
+        if self._recovering.unplaced:
+            self._stream_at = node.now.mono + IDLE_S
+            return
         if self._fed():
             self._stream_at = node.now.mono + self._silence_s()
             return
@@ -251,6 +257,7 @@ class Learner:
         previous = reply.index - len(reply.entries)
         if previous > node.log.last or reply.status == EntriesStatus.SNAPSHOT:
             return False
+        self._recovering.judge_history(previous, reply.entries)
         if not node.merge(previous, reply.entries):
             node.halt(Fork(node.commit))
             return False
@@ -258,6 +265,7 @@ class Learner:
         greatest = entry_term(reply.entries[-1])
         if greatest > node.term:
             node.raise_term(greatest)
+        node.verified = max(node.verified, reply.index)  # committed, so every later leader has it
         node.advance(reply.index)
         self._recovering.progress()
         return True

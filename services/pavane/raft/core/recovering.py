@@ -1,5 +1,6 @@
 """A voter that lost its disk or found rot: silent until what it forgot can do no harm (docs/specs/raft.md 5.5)."""
 
+from collections.abc import Sequence
 from enum import Enum
 
 from pavane.raft.config import LostVoter
@@ -7,9 +8,11 @@ from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, PeerChannel, RecoveringChanged
 from pavane.raft.state.commands import RECOVERING_FLOOR
-from pavane.raft.state.configuration import Members
+from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.state.quorum import has_majority
 from pavane.raft.state.roles import Role
+from pavane.raft.wire.entry import EntryType, entry_data, entry_type
+from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.replies import RequestConfigReply, RequestLogInfoReply
 from pavane.raft.wire.requests import RequestConfig, RequestLogInfo
 
@@ -43,6 +46,7 @@ class Recovering:
         self._goal: int | None = None
         self._lost_at: int | None = None  # a leader's last index, seen after the loss
         self._cleansed = False  # a configuration without us was committed after the loss
+        self._history = 0  # entries up to here were written before we joined
         self._asks: list[Ask] = []
         if node.recovering and node.vote_floor != RECOVERING_FLOOR:
             self._forget_votes()
@@ -69,10 +73,30 @@ class Recovering:
         elif node.role == Role.LEARNER and untouched:
             self._phase = _Phase.UNPLACED
 
-    def placed(self) -> None:
-        """The leader's configuration does not name us: an empty store is what a new peer has."""
+    @property
+    def unplaced(self) -> bool:
+        """Whether a leader still has to tell if this empty store belonged to a member."""
+        return self._phase == _Phase.UNPLACED
+
+    def placed(self, history: int) -> None:
+        """The leader, whose log ends at ``history``, does not name us: now we are new, or were removed before."""
         if self._phase == _Phase.UNPLACED:
             self._phase = _Phase.SOUND
+            self._history = history
+
+    def judge_history(self, previous: int, entries: Sequence[Frame]) -> None:
+        """Turn Recovering before storing an entry of the past that names us: we were a voter once and forgot it.
+
+        Without this a removed voter that was wiped would, on its way through the log, believe in a configuration that
+        is long gone, and its second vote could elect a leader beside the present one.
+        """
+        if self._node.role != Role.LEARNER:
+            return
+        for index, entry in enumerate(entries[: max(0, self._history - previous)], previous + 1):
+            past = index > self._node.log.last and entry_type(entry) == EntryType.CONFIG
+            if past and Configuration.decode(entry_data(entry)).names(self._node.id):
+                self.lost()
+                return
 
     def heal_alone(self) -> None:
         """Allow the way back by proof, whatever was set: a bootstrap cannot tell a late pod from a wiped one."""
