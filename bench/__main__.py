@@ -14,7 +14,9 @@ from bench import crash, local, machine, raft, report, rollout
 from bench.cluster import BenchError
 from bench.options import Options
 from bench.report import Measure
+from pavane.raft.errors import RaftError
 from pavane_cli import output
+from pavane_operator.kube import KubeError
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -49,8 +51,8 @@ def _run(name: str, folder: Path, options: Options) -> bool:
     taken_at = datetime.now(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
     try:
         measures = asyncio.run(BENCHMARKS[name](folder, options))
-    except (BenchError, TimeoutError) as error:
-        output.note(f"{name} was not finished: {error or 'time-out'}")
+    except (BenchError, KubeError, RaftError, TimeoutError) as error:
+        output.note(f"{name} was not finished: {str(error) or type(error).__name__}")
         return False
     report.show(name, found, measures)
     output.say(f"kept in {report.keep(RESULTS, name, taken_at, found, measures)}")

@@ -10,7 +10,6 @@ from bench.cluster import (
     POLL_S,
     START_TIMEOUT_S,
     BenchError,
-    LocalCluster,
     apply_sleepers,
     processes_by_pod,
     start,
@@ -74,7 +73,12 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
                 back: list[float] = []
                 doubled = 0
                 for _ in range(options.kills):
-                    cluster = await _kill_and_restart(cluster, writer)
+                    await asyncio.sleep(random.uniform(0, MOMENT_S_MAX))
+                    if cluster.process.poll() is not None:
+                        raise BenchError("`pavane up` ended by itself")
+                    cluster.kill()
+                    cluster = start(folder, "--bare")
+                    await writer.until_next()
                     back.append(time.monotonic() - cluster.started)
                     doubled += sum(count > 1 for count in processes_by_pod(folder).values())
             finally:
@@ -102,14 +106,3 @@ async def _until_running(folder: Path) -> Counter[str]:
             if len(found) == SLEEPERS:
                 return found
             await asyncio.sleep(POLL_S)
-
-
-async def _kill_and_restart(cluster: LocalCluster, writer: Writer) -> LocalCluster:
-    """Kill at a random moment, start again, return when a write is acknowledged."""
-    await asyncio.sleep(random.uniform(0, MOMENT_S_MAX))
-    if cluster.process.poll() is not None:
-        raise BenchError("`pavane up` ended by itself")
-    cluster.kill()
-    again = start(cluster.folder, "--bare")
-    await writer.until_next()
-    return again

@@ -106,7 +106,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
                 for count in IN_FLIGHT:
                     rate, cost = await _bulk(client, peers, count)
                     rates[count].append(rate)
-                for who, spent in cost.items():
+                for who, spent in cost.items():  # of the run with the most in flight
                     costs.setdefault(who, []).append(spent)
                 reads.append(await _read(client))
                 failovers.append(await _failover(client, peers))
