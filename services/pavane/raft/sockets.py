@@ -214,6 +214,10 @@ class Sockets:
             self._look_up(dealer)
         else:
             self._connect(dealer, [urlsplit(to.url).hostname or ""])
+        rpc = PeerChannel(Channel.RPC, to.peer, to.url)
+        if to.channel is Channel.SIDE and rpc not in self._dealers:
+            # Whoever is greeted is led or asked for its vote next; a connection made only then would cost a write gap.
+            self._open(rpc)
         return dealer
 
     def _close_dealer(self, dealer: _Dealer) -> None:

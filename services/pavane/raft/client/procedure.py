@@ -19,6 +19,7 @@ from pavane.raft.wire import Drop, Frame, Frames, RequestConfig, RequestConfigRe
 
 AnyCall: TypeAlias = Call[Any]
 
+ELECTION_POLL_S = 0.025  # between two looks at a peer that is about to lead: a fraction of its election
 ROUND_PAUSE_S = 0.05  # between two rounds in which nobody knew a leader: elections take a few of these
 SWEEP_S = 0.1  # how exactly silence and deadlines are seen; one pass over all calls
 RESOLVE_AGAIN_S = 0.5  # a name without an address is asked for again: its pod may be about to start
@@ -230,8 +231,8 @@ class Procedure:
         """Every endpoint worth a connection, in the order of ``_urls``."""
         return list(dict.fromkeys(endpoint for url in self._urls() for endpoint in self._endpoints.get(url, ())))
 
-    def _begin_search(self, now: float, *, grace: bool = False, first: str | None = None) -> None:
-        """Leave the leader, if there is one, and look for the next; ``first`` is asked before all others.
+    def _begin_search(self, now: float, *, pause_s: float = 0.0, first: str | None = None) -> None:
+        """Leave the leader, if there is one, and after ``pause_s`` look for the next; ``first`` is asked before all.
 
         Without a call that needs a leader the search waits for one.
         """
@@ -245,8 +246,8 @@ class Procedure:
                 call.endpoint = None
         self._redirects = 0
         self._outputs.resolve += self._urls()
-        self._search = _Search(now + self._grace_s if grace else now, deque([first] if first else []))
-        if not grace:
+        self._search = _Search(now + pause_s, deque([first] if first else []))
+        if not pause_s:
             self._next_step(self._search, now)
 
     def _next_step(self, search: _Search, now: float) -> None:
@@ -327,18 +328,18 @@ class Procedure:
         """Go where a negative answer points."""
         self._redirects += 1
         if self._redirects > REDIRECTS_MAX:
-            self._begin_search(now, grace=True)
+            self._begin_search(now, pause_s=self._grace_s)
             return
         if leader is None:
             # Grace is for a leader that has just lost its place. One that was named a moment ago and does not lead yet
             # is about to: polls find out when.
-            self._begin_search(now, grace=self._leader_proven)
+            self._begin_search(now, pause_s=self._grace_s if self._leader_proven else ELECTION_POLL_S)
             return
         url = self._peers.get(leader)
         endpoints = self._endpoints.get(url, ()) if url is not None else ()
         target = next((other for other in endpoints if other not in self._down), None)
         if target == endpoint:
-            self._begin_search(now, grace=True)
+            self._begin_search(now, pause_s=self._grace_s)
         elif target is None:
             self._begin_search(now, first=endpoint)
         else:
@@ -369,7 +370,7 @@ class Procedure:
                 else:
                     silent = True
         if silent and self._leader is not None:
-            self._begin_search(now, grace=True)
+            self._begin_search(now, pause_s=self._grace_s)
 
     def _resolve_missing(self, now: float) -> None:
         if now >= self._resolve_at_s:
