@@ -3,19 +3,30 @@
 import asyncio
 import json
 import sqlite3
-from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
-STORE_VERSION = 1
+from pavane_local.api.errors import expired
+
+STORE_VERSION = 2
 HISTORY_EVENTS = 10_000
 """Events kept for watches that resume; an older resourceVersion has to list again (6.2)."""
 PENDING_EVENTS = 1_000
 """A watcher that lags by more is closed, so that one slow reader cannot hold the memory of the process (6.2)."""
+SCHEMA = """
+    BEGIN;
+    CREATE TABLE IF NOT EXISTS objects (resource TEXT, namespace TEXT, name TEXT, object TEXT NOT NULL,
+        PRIMARY KEY (resource, namespace, name)) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS events (resource_version INTEGER PRIMARY KEY, type TEXT NOT NULL,
+        resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, object TEXT NOT NULL,
+        previous_labels TEXT);
+    CREATE INDEX IF NOT EXISTS events_of_resource ON events (resource, resource_version);
+    PRAGMA user_version = {version};
+    COMMIT;
+"""
 
 Object = dict[str, Any]
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -29,36 +40,30 @@ class Key(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True)
-class Event:
-    """One committed change. `object` is shared by all readers and must not be modified."""
+class Event(NamedTuple):
+    """One committed change; `object` is shared by all readers: copy it (`clone`) before you change it."""
 
-    resource_version: int
     type: EventType
-    key: Key
     object: Object
-    previous_labels: dict[str, str] | None
-    """Labels before the change, None for a new object: tells a selector that an object has left it."""
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """What a transaction wants: `object` written, or, if `removed`, taken away after a last event that shows it."""
 
     object: Object
     removed: bool = False
 
 
-Decide = Callable[[Object | None], Change | None]
-"""Looks at the current object (not to be modified); returns the change, None for no change, or raises to refuse."""
+Labels = dict[str, str]
+Decide = Callable[[Any], Change | None]
+"""Looks at the current object or None (not to be modified); returns the change, None for none, or raises to refuse."""
+View = Callable[[Event, Labels | None], Event | None]
+"""How a watcher sees an event, if it does; the labels before it (None: a new object) tell that an object has left."""
+Backlog = list[tuple[Event, Labels | None]]
 
 
 class StoreVersionError(Exception):
     """The file was written by another version of the program."""
-
-
-class ExpiredError(Exception):
-    """The history does not reach back to the wanted resourceVersion, or the reader lagged too far: list again."""
 
 
 def clone(value: Any) -> Any:
@@ -70,32 +75,39 @@ def clone(value: Any) -> Any:
     return value
 
 
-class Subscription:
-    """Events of one resource in order, each once. Close it when done."""
+class Watch:
+    """Events of one resource in order, each once: iterate, and close it at the end.
 
-    def __init__(self, resource: str, backlog: Iterable[Event], close: Callable[["Subscription"], None]) -> None:
+    Raises `ApiError` 410 after the last event, if the reader lagged or the watch was ended.
+    """
+
+    def __init__(self, resource: str, backlog: Backlog, view: View, close: Callable[["Watch"], None]) -> None:
         self.resource = resource
-        self._backlog = deque(backlog)
+        self._view = view
+        self._backlog = deque(seen for each in backlog if (seen := view(*each)))
         self._pending: deque[Event] = deque()
         self._changed = asyncio.Event()
         self._ended = False
         self._close = close
 
-    async def next(self) -> Event:
-        """Return the next event. Raises `ExpiredError` after the last one, if the reader lagged or the store closed."""
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
         while not (waiting := self._backlog or self._pending):
             if self._ended:
-                raise ExpiredError(f"the watch of {self.resource} was closed; list again")
+                raise expired(f"the watch of {self.resource} was closed; list again")
             self._changed.clear()
             await self._changed.wait()
         return waiting.popleft()
 
-    def offer(self, event: Event) -> None:
+    def offer(self, event: Event, before: Labels | None) -> None:
         """Queue a live event; a reader that lags too far gets no more."""
-        self._ended = self._ended or len(self._pending) >= PENDING_EVENTS
-        if not self._ended:
-            self._pending.append(event)
-        self._changed.set()
+        if not self._ended and (seen := self._view(event, before)):
+            self._ended = len(self._pending) >= PENDING_EVENTS
+            if not self._ended:
+                self._pending.append(seen)
+            self._changed.set()
 
     def end(self) -> None:
         """Let the reader take what is queued and then fail."""
@@ -105,6 +117,12 @@ class Subscription:
     def close(self) -> None:
         """Stop receiving events."""
         self._close(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
 
 class Store:
@@ -117,45 +135,36 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file at `path`.
-
-        Raises `StoreVersionError`: another version of the program wrote it.
-        """
+        """Open or create the file at `path`. Raises `StoreVersionError`: another version of the program wrote it."""
         self._connection = _connect(path)
         self._reader = sqlite3.connect(path, isolation_level=None)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pavane-store")
         self._lock = asyncio.Lock()
         self._objects: dict[str, dict[tuple[str, str], Object]] = {}
-        self._order: dict[str, list[tuple[str, str]]] = {}
-        self._subscriptions: set[Subscription] = set()
-        self.resource_version: int = self._reader.execute(
-            "SELECT COALESCE(MAX(resource_version), 0) FROM events"
-        ).fetchone()[0]
+        self._watches: set[Watch] = set()
+        latest = self._reader.execute("SELECT MAX(resource_version) FROM events").fetchone()[0]
+        self.resource_version: int = latest or 0
         for resource, namespace, name, body in self._reader.execute("SELECT * FROM objects"):
-            self._remember(Key(resource, namespace, name), json.loads(body))
-
-    def close(self) -> None:
-        """Finish the commit under way, end all subscriptions and close the file."""
-        self._thread.shutdown(wait=True)
-        for subscription in self._subscriptions:
-            subscription.end()
-        self._reader.close()
-        self._connection.close()
+            self._objects.setdefault(resource, {})[namespace, name] = json.loads(body)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self.close()
+        self._thread.shutdown(wait=True)  # The commit under way is finished.
+        for watch in self._watches:
+            watch.end()
+        self._reader.close()
+        self._connection.close()
 
     def get(self, key: Key) -> Object | None:
         """Return the object at `key`, shared: do not modify it."""
-        return self._objects.get(key.resource, {}).get((key.namespace, key.name))
+        return self._objects.get(key.resource, {}).get(key[1:])
 
     def all(self, resource: str, namespace: str | None = None) -> list[Object]:
         """Return the objects of a resource, sorted by namespace and name, shared: do not modify them."""
         objects = self._objects.get(resource, {})
-        return [objects[at] for at in self._order.get(resource, ()) if namespace is None or at[0] == namespace]
+        return [objects[at] for at in sorted(objects) if namespace in (None, at[0])]
 
     async def transact(self, key: Key, decide: Decide) -> Object | None:
         """Run `decide` on the latest object at `key` and commit its change.
@@ -168,78 +177,66 @@ class Store:
     async def _transact(self, key: Key, decide: Decide) -> Object | None:
         async with self._lock:
             current = self.get(key)
-            change = decide(current)
-            if change is None:
+            if (change := decide(current)) is None:
                 return current
             version = self.resource_version + 1
             written = {**change.object, "metadata": {**change.object["metadata"], "resourceVersion": str(version)}}
             kind: EventType = "DELETED" if change.removed else "ADDED" if current is None else "MODIFIED"
-            labels = None if current is None else current["metadata"].get("labels") or {}
-            event = Event(version, kind, key, written, labels)
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, event)
-            self._publish(event)
+            before = None if current is None else current["metadata"].get("labels") or {}
+            event = Event(kind, written)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, version, key, event, before)
+            self._publish(version, key, event, before)
             return written
 
-    def _commit(self, event: Event) -> None:
+    def _commit(self, version: int, key: Key, event: Event, before: Labels | None) -> None:
         body = json.dumps(event.object, separators=(",", ":"))
-        labels = None if event.previous_labels is None else json.dumps(event.previous_labels)
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             if event.type == "DELETED":
-                self._connection.execute("DELETE FROM objects WHERE resource=? AND namespace=? AND name=?", event.key)
+                self._connection.execute("DELETE FROM objects WHERE resource=? AND namespace=? AND name=?", key)
             else:
-                self._connection.execute("INSERT OR REPLACE INTO objects VALUES (?,?,?,?)", (*event.key, body))
-            row = (event.resource_version, event.type, *event.key, body, labels)
+                self._connection.execute("INSERT OR REPLACE INTO objects VALUES (?,?,?,?)", (*key, body))
+            row = (version, event.type, *key, body, None if before is None else json.dumps(before))
             self._connection.execute("INSERT INTO events VALUES (?,?,?,?,?,?,?)", row)
-            oldest = event.resource_version - HISTORY_EVENTS
-            self._connection.execute("DELETE FROM events WHERE resource_version <= ?", (oldest,))
+            self._connection.execute("DELETE FROM events WHERE resource_version <= ?", (version - HISTORY_EVENTS,))
         except BaseException:
             self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
 
-    def _publish(self, event: Event) -> None:
-        self.resource_version = event.resource_version
-        if event.type == "DELETED":
-            at = (event.key.namespace, event.key.name)
-            del self._objects[event.key.resource][at]
-            self._order[event.key.resource].remove(at)
-        else:
-            self._remember(event.key, event.object)
-        for subscription in self._subscriptions:
-            if subscription.resource == event.key.resource:
-                subscription.offer(event)
-
-    def _remember(self, key: Key, body: Object) -> None:
+    def _publish(self, version: int, key: Key, event: Event, before: Labels | None) -> None:
+        self.resource_version = version
         objects = self._objects.setdefault(key.resource, {})
-        at = (key.namespace, key.name)
-        if at not in objects:
-            insort(self._order.setdefault(key.resource, []), at)
-        objects[at] = body
+        if event.type == "DELETED":
+            del objects[key[1:]]
+        else:
+            objects[key[1:]] = event.object
+        for watch in self._watches:
+            if watch.resource == key.resource:
+                watch.offer(event, before)
 
-    def subscribe(self, resource: str, since: int | None = None) -> Subscription:
-        """Receive the events of a resource after resourceVersion `since` (None: from now on).
+    def watch(self, resource: str, since: int | None, view: View) -> Watch:
+        """Receive the events of a resource after resourceVersion `since` (None: first what is there as ADDED).
 
-        Raises `ExpiredError`: `since` is older than the history, or newer than the store.
+        Raises `ApiError` 410: `since` is older than the history, or newer than the store.
         """
-        backlog = [] if since is None else self._history(resource, since)
-        subscription = Subscription(resource, backlog, self._subscriptions.discard)
-        self._subscriptions.add(subscription)
-        return subscription
+        watch = Watch(resource, self._backlog(resource, since), view, self._watches.discard)
+        self._watches.add(watch)
+        return watch
 
-    def _history(self, resource: str, since: int) -> Iterator[Event]:
+    def _backlog(self, resource: str, since: int | None) -> Backlog:
         """Return what was committed after `since` and is known to readers, oldest first."""
+        if since is None:
+            return [(Event("ADDED", each), None) for each in self.all(resource)]
         oldest = self._reader.execute("SELECT MIN(resource_version) FROM events").fetchone()[0] or 1
         if since + 1 < oldest or since > self.resource_version:
-            raise ExpiredError(f"resourceVersion {since} is not in the history {oldest - 1}…{self.resource_version}")
+            raise expired(f"too old resource version: {since} is not in {oldest - 1}…{self.resource_version}")
         rows = self._reader.execute(
-            "SELECT resource_version, type, namespace, name, object, previous_labels FROM events"
+            "SELECT type, object, previous_labels FROM events"
             " WHERE resource = ? AND resource_version > ? AND resource_version <= ? ORDER BY resource_version",
             (resource, since, self.resource_version),
-        ).fetchall()
-        for version, kind, namespace, name, body, labels in rows:
-            before = None if labels is None else json.loads(labels)
-            yield Event(version, kind, Key(resource, namespace, name), json.loads(body), before)
+        )
+        return [(Event(kind, json.loads(body)), labels and json.loads(labels)) for kind, body, labels in rows]
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -253,15 +250,5 @@ def _connect(path: Path) -> sqlite3.Connection:
         )
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.executescript(
-        "BEGIN;"
-        "CREATE TABLE IF NOT EXISTS objects (resource TEXT, namespace TEXT, name TEXT, object TEXT NOT NULL,"
-        " PRIMARY KEY (resource, namespace, name)) WITHOUT ROWID;"
-        "CREATE TABLE IF NOT EXISTS events (resource_version INTEGER PRIMARY KEY, type TEXT NOT NULL,"
-        " resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, object TEXT NOT NULL,"
-        " previous_labels TEXT);"
-        "CREATE INDEX IF NOT EXISTS events_of_resource ON events (resource, resource_version);"
-        f"PRAGMA user_version = {STORE_VERSION};"
-        "COMMIT;"
-    )
+    connection.executescript(SCHEMA.format(version=STORE_VERSION))
     return connection

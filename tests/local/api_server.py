@@ -150,7 +150,7 @@ async def running_api(cluster: Cluster, folder: Path) -> AsyncIterator[tuple[Api
     """An API server that does not listen yet, and a client that may do all."""
     api = ApiServer(cluster, folder)
     headers = {"Authorization": f"Bearer {(folder / 'ca' / 'admin.token').read_text()}"}
-    context = ssl.create_default_context(cafile=str(folder / "ca" / "ca.crt"))
+    context = ssl.create_default_context(cafile=str(folder / "ca" / "server.crt"))
     async with httpx2.AsyncClient(headers=headers, verify=context, timeout=30) as http:
         yield api, http
 

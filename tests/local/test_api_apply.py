@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pavane_local.api.cluster import Cluster, PatchKind, WriteOptions
+from pavane_local.api.cluster import Cluster, WriteOptions
 from pavane_local.api.errors import ApiError
 from pavane_local.store import Object
 from tests.local.api_server import WIDGET_PATH, WIDGETS, Server, a_cluster, a_server, config_map, pod, widget
@@ -217,7 +217,7 @@ async def test_strategic_merge_follows_its_directives(
         ("strategic", {"spec": {}}, 415),
     ],
 )
-async def test_patches_that_do_not_fit_are_refused(cluster: Cluster, kind: PatchKind, patch: Any, code: int) -> None:
+async def test_patches_that_do_not_fit_are_refused(cluster: Cluster, kind: str, patch: Any, code: int) -> None:
     await cluster.create(WIDGETS, widget())
     before = cluster.get(WIDGETS, "default", "a")
     with pytest.raises(ApiError) as refusal:

@@ -112,7 +112,7 @@ async def test_access_reviews_answer_for_others(server: Server, spec: dict[str, 
 
 async def test_secrets_of_the_folder_are_private(server: Server, tmp_path: Path) -> None:
     private = [tmp_path / "kubeconfig", *(tmp_path / "ca").iterdir()]
-    assert len(private) == 8
+    assert len(private) == 6
     assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
     config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
     assert config["current-context"] == "pavane-local"

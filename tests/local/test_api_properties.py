@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +124,7 @@ def test_ownership_survives_its_stored_form(spec: Object) -> None:
     async def body(cluster: Cluster) -> None:
         resource = cluster.registry.by_key(WIDGETS)
         new = {"metadata": {}, "spec": spec}
-        ownership.record(resource, None, new, "me", "", datetime.now(UTC), None)
+        ownership.record(resource, None, new, ownership.Manager("me", "Update", ""), "2030-01-01T00:00:00Z")
         (entry,) = ownership.managers(new).values()
         assert entry.paths == ownership.leaves(resource, new).keys()
 

@@ -60,6 +60,7 @@ async def test_generated_names_differ(server: Server) -> None:
         (PODS, pod(volumes=[{"name": "v", "hostPath": {"path": "/"}}]), 422, "Invalid"),
         (PODS, {"metadata": {"name": "a"}, "spec": {}}, 422, "Invalid"),
         (f"{PODS}/a/exec", {}, 501, "NotImplemented"),
+        (f"{PODS}/a/eviction", {}, 501, "NotImplemented"),
         ("/apis/apps/v1/namespaces/default/deployments", {}, 404, "NotFound"),
     ],
 )
@@ -116,13 +117,6 @@ async def test_odd_options_are_refused(server: Server, method: str, path: str, b
     await server.cluster.create("configmaps", config_map())
     assert (await server.http.request(method, path, json=body)).status_code == 400
     assert server.cluster.find("configmaps", "default", "a")
-
-
-async def test_an_eviction_deletes_the_pod(server: Server) -> None:
-    await server.cluster.create("pods", pod())
-    body = {"deleteOptions": {"gracePeriodSeconds": 3}}
-    assert (await server.http.post(f"{PODS}/a/eviction", json=body)).status_code == 201
-    assert server.cluster.get("pods", "default", "a")["metadata"]["deletionGracePeriodSeconds"] == 3
 
 
 async def test_yaml_is_read(server: Server) -> None:
@@ -326,7 +320,7 @@ async def test_built_in_kinds_get_their_defaults(cluster: Cluster) -> None:
     service = {"metadata": {"name": "s", "namespace": "default"}, "spec": {"ports": ports}}
     made = await cluster.create("services", service)
     assert made["spec"]["clusterIP"] == "None"
-    assert made["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
+    assert made["spec"]["ports"] == [{"port": 80, "protocol": "TCP"}]
     secret = {"metadata": {"name": "s", "namespace": "default"}, "stringData": {"a": "b"}}
     assert (await cluster.create("secrets", secret))["data"] == {"a": "Yg=="}
     made = await cluster.create("pods", pod(tolerations=[{"operator": "Exists"}], hostNetwork=True))
@@ -359,15 +353,13 @@ async def test_tables_show_the_printer_columns(server: Server) -> None:
     assert found["rows"][0]["object"]["metadata"]["name"] == "a"
 
 
-async def test_a_deleted_definition_takes_its_objects_with_it(server: Server) -> None:
-    await server.cluster.create(WIDGETS, widget("a", size="1Gi"))
-    held = widget("b")
-    held["metadata"]["finalizers"] = ["a.dev/x"]
-    await server.cluster.create(WIDGETS, held)
+async def test_a_definition_goes_when_its_objects_are_gone(server: Server) -> None:
+    await server.cluster.create(WIDGETS, widget())
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{WIDGETS}"
+    refused = await server.http.delete(path)
+    assert (refused.status_code, "delete them first" in refused.json()["message"]) == (409, True)
+    await server.cluster.delete(WIDGETS, "default", "a")
     await server.cluster.delete(DEFINITIONS, "", WIDGETS)
-    assert [each["metadata"]["name"] for each in server.cluster.list(WIDGETS)] == ["b"]
-    assert (await server.http.post(WIDGET_PATH, json=widget("c"))).status_code == 405
-    await server.cluster.patch(WIDGETS, "default", "b", {"metadata": {"finalizers": None}})
     assert server.cluster.find(DEFINITIONS, "", WIDGETS) is None
     assert (await server.http.get(WIDGET_PATH)).status_code == 404
 
@@ -376,6 +368,7 @@ async def test_the_log_of_a_pod_is_streamed(server: Server) -> None:
     await server.cluster.create("pods", pod())
     assert (await server.http.get(f"{PODS}/a/log", params={"tailLines": 2})).text == "a 1\na 2\n"
     assert (await server.http.get(f"{PODS}/a/log", params={"tailLines": "x"})).status_code == 400
+    assert "use tailLines" in (await server.http.get(f"{PODS}/a/log", params={"sinceSeconds": "5"})).json()["message"]
     assert (await server.http.get(f"{PODS}/a/log", params={"container": "none"})).status_code == 400
     assert "not found" in (await server.http.get(f"{PODS}/a/log", params={"previous": "true"})).json()["message"]
 

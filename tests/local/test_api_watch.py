@@ -165,9 +165,9 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(server: Server) -> 
     async with watching(server, MAPS) as events:
         await server.cluster.create("configmaps", config_map())
         await anext(events)
-    subscriptions = server.cluster.store._subscriptions
+    watches = server.cluster.store._watches
     async with asyncio.timeout(20):
-        while subscriptions:  # noqa: ASYNC110 - the server notices by its socket
+        while watches:  # noqa: ASYNC110 - the server notices by its socket
             await asyncio.sleep(0.01)
 
 

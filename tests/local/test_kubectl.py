@@ -109,12 +109,12 @@ async def test_client_side_apply_can_move_to_server_side(kubectl: Kubectl) -> No
 
 async def test_wrong_objects_are_refused_with_their_fields(kubectl: Kubectl) -> None:
     wrong = MANIFEST.replace("size: 1Gi", "size: 1Gi\n  replicas: 4\n  mode: C")
-    assert 'spec.mode: Unsupported value: "C"' in await kubectl.run("apply", "-f", "-", given=wrong, code=1)
+    assert "spec.mode: Unsupported value: 'C'" in await kubectl.run("apply", "-f", "-", given=wrong, code=1)
     unknown = MANIFEST.replace("size: 1Gi", "size: 1Gi\n  colour: red")
     assert 'unknown field "spec.colour"' in await kubectl.run("apply", "-f", "-", given=unknown, code=1)
     await kubectl.run("apply", "-f", "-", given=MANIFEST)
     patch = ("patch", "wd", "a", "--type=merge", "-p", json.dumps({"spec": {"replicas": 4}}))
-    assert 'spec.replicas: Invalid value: "integer": must be odd' in await kubectl.run(*patch, code=1)
+    assert "spec.replicas: Invalid value: must be odd" in await kubectl.run(*patch, code=1)
 
 
 async def test_get_in_all_its_forms(kubectl: Kubectl) -> None:

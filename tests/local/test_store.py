@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pavane_local import store as store_module
-from pavane_local.store import Change, Event, ExpiredError, Key, Object, Store, StoreVersionError
+from pavane_local.api.errors import ApiError
+from pavane_local.store import Change, Event, Key, Object, Store, StoreVersionError, Watch
 
 WRITER = """
 import asyncio, sys
@@ -42,6 +43,10 @@ async def put(store: Store, name: str = "a", **content: object) -> Object:
     written = await store.transact(key(name), lambda _: Change(body))
     assert written is not None
     return written
+
+
+def watch(store: Store, since: int | None = None) -> Watch:
+    return store.watch("things", since, lambda event, _before: event)
 
 
 async def remove(store: Store, name: str = "a") -> None:
@@ -91,15 +96,16 @@ async def test_a_reader_sees_every_change_once_and_in_order_also_over_a_restart(
         await put(store, "a", data=2)
         await asyncio.gather(*(put(store, f"n{number}") for number in range(20)))
     with Store(path) as store:
-        subscription = store.subscribe("things", int(first["metadata"]["resourceVersion"]))
+        events = watch(store, int(first["metadata"]["resourceVersion"]))
         writes = [asyncio.ensure_future(put(store, f"m{number}")) for number in range(20)]
-        events: list[Event] = [await subscription.next() for _ in range(41)]
+        seen: list[Event] = [await anext(events) for _ in range(41)]
         await asyncio.gather(*writes)
-        versions = [event.resource_version for event in events]
+        versions = [int(event.object["metadata"]["resourceVersion"]) for event in seen]
         assert versions == list(range(versions[0], versions[0] + 41))
-        assert events[0].type == "MODIFIED"
-        assert events[0].object["data"] == 2
-        assert {event.key.name for event in events[1:]} == {f"{kind}{number}" for kind in "nm" for number in range(20)}
+        assert seen[0].type == "MODIFIED"
+        assert seen[0].object["data"] == 2
+        names = {event.object["metadata"]["name"] for event in seen[1:]}
+        assert names == {f"{kind}{number}" for kind in "nm" for number in range(20)}
 
 
 async def test_a_resourceversion_before_the_history_is_expired(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,22 +113,23 @@ async def test_a_resourceversion_before_the_history_is_expired(path: Path, monke
     with Store(path) as store:
         for number in range(10):
             await put(store, "a", data=number)
-        assert (await store.subscribe("things", 5).next()).resource_version == 6
-        with pytest.raises(ExpiredError):
-            store.subscribe("things", 4)
-        with pytest.raises(ExpiredError):
-            store.subscribe("things", 11)
+        assert (await anext(watch(store, 5))).object["metadata"]["resourceVersion"] == "6"
+        for version in (4, 11):
+            with pytest.raises(ApiError) as refusal:
+                watch(store, version)
+            assert refusal.value.code == 410
 
 
 async def test_a_slow_reader_gets_what_was_queued_and_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "PENDING_EVENTS", 3)
     with Store(path) as store:
-        slow = store.subscribe("things")
+        slow = watch(store)
         for number in range(5):
             await put(store, "a", data=number)
-        assert [(await slow.next()).object["data"] for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(ExpiredError):
-            await slow.next()
+        assert [(await anext(slow)).object["data"] for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ApiError) as refusal:
+            await anext(slow)
+        assert refusal.value.code == 410
 
 
 async def test_decisions_see_the_latest_object_so_no_update_is_lost(path: Path) -> None:

@@ -1,23 +1,19 @@
 """What the server checks and fills in before it stores an object (`docs/specs/operator.md` 6.2, 6.4, 6.5)."""
 
 import base64
-import re
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from pavane_local.api.errors import Cause, bad_request, invalid
 from pavane_local.api.kinds import Resource
-from pavane_local.api.schema import structural_problems
 from pavane_local.store import Object
 
 IGNORED = "pavane.dev/local-ignored"
 """Annotation that lists what the server accepted although it has no effect here (6.5)."""
 IGNORED_OF_POD = ("hostNetwork", "hostPID", "hostIPC", "affinity", "tolerations", "topologySpreadConstraints")
-_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-_SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
-_SHORT = re.compile(_LABEL)
-_NEW_EVENT_FIELDS = {
+IMMUTABLE = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+"""Metadata that no client can change."""
+_OLD_EVENT_FIELDS = {
     "regarding": "involvedObject",
     "note": "message",
     "reportingController": "reportingComponent",
@@ -26,7 +22,7 @@ _NEW_EVENT_FIELDS = {
     "deprecatedLastTimestamp": "lastTimestamp",
     "deprecatedCount": "count",
 }
-_OLD_EVENT_FIELDS = {old: new for new, old in _NEW_EVENT_FIELDS.items()}
+_NEW_EVENT_FIELDS = {old: new for new, old in _OLD_EVENT_FIELDS.items()}
 
 
 def timestamp(at: datetime) -> str:
@@ -34,9 +30,9 @@ def timestamp(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def spec_of(body: Object) -> Object:
-    """Return what `metadata.generation` counts changes of: all but metadata and status."""
-    return {key: value for key, value in body.items() if key not in ("metadata", "status")}
+def without(body: Object, *names: str) -> Object:
+    """Return a body without some of its fields."""
+    return {key: value for key, value in body.items() if key not in names}
 
 
 def released(body: Object) -> bool:
@@ -58,55 +54,28 @@ def stored_shape(resource: Resource, body: Object) -> Object:
     if not all(isinstance(metadata.get(name), str | None) for name in ("name", "namespace", "generateName")):
         raise bad_request("metadata.name, metadata.namespace and metadata.generateName must be strings")
     if resource.group == "events.k8s.io":
-        body = {_NEW_EVENT_FIELDS.get(key, key): value for key, value in body.items()} | {"apiVersion": "v1"}
+        return {_OLD_EVENT_FIELDS.get(key, key): value for key, value in body.items()} | {"apiVersion": "v1"}
     return body
 
 
-def event_shape(resource: Resource, stored: Object) -> Object:
-    """Return a stored event as this resource shows it."""
+def shown_shape(resource: Resource, stored: Object) -> Object:
+    """Return a stored object as this resource shows it."""
     if resource.group != "events.k8s.io":
         return stored
-    return {_OLD_EVENT_FIELDS.get(key, key): value for key, value in stored.items()} | {
-        "apiVersion": resource.api_version
-    }
-
-
-def check_name(resource: Resource, metadata: Mapping[str, Any]) -> None:
-    """Refuse a name that the kind does not allow. Raises `ApiError` 422."""
-    name = metadata.get("name") or ""
-    short = resource.key in ("namespaces", "services")
-    if not name:
-        cause = Cause("FieldValueRequired", "Required value: name or generateName is required", "metadata.name")
-    elif resource.group == "rbac.authorization.k8s.io" or (_SHORT if short else _SUBDOMAIN).fullmatch(str(name)):
-        return
-    else:
-        rule = f"lower case letters, digits and '-'{'' if short else ' and .'}, at most {63 if short else 253}"
-        cause = Cause(
-            "FieldValueInvalid", f'Invalid value: "{name}": must consist of {rule} characters', "metadata.name"
-        )
-    raise invalid(resource.kind, resource.group, str(name), [cause])
+    version = {"apiVersion": resource.api_version}
+    return {_NEW_EVENT_FIELDS.get(key, key): value for key, value in stored.items()} | version
 
 
 def keep_metadata(new: Object, current: Object) -> None:
     """Carry over the metadata that a client cannot change."""
     held, given = current["metadata"], new["metadata"]
-    for name in (
-        "uid",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "generation",
-        "generateName",
-    ):
-        given.pop(name, None)
-        if name in held:
-            given[name] = held[name]
-    given["resourceVersion"] = held["resourceVersion"]
+    kept = {name: held[name] for name in (*IMMUTABLE, "generateName", "resourceVersion") if name in held}
     if not given.get("managedFields") and "managedFields" in held:
-        given["managedFields"] = held["managedFields"]
+        kept["managedFields"] = held["managedFields"]
+    new["metadata"] = without(given, *IMMUTABLE) | kept
 
 
-def admit(resource: Resource, new: Object, current: Object | None, options: Any, now: datetime) -> None:
+def admit(resource: Resource, new: Object, current: Object | None, options: Any) -> None:
     """Prune, default and check an object in place; `options` are the `WriteOptions` of the write.
 
     Raises `ApiError` 422 with one cause per field, or 400 for unknown fields under `fieldValidation=Strict`.
@@ -126,30 +95,24 @@ def admit(resource: Resource, new: Object, current: Object | None, options: Any,
         text = f"Forbidden: no new finalizers can be added if the object is being deleted: {sorted(added)}"
         causes = [Cause("FieldValueForbidden", text, "metadata.finalizers")] if added else []
     if causes:
-        raise invalid(resource.kind, resource.group, metadata["name"], causes)
-    if not resource.custom:
-        _complete(resource, new, now)
-
-
-def _complete(resource: Resource, new: Object, now: datetime) -> None:
-    """Fill in what depends on other fields of a built-in object."""
+        raise invalid(resource.kind, resource.group, metadata.get("name", ""), causes)
     match resource.key:
-        case "namespaces":
-            new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = new["metadata"]["name"]
         case "pods":
             _list_ignored(new, _ignored(new["spec"]))
         case "statefulsets.apps":
-            rolling = new["spec"]["updateStrategy"]["type"] != "OnDelete"
-            ignored = ["updateStrategy RollingUpdate"] if rolling else []
-            _list_ignored(new, ignored + _ignored(new["spec"]["template"]["spec"]))
-        case "services":
-            for port in new["spec"].get("ports", ()):
-                port.setdefault("targetPort", port["port"])
+            spec = new["spec"]
+            ignored = ["updateStrategy RollingUpdate"] * (spec["updateStrategy"]["type"] != "OnDelete")
+            ignored += ["podManagementPolicy OrderedReady"] * (spec["podManagementPolicy"] != "Parallel")
+            _list_ignored(new, ignored + _ignored(spec["template"]["spec"]))
         case "secrets":
             for key, text in new.pop("stringData", {}).items():
                 new.setdefault("data", {})[key] = base64.b64encode(str(text).encode()).decode()
         case "customresourcedefinitions.apiextensions.k8s.io":
-            new["status"] = _definition_status(new, now)
+            states = {"status": "True", "reason": "Accepted", "lastTransitionTime": metadata["creationTimestamp"]}
+            conditions = [{"type": each, **states} for each in ("NamesAccepted", "Established")]
+            versions = [each["name"] for each in new["spec"]["versions"]]
+            names = {"acceptedNames": new["spec"]["names"], "storedVersions": versions}
+            new["status"] = {"conditions": conditions, **names}
 
 
 def _ignored(spec: Object) -> list[str]:
@@ -165,24 +128,3 @@ def _list_ignored(new: Object, ignored: list[str]) -> None:
         new["metadata"].setdefault("annotations", {})[IGNORED] = ", ".join(ignored)
     else:
         new["metadata"].get("annotations", {}).pop(IGNORED, None)
-
-
-def _definition_status(definition: Object, now: datetime) -> Object:
-    """Return names and conditions of a definition: a schema that is not structural is never established (6.4)."""
-    version = definition["spec"]["versions"][0]
-    schema = version["schema"]["openAPIV3Schema"]
-    problems = list(structural_problems(schema, "spec.versions[0].schema.openAPIV3Schema"))
-    states = [("NamesAccepted", "True", "NoConflicts", "no conflicts found")]
-    if problems:
-        states += [("Established", "False", "NotAccepted", "the schema is not structural")]
-        states += [("NonStructuralSchema", "True", "Violations", "; ".join(problems))]
-    else:
-        states += [("Established", "True", "InitialNamesAccepted", "the initial names have been accepted")]
-    before = {each["type"]: each for each in definition.get("status", {}).get("conditions", ())}
-    conditions = []
-    for kind, state, reason, message in states:
-        old = before.get(kind, {})
-        since = old["lastTransitionTime"] if old.get("status") == state else timestamp(now)
-        told = {"type": kind, "status": state, "reason": reason, "message": message}
-        conditions.append({**told, "lastTransitionTime": since})
-    return {"conditions": conditions, "acceptedNames": definition["spec"]["names"], "storedVersions": [version["name"]]}

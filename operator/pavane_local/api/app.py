@@ -6,40 +6,49 @@ import json
 import logging
 import math
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, NamedTuple, Protocol
 
 import yaml
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from pavane_local.api import admission, auth, discovery, errors, logs, tables
-from pavane_local.api.cluster import Cluster, DeleteOptions, FieldValidation, PatchKind, Watch, WriteOptions
+from pavane_local.api import admission, auth, discovery, errors, tables
+from pavane_local.api.cluster import Cluster, DeleteOptions, WriteOptions
 from pavane_local.api.errors import ApiError, section
 from pavane_local.api.kinds import REVIEWS, Registry, Resource
-from pavane_local.api.scale import scale_of, write_scale
-from pavane_local.store import Object
+from pavane_local.kubelet.logs import LogOptions
+from pavane_local.store import Object, Watch
 
 BODY_BYTES = 3 * 1024 * 1024
 """As a real API server."""
 BOOKMARK_SECONDS = 30
-FIELD_VALIDATIONS: dict[str, FieldValidation] = {"Ignore": "Ignore", "Warn": "Warn", "Strict": "Strict"}
-PATCH_KINDS: dict[str, PatchKind | Literal["apply"]] = {
+PATCH_KINDS = {
     "application/merge-patch+json": "merge",
     "application/json-patch+json": "json",
     "application/strategic-merge-patch+json": "strategic",
     "application/apply-patch+yaml": "apply",
 }
-POD_STREAMS = ("exec", "attach", "portforward", "proxy", "ephemeralcontainers")
+POD_STREAMS = ("exec", "attach", "portforward", "proxy", "ephemeralcontainers", "eviction")
 LIMITS_PAGE = "docs/limitations.md tells what the local cluster serves; use a real cluster for the rest"
 HEALTH = ("livez", "readyz", "healthz")
+LOG_OPTIONS_REFUSED = ("sinceSeconds", "sinceTime", "limitBytes")
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Target:
+class PodLogs(Protocol):
+    """What the kubelet offers to the API server."""
+
+    def stream(self, pod: Object, container: str, options: LogOptions, *, previous: bool) -> AsyncIterator[bytes]:
+        """Yield the log of the container's present (or previous) run as it is to be sent.
+
+        Raises `LookupError`: there is no such run; the text tells the user why.
+        """
+        ...
+
+
+class Target(NamedTuple):
     """What a path names; `namespace` is None for a list over all of them."""
 
     resource: Resource
@@ -67,15 +76,13 @@ def target_of(registry: Registry, parts: tuple[str, ...]) -> Target | None:
     refused = subresource in POD_STREAMS and resource.key == "pods"
     if subresource and subresource not in resource.subresources and not refused:
         return None
-    if not resource.namespaced:
-        namespace = ""
-    return Target(resource, namespace, name, subresource)
+    return Target(resource, namespace if resource.namespaced else "", name, subresource)
 
 
 class Api:
     """ASGI application of the API server."""
 
-    def __init__(self, cluster: Cluster, tokens: auth.Tokens, pod_logs: logs.PodLogs) -> None:
+    def __init__(self, cluster: Cluster, tokens: auth.Tokens, pod_logs: PodLogs) -> None:
         self._cluster = cluster
         self._tokens = tokens
         self._pod_logs = pod_logs
@@ -104,46 +111,40 @@ class Api:
         parts = tuple(part for part in request.url.path.split("/") if part)
         if len(parts) == 1 and parts[0] in HEALTH:
             return Response("ok")
-        identity = self._identify(request) if parts != ("version",) else None
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        identity = self._tokens.identify(token) if scheme.lower() == "bearer" else None
+        if identity is None and parts != ("version",):
+            raise ApiError(401, "Unauthorized", "Unauthorized")
         if request.method == "GET" and (found := discovery.document(self._cluster.registry, parts)):
             return _json(found)
         target = target_of(self._cluster.registry, parts)
         if target is None or identity is None:
-            raise ApiError(404, "NotFound", "the server could not find the requested resource")
-        if target.resource.plural in REVIEWS:
-            return await self._review(request, target.resource, identity)
-        if not auth.allowed(identity.username, identity.groups):
-            what = f'"{target.resource.plural}" in API group "{target.resource.group}"'
-            raise errors.forbidden(f'{target.resource.key} is forbidden: User "{identity.username}" cannot use {what}')
-        return await self._verb(request, target)
-
-    def _identify(self, request: Request) -> auth.Identity:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        identity = self._tokens.identify(token) if scheme.lower() == "bearer" else None
-        if identity is None:
-            raise ApiError(401, "Unauthorized", "Unauthorized")
-        return identity
-
-    async def _verb(self, request: Request, target: Target) -> Response:
+            raise errors.not_served()
+        resource, may_all = target.resource, auth.allowed(identity.username, identity.groups)
+        if resource.kind == "SelfSubjectAccessReview":  # The answer depends on the token alone, whatever was asked.
+            return _json(_review(resource, {}, {"allowed": may_all}), 201)
+        if not may_all:
+            raise errors.forbidden(f'{resource.key} is forbidden: User "{identity.username}" may not use it')
         if target.subresource in POD_STREAMS:
             message = f"pods/{target.subresource} is not available in the local cluster: run the command yourself; "
-            raise ApiError(
-                501, "NotImplemented", message + "the pod's files lie in .pavane/pods/{namespace}/{pod}/{uid}"
-            )
+            where = "the pod's files lie in .pavane/pods/{namespace}/{pod}/{uid}"
+            raise ApiError(501, "NotImplemented", message + where)
+        if request.method == "POST":
+            return await self._post(request, target)
+        if resource.plural in REVIEWS:
+            raise errors.not_served(405)
         match request.method, bool(target.name):
             case "GET", True:
                 return self._get(request, target)
             case "GET", False:
                 return self._watch(request, target) if _flag(request, "watch") else self._list(request, target)
-            case "POST", _:
-                return await self._post(request, target)
             case (("PUT" | "PATCH"), True):
                 return await self._write(request, target)
             case "DELETE", True:
                 return await self._delete(request, target)
             case "DELETE", False:
                 return await self._delete_all(request, target)
-        raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        raise errors.not_served(405)
 
     # Reading
 
@@ -159,7 +160,7 @@ class Api:
         if target.subresource == "log":
             return self._log(request, found)
         if target.subresource == "scale":
-            return _json(scale_of(target.resource, found))
+            return _json(_scale_of(found))
         version = {"resourceVersion": found["metadata"]["resourceVersion"]}
         return _json(self._shown(request, target.resource, [found], version) or found)
 
@@ -167,8 +168,11 @@ class Api:
         query, resource = request.query_params, target.resource
         found = self._cluster.list(resource.key, target.namespace, **_selectors(query))
         version = str(self._cluster.store.resource_version)
-        if query.get("continue"):
-            version, *last = _read_continue(query["continue"])
+        if token := query.get("continue"):
+            try:
+                version, *last = json.loads(base64.urlsafe_b64decode(token))
+            except ValueError as error:
+                raise errors.bad_request("continue key is not valid: list again without it") from error
             found = [each for each in found if _place(each) > last]
         metadata: Object = {"resourceVersion": version}
         limit = _number(query, "limit") or len(found)
@@ -197,132 +201,114 @@ class Api:
     async def _events(self, request: Request, watch: Watch, resource: Resource, seconds: float) -> AsyncIterator[bytes]:
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
-        bookmarks = _flag(request, "allowWatchBookmarks")
-        upcoming = None
         self._watches.add(watch)
         try:
             while True:
-                upcoming = upcoming or asyncio.ensure_future(anext(watch))
-                done, _ = await asyncio.wait((upcoming,), timeout=max(0.0, min(BOOKMARK_SECONDS, end - clock())))
-                if done:
-                    event = upcoming.result()
-                    upcoming = None
+                try:
+                    async with asyncio.timeout(max(0.0, min(BOOKMARK_SECONDS, end - clock()))):
+                        event = await anext(watch)
+                except TimeoutError:
+                    if _flag(request, "allowWatchBookmarks"):  # This watcher has seen all there is.
+                        head = {"kind": resource.kind, "apiVersion": resource.api_version}
+                        version = str(self._cluster.store.resource_version)
+                        yield _line("BOOKMARK", {**head, "metadata": {"resourceVersion": version}})
+                    if clock() >= end:
+                        return
+                else:
                     body = self._cluster.shown(resource, event.object)
                     yield _line(event.type, self._shown(request, resource, [body], {}) or body)
-                    continue
-                if bookmarks:  # Nothing is pending, so this watcher has seen all there is.
-                    head = {"kind": resource.kind, "apiVersion": resource.api_version}
-                    version = str(self._cluster.store.resource_version)
-                    yield _line("BOOKMARK", {**head, "metadata": {"resourceVersion": version}})
-                if clock() >= end:
-                    return
         except ApiError:  # The reader is too slow, or the server stops: the stream ends, and the client lists again.
             return
         finally:
-            if upcoming:
-                upcoming.cancel()
             self._watches.discard(watch)
             watch.close()
 
     def _log(self, request: Request, pod: Object) -> Response:
-        query = request.query_params
-        container = logs.container_of(pod, query)
-        options = logs.options_of(query, self._cluster.now())
+        query, spec = request.query_params, pod["spec"]
+        if refused := [name for name in LOG_OPTIONS_REFUSED if name in query]:
+            raise errors.bad_request(f"{refused[0]} is not available in the local cluster; use tailLines")
+        names = [each["name"] for each in (*spec["containers"], *spec.get("initContainers", ()))]
+        name = query.get("container") or (names[0] if len(spec["containers"]) == 1 else "")
+        if name not in names:
+            wanted = f"container {name} is not valid" if name else "a container name must be specified"
+            raise errors.bad_request(f"{wanted} for pod {pod['metadata']['name']}, choose one of: {names}")
+        tail = _number(query, "tailLines") if "tailLines" in query else None
+        options = LogOptions(_flag(request, "follow"), tail_lines=tail, timestamps=_flag(request, "timestamps"))
         try:
-            stream = self._pod_logs.stream(pod, container, options, previous=_flag(request, "previous"))
+            stream = self._pod_logs.stream(pod, name, options, previous=_flag(request, "previous"))
         except LookupError as error:
             raise errors.bad_request(str(error.args[0])) from error
         return StreamingResponse(stream, media_type="text/plain")
 
     # Writing
 
-    def _options(self, request: Request) -> WriteOptions:
-        query = request.query_params
-        agent = request.headers.get("user-agent", "").split("/")[0]
-        validation = FIELD_VALIDATIONS.get(query.get("fieldValidation") or "Warn")
-        if validation is None:
-            raise errors.bad_request("fieldValidation must be Ignore, Warn or Strict")
-        return WriteOptions(query.get("fieldManager") or agent or "unknown", _dry_run(query), validation)
-
     async def _post(self, request: Request, target: Target) -> Response:
         body = await _body(request)
         key, namespace = target.resource.key, target.namespace or ""
+        if target.resource.plural in REVIEWS:
+            return _json(self._reviewed(target.resource, section(body, "spec")), 201)
         if target.subresource == "token":
             return _json(self._tokens.issue(namespace, target.name, section(body, "spec")), 201)
-        if target.subresource == "eviction":
-            options = _delete_options({}, section(body, "deleteOptions"))
-            await self._cluster.delete(key, namespace, target.name, options)
-            return _json(_success(), 201)
         if target.name:
-            raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            raise errors.not_served(405)
         _complete(body, target)
-        write = self._options(request)
-        return _json(await self._cluster.create(key, body, write), 201, write.warnings)
+        options = _write_options(request)
+        return _json(await self._cluster.create(key, body, options), 201, options.warnings)
 
     async def _write(self, request: Request, target: Target) -> Response:
-        kind: PatchKind | Literal["apply", ""] = ""
+        kind = "update"
         if request.method == "PATCH":
-            media = request.headers.get("content-type", "").split(";")[0]
-            if media not in PATCH_KINDS:
-                raise ApiError(415, "UnsupportedMediaType", f"patches are sent as one of {', '.join(PATCH_KINDS)}")
-            kind = PATCH_KINDS[media]
+            kind = PATCH_KINDS.get(request.headers.get("content-type", "").split(";")[0], "")
+        if not kind or (target.subresource == "scale" and kind not in ("update", "merge")):
+            raise ApiError(415, "UnsupportedMediaType", f"patches are sent as one of {', '.join(PATCH_KINDS)}")
         body: Any = await _body(request, whole=kind != "json")
-        options = self._options(request)
+        options = _write_options(request)
         key, namespace, sub = target.resource.key, target.namespace or "", target.subresource
-        if sub == "scale" and kind != "apply":
-            return _json(await write_scale(self._cluster, target.resource, namespace, target.name, body, kind, options))
-        if kind == "apply":
+        if sub == "scale":
+            version = {"resourceVersion": each} if (each := section(body, "metadata").get("resourceVersion")) else {}
+            scaled = {"metadata": version, "spec": {"replicas": section(body, "spec").get("replicas", 0)}}
+            return _json(_scale_of(await self._cluster.patch(key, namespace, target.name, scaled, "merge", options)))
+        if kind in ("update", "apply"):
+            _complete(body, target)
+        created = False
+        if kind == "update":
+            written = await self._cluster.update(key, body, options, subresource=sub)
+        elif kind == "apply":
             if not request.query_params.get("fieldManager"):
                 raise errors.bad_request("PatchOptions.meta.k8s.io is invalid: fieldManager: Required value")
-            _complete(body, target)
             force = _flag(request, "force")
-            applied, created = await self._cluster.apply(key, body, options, force=force, subresource=sub)
-            return _json(applied, 201 if created else 200, options.warnings)
-        if kind:
-            written = await self._cluster.patch(key, namespace, target.name, body, kind, options, subresource=sub)
+            written, created = await self._cluster.apply(key, body, options, force=force, subresource=sub)
         else:
-            _complete(body, target)
-            written = await self._cluster.update(key, body, options, subresource=sub)
-        return _json(written, 200, options.warnings)
+            written = await self._cluster.patch(key, namespace, target.name, body, kind, options, subresource=sub)
+        return _json(written, 201 if created else 200, options.warnings)
 
     async def _delete(self, request: Request, target: Target) -> Response:
         options = _delete_options(request.query_params, await _body(request, required=False))
         last = await self._cluster.delete(target.resource.key, target.namespace or "", target.name, options)
         if not admission.released(last):
             return _json(last)
-        details = {"name": target.name, "kind": target.resource.plural, "uid": last["metadata"]["uid"]}
-        return _json(_success() | {"details": details | ({"group": g} if (g := target.resource.group) else {})})
+        details = {"name": target.name, "kind": target.resource.plural, "group": target.resource.group}
+        details |= {"uid": last["metadata"]["uid"]}
+        return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 
     async def _delete_all(self, request: Request, target: Target) -> Response:
         query, key = request.query_params, target.resource.key
         options = _delete_options(query, await _body(request, required=False))
         deleted = []
-        for each in self._cluster.list(key, target.namespace, **_selectors(query)):
-            namespace, name = _place(each)
+        for namespace, name in map(_place, self._cluster.list(key, target.namespace, **_selectors(query))):
             if self._cluster.find(key, namespace, name):
                 deleted.append(await self._cluster.delete(key, namespace, name, options))
         return _json({"kind": f"{target.resource.kind}List", "apiVersion": "v1", "metadata": {}, "items": deleted})
 
-    # Reviews
-
-    async def _review(self, request: Request, resource: Resource, identity: auth.Identity) -> Response:
-        if request.method != "POST":
-            raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-        head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}}
-        if resource.kind == "SelfSubjectAccessReview":  # The answer depends on the token alone, whatever was asked.
-            allowed = auth.allowed(identity.username, identity.groups)
-            return _json({**head, "spec": {}, "status": {"allowed": allowed}}, 201)
-        if not auth.allowed(identity.username, identity.groups):
-            raise errors.forbidden(f'{resource.key} is forbidden: User "{identity.username}" cannot create it')
-        spec = section(await _body(request), "spec")
+    def _reviewed(self, resource: Resource, spec: Object) -> Object:
         if resource.kind == "SubjectAccessReview":
-            allowed = auth.allowed(str(spec.get("user", "")), spec.get("groups") or ())
-            return _json({**head, "spec": spec, "status": {"allowed": allowed}}, 201)
+            may_all = auth.allowed(str(spec.get("user", "")), spec.get("groups") or ())
+            return _review(resource, spec, {"allowed": may_all})
         found = self._tokens.identify(str(spec.get("token", "")), spec.get("audiences") or (auth.AUDIENCE,))
-        status: Object = {"authenticated": False, "error": "invalid bearer token"}
-        if found:
-            status = {"authenticated": True, "user": found.user(), "audiences": list(found.audiences)}
-        return _json({**head, "spec": spec, "status": status}, 201)
+        if found is None:
+            return _review(resource, spec, {"authenticated": False, "error": "invalid bearer token"})
+        user = {"username": found.username, "uid": found.uid, "groups": found.groups}
+        return _review(resource, spec, {"authenticated": True, "user": user, "audiences": found.audiences})
 
 
 def _json(content: Any, code: int = 200, warnings: list[str] | None = None) -> Response:
@@ -336,20 +322,25 @@ def _line(kind: str, body: Object) -> bytes:
     return json.dumps({"type": kind, "object": body}, separators=(",", ":")).encode() + b"\n"
 
 
-def _success() -> Object:
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+def _review(resource: Resource, spec: Object, status: Object) -> Object:
+    head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}}
+    return {**head, "spec": spec, "status": status}
+
+
+def _scale_of(body: Object) -> Object:
+    """Return the subresource `scale`: the number of replicas of whatever has one."""
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: body["metadata"][key] for key in kept},
+        "spec": {"replicas": body["spec"].get("replicas", 0)},
+        "status": {"replicas": body.get("status", {}).get("replicas", 0)},
+    }
 
 
 def _place(body: Object) -> list[str]:
     return [body["metadata"].get("namespace", ""), body["metadata"]["name"]]
-
-
-def _read_continue(token: str) -> list[str]:
-    try:
-        version, namespace, name = json.loads(base64.urlsafe_b64decode(token))
-    except ValueError as error:
-        raise errors.bad_request("continue key is not valid: list again without it") from error
-    return [version, namespace, name]
 
 
 def _selectors(query: Mapping[str, str]) -> dict[str, str]:
@@ -371,6 +362,15 @@ def _dry_run(query: Mapping[str, str]) -> bool:
     if query.get("dryRun", "All") != "All":
         raise errors.bad_request("dryRun must be All")
     return "dryRun" in query
+
+
+def _write_options(request: Request) -> WriteOptions:
+    query = request.query_params
+    agent = request.headers.get("user-agent", "").split("/")[0]
+    validation = query.get("fieldValidation") or "Warn"
+    if validation not in ("Ignore", "Warn", "Strict"):
+        raise errors.bad_request("fieldValidation must be Ignore, Warn or Strict")
+    return WriteOptions(query.get("fieldManager") or agent or "unknown", _dry_run(query), validation)
 
 
 async def _body(request: Request, *, required: bool = True, whole: bool = True) -> Any:
@@ -397,19 +397,13 @@ async def _body(request: Request, *, required: bool = True, whole: bool = True) 
 
 
 def _complete(body: Object, target: Target) -> None:
-    """Take name and namespace of the path over into a body that leaves them out.
-
-    Raises `ApiError`: 400, the body names others.
-    """
-    metadata = body.setdefault("metadata", {})
-    if not isinstance(metadata, dict):
-        raise errors.bad_request("metadata must be an object")
+    """Take name and namespace of the path over into a body. Raises `ApiError` 400: the body names others."""
+    metadata = body["metadata"] = section(body, "metadata")
     for field, wanted in (("name", target.name), ("namespace", target.namespace)):
-        if not wanted:
-            continue
-        if (metadata.get(field) or wanted) != wanted:
+        if wanted and (metadata.get(field) or wanted) != wanted:
             raise errors.bad_request(f"the {field} of the object ({metadata[field]}) is not that of the URL ({wanted})")
-        metadata[field] = wanted
+        if wanted:
+            metadata[field] = wanted
 
 
 def _delete_options(query: Mapping[str, str], body: Object) -> DeleteOptions:

@@ -5,9 +5,8 @@ import hashlib
 import hmac
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from pavane_local.api.admission import timestamp
 from pavane_local.api.cluster import Cluster
@@ -21,18 +20,13 @@ MINIMUM_TOKEN_SECONDS = 600
 MASTERS = "system:masters"
 
 
-@dataclass(frozen=True)
-class Identity:
-    """A caller whose token is good."""
+class Identity(NamedTuple):
+    """A caller whose token is good, and the audiences that it is good for."""
 
     username: str
     uid: str
     groups: tuple[str, ...]
     audiences: tuple[str, ...]
-
-    def user(self) -> dict[str, Any]:
-        """Return the `user` of a TokenReview."""
-        return {"username": self.username, "uid": self.uid, "groups": list(self.groups)}
 
 
 def allowed(username: str, groups: Sequence[str]) -> bool:
@@ -48,33 +42,23 @@ class Tokens:
         self._admin_token = admin_token
         self._signing_key = signing_key
 
-    def issue(self, namespace: str, account: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return a TokenRequest with its status for a ServiceAccount.
-
-        `request` is a TokenRequest's `spec`: `audiences`, `expirationSeconds`, `boundObjectRef`. A token bound to a pod
-        ends with the pod and not by time (6.8).
+    def issue(self, namespace: str, account: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Return a TokenRequest with its status; `request` is its `spec`: `audiences`, `expirationSeconds`,
+        `boundObjectRef`. A token bound to a pod ends with the pod and not by time (6.8).
 
         Raises `ApiError`: 404 no such account; 400 a lifetime below ten minutes.
         """
         spec: dict[str, Any] = {"audiences": [AUDIENCE], "expirationSeconds": DEFAULT_TOKEN_SECONDS}
-        spec |= {key: value for key, value in (request or {}).items() if value}
-        seconds = spec["expirationSeconds"]
+        spec |= {key: value for key, value in request.items() if value}
+        seconds, pod = spec["expirationSeconds"], section(request, "boundObjectRef")
         if not isinstance(seconds, int) or seconds < MINIMUM_TOKEN_SECONDS:
             raise bad_request(f"spec.expirationSeconds: may not specify a duration less than {MINIMUM_TOKEN_SECONDS} s")
         uid = self._cluster.get("serviceaccounts", namespace, account)["metadata"]["uid"]
-        pod = section(request or {}, "boundObjectRef")
         end = self._cluster.now() + timedelta(seconds=seconds)
-        claims = {
-            "aud": spec["audiences"],
-            "namespace": namespace,
-            "account": account,
-            "uid": uid,
-            "exp": int(end.timestamp()),
-        }
-        if pod:
-            claims |= {"pod": pod.get("name", ""), "pod_uid": pod.get("uid", "")}
-        body = f"{_encode({'alg': 'HS256', 'typ': 'JWT'})}.{_encode(claims)}"
-        status = {"token": f"{body}.{self._sign(body)}", "expirationTimestamp": timestamp(end)}
+        claims = {"aud": spec["audiences"], "namespace": namespace, "account": account, "uid": uid}
+        claims |= {"pod": pod.get("name", ""), "pod_uid": pod.get("uid", "")} if pod else {"exp": int(end.timestamp())}
+        body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode()
+        status = {"token": f"{body}.{self._signature(body)}", "expirationTimestamp": timestamp(end)}
         return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": spec, "status": status}
 
     def identify(self, token: str, audiences: Sequence[str] = (AUDIENCE,)) -> Identity | None:
@@ -82,27 +66,20 @@ class Tokens:
         if hmac.compare_digest(token.encode(), self._admin_token.encode()):
             return Identity("pavane-admin", "pavane-admin", (MASTERS, "system:authenticated"), tuple(audiences))
         body, _, signature = token.rpartition(".")
-        if not body or not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
+        if not hmac.compare_digest(signature.encode(), self._signature(body).encode()):
             return None
-        claims = json.loads(base64.urlsafe_b64decode(body.split(".")[1] + "=="))
-        account = self._cluster.find("serviceaccounts", claims["namespace"], claims["account"])
-        good = tuple(each for each in audiences if each in claims["aud"])
-        if not good or account is None or account["metadata"]["uid"] != claims["uid"]:
-            return None
-        if "pod" in claims:
-            pod = self._cluster.find("pods", claims["namespace"], claims["pod"])
-            if pod is None or pod["metadata"]["uid"] != claims["pod_uid"]:
-                return None
+        claims = json.loads(base64.urlsafe_b64decode(body))
+        namespace, good = claims["namespace"], tuple(each for each in audiences if each in claims["aud"])
+        bound = [("serviceaccounts", claims["account"], claims["uid"])]
+        if "exp" not in claims:
+            bound.append(("pods", claims["pod"], claims["pod_uid"]))
         elif claims["exp"] < self._cluster.now().timestamp():
             return None
-        name = f"system:serviceaccount:{claims['namespace']}:{claims['account']}"
-        groups = ("system:serviceaccounts", f"system:serviceaccounts:{claims['namespace']}", "system:authenticated")
-        return Identity(name, claims["uid"], groups, good)
+        held = [self._cluster.find(kind, namespace, name) for kind, name, _ in bound]
+        if not good or [each and each["metadata"]["uid"] for each in held] != [uid for *_, uid in bound]:
+            return None
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+        return Identity(f"system:serviceaccount:{namespace}:{claims['account']}", claims["uid"], groups, good)
 
-    def _sign(self, body: str) -> str:
-        digest = hmac.digest(self._signing_key, body.encode(), hashlib.sha256)
-        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
-
-
-def _encode(value: dict[str, Any]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+    def _signature(self, body: str) -> str:
+        return hmac.new(self._signing_key, body.encode(), hashlib.sha256).hexdigest()

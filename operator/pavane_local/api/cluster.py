@@ -5,25 +5,21 @@ The HTTP server, the controllers and the kubelet all call this one class: same r
 
 import secrets
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any
 
 from pavane_local.api import admission, errors, ownership, patches, selectors
+from pavane_local.api.admission import timestamp, without
 from pavane_local.api.kinds import Registry, Resource
-from pavane_local.store import Change, Event, EventType, ExpiredError, Key, Object, Store, clone
+from pavane_local.store import Change, Decide, Event, Key, Labels, Object, Store, Watch, clone
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
-DEFINITION_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 NAME_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """No vowels, so that a generated name spells no word."""
 NAME_SUFFIX_SIZE = 5
 POD_GRACE_SECONDS = 30
-
-FieldValidation = Literal["Ignore", "Warn", "Strict"]
-PatchKind = Literal["merge", "json", "strategic"]
-Decision = Callable[[Object | None], Change | None]
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,8 @@ class WriteOptions:
 
     manager: str = "pavane-local"
     dry_run: bool = False
-    field_validation: FieldValidation = "Ignore"
+    field_validation: str = "Ignore"
+    """`Ignore`, `Warn` or `Strict`."""
     warnings: list[str] = field(default_factory=list)
     """Filled with what the caller should be told."""
 
@@ -51,83 +48,6 @@ DEFAULT_WRITE = WriteOptions()
 DEFAULT_DELETE = DeleteOptions()
 
 
-class WatchEvent(NamedTuple):
-    """What a watcher sees; `object` is shared by all watchers: copy it (`store.clone`) before you change it."""
-
-    type: EventType
-    object: Object
-
-
-class Watch:
-    """Events of one resource in order, filtered by selectors. Iterate; use as context manager to close it.
-
-    An object that enters or leaves the selector becomes ADDED or DELETED. A reader that lags too far gets 410.
-    """
-
-    def __init__(
-        self, cluster: "Cluster", resource: Resource, namespace: str | None, since: int | None, selects: "Selector"
-    ):
-        self._namespace = namespace
-        self._selects = selects
-        initial = [] if since is not None else cluster.store.all(resource.storage, namespace)
-        self._initial = [each for each in reversed(initial) if selects.object(each)]
-        try:
-            self._subscription = cluster.store.subscribe(resource.storage, since)
-        except ExpiredError as error:
-            raise errors.expired(f"too old resource version: {error}") from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop receiving events."""
-        self._subscription.close()
-
-    def end(self) -> None:
-        """Let the reader take what is there; after that it gets 410."""
-        self._subscription.end()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> WatchEvent:
-        if self._initial:
-            return WatchEvent("ADDED", self._initial.pop())
-        while True:
-            try:
-                event = await self._subscription.next()
-            except ExpiredError as error:
-                raise errors.expired(str(error)) from error
-            if self._namespace in (None, event.key.namespace) and (kind := self._kind(event)):
-                return WatchEvent(kind, event.object)
-
-    def _kind(self, event: Event) -> EventType | None:
-        before = event.previous_labels is not None and self._selects.labels(event.previous_labels)
-        if not self._selects.fields(event.object):
-            return None
-        if event.type == "DELETED" or not self._selects.labels(event.object["metadata"].get("labels") or {}):
-            return "DELETED" if before else None
-        return "MODIFIED" if before else "ADDED"
-
-
-class Selector:
-    """Label and field selector of a list or watch.
-
-    Raises `ApiError`: 400, a text is no selector.
-    """
-
-    def __init__(self, resource: Resource, labels: str, fields: str) -> None:
-        self.labels = selectors.labels(labels)
-        self.fields = selectors.fields(fields, of_events=resource.storage == "events")
-
-    def object(self, found: Object) -> bool:
-        """Tell whether an object is selected."""
-        return self.fields(found) and self.labels(found["metadata"].get("labels") or {})
-
-
 class Cluster:
     """Every verb of 6.2 on the objects of a store.
 
@@ -139,7 +59,7 @@ class Cluster:
     def __init__(self, store: Store, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.store = store
         self.now = now
-        self.registry = Registry.of(store.all(DEFINITIONS))
+        self.registry = Registry(store.all(DEFINITIONS))
 
     # Reading
 
@@ -151,8 +71,7 @@ class Cluster:
 
     def get(self, resource: str, namespace: str, name: str) -> Object:
         """Return the object; 404 if there is none."""
-        found = self.find(resource, namespace, name)
-        if found is None:
+        if (found := self.find(resource, namespace, name)) is None:
             raise errors.not_found(resource, name)
         return found
 
@@ -161,29 +80,38 @@ class Cluster:
     ) -> "list[Object]":
         """Return the objects that the selectors choose (all namespaces if None), sorted by namespace and name."""
         served = self.registry.by_key(resource)
-        selects = Selector(served, labels, fields)
-        found = self.store.all(served.storage, namespace)
-        return [self.shown(served, each) for each in found if selects.object(each)]
+        has_labels = selectors.labels(labels)
+        has_fields = selectors.fields(fields, of_events=served.storage == "events")
+        found = [each for each in self.store.all(served.storage, namespace) if has_fields(each)]
+        return [self.shown(served, each) for each in found if has_labels(each["metadata"].get("labels") or {})]
 
     def watch(
-        self,
-        resource: str,
-        namespace: str | None = None,
-        *,
-        since: int | None = None,
-        labels: str = "",
+        self, resource: str, namespace: str | None = None, *, since: int | None = None, labels: str = "",
         fields: str = "",
-    ) -> Watch:
-        """Watch a resource after resourceVersion `since`; None: first every present object as ADDED. 410 if too old."""
+    ) -> Watch:  # fmt: skip
+        """Watch a resource after resourceVersion `since`; None: first every present object as ADDED. 410 if too old.
+
+        An object that enters or leaves the selector becomes ADDED or DELETED. A reader that lags too far gets 410.
+        """
         served = self.registry.by_key(resource)
-        return Watch(self, served, namespace, since, Selector(served, labels, fields))
+        has_labels = selectors.labels(labels)
+        has_fields = selectors.fields(fields, of_events=served.storage == "events")
+
+        def view(event: Event, before: Labels | None) -> Event | None:
+            metadata = event.object["metadata"]
+            if namespace not in (None, metadata.get("namespace", "")) or not has_fields(event.object):
+                return None
+            was = before is not None and has_labels(before)
+            if event.type != "DELETED" and has_labels(metadata.get("labels") or {}):
+                return Event("MODIFIED" if was else "ADDED", event.object)
+            return Event("DELETED", event.object) if was else None
+
+        return self.store.watch(served.storage, since, view)
 
     @staticmethod
     def shown(resource: Resource, stored: Object) -> Object:
         """Return a copy of a stored object as this resource shows it, with today's defaults."""
-        shown: Object = (
-            admission.event_shape(resource, clone(stored)) if resource.storage == "events" else clone(stored)
-        )
+        shown = admission.shown_shape(resource, clone(stored))
         if resource.custom:
             resource.structure.default(shown)
         return shown
@@ -194,20 +122,20 @@ class Cluster:
         """Create an object; 409 if there is one already. `metadata.generateName` gives it a random name."""
         served = self.registry.by_key(resource)
         body = admission.stored_shape(served, clone(body))
-        metadata = body.setdefault("metadata", {})
+        metadata = body["metadata"]
         if not metadata.get("name") and metadata.get("generateName"):
             suffix = "".join(secrets.choice(NAME_SUFFIX_LETTERS) for _ in range(NAME_SUFFIX_SIZE))
             metadata["name"] = metadata["generateName"] + suffix
         if metadata.get("resourceVersion"):
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
-        name = metadata.get("name", "")
 
         def decide(current: Object | None) -> Change:
             if current is not None:
-                raise errors.already_exists(served.key, name)
+                raise errors.already_exists(served.key, metadata["name"])
             return self._new(served, body, options)
 
-        return await self._write(served, metadata.get("namespace", ""), name, decide, options)
+        namespace, name = metadata.get("namespace") or "", metadata.get("name") or ""
+        return await self._write(served, namespace, name, decide, options.dry_run)
 
     async def update(
         self, resource: str, body: Object, options: WriteOptions = DEFAULT_WRITE, *, subresource: str = ""
@@ -216,35 +144,32 @@ class Cluster:
         served = self.registry.by_key(resource)
         body = admission.stored_shape(served, clone(body))
         metadata = body["metadata"]
-        name = metadata.get("name", "")
+        namespace, name = metadata.get("namespace") or "", metadata.get("name") or ""
         if served.custom and not metadata.get("resourceVersion"):
-            cause = errors.Cause(
-                "FieldValueInvalid", "Invalid value: 0x0: must be specified for an update", "metadata.resourceVersion"
-            )
+            text = "Invalid value: 0x0: must be specified for an update"
+            cause = errors.Cause("FieldValueInvalid", text, "metadata.resourceVersion")
             raise errors.invalid(served.kind, served.group, name, [cause])
 
-        def change(current: Object) -> Change | None:
-            return self._changed(served, current, body, options, subresource)
+        def decide(current: Object | None) -> Change | None:
+            return self._changed(served, _present(current, served, name), body, options, subresource)
 
-        return await self._write(
-            served, metadata.get("namespace", ""), name, _of_present(served, name, change), options
-        )
+        return await self._write(served, namespace, name, decide, options.dry_run)
 
     async def patch(
-        self, resource: str, namespace: str, name: str, patch: Any, kind: PatchKind = "merge",
+        self, resource: str, namespace: str, name: str, patch: Any, kind: str = "merge",
         options: WriteOptions = DEFAULT_WRITE, *, subresource: str = "",
     ) -> Object:  # fmt: skip
-        """Patch an object (or its status): RFC 7396, RFC 6902 or, for built-in kinds, strategic merge."""
+        """Patch an object (or its status): `merge` (RFC 7396), `json` (RFC 6902), for built-in kinds `strategic`."""
         served = self.registry.by_key(resource)
 
-        def change(current: Object) -> Change | None:
-            shown = self.shown(served, current)
+        def decide(current: Object | None) -> Change | None:
+            shown = self.shown(served, _present(current, served, name))
             patched = admission.stored_shape(served, patches.patched(served, shown, patch, kind))
             if patched["metadata"].get("name") != name or patched["metadata"].get("namespace", "") != namespace:
                 raise errors.bad_request("the name and the namespace of an object cannot be patched")
-            return self._changed(served, current, patched, options, subresource)
+            return self._changed(served, _present(current, served, name), patched, options, subresource)
 
-        return await self._write(served, namespace, name, _of_present(served, name, change), options)
+        return await self._write(served, namespace, name, decide, options.dry_run)
 
     async def apply(
         self, resource: str, body: Object, options: WriteOptions, *, force: bool = False, subresource: str = ""
@@ -253,113 +178,86 @@ class Cluster:
         served = self.registry.by_key(resource)
         body = admission.stored_shape(served, clone(body))
         metadata = body["metadata"]
-        name, namespace = metadata.get("name", ""), metadata.get("namespace", "")
+        namespace, name = metadata.get("namespace") or "", metadata.get("name") or ""
+        if metadata.get("managedFields"):
+            raise errors.bad_request("metadata.managedFields must be nil")
+        if subresource:
+            identity = {
+                key: metadata[key] for key in ("name", "namespace", "uid", "resourceVersion") if key in metadata
+            }
+            body = {key: body[key] for key in ("apiVersion", "kind", "status") if key in body} | {"metadata": identity}
+        elif "status" in served.subresources:
+            body.pop("status", None)
+        writer = ownership.Manager(options.manager, "Apply", subresource)
         created = False
 
         def decide(current: Object | None) -> Change | None:
             nonlocal created
             created = current is None
-            if metadata.get("managedFields"):
-                raise errors.bad_request("metadata.managedFields must be nil")
             if current is not None:
-                merged = ownership.applied(served, current, body, options.manager, subresource, force=force)
+                merged = ownership.merged(served, current, body, writer, force=force)
                 return self._changed(served, current, merged, options, subresource, applied=body)
             if subresource or metadata.get("uid"):
                 raise errors.not_found(served.key, name)
             if metadata.get("resourceVersion"):
-                raise errors.conflict(served.key, name, errors.STALE)
+                raise errors.conflict(served.key, name)
             return self._new(served, body, options, applied=body)
 
-        return await self._write(served, namespace, name, decide, options), created
+        return await self._write(served, namespace, name, decide, options.dry_run), created
 
     async def delete(self, resource: str, namespace: str, name: str, options: DeleteOptions = DEFAULT_DELETE) -> Object:
         """Delete an object, or, while finalizers or a pod's grace period hold it, mark it; returns its last shape."""
         served = self.registry.by_key(resource)
 
-        decide = _of_present(served, name, lambda current: self._deletion(served, current, options))
-        removed = await self._write(served, namespace, name, decide, WriteOptions(dry_run=options.dry_run))
-        if resource == DEFINITIONS and not options.dry_run:
-            await self._delete_instances(removed)
-        return removed
+        def decide(current: Object | None) -> Change | None:
+            return self._deletion(served, _present(current, served, name), options)
+
+        return await self._write(served, namespace, name, decide, options.dry_run)
 
     # How a write is decided
 
-    async def _write(
-        self, resource: Resource, namespace: str, name: str, decide: Decision, options: WriteOptions
-    ) -> Object:
+    async def _write(self, resource: Resource, namespace: str, name: str, decide: Decide, dry_run: bool) -> Object:
         if bool(namespace) != resource.namespaced:
             raise errors.bad_request(f"{resource.key} {'need' if resource.namespaced else 'have no'} a namespace")
         key = Key(resource.storage, namespace, name)
-        if options.dry_run:
+        if dry_run:
             current = self.store.get(key)
             change = decide(current)
             written = change.object if change else current
         else:
             written = await self.store.transact(key, decide)
         assert written is not None  # noqa: S101 - every decision refuses an absent object that it does not create
-        if not options.dry_run:
-            await self._after(resource, written)
+        if resource.key == DEFINITIONS and not dry_run:
+            self.registry = Registry(self.store.all(DEFINITIONS))
         return self.shown(resource, written)
-
-    async def _after(self, resource: Resource, written: Object) -> None:
-        """Follow a change of a definition, and let go of a definition when its last object is gone."""
-        if resource.key == DEFINITIONS:
-            self.registry = Registry.of(self.store.all(DEFINITIONS))
-        elif resource.custom and "deletionTimestamp" in written["metadata"] and not self.store.all(resource.storage):
-            definition = self.find(DEFINITIONS, "", resource.key)
-            if definition and "deletionTimestamp" in definition["metadata"]:
-                await self._release(definition)
-
-    async def _delete_instances(self, definition: Object) -> None:
-        resource = definition["metadata"]["name"]
-        present = self.store.all(resource)
-        for each in present:
-            metadata = each["metadata"]
-            if "deletionTimestamp" not in metadata:
-                await self.delete(resource, metadata.get("namespace", ""), metadata["name"])
-        if not present:
-            await self._release(definition)
-
-    async def _release(self, definition: Object) -> None:
-        name = definition["metadata"]["name"]
-        kept = [each for each in definition["metadata"].get("finalizers", ()) if each != DEFINITION_FINALIZER]
-        await self.patch(DEFINITIONS, "", name, {"metadata": {"finalizers": kept}})
 
     def _new(self, resource: Resource, body: Object, options: WriteOptions, applied: Object | None = None) -> Change:
         new: Object = clone(body)
         metadata = new["metadata"]
-        admission.check_name(resource, metadata)
+        if resource.custom and self.store.get(Key(DEFINITIONS, "", resource.key)) is None:
+            raise errors.not_served()  # The definition was deleted while this write waited.
         self._check_namespace(resource, metadata)
         for stale in ("managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
             metadata.pop(stale, None)
-        metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": admission.timestamp(self.now())}
+        metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp(self.now())}
         if "status" in resource.subresources:
             new.pop("status", None)
             metadata["generation"] = 1
-        if resource.key == DEFINITIONS:
-            metadata.setdefault("finalizers", [DEFINITION_FINALIZER])
-        admission.admit(resource, new, None, options, self.now())
-        ownership.record(resource, None, new, options.manager, "", self.now(), applied)
+        admission.admit(resource, new, None, options)
+        writer = ownership.Manager(options.manager, "Update" if applied is None else "Apply", "")
+        ownership.record(resource, None, new, writer, timestamp(self.now()), applied)
         return Change(new)
 
-    def _check_namespace(self, resource: Resource, metadata: Mapping[str, Any]) -> None:
-        if resource.custom:
-            definition = self.store.get(Key(DEFINITIONS, "", resource.key))
-            if definition is None or "deletionTimestamp" in definition["metadata"]:
-                message = "create not allowed while custom resource definition is terminating"
-                raise errors.ApiError(405, "MethodNotAllowed", message)
-        if not resource.namespaced:
-            return
-        namespace = self.store.get(Key("namespaces", "", metadata["namespace"]))
-        if namespace is None:
-            raise errors.not_found("namespaces", metadata["namespace"])
-        if "deletionTimestamp" in namespace["metadata"]:
+    def _check_namespace(self, resource: Resource, metadata: Object) -> None:
+        if resource.namespaced:
             name = metadata["namespace"]
-            cause = errors.Cause("NamespaceTerminating", f"namespace {name} is being terminated", "metadata.namespace")
-            message = (
-                f'{resource.key} "{metadata["name"]}" is forbidden: unable to create new content in namespace {name}'
-            )
-            raise errors.ApiError(403, "Forbidden", f"{message} because it is being terminated", causes=[cause])
+            namespace = self.store.get(Key("namespaces", "", name))
+            if namespace is None:
+                raise errors.not_found("namespaces", name)
+            if "deletionTimestamp" in namespace["metadata"]:
+                text = f"namespace {name} is being terminated"
+                cause = errors.Cause("NamespaceTerminating", text, "metadata.namespace")
+                raise errors.forbidden(f"{resource.key} is forbidden: unable to create new content: {text}", [cause])
 
     def _changed(
         self, resource: Resource, current: Object, body: Object, options: WriteOptions, subresource: str,
@@ -368,23 +266,19 @@ class Cluster:
         given, held = body["metadata"], current["metadata"]
         for precondition in ("resourceVersion", "uid"):
             if given.get(precondition, held[precondition]) != held[precondition]:
-                raise errors.conflict(resource.key, held["name"], errors.STALE)
-        if subresource:
-            status = {"status": body["status"]} if "status" in body else {}
-            new = {**{key: clone(value) for key, value in current.items() if key != "status"}, **clone(status)}
-        else:
-            new = clone(body)
+                raise errors.conflict(resource.key, held["name"])
+        new: Object = clone(current if subresource else body)
+        if not subresource:
             admission.keep_metadata(new, current)
-            if "status" in resource.subresources:
-                new.pop("status", None)
-                new |= {"status": clone(current["status"])} if "status" in current else {}
-        admission.admit(resource, new, current, options, self.now())
-        if "generation" in held and admission.spec_of(new) != admission.spec_of(current):
+        if subresource or "status" in resource.subresources:
+            status = body if subresource else current
+            new = without(new, "status") | ({"status": clone(status["status"])} if "status" in status else {})
+        admission.admit(resource, new, current, options)
+        if "generation" in held and without(new, "metadata", "status") != without(current, "metadata", "status"):
             new["metadata"]["generation"] = held["generation"] + 1
-        ownership.record(resource, current, new, options.manager, subresource, self.now(), applied)
-        if new == current:
-            return None
-        return Change(new, removed=admission.released(new))
+        writer = ownership.Manager(options.manager, "Update" if applied is None else "Apply", subresource)
+        ownership.record(resource, current, new, writer, timestamp(self.now()), applied)
+        return None if new == current else Change(new, removed=admission.released(new))
 
     def _deletion(self, resource: Resource, current: Object, options: DeleteOptions) -> Change | None:
         held = current["metadata"]
@@ -392,13 +286,15 @@ class Cluster:
             if wanted is not None and wanted != held[name]:
                 why = f"the {name} in the precondition ({wanted}) does not match the one of the object ({held[name]})"
                 raise errors.conflict(resource.key, held["name"], why)
+        if resource.key == DEFINITIONS and self.store.all(held["name"]):
+            raise errors.conflict(resource.key, held["name"], "there are objects of this kind: delete them first")
         grace = 0
         if resource.key == "pods":
             asked = current["spec"].get("terminationGracePeriodSeconds", POD_GRACE_SECONDS)
             grace = asked if options.grace_seconds is None else options.grace_seconds
         new = clone(current)
         if "deletionTimestamp" not in held or grace < held.get("deletionGracePeriodSeconds", 0):
-            end = admission.timestamp(self.now() + timedelta(seconds=grace))
+            end = timestamp(self.now() + timedelta(seconds=grace))
             new["metadata"] |= {"deletionTimestamp": end, "deletionGracePeriodSeconds": grace}
             if resource.key == "namespaces":
                 new["status"] = {"phase": "Terminating"}
@@ -406,12 +302,7 @@ class Cluster:
         return Change(new, removed) if removed or new != current else None
 
 
-def _of_present(resource: Resource, name: str, change: Callable[[Object], Change | None]) -> Decision:
-    """Return a decision that refuses an absent object."""
-
-    def decide(current: Object | None) -> Change | None:
-        if current is None:
-            raise errors.not_found(resource.key, name)
-        return change(current)
-
-    return decide
+def _present(current: Object | None, resource: Resource, name: str) -> Object:
+    if current is None:
+        raise errors.not_found(resource.key, name)
+    return current

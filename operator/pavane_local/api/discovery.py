@@ -2,17 +2,22 @@
 
 from typing import Any
 
-from pavane_local.api.kinds import REVIEWS, VERBS, Registry, Resource
+from pavane_local.api.kinds import REVIEWS, Registry, Resource
 from pavane_local.api.schema import RULES
 
 Document = dict[str, Any]
 VERSION = {"major": "1", "minor": "32", "gitVersion": "v1.32.0+pavane", "platform": "linux/pavane-local"}
-SUBRESOURCE_VERBS = {"log": ["get"], "eviction": ["create"], "token": ["create"]}
-SUBRESOURCE_KINDS = {
-    "scale": ("autoscaling", "v1", "Scale"),
-    "eviction": ("policy", "v1", "Eviction"),
-    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+SUBRESOURCES: dict[str, Document] = {
+    "status": {"verbs": ["get", "patch", "update"]},
+    "log": {"verbs": ["get"]},
+    "scale": {"verbs": ["get", "patch", "update"], "group": "autoscaling", "version": "v1", "kind": "Scale"},
+    "token": {"verbs": ["create"], "group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"},
 }
+PATCH_PARAMETERS = [
+    {"name": name, "in": "query", "schema": {"type": "string"}} for name in ("fieldValidation", "dryRun")
+]
+"""Without them in the description kubectl asks for documents that are not served."""
 
 
 def document(registry: Registry, parts: tuple[str, ...]) -> Document | None:
@@ -23,78 +28,52 @@ def document(registry: Registry, parts: tuple[str, ...]) -> Document | None:
         case ("api",):
             return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
         case ("apis",):
-            groups = dict.fromkeys(each.group for each in registry.resources if each.group)
-            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(registry, each) for each in groups]}
-        case ("apis", group) if any(each.group == group for each in registry.resources):
-            return {"kind": "APIGroup", "apiVersion": "v1", **_group(registry, group)}
-        case ("api", version) | ("apis", _, version):
-            return _resources(registry, parts[1] if parts[0] == "apis" else "", version)
+            groups = dict.fromkeys((each.group, each.version) for each in registry.resources if each.group)
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(*each) for each in groups]}
+        case ("apis", group):
+            versions = [each.version for each in registry.resources if each.group == group]
+            return {"kind": "APIGroup", "apiVersion": "v1", **_group(group, versions[0])} if versions else None
+        case ("api", _) | ("apis", _, _):
+            found = _of(registry, "/".join(parts[1:]))
+            entries = [entry for each in found for entry in _entries(each)]
+            head = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "/".join(parts[1:])}
+            return {**head, "resources": entries} if entries else None
         case ("openapi", "v3"):
-            return _openapi_index(registry)
-        case ("openapi", "v3", "api", version) | ("openapi", "v3", "apis", _, version):
-            return _openapi(registry, parts[3] if parts[2] == "apis" else "", version)
+            paths = {f"api{'s' if each.group else ''}/{each.api_version}" for each in registry.resources}
+            return {"paths": {path: {"serverRelativeURL": f"/openapi/v3/{path}"} for path in sorted(paths)}}
+        case ("openapi", "v3", "api" | "apis", *rest):
+            return _openapi("/".join(parts[2:]), _of(registry, "/".join(rest)))
     return None
 
 
-def _group(registry: Registry, group: str) -> Document:
-    version = next(each.version for each in registry.resources if each.group == group)
+def _group(group: str, version: str) -> Document:
     told = {"groupVersion": f"{group}/{version}", "version": version}
     return {"name": group, "versions": [told], "preferredVersion": told}
 
 
-def _of(registry: Registry, group: str, version: str) -> list[Resource]:
-    return [each for each in registry.resources if (each.group, each.version) == (group, version)]
-
-
-def _resources(registry: Registry, group: str, version: str) -> Document | None:
-    found = _of(registry, group, version)
-    entries = [entry for each in found for entry in _entries(each)]
-    name = f"{group}/{version}" if group else version
-    head = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name}
-    return {**head, "resources": entries} if entries else None
+def _of(registry: Registry, api_version: str) -> list[Resource]:
+    return [each for each in registry.resources if each.api_version == api_version]
 
 
 def _entries(resource: Resource) -> list[Document]:
     shared = {"namespaced": resource.namespaced, "kind": resource.kind}
-    whole: Document = {
-        "name": resource.plural,
-        "singularName": resource.singular,
-        **shared,
-        "verbs": ["create"] if resource.plural in REVIEWS else list(VERBS),
-        **({"shortNames": list(resource.short_names)} if resource.short_names else {}),
-        **({"categories": list(resource.categories)} if resource.categories else {}),
-    }
-    entries = [whole]
-    for sub in resource.subresources:
-        verbs = SUBRESOURCE_VERBS.get(sub, ["get", "patch", "update"])
-        entry = {"name": f"{resource.plural}/{sub}", "singularName": "", **shared, "verbs": verbs}
-        if sub in SUBRESOURCE_KINDS:
-            entry |= dict(zip(("group", "version", "kind"), SUBRESOURCE_KINDS[sub], strict=True))
-        entries.append(entry)
-    return entries
+    singular = resource.names.get("singular") or resource.kind.lower()
+    verbs = ["create"] if resource.plural in REVIEWS else list(VERBS)
+    whole: Document = {"name": resource.plural, "singularName": singular, **shared, "verbs": verbs}
+    whole |= {key: resource.names[key] for key in ("shortNames", "categories") if key in resource.names}
+    below = {f"{resource.plural}/{sub}": SUBRESOURCES[sub] for sub in resource.subresources}
+    return [whole, *({"name": name, "singularName": "", **shared, **told} for name, told in below.items())]
 
 
-def _openapi_index(registry: Registry) -> Document:
-    versions = {f"apis/{each.group}/{each.version}" if each.group else "api/v1" for each in registry.resources}
-    return {"paths": {path: {"serverRelativeURL": f"/openapi/v3/{path}"} for path in sorted(versions)}}
-
-
-def _openapi(registry: Registry, group: str, version: str) -> Document | None:
+def _openapi(root: str, resources: list[Resource]) -> Document | None:
     """Describe one group version: enough for `kubectl apply`, and for `explain` of custom resources."""
     paths, schemas = {}, {}
-    for each in _of(registry, group, version):
+    for each in resources:
         told = {"group": each.group, "version": each.version, "kind": each.kind}
-        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        operation: Document = {"x-kubernetes-action": "patch", "x-kubernetes-group-version-kind": told}
+        operation |= {"parameters": PATCH_PARAMETERS, "responses": {"200": {"description": "OK"}}}
         middle = "/namespaces/{namespace}" if each.namespaced else ""
-        operation = {
-            "x-kubernetes-action": "patch",
-            "x-kubernetes-group-version-kind": told,
-            "parameters": [
-                {"name": name, "in": "query", "schema": {"type": "string"}} for name in ("fieldValidation", "dryRun")
-            ],
-            "responses": {"200": {"description": "OK"}},
-        }
-        paths[f"{root}{middle}/{each.plural}/{{name}}"] = {"patch": operation}
+        paths[f"/{root}{middle}/{each.plural}/{{name}}"] = {"patch": operation}
         if each.custom:
             name = ".".join([*reversed(each.group.split(".")), each.version, each.kind])
             schemas[name] = {**_plain(each.structure.schema), "x-kubernetes-group-version-kind": [told]}

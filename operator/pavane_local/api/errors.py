@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+STALE = "the object has been modified; please apply your changes to the latest version and try again"
+
 
 class Cause(NamedTuple):
     """One reason of a refusal: `field` is a path like `spec.replicas`."""
@@ -16,28 +18,20 @@ class ApiError(Exception):
     """A request that is refused; `code` is the HTTP status, `reason` the machine-readable name of the refusal."""
 
     def __init__(
-        self,
-        code: int,
-        reason: str,
-        message: str,
-        *,
-        causes: Iterable[Cause] = (),
-        details: dict[str, Any] | None = None,
+        self, code: int, reason: str, message: str, causes: Iterable[Cause] = (), **details: str | None
     ) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason
         self.message = message
         self.causes = tuple(causes)
-        self.details = details or {}
+        self.details = {name: value for name, value in details.items() if value}
 
     def status(self) -> dict[str, Any]:
         """Return the `Status` object that clients read."""
-        details = dict(self.details)
-        if self.causes:
-            details["causes"] = [cause._asdict() for cause in self.causes]
-        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message}
-        return {**status, "reason": self.reason, "details": details, "code": self.code}
+        causes = {"causes": [cause._asdict() for cause in self.causes]} if self.causes else {}
+        head = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message}
+        return {**head, "reason": self.reason, "details": {**self.details, **causes}, "code": self.code}
 
 
 def bad_request(message: str) -> ApiError:
@@ -45,43 +39,44 @@ def bad_request(message: str) -> ApiError:
     return ApiError(400, "BadRequest", message)
 
 
-def forbidden(message: str) -> ApiError:
+def forbidden(message: str, causes: Iterable[Cause] = ()) -> ApiError:
     """Return 403: the caller may not do this."""
-    return ApiError(403, "Forbidden", message)
+    return ApiError(403, "Forbidden", message, causes)
+
+
+def not_served(code: int = 404) -> ApiError:
+    """Return 404 for a path that is none, or 405 for a method that it does not know."""
+    if code == 405:
+        return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    return ApiError(404, "NotFound", "the server could not find the requested resource")
 
 
 def not_found(resource: str, name: str) -> ApiError:
     """Return 404 for an object; `resource` is `plural` or `plural.group`."""
-    return ApiError(404, "NotFound", f'{resource} "{name}" not found', details=_details(resource, name))
+    return _about(404, "NotFound", resource, name, f'{resource} "{name}" not found')
 
 
 def already_exists(resource: str, name: str) -> ApiError:
     """Return 409 for a create."""
-    return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', details=_details(resource, name))
+    return _about(409, "AlreadyExists", resource, name, f'{resource} "{name}" already exists')
 
 
-def conflict(resource: str, name: str, why: str) -> ApiError:
+def conflict(resource: str, name: str, why: str = STALE) -> ApiError:
     """Return 409 for a precondition that does not hold."""
-    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
-    return ApiError(409, "Conflict", message, details=_details(resource, name))
-
-
-STALE = "the object has been modified; please apply your changes to the latest version and try again"
+    return _about(409, "Conflict", resource, name, f'Operation cannot be fulfilled on {resource} "{name}": {why}')
 
 
 def expired(message: str) -> ApiError:
-    """Return 410: a resourceVersion or continue token that is too old."""
+    """Return 410: the reader has to list again."""
     return ApiError(410, "Expired", message)
 
 
 def invalid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiError:
     """Return 422 with one cause per field path."""
     causes = tuple(causes)
-    texts = [f"{cause.field}: {cause.message}" for cause in causes]
-    text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    qualified = f"{kind}.{group}" if group else kind
-    details = {"name": name, "group": group, "kind": kind}
-    return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', causes=causes, details=details)
+    texts = ", ".join(f"{cause.field}: {cause.message}" for cause in causes)
+    text = f'{kind}{"." * bool(group)}{group} "{name}" is invalid: {texts if len(causes) == 1 else f"[{texts}]"}'
+    return ApiError(422, "Invalid", text, causes, name=name, group=group, kind=kind)
 
 
 def section(body: dict[str, Any], name: str) -> dict[str, Any]:
@@ -92,6 +87,6 @@ def section(body: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def _details(resource: str, name: str) -> dict[str, str]:
+def _about(code: int, reason: str, resource: str, name: str, message: str) -> ApiError:
     plural, _, group = resource.partition(".")
-    return {"name": name, "kind": plural} | ({"group": group} if group else {})
+    return ApiError(code, reason, message, name=name, kind=plural, group=group)

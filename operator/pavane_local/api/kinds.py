@@ -2,21 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import resources
 from typing import Any
 
 import yaml
 
-from pavane_local.api.errors import ApiError
+from pavane_local.api.errors import not_served
 from pavane_local.api.schema import Structure
 
-VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 REVIEWS = ("tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews")
 """Answered, never stored."""
-AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _DESCRIBED = yaml.safe_load(resources.files(__package__).joinpath("builtin.yaml").read_text(encoding="utf-8"))
-_TEXT = {"type": "string"}
 
 
 @dataclass(frozen=True)
@@ -30,20 +27,15 @@ class Resource:
     namespaced: bool
     structure: Structure
     custom: bool
-    singular: str
-    short_names: tuple[str, ...]
-    categories: tuple[str, ...]
+    names: Mapping[str, Any]
+    """`singular`, `shortNames` and `categories`, as in a definition."""
     columns: tuple[Mapping[str, Any], ...]
     """Printer columns in the notation of a definition: name, type, jsonPath, priority, description."""
-    subresources: Mapping[str, Mapping[str, str]]
-    """By name; of `scale`, the JSON paths `specReplicasPath`, `statusReplicasPath`, `labelSelectorPath`."""
+    subresources: Mapping[str, Any]
+    key: str
+    """How callers of the cluster name this resource: `plural` or `plural.group`."""
     storage: str
     """Name in the store; the two shapes of Event share one."""
-
-    @property
-    def key(self) -> str:
-        """How callers of the cluster name this resource: `plural` or `plural.group`."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def api_version(self) -> str:
@@ -51,71 +43,53 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
-def _resource(names: Mapping[str, Any], version: Mapping[str, Any], group: str, *, namespaced: bool) -> Resource:
-    schema = version.get("schema", {"type": "object", "x-kubernetes-preserve-unknown-fields": True})
-    properties = schema.get("properties", {}) | {"apiVersion": _TEXT, "kind": _TEXT, "metadata": _DESCRIBED["metadata"]}
+def _resource(told: Mapping[str, Any], *, custom: bool = False) -> Resource:
+    group, plural, schema = told.get("group", ""), told["plural"], told.get("schema", ANYTHING)
+    properties = {**_DESCRIBED["object"], **schema.get("properties", {}), "metadata": _DESCRIBED["metadata"]}
+    if "metadata" in told:
+        properties["metadata"] = told["metadata"]
+    key = f"{plural}.{group}" if group else plural
     return Resource(
         group=group,
-        version=version["name"],
-        plural=names["plural"],
-        kind=names["kind"],
-        namespaced=namespaced,
+        version=told.get("version", "v1"),
+        plural=plural,
+        kind=told["kind"],
+        namespaced=told.get("namespaced", True),
         structure=Structure({**schema, "properties": properties}),
-        custom=not version.get("builtIn"),
-        singular=names.get("singular") or names["kind"].lower(),
-        short_names=tuple(names.get("shortNames", ())),
-        categories=tuple(names.get("categories", ())),
-        columns=tuple(version.get("columns") or (AGE,)),
-        subresources=version.get("subresources", {}),
-        storage=names.get("storedAs") or f"{names['plural']}{'.' if group else ''}{group}",
+        custom=custom,
+        names=told,
+        columns=tuple(told.get("columns") or _DESCRIBED["columns"]),
+        subresources=told.get("subresources", {}),
+        key=key,
+        storage=told.get("storedAs", key),
     )
 
 
-def custom_resource(definition: Mapping[str, Any]) -> Resource:
-    """Read the resource of one CustomResourceDefinition that has passed its checks."""
-    spec = definition["spec"]
-    version = spec["versions"][0]
-    schema, columns = version["schema"]["openAPIV3Schema"], version.get("additionalPrinterColumns")
-    version = {**version, "schema": schema, "columns": columns}
-    return _resource(spec["names"], version, spec["group"], namespaced=spec["scope"] == "Namespaced")
+BUILT_IN = tuple(_resource(each) for each in _DESCRIBED["resources"])
 
 
-BUILT_IN = tuple(
-    _resource(
-        each, {"name": "v1", "builtIn": True, **each}, each.get("group", ""), namespaced=each.get("namespaced", True)
-    )
-    for each in _DESCRIBED["resources"]
-)
-
-
-@dataclass(frozen=True)
 class Registry:
-    """All served resources: the built-in ones and those of the established custom definitions."""
+    """All served resources: the built-in ones and those of the CustomResourceDefinitions given."""
 
-    resources: tuple[Resource, ...]
+    def __init__(self, definitions: Iterable[Mapping[str, Any]]) -> None:
+        self.resources = (*BUILT_IN, *(self._of(each["spec"]) for each in definitions))
+        self._by_key = {resource.key: resource for resource in self.resources}
 
-    @classmethod
-    def of(cls, definitions: Iterable[Mapping[str, Any]]) -> "Registry":
-        """Build the registry from the CustomResourceDefinition objects of the store."""
-        return cls((*BUILT_IN, *(custom_resource(each) for each in definitions if _established(each))))
-
-    @cached_property
-    def _by_key(self) -> dict[str, Resource]:
-        return {resource.key: resource for resource in self.resources}
+    @staticmethod
+    def _of(spec: Mapping[str, Any]) -> Resource:
+        (version,) = spec["versions"]
+        told = {**spec["names"], "group": spec["group"], "namespaced": spec["scope"] == "Namespaced"}
+        told |= {"version": version["name"], "schema": version["schema"]["openAPIV3Schema"]}
+        told |= {"columns": version.get("additionalPrinterColumns"), "subresources": version.get("subresources", {})}
+        return _resource(told, custom=True)
 
     def by_key(self, key: str) -> Resource:
         """Return the resource named `plural` or `plural.group`. Raises `ApiError` 404."""
-        try:
-            return self._by_key[key]
-        except KeyError:
-            raise ApiError(404, "NotFound", "the server could not find the requested resource") from None
+        if key not in self._by_key:
+            raise not_served()
+        return self._by_key[key]
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         """Return the resource of a path, or None."""
         resource = self._by_key.get(f"{plural}.{group}" if group else plural)
         return resource if resource and resource.version == version else None
-
-
-def _established(definition: Mapping[str, Any]) -> bool:
-    conditions = definition.get("status", {}).get("conditions", ())
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)

@@ -16,27 +16,24 @@ ORDER = "$setElementOrder/"
 
 
 def patched(resource: Resource, current: dict[str, Any], patch: Any, kind: str) -> dict[str, Any]:
-    """Return a copy of `current` with a patch of this kind applied.
+    """Return a copy of `current` with a patch of this kind (`merge`, `json`, `strategic`) applied.
 
     Raises `ApiError` 415 for strategic merge of a custom resource, 422 for a JSON patch that does not fit, else 400.
     """
     if kind == "strategic" and resource.custom:
-        accepted = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
-        message = "the body of the request was in an unknown format - accepted media types include: "
-        raise ApiError(415, "UnsupportedMediaType", message + accepted)
+        raise ApiError(415, "UnsupportedMediaType", "custom resources take JSON, merge and apply patches alone")
     if kind == "json":
         try:
             result = jsonpatch.JsonPatch(patch).apply(current)
         except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
-            raise ApiError(
-                422, "Invalid", f"the server rejected our request due to an error in our request: {error}"
-            ) from error
+            message = f"the server rejected our request due to an error in our request: {error}"
+            raise ApiError(422, "Invalid", message) from error
     elif not isinstance(patch, dict):
         raise bad_request("a patch of this type is an object")
+    elif kind == "strategic":
+        result = _strategic(resource.structure.schema, current, patch)
     else:
-        result = (
-            _strategic(resource.structure.schema, current, patch) if kind == "strategic" else _merge(current, patch)
-        )
+        result = _merge(current, patch)
     if not isinstance(result, dict) or not isinstance(result.get("metadata"), dict):
         raise bad_request("the patch leaves no object")
     return result
@@ -46,12 +43,8 @@ def _merge(current: Any, patch: Any) -> Any:
     if not isinstance(patch, dict):
         return clone(patch)
     merged = dict(current) if isinstance(current, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = _merge(merged.get(key), value)
-    return merged
+    merged |= {key: _merge(merged.get(key), value) for key, value in patch.items()}
+    return {key: value for key, value in merged.items() if key not in patch or patch[key] is not None}
 
 
 def _strategic(schema: Schema, current: Any, patch: dict[str, Any]) -> dict[str, Any]:

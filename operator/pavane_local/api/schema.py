@@ -3,9 +3,9 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import celpy
 import jsonschema
@@ -15,29 +15,34 @@ from celpy.celtypes import IntType
 from celpy.evaluation import CELEvalError
 
 from pavane_local.api.errors import Cause
+from pavane_local.store import clone
 
 Schema = Mapping[str, Any]
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 RULES = "x-kubernetes-validations"
+RULE = "x-pavane-rule"
+"""In the schema of definitions: this string is a CEL rule itself."""
 COMPILED_RULES = 1024
 """CEL programs kept compiled; the platform's definitions have far fewer."""
-_QUANTITY = re.compile(r"([+-]?[0-9.]+)([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
-_SUFFIXES = {suffix: Decimal(1000) ** (place - 3) for place, suffix in enumerate("num kMGTPE")} | {"": Decimal(1)}
-_SUFFIXES |= {f"{suffix}i": Decimal(1024) ** (place + 1) for place, suffix in enumerate("KMGTPE")}
-_TYPES = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"), (dict, "object"))
+REASONS = {
+    "required": ("FieldValueRequired", "Required value"),
+    "enum": ("FieldValueNotSupported", "Unsupported value"),
+    "type": ("FieldValueTypeInvalid", "Invalid value"),
+    "maxLength": ("FieldValueTooLong", "Too long"),
+    "maxItems": ("FieldValueTooMany", "Too many"),
+    "maxProperties": ("FieldValueTooMany", "Too many"),
+}
+"""How a real server calls a violation of a keyword; all others are `FieldValueInvalid`."""
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)")
+_FACTORS = {suffix: Decimal(1000) ** (place - 3) for place, suffix in enumerate("num kMGTPE")} | {None: Decimal(1)}
+_FACTORS |= {f"{suffix}i": Decimal(1024) ** (place + 1) for place, suffix in enumerate("KMGTPE")}
 
 
 def quantity(text: str) -> Decimal:
     """Return the value of a Kubernetes quantity like `64Mi`, `100m` or `1e3`. Raises `ValueError`."""
-    match = _QUANTITY.fullmatch(text)
-    try:
-        if match and len(match[2] or "") > 1 and match[2][0] in "eE" and match[2] != "Ei":
-            return Decimal(text)
-        if match:
-            return Decimal(match[1]) * _SUFFIXES[match[2] or ""]
-    except InvalidOperation:
-        pass
+    if match := _QUANTITY.fullmatch(text):
+        return Decimal(match[1] + (match[2] or "")) * _FACTORS[match[3]]
     raise ValueError(f"{text!r} is no quantity; write a number with an optional suffix such as m, k, Mi or Gi")
 
 
@@ -74,8 +79,15 @@ def _check_int_or_string(validator: Any, _wanted: Any, value: Any, schema: Schem
     yield from _check_type(validator, ["integer", "string"], value, schema)
 
 
+def _check_rule(_validator: Any, _wanted: Any, value: Any, _schema: Schema) -> Iterator[Any]:
+    try:
+        _program(str(value))
+    except CELParseError as error:
+        yield jsonschema.ValidationError(f"compilation of {value!r} failed: {error.args[0]}")
+
+
 _Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
-    jsonschema.Draft4Validator, {"type": _check_type, INT_OR_STRING: _check_int_or_string}
+    jsonschema.Draft4Validator, {"type": _check_type, INT_OR_STRING: _check_int_or_string, RULE: _check_rule}
 )
 """OpenAPI 3.0 schemas are draft 4 but for these."""
 
@@ -94,7 +106,7 @@ def child(schema: Schema, name: str) -> Schema:
     return found
 
 
-def children(schema: Schema, value: Any) -> Iterator[tuple[str | int, Schema]]:
+def _children(schema: Schema, value: Any) -> Iterator[tuple[str | int, Schema]]:
     """Yield key or index and schema of every described part of a value."""
     if isinstance(value, dict):
         yield from ((name, part) for name in value if (part := child(schema, name)))
@@ -124,10 +136,10 @@ class Structure:
 
     def problems(self, body: dict[str, Any], old: dict[str, Any] | None) -> list[Cause]:
         """Return all that is wrong with an object; rules about what did not change since `old` are passed over."""
-        causes = [cause for error in self._validator.iter_errors(body) for cause in _causes(error)]
-        causes += _duplicates(self.schema, body, "")
+        causes = {cause for error in self._validator.iter_errors(body) for cause in _causes(error)}
+        causes |= set(_duplicates(self.schema, body, ""))
         if causes:  # As in a real server: rules assume that the shape is right.
-            return sorted(set(causes), key=lambda cause: cause.field)
+            return sorted(causes, key=lambda cause: cause.field)
         return list(_broken_rules(self.schema, body, old, ""))
 
 
@@ -136,7 +148,7 @@ def _prune(schema: Schema, value: Any, path: str) -> Iterator[str]:
         for name in [name for name in value if name not in schema.get("properties", {})]:
             del value[name]
             yield join(path, name)
-    for step, part in children(schema, value):
+    for step, part in _children(schema, value):
         yield from _prune(part, value[step], join(path, step))
 
 
@@ -146,53 +158,21 @@ def _default(schema: Schema, value: Any) -> None:
             if value.get(name) is None and not (name in value and part.get("nullable")):
                 value.pop(name, None)  # A null where none is allowed counts as nothing written.
                 if "default" in part:
-                    value[name] = json.loads(json.dumps(part["default"]))
-    for step, part in children(schema, value):
+                    value[name] = clone(part["default"])
+    for step, part in _children(schema, value):
         _default(part, value[step])
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _type_name(value: Any) -> str:
-    return next((name for kind, name in _TYPES if isinstance(value, kind)), "null")
 
 
 def _causes(error: jsonschema.ValidationError) -> Iterator[Cause]:
     path = ""
     for step in error.absolute_path:
         path = join(path, step)
-    value: Any = error.instance
-    limit: Any = error.validator_value
-    rule = str(error.validator)
-    if rule == "required":
-        missing = [name for name in limit if name not in value]
-        yield from (Cause("FieldValueRequired", "Required value", join(path, name)) for name in missing)
-        return
-    exclusive = isinstance(error.schema, dict) and error.schema.get(f"exclusive{rule.capitalize()}")
-    comparison = "" if exclusive else "or equal to "
-    kinds = " or ".join(limit) if isinstance(limit, list) and rule == "type" else limit
-    if rule in ("type", INT_OR_STRING):
-        kinds = "integer or string" if rule == INT_OR_STRING else kinds
-        shown = _text(_type_name(value))
-        yield Cause(
-            "FieldValueTypeInvalid", f"Invalid value: {shown}: {path} in body must be of type {kinds}: {shown}", path
-        )
-        return
-    reason, text = {
-        "enum": ("NotSupported", f"Unsupported value: {_text(value)}: supported values: {_text(limit)[1:-1]}"),
-        "maxLength": ("TooLong", f"Too long: may not be more than {limit} bytes"),
-        "maxItems": ("TooMany", f"Too many: must have at most {limit} items"),
-        "maxProperties": ("TooMany", f"Too many: must have at most {limit} items"),
-        "minimum": ("Invalid", f"should be greater than {comparison}{limit}"),
-        "maximum": ("Invalid", f"should be less than {comparison}{limit}"),
-        "minLength": ("Invalid", f"should be at least {limit} chars long"),
-        "minItems": ("Invalid", f"should have at least {limit} items"),
-        "pattern": ("Invalid", f"should match '{limit}'"),
-    }.get(rule, ("Invalid", f"must validate the schema ({rule})"))
-    shown = f"Invalid value: {_text(value)}: {path} in body " if reason == "Invalid" else ""
-    yield Cause(f"FieldValue{reason}", shown + text, path)
+    reason, label = REASONS.get(str(error.validator), ("FieldValueInvalid", "Invalid value"))
+    if error.validator == "required":
+        wanted, given = cast("list[str]", error.validator_value), cast("dict[str, Any]", error.instance)
+        yield from (Cause(reason, label, join(path, name)) for name in wanted if name not in given)
+    else:
+        yield Cause(reason, f"{label}: {error.message}", path)
 
 
 def _duplicates(schema: Schema, value: Any, path: str) -> Iterator[Cause]:
@@ -202,9 +182,9 @@ def _duplicates(schema: Schema, value: Any, path: str) -> Iterator[Cause]:
         for index, item in enumerate(value):
             told = {key: item[key] for key in keys if key in item} if keys and isinstance(item, dict) else item
             if (text := json.dumps(told, sort_keys=True)) in seen:
-                yield Cause("FieldValueDuplicate", f"Duplicate value: {_text(told)}", join(path, index))
+                yield Cause("FieldValueDuplicate", f"Duplicate value: {text}", join(path, index))
             seen.add(text)
-    for step, part in children(schema, value):
+    for step, part in _children(schema, value):
         yield from _duplicates(part, value[step], join(path, step))
 
 
@@ -214,10 +194,10 @@ def _broken_rules(schema: Schema, value: Any, old: Any, path: str) -> Iterator[C
     for rule in schema.get(RULES, ()):
         if ("oldSelf" not in rule["rule"] or old is not None) and (problem := _broken(rule, value, old)):
             reason = rule.get("reason", "FieldValueInvalid")
-            shown = "Forbidden" if reason == "FieldValueForbidden" else f"Invalid value: {_text(_type_name(value))}"
+            label = "Forbidden" if reason == "FieldValueForbidden" else "Invalid value"
             field = (path + rule.get("fieldPath", "")).removeprefix(".")
-            yield Cause(reason, f"{shown}: {problem}", field or "<nil>")
-    for step, part in children(schema, value):
+            yield Cause(reason, f"{label}: {problem}", field or "<nil>")
+    for step, part in _children(schema, value):
         yield from _broken_rules(part, value[step], _before(schema, value, old, step), join(path, step))
 
 
@@ -239,27 +219,3 @@ def _broken(rule: Mapping[str, Any], value: Any, old: Any) -> str | None:
     except CELEvalError as error:
         return f"rule {rule['rule']!r} cannot be evaluated: {error.args[0]}"
     return None if holds else rule.get("message") or f"failed rule: {rule['rule']}"
-
-
-def structural_problems(schema: Schema, path: str) -> Iterator[str]:
-    """Yield what makes a schema not structural, or its rules unusable; `path` names the schema in the definition."""
-    if "type" not in schema and not schema.get(INT_OR_STRING) and not schema.get(PRESERVE):
-        yield f"{path}.type: Required value: must not be empty for specified object fields"
-    if "properties" in schema and schema.get("additionalProperties"):
-        yield f"{path}: Forbidden: additionalProperties and properties are mutually exclusive"
-    if "$ref" in schema or schema.get("uniqueItems"):
-        yield f"{path}: Forbidden: $ref and uniqueItems are not supported"
-    if schema.get("type") == "array" and "items" not in schema:
-        yield f"{path}.items: Required value: must be specified"
-    if schema.get("x-kubernetes-list-type") == "map" and not list_keys(schema):
-        yield f"{path}.x-kubernetes-list-map-keys: Required value: must not be empty"
-    for rule in schema.get(RULES, ()):
-        try:
-            _program(rule["rule"])
-        except CELParseError as error:
-            yield f"{path}.{RULES}: Invalid value: {_text(rule['rule'])}: compilation failed: {error.args[0]}"
-    for name, part in schema.get("properties", {}).items():
-        yield from structural_problems(part, f"{path}.properties[{name}]")
-    for key in ("items", "additionalProperties"):
-        if isinstance(schema.get(key), dict):
-            yield from structural_problems(schema[key], f"{path}.{key}")

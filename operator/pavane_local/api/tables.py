@@ -1,5 +1,6 @@
 """Tables with printer columns, as `kubectl get` shows them (`docs/specs/operator.md` 6.1)."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -8,13 +9,22 @@ from typing import Any
 from pavane_local.api.kinds import Resource
 from pavane_local.store import Object
 
+NAME = {"name": "Name", "type": "string", "format": "name", "jsonPath": ".metadata.name"}
+AGES = (
+    (120, 1, "s", 0, ""),
+    (600, 60, "m", 1, "s"),
+    (10800, 60, "m", 0, ""),
+    (28800, 3600, "h", 60, "m"),
+    (172800, 3600, "h", 0, ""),
+    (691200, 86400, "d", 3600, "h"),
+    (math.inf, 86400, "d", 0, ""),
+)
+"""How kubectl writes ages: below so many seconds, in this unit (seconds, letter) and the rest in that one, if any."""
 _STEP = re.compile(
     r"""\.(?P<name>(?:\\.|[^.\[\]\\])+) | \[\?\(@\.(?P<key>[\w.]+)\s*==\s*["'](?P<value>[^"']*)["']\)\]
       | \[(?P<index>\d+|\*)\] | \[['"](?P<quoted>[^'"]+)['"]\]""",
     re.VERBOSE,
 )
-
-NAME = {"name": "Name", "type": "string", "format": "name", "jsonPath": ".metadata.name"}
 
 
 def table(resource: Resource, objects: Iterable[Object], metadata: Object, now: datetime, include: str) -> Object:
@@ -37,26 +47,23 @@ def _behind(body: Object, include: str) -> Object | None:
 
 def _cell(column: Mapping[str, Any], body: Object, now: datetime) -> Any:
     path = column["jsonPath"]
-    if path.startswith("@"):
-        return _COMPUTED[path](body)
-    found = list(values(body, path))
-    if not found:
-        return "<unknown>" if column["type"] == "date" else None
+    found = [_COMPUTED[path](body)] if path in _COMPUTED else list(_values(body, path))
     if column["type"] == "date":
-        return age(now - datetime.fromisoformat(found[0]))
-    if len(found) > 1 or isinstance(found[0], dict | list):
+        return _age(now - datetime.fromisoformat(found[0])) if found else "<unknown>"
+    if len(found) > 1 or (found and isinstance(found[0], dict | list)):
         return ",".join(str(each) for each in found)
+    if not found:
+        return None
     return str(found[0]) if column["type"] == "string" else found[0]
 
 
-def values(body: Any, path: str) -> Iterator[Any]:
+def _values(body: Any, path: str) -> Iterator[Any]:
     """Yield what a JSON path such as `.status.conditions[?(@.type=="Ready")].status` finds."""
     step = _STEP.match(path)
     if not step:
         if body is not None:
             yield body
         return
-    rest = path[step.end() :]
     name = (step["name"] or step["quoted"] or "").replace("\\", "")
     if name:
         parts = [body[name]] if isinstance(body, Mapping) and name in body else []
@@ -67,34 +74,18 @@ def values(body: Any, path: str) -> Iterator[Any]:
     else:
         parts = body if step["index"] == "*" else body[int(step["index"]) :][:1]
     for part in parts:
-        yield from values(part, rest)
+        yield from _values(part, path[step.end() :])
 
 
-def age(span: timedelta) -> str:
-    """Return a duration as kubectl writes it: two units while they matter, then one."""
+def _age(span: timedelta) -> str:
     seconds = max(0, int(span.total_seconds()))
-    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
-    if seconds < 120:
-        return f"{seconds}s"
-    if minutes < 10:
-        return f"{minutes}m{seconds % 60}s" if seconds % 60 else f"{minutes}m"
-    if minutes < 180:
-        return f"{minutes}m"
-    if hours < 8:
-        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
-    if hours < 48:
-        return f"{hours}h"
-    if days < 8:
-        return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
-    return f"{days}d"
+    unit, letter, smaller, small = next(row[1:] for row in AGES if seconds < row[0])
+    rest = seconds % unit // smaller if smaller else 0
+    return f"{seconds // unit}{letter}" + (f"{rest}{small}" if rest else "")
 
 
 def _containers(pod: Object) -> list[Object]:
     return list(pod.get("status", {}).get("containerStatuses", ()))
-
-
-def _pod_ready(pod: Object) -> str:
-    return f"{sum(bool(each.get('ready')) for each in _containers(pod))}/{len(pod['spec']['containers'])}"
 
 
 def _pod_status(pod: Object) -> str:
@@ -103,8 +94,8 @@ def _pod_status(pod: Object) -> str:
     initial = status.get("initContainerStatuses", ())
     for prefix, each in [*(("Init:", one) for one in initial), *(("", one) for one in _containers(pod))]:
         state = each.get("state", {})
-        waiting, ended = state.get("waiting", {}), state.get("terminated")
-        if reason := waiting.get("reason"):
+        ended = state.get("terminated")
+        if reason := state.get("waiting", {}).get("reason"):
             text = prefix + reason
         elif ended and (not prefix or ended.get("exitCode")):
             text = prefix + (ended.get("reason") or f"ExitCode:{ended.get('exitCode')}")
@@ -113,25 +104,12 @@ def _pod_status(pod: Object) -> str:
     return "Terminating" if "deletionTimestamp" in pod["metadata"] else text
 
 
-def _set_ready(body: Object) -> str:
-    return f"{body.get('status', {}).get('readyReplicas', 0)}/{body['spec'].get('replicas', 1)}"
-
-
-def _event_object(event: Object) -> str:
-    about = event.get("involvedObject") or event.get("regarding") or {}
-    return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
-
-
-def _service_ports(service: Object) -> str:
-    return ",".join(f"{each['port']}/{each['protocol']}" for each in service["spec"].get("ports", ())) or "<none>"
+def _pod_ready(pod: Object) -> str:
+    return f"{sum(bool(each.get('ready')) for each in _containers(pod))}/{len(pod['spec']['containers'])}"
 
 
 _COMPUTED: dict[str, Callable[[Object], Any]] = {
     "@pod-ready": _pod_ready,
     "@pod-status": _pod_status,
     "@pod-restarts": lambda pod: sum(each.get("restartCount", 0) for each in _containers(pod)),
-    "@set-ready": _set_ready,
-    "@event-object": _event_object,
-    "@service-ports": _service_ports,
-    "@event-message": lambda event: event.get("message") or event.get("note"),
 }
