@@ -10,15 +10,23 @@ from typing import Any
 
 from pavane_local.api.cluster import Cluster
 from pavane_local.controllers import collector, endpoints, statefulset
-from pavane_local.embedded import embedded_api
 from pavane_local.kubelet.addresses import AddressBlock
 from pavane_local.kubelet.kubelet import Kubelet
 from pavane_local.kubelet.logs import LogOptions
-from pavane_local.kubelet.port import KubeletSettings
+from pavane_local.kubelet.pod import KubeletSettings
 from pavane_local.store import Object, Store
 
 EVENTUALLY_SECONDS = 20.0
 FAST = 200.0  # divides back-offs: 10 s become 50 ms
+SERVE_FILE = """
+import http.server, os, pathlib, socketserver
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if pathlib.Path(os.environ["SWITCH"]).exists() else 503)
+        self.end_headers()
+http.server.ThreadingHTTPServer((os.environ["POD_IP"], 8080), Handler).serve_forever()
+"""
+POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
 class Node:
@@ -66,18 +74,18 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def running_node(folder: Path, **settings: Any) -> AsyncIterator[Node]:
+async def running_node(folder: Path) -> AsyncIterator[Node]:
     """Run a node with namespace `default` in `folder`; what is left of its processes is killed at the end."""
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     with Store(folder / "store.sqlite") as store, contextlib.closing(AddressBlock.claim(folder)) as block:
         cluster = Cluster(store)
         if cluster.find("namespaces", "", "default") is None:
             await cluster.create("namespaces", {"metadata": {"name": "default"}})
-        kubelet_settings = KubeletSettings(folder, Path(sys.prefix), **{"speed": FAST, **settings})
-        kubelet = Kubelet(
-            embedded_api(cluster, lambda pod: f"config of {pod['metadata']['name']}"), kubelet_settings, block
+        kubelet_settings = KubeletSettings(
+            folder, Path(sys.prefix), lambda pod: f"config of {pod['metadata']['name']}", speed=FAST
         )
-        await kubelet.recover(cluster.list("pods"), cluster.list("persistentvolumeclaims"))
+        kubelet = Kubelet(cluster, kubelet_settings, block)
+        await kubelet.recover()
         parts = (
             collector.GarbageCollector(cluster).run(),
             collector.namespaces(cluster).run(),

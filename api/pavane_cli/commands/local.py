@@ -52,7 +52,7 @@ def up(
     from pavane_cli.commands.resources import read_documents  # noqa: PLC0415 - the parent of --detach needs none of it
     from pavane_cli.up import serve  # noqa: PLC0415
     from pavane_local.folder import FolderInUse  # noqa: PLC0415
-    from pavane_local.kubelet.addresses import AddressesExhausted, AddressesMissing  # noqa: PLC0415
+    from pavane_local.kubelet.addresses import AddressesExhausted  # noqa: PLC0415
     from pavane_local.platform import LocalSettings  # noqa: PLC0415
     from pavane_local.store import StoreVersionError  # noqa: PLC0415
 
@@ -66,7 +66,7 @@ def up(
 
     try:
         asyncio.run(serve(settings, documents, output.say, timeout, report))
-    except* (FolderInUse, AddressesExhausted, AddressesMissing, StoreVersionError, UserError) as errors:
+    except* (FolderInUse, AddressesExhausted, StoreVersionError, UserError) as errors:
         first: BaseException = errors
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]

@@ -75,24 +75,18 @@ def namespaces(cluster: Cluster) -> Controller:
             return
         if "deletionTimestamp" not in found["metadata"]:
             if cluster.find("serviceaccounts", name, "default") is None:
-                account = {
-                    "apiVersion": "v1",
-                    "kind": "ServiceAccount",
-                    "metadata": {"name": "default", "namespace": name},
-                }
-                await cluster.create("serviceaccounts", account)
+                await cluster.create("serviceaccounts", {"metadata": {"name": "default", "namespace": name}})
             return
-        empty = True
-        for resource in {each.key for each in cluster.registry.resources if each.namespaced}:
-            for each in cluster.list(resource, name):
-                empty = False
-                if "deletionTimestamp" not in each["metadata"]:
-                    with contextlib.suppress(ApiError):  # already gone
-                        await cluster.delete(resource, *name_of(each))
-        if empty:
-            await cluster.patch("namespaces", "", name, {"spec": {"finalizers": []}})
-        else:
+        resources = {each.key for each in cluster.registry.resources if each.namespaced}
+        content = [(resource, each) for resource in resources for each in cluster.list(resource, name)]
+        for resource, each in content:
+            if "deletionTimestamp" not in each["metadata"]:
+                with contextlib.suppress(ApiError):  # already gone
+                    await cluster.delete(resource, *name_of(each))
+        if content:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, running.add, ("", name))
+        else:
+            await cluster.patch("namespaces", "", name, {"spec": {"finalizers": []}})
 
     running = Controller(cluster, reconcile, {"namespaces": lambda found: [name_of(found)]})
     return running

@@ -30,23 +30,18 @@ def controller(cluster: Cluster) -> Controller:
 
 
 def endpoint_slice(service: Object, pods: Iterable[Object]) -> Object:
-    """The slice of a Service: its selected pods that have an address and have not ended, sorted by name."""
+    """The slice of a Service: its selected pods that have an address."""
     (namespace, name), spec = name_of(service), service["spec"]
-    chosen = [
-        pod
-        for pod in pods
-        if spec["selector"].items() <= pod["metadata"].get("labels", {}).items()
-        and pod.get("status", {}).get("podIP")
-        and pod["status"].get("phase") not in ("Succeeded", "Failed")
-    ]
+    selected = (pod for pod in pods if spec["selector"].items() <= pod["metadata"].get("labels", {}).items())
+    chosen = [pod for pod in selected if pod.get("status", {}).get("podIP")]
     metadata = {
-        "name": f"{name}-local", "namespace": namespace, "ownerReferences": [owner_of(service, "v1", "Service")],
+        "name": f"{name}-local", "namespace": namespace, "ownerReferences": [owner_of(service)],
         "labels": {
             **service["metadata"].get("labels", {}), "kubernetes.io/service-name": name,
             "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
         },
     }  # fmt: skip
-    endpoints = [_endpoint(pod, service) for pod in sorted(chosen, key=name_of)]
+    endpoints = [_endpoint(pod, service) for pod in chosen]
     ports = [_port(each, chosen) for each in spec.get("ports") or ()]
     return {"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints, "ports": ports}
 

@@ -24,10 +24,10 @@ def name_of(found: Object) -> Name:
     return found["metadata"].get("namespace", ""), found["metadata"]["name"]
 
 
-def owner_of(found: Object, api_version: str, kind: str) -> dict[str, Any]:
+def owner_of(found: Object) -> dict[str, Any]:
     """The owner reference to a controller."""
-    owner = {"apiVersion": api_version, "kind": kind, **{key: found["metadata"][key] for key in ("name", "uid")}}
-    return {**owner, "controller": True, "blockOwnerDeletion": True}
+    owner = {"apiVersion": found["apiVersion"], "kind": found["kind"], "controller": True, "blockOwnerDeletion": True}
+    return {**owner, "name": found["metadata"]["name"], "uid": found["metadata"]["uid"]}
 
 
 def is_ready(pod: Object) -> bool:
@@ -109,18 +109,17 @@ class Controller:
                     self._delays.pop(name, None)
 
 
-async def record(
-    cluster: Cluster, about: Object, kind: str, api_version: str, type_: str, reason: str, message: str
-) -> None:
-    """Record an event about an object; equal ones are counted."""
+async def record(cluster: Cluster, about: Object, reason: str, message: str) -> None:
+    """Record a warning about an object; equal ones are counted."""
     (namespace, name), uid, now = name_of(about), about["metadata"]["uid"], timestamp(cluster.now())
     event = f"{name}.{hashlib.sha256(f'{uid}{reason}{message}'.encode()).hexdigest()[:16]}"
     if (former := cluster.find("events", namespace, event)) is not None:
-        again: dict[str, Any] = {"count": former.get("count", 1) + 1, "lastTimestamp": now}
+        again = {"count": former.get("count", 1) + 1, "lastTimestamp": now}
         await cluster.patch("events", namespace, event, again)
         return
+    involved = {"apiVersion": about["apiVersion"], "kind": about["kind"], "namespace": namespace}
     await cluster.create("events", {
         "metadata": {"name": event, "namespace": namespace}, "source": {"component": "pavane-local"},
-        "involvedObject": {"apiVersion": api_version, "kind": kind, "namespace": namespace, "name": name, "uid": uid},
-        "type": type_, "reason": reason, "message": message, "count": 1, "firstTimestamp": now, "lastTimestamp": now,
+        "involvedObject": {**involved, "name": name, "uid": uid}, "type": "Warning", "reason": reason,
+        "message": message, "count": 1, "firstTimestamp": now, "lastTimestamp": now,
     })  # fmt: skip

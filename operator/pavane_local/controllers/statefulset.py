@@ -1,9 +1,8 @@
-"""StatefulSet (docs/specs/operator.md 6.7): Parallel and OrderedReady, OnDelete; never two pods of one identity."""
+"""StatefulSet (docs/specs/operator.md 6.7): Parallel, OnDelete; never two pods of one identity."""
 
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import Any
 
 from pavane_local.api.cluster import Cluster, DeleteOptions
 from pavane_local.api.errors import ApiError
@@ -29,7 +28,12 @@ def controller(cluster: Cluster) -> Controller:
         if (found := cluster.find(RESOURCE, namespace, name)) is not None:
             pods = _pods(cluster, found)
             if "deletionTimestamp" not in found["metadata"]:
-                await _scale(cluster, found, pods)
+                for ordinal in set(range(found["spec"]["replicas"])) - pods.keys():
+                    await _create(cluster, found, ordinal)
+                for ordinal in pods.keys() - set(range(found["spec"]["replicas"])):
+                    if "deletionTimestamp" not in pods[ordinal]["metadata"]:
+                        options = DeleteOptions(uid=pods[ordinal]["metadata"]["uid"])
+                        await cluster.delete("pods", *name_of(pods[ordinal]), options)
             await _tell(cluster, found, pods)
 
     return Controller(cluster, reconcile, {RESOURCE: lambda found: [name_of(found)], "pods": of_name, CLAIMS: of_name})
@@ -53,7 +57,7 @@ def pod_of(found: Object, ordinal: int) -> Object:
     metadata = {
         "name": pod, "namespace": namespace, "annotations": template["metadata"].get("annotations", {}),
         "labels": {**template["metadata"].get("labels", {}), **own, HASH_LABEL: revision(found)},
-        "ownerReferences": [owner_of(found, "apps/v1", "StatefulSet")],
+        "ownerReferences": [owner_of(found)],
     }  # fmt: skip
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**template["spec"], **identity}}
 
@@ -70,27 +74,14 @@ def _pods(cluster: Cluster, found: Object) -> dict[int, Object]:
     return pods
 
 
-async def _scale(cluster: Cluster, found: Object, pods: dict[int, Object]) -> None:
-    """Delete what has ended or is too much, create what is missing; OrderedReady: one step at a time."""
-    replicas, parallel = found["spec"]["replicas"], found["spec"].get("podManagementPolicy") == "Parallel"
-    for ordinal in range(replicas):
-        pod = pods.get(ordinal)
-        if pod is None:
-            await _create(cluster, found, ordinal)
-        elif pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-            await _delete(cluster, pod)
-        if not parallel and (pod is None or not is_ready(pod) or "deletionTimestamp" in pod["metadata"]):
-            return
-    extra = [pods[ordinal] for ordinal in sorted(pods, reverse=True) if ordinal >= replicas]
-    for pod in extra if parallel else extra[:1]:
-        await _delete(cluster, pod)
-
-
 async def _create(cluster: Cluster, found: Object, ordinal: int) -> None:
     pod = pod_of(found, ordinal)
     namespace, name = name_of(pod)
     for template in found["spec"].get("volumeClaimTemplates") or ():
-        claim = _claim(found, template, name)
+        meta = template["metadata"]
+        labels = {**found["spec"]["selector"].get("matchLabels", {}), **meta.get("labels", {})}
+        named = {"name": f"{meta['name']}-{name}", "namespace": namespace, "labels": labels}
+        claim = {"metadata": named, "spec": template["spec"]}
         present = cluster.find(CLAIMS, *name_of(claim))
         if present is None:
             await cluster.create(CLAIMS, claim)
@@ -101,21 +92,8 @@ async def _create(cluster: Cluster, found: Object, ordinal: int) -> None:
     try:
         await cluster.create("pods", pod)
     except ApiError as error:
-        text = f"create Pod {name} failed: {error.message}"
-        await record(cluster, found, "StatefulSet", "apps/v1", "Warning", "FailedCreate", text)
+        await record(cluster, found, "FailedCreate", f"create Pod {name} failed: {error.message}")
         raise
-
-
-def _claim(found: Object, template: dict[str, Any], pod: str) -> Object:
-    meta = template["metadata"]
-    labels = {**found["spec"]["selector"].get("matchLabels", {}), **meta.get("labels", {})}
-    named = {"name": f"{meta['name']}-{pod}", "namespace": found["metadata"]["namespace"], "labels": labels}
-    return {"metadata": {**named, "annotations": meta.get("annotations", {})}, "spec": template["spec"]}
-
-
-async def _delete(cluster: Cluster, pod: Object) -> None:
-    if "deletionTimestamp" not in pod["metadata"]:
-        await cluster.delete("pods", *name_of(pod), DeleteOptions(uid=pod["metadata"]["uid"]))
 
 
 async def _tell(cluster: Cluster, found: Object, pods: dict[int, Object]) -> None:

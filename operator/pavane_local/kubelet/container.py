@@ -4,153 +4,132 @@ import asyncio
 import contextlib
 import datetime
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pavane_local.kubelet import probes
 from pavane_local.kubelet.logs import RunLog
-from pavane_local.kubelet.spawn import Child, Command, StartError, spawn
-from pavane_local.kubelet.volumes import MissingReference
+from pavane_local.kubelet.spawn import CannotStart, Child, Command, spawn
 
 BACKOFF_FIRST_SECONDS = 10.0
 BACKOFF_SECONDS_MAX = 300.0
 BACKOFF_RESET_SECONDS = 600.0  # a run this long was no crash loop, as in Kubernetes
-REFERENCE_RETRY_SECONDS = 1.0  # a ConfigMap that env needs and that is not there yet
+START_RETRY_SECONDS = 1.0  # a ConfigMap that env needs and that is not there yet
 LIVENESS_GRACE_SECONDS = 30
 MESSAGE_BYTES_MAX = 4096
-START_ERROR_CODE = 128
 
 State = dict[str, Any]
 
 
-class NoImage(Exception):
-    """The image maps to no virtual environment."""
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a container needs of its pod: how to prepare a run, what to probe, an event (type, reason, message)."""
+    """What a container needs of its pod; `record` writes a warning (reason, message), `speed` divides back-offs."""
 
-    prepare: Callable[[], Awaitable[Command]]
-    target: probes.Target
-    record: Callable[[str, str, str], Awaitable[None]]
+    address: str
+    speed: float
+    prepare: Callable[["Container"], Command]
+    changed: Callable[[], None]
+    record: Callable[[str, str], Awaitable[None]]
 
 
 class Container:
     """A container with the history of its runs. `former` is its last known status, of a kubelet before this one."""
 
-    def __init__(
-        self, spec: State, folder: Path, former: State | None, changed: Callable[[], None], speed: float
-    ) -> None:
-        former = former or {}
+    def __init__(self, spec: State, folder: Path, former: State, around: Surroundings) -> None:
         self.spec = spec
         self.folder = folder
-        self.name: str = spec["name"]
-        ended = {"terminated": former["state"]["terminated"]} if "terminated" in former.get("state", {}) else None
+        ended = {key: value for key, value in former.get("state", {}).items() if key == "terminated"}
         self.state: State = ended or {"waiting": {"reason": "ContainerCreating"}}
         self.last_state: State = former.get("lastState", {})
         self.restarts: int = former.get("restartCount", 0)
         self.ready = self.started = False
         self.log: RunLog | None = None
-        self._changed = changed
-        self._speed = speed
+        self._around = around
         self._stopping = asyncio.Event()
         self._child: Child | None = None
         self._exited: asyncio.Task[int] | None = None
 
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code of the last run, if none is under way or due."""
-        code: int | None = self.state.get("terminated", {}).get("exitCode")
-        return code
-
-    async def run(self, policy: str, around: Surroundings) -> None:
-        """Run until the restart policy (`Always`, `OnFailure`, `Never`) or `stop` ends it."""
+    async def run(self) -> None:
+        """Run again and again until `stop` ends it."""
         delay, loop = 0.0, asyncio.get_running_loop()
-        if self.exit_code is not None:
-            if not self._again(policy):
-                return
+        if "terminated" in self.state:
             self._next_run()
         while not self._stopping.is_set():
             began = loop.time()
-            if not await self._once(around):
-                await self._pause(REFERENCE_RETRY_SECONDS)
+            if not await self._once():
+                await self._pause(START_RETRY_SECONDS)
                 continue
             if loop.time() - began >= BACKOFF_RESET_SECONDS:
                 delay = 0.0
-            if self._stopping.is_set() or not self._again(policy):
-                return
-            if delay and not await self._back_off(delay, around):
-                return
+            if delay and not self._stopping.is_set():
+                await self._back_off(delay / self._around.speed)
             delay = min(BACKOFF_SECONDS_MAX, delay * 2 or BACKOFF_FIRST_SECONDS)
-            self._next_run()
+            if not self._stopping.is_set():
+                self._next_run()
 
-    async def stop(self, grace_seconds: float) -> None:
-        """SIGTERM to the group, SIGKILL after the grace period; not ready at once, and never started again."""
+    async def stop(self) -> None:
+        """SIGTERM to the group and wait for its end (`kill` hastens it); not ready at once, and never started again."""
         self._stopping.set()
         self.ready = False
-        self._changed()
-        await self._end(grace_seconds)
+        self._around.changed()
+        await self._end(None)
 
     def kill(self) -> None:
-        """SIGKILL, without waiting for the grace period of a `stop` under way."""
+        """SIGKILL to the group."""
         if self._child is not None:
             self._child.signal(signal.SIGKILL)
 
     def status(self) -> State:
         """Its `ContainerStatus`."""
         return {
-            "name": self.name, "image": self.spec.get("image", ""), "imageID": "", "restartCount": self.restarts,
+            "name": self.spec["name"], "image": self.spec["image"], "imageID": "", "restartCount": self.restarts,
             "containerID": self._child.id if self._child else "", "ready": self.ready, "started": self.started,
             "state": self.state, "lastState": self.last_state,
         }  # fmt: skip
-
-    def _again(self, policy: str) -> bool:
-        return policy == "Always" or (policy == "OnFailure" and self.exit_code != 0)
 
     def _next_run(self) -> None:
         self.restarts += 1
         self.last_state = self.state
 
-    async def _back_off(self, delay: float, around: Surroundings) -> bool:
-        """Wait before the next run; False if it is not to come."""
-        ended, seconds = self.state, delay / self._speed
-        self.state, self.last_state = _waiting("CrashLoopBackOff", f"back-off {seconds:g} s restarting"), ended
-        self._changed()
-        await around.record("Warning", "BackOff", f"Back-off restarting failed container {self.name}")
+    async def _back_off(self, seconds: float) -> None:
+        self.last_state = ended = self.state
+        text = f"Back-off {seconds:g} s restarting failed container {self.spec['name']}"
+        await self._waits("CrashLoopBackOff", text, "BackOff")
         await self._pause(seconds)
         self.state = ended
-        return not self._stopping.is_set()
+
+    async def _waits(self, reason: str, message: str, event: str) -> None:
+        waiting = {"waiting": {"reason": reason, "message": message}}
+        if self.state != waiting:
+            self.state = waiting
+            self._around.changed()
+            await self._around.record(event, message)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
-    async def _once(self, around: Surroundings) -> bool:
-        """One run; False if it could not be prepared yet."""
+    async def _once(self) -> bool:
+        """One run; False if it could not be started."""
         (self.folder / "root").mkdir(parents=True, exist_ok=True)
         message_file = self.folder / "termination-log"
         message_file.write_bytes(b"")
         began = now_text()
         log = self.log = RunLog(self.folder / f"{self.restarts}.log")
         try:
-            self._child = child = await spawn(await around.prepare(), log.feed)
-        except (MissingReference, NoImage, StartError) as error:
+            self._child = child = await spawn(self._around.prepare(self), log.feed)
+        except CannotStart as error:
             log.close()
-            reason = {MissingReference: "CreateContainerConfigError", NoImage: "ErrImageNeverPull"}.get(type(error))
-            failed = {"terminated": _terminated(START_ERROR_CODE, began, "StartError", str(error))}
-            self.state = _waiting(reason, str(error)) if reason else failed
-            self._changed()
-            await around.record("Warning", "Failed", str(error))
-            return reason is None
-        self._exited = exited = asyncio.create_task(child.wait(), name=f"exit of {self.name}")
+            await self._waits(error.reason, str(error), "Failed")
+            return False
+        self._exited = exited = asyncio.create_task(child.wait(), name=f"exit of {child.id}")
         self.state = {"running": {"startedAt": began}}
-        self._changed()
+        self._around.changed()
         try:
             async with asyncio.TaskGroup() as group:
-                probing = group.create_task(self._probe(around))
+                probing = group.create_task(self._probe())
                 code = await asyncio.shield(exited)
                 probing.cancel()
         finally:
@@ -160,57 +139,57 @@ class Container:
             log.close()
         message = message_file.read_bytes()[:MESSAGE_BYTES_MAX].decode(errors="replace")
         self.ready = self.started = False
-        self.state = {"terminated": _terminated(code, began, "Error" if code else "Completed", message)}
-        self._changed()
+        self.state = _terminated(code, began, "Error" if code else "Completed", message)
+        self._around.changed()
         return True
 
-    async def _probe(self, around: Surroundings) -> None:
+    async def _probe(self) -> None:
         """Wait for the startup probe, then probe liveness and readiness; without a readiness probe it is ready."""
-        if "startupProbe" in self.spec:
-            async for good, why in probes.results(self.spec["startupProbe"], around.target):
-                if good:
-                    break
-                await self._restart("Startup", why, around)
-        self.started = True
-        self.ready = "readinessProbe" not in self.spec and not self._stopping.is_set()
-        self._changed()
         async with asyncio.TaskGroup() as group:
+            if "startupProbe" in self.spec:
+                await self._watch_over("startupProbe", until_good=True)
+            self.started = True
+            self.ready = "readinessProbe" not in self.spec and not self._stopping.is_set()
+            self._around.changed()
             if "livenessProbe" in self.spec:
-                group.create_task(self._liveness(around))
+                group.create_task(self._watch_over("livenessProbe"))
             if "readinessProbe" in self.spec:
-                group.create_task(self._readiness(around))
+                group.create_task(self._follow_readiness())
 
-    async def _liveness(self, around: Surroundings) -> None:
-        async for good, why in probes.results(self.spec["livenessProbe"], around.target):
+    async def _watch_over(self, probe: str, *, until_good: bool = False) -> None:
+        """Restart the container whenever the probe fails."""
+        async for good, why in self._results(probe):
+            if good and until_good:
+                return
             if not good:
-                await self._restart("Liveness", why, around)
+                text = f"{probe} of {self.spec['name']} failed: {why}; it is restarted"
+                await self._around.record("Unhealthy", text)
+                await self._end(LIVENESS_GRACE_SECONDS)
 
-    async def _readiness(self, around: Surroundings) -> None:
-        async for good, _ in probes.results(self.spec["readinessProbe"], around.target):
+    async def _follow_readiness(self) -> None:
+        async for good, _ in self._results("readinessProbe"):
             if self.ready != (ready := good and not self._stopping.is_set()):
                 self.ready = ready
-                self._changed()
+                self._around.changed()
 
-    async def _restart(self, probe: str, why: str, around: Surroundings) -> None:
-        message = f"{probe} probe of {self.name} failed: {why}; it is restarted"
-        await around.record("Warning", "Unhealthy", message)
-        await self._end(LIVENESS_GRACE_SECONDS)
+    def _results(self, probe: str) -> AsyncIterator[tuple[bool, str]]:
+        ports = {each["name"]: each["containerPort"] for each in self.spec.get("ports") or () if "name" in each}
+        return probes.results(self.spec[probe], self._around.address, ports)
 
-    async def _end(self, grace_seconds: float) -> None:
-        if self._child is None or self._exited is None:
-            return
-        child, exited = self._child, self._exited
-        child.signal(signal.SIGTERM)
-        await asyncio.wait({exited}, timeout=grace_seconds)
-        child.signal(signal.SIGKILL)
-        await asyncio.wait({exited})
+    async def _end(self, grace_seconds: float | None) -> None:
+        if self._child is not None and self._exited is not None:
+            child, exited = self._child, self._exited
+            child.signal(signal.SIGTERM)
+            await asyncio.wait({exited}, timeout=grace_seconds)
+            child.signal(signal.SIGKILL)
+            await asyncio.wait({exited})
 
 
 def interrupted(former: State) -> State:
     """The status of a container whose kubelet died: what ran is terminated, nobody knows how (6.10)."""
-    state = former.get("state", {})
+    state = former["state"]
     if "running" in state:
-        state = {"terminated": _terminated(137, state["running"].get("startedAt"), "ContainerStatusUnknown")}
+        state = _terminated(137, state["running"]["startedAt"], "ContainerStatusUnknown", "")
     return {**former, "state": state, "containerID": "", "ready": False, "started": False}
 
 
@@ -219,10 +198,6 @@ def now_text() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _waiting(reason: str, message: str) -> State:
-    return {"waiting": {"reason": reason, "message": message}}
-
-
-def _terminated(code: int, began: str | None, reason: str, message: str = "") -> State:
-    state = {"exitCode": code, "reason": reason, "startedAt": began, "finishedAt": now_text()}
-    return state | ({"message": message} if message else {})
+def _terminated(code: int, began: str, reason: str, message: str) -> State:
+    state = {"exitCode": code, "reason": reason, "message": message, "startedAt": began, "finishedAt": now_text()}
+    return {"terminated": state}

@@ -2,18 +2,21 @@
 
 import asyncio
 import shutil
-import signal
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
+from pavane_local.api.cluster import Cluster
+from pavane_local.controllers.loop import changes, name_of
 from pavane_local.kubelet import hosts, logs
 from pavane_local.kubelet.addresses import AddressBlock
 from pavane_local.kubelet.container import interrupted
 from pavane_local.kubelet.logs import LogOptions
-from pavane_local.kubelet.pod import PodRunner, condition
-from pavane_local.kubelet.port import KubeletApi, KubeletSettings, Object
-from pavane_local.kubelet.spawn import kill_all_below, signal_container
+from pavane_local.kubelet.pod import KubeletSettings, PodRunner, condition
+from pavane_local.kubelet.spawn import kill_all_below
+from pavane_local.store import Object
+
+SLICES = "endpointslices.discovery.k8s.io"
+CLAIMS = "persistentvolumeclaims"
 
 
 class LogsMissing(LookupError):
@@ -23,79 +26,71 @@ class LogsMissing(LookupError):
 class Kubelet:
     """Runs every pod of the cluster as processes. Start `run` from the main thread (6.8.3)."""
 
-    def __init__(self, api: KubeletApi, settings: KubeletSettings, block: AddressBlock) -> None:
-        self._api = api
+    def __init__(self, cluster: Cluster, settings: KubeletSettings, block: AddressBlock) -> None:
+        self._cluster = cluster
         self._settings = settings
         self._block = block
         self._runners: dict[str, PodRunner] = {}  # by uid
-        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}  # the last runner of each namespace and name
-        self._slices: dict[tuple[str, str], Object] = {}
-        self._namespaces: set[str] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # their runs, by uid
         self._stopped = False
 
-    async def recover(self, pods: Sequence[Object], claims: Iterable[Object]) -> None:
-        """Take over from a former kubelet that may have died: kill what it left, tell of all `pods` that they ended.
+    async def recover(self) -> None:
+        """Take over from a former kubelet that may have died: kill what it left, tell of all pods that they ended.
 
-        Folders of pods and `claims` that are gone go too. Call it once, before `run` and before anybody reads a status.
+        Folders of pods and claims that are gone go too. Call it once, before `run` and before anybody reads a status.
         """
-        kill_all_below(self._settings.folder / "pods")
-        kept = {self._settings.pod_folder(pod) for pod in pods} | {self._volume(claim) for claim in claims}
-        for folder in [*self._settings.folder.glob("pods/*/*/*"), *self._settings.folder.glob("volumes/*/*")]:
-            if folder not in kept:
-                shutil.rmtree(folder)
+        folder, pods = self._settings.folder, self._cluster.list("pods")
+        kill_all_below(folder / "pods")
+        kept = {self._settings.pod_folder(pod) for pod in pods}
+        kept |= {self._settings.claim_folder(*name_of(claim)) for claim in self._cluster.list(CLAIMS)}
+        for found in [*folder.glob("pods/*/*/*"), *folder.glob("volumes/*/*")]:
+            if found not in kept:
+                shutil.rmtree(found)
         for pod in pods:
-            status = pod.get("status", {})
-            keys = [key for key in ("initContainerStatuses", "containerStatuses") if status.get(key)]
-            ended = {key: [interrupted(each) for each in status[key]] for key in keys}
-            for container in [each for key in keys for each in status[key]]:
-                signal_container(container.get("containerID", ""), signal.SIGKILL)
-            unready = ("Ready", "ContainersReady")
+            former = pod.get("status", {})
             conditions = [
-                condition(each["type"], each["type"] not in unready and each["status"] == "True", each)
-                for each in status.get("conditions") or ()
+                condition(each["type"], each["status"] == "True" and "Ready" not in each["type"], each)
+                for each in former.get("conditions") or ()
             ]
-            await self._api.patch_status(pod, status | ended | {"conditions": conditions})
+            containers = [interrupted(each) for each in former.get("containerStatuses") or ()]
+            status = {**former, "conditions": conditions, "containerStatuses": containers}
+            await self._cluster.patch("pods", *name_of(pod), {"status": status}, subresource="status")
 
     async def run(self) -> None:
         """Run all pods until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
-            for resource, take in (
-                ("namespaces", self._namespace),
-                ("endpointslices.discovery.k8s.io", self._endpoint_slice),
-                ("persistentvolumeclaims", self._claim),
-                ("configmaps", self._reference("configmaps")),
-                ("secrets", self._reference("secrets")),
-                ("pods", self._pod),
-            ):
+            for resource, take in {
+                "namespaces": self._write_hosts, SLICES: self._write_hosts, CLAIMS: self._claim,
+                "configmaps": self._refresh, "secrets": self._refresh, "pods": self._pod,
+            }.items():  # fmt: skip
                 group.create_task(self._follow(resource, take), name=f"kubelet follows {resource}")
 
-    async def stop(self, *first: str) -> None:
-        """End all processes and keep the pods: those of the namespaces `first` before all others."""
+    async def stop(self, first: str) -> None:
+        """End all processes and keep the pods: those of the namespace `first` before all others."""
         self._stopped = True
         for chosen in (True, False):
-            ending = [key for key in self._tasks if (key[0] in first) == chosen]
-            for runner in self._runners.values():
-                if (runner.pod["metadata"]["namespace"] in first) == chosen:
-                    runner.stop()
-            await asyncio.gather(*(self._tasks[key] for key in ending), return_exceptions=True)
+            runners = {uid: each for uid, each in self._runners.items() if (name_of(each.pod)[0] == first) == chosen}
+            tasks = [self._tasks[uid] for uid in runners]
+            for runner in runners.values():
+                runner.end()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def stream(self, pod: Object, container: str, options: LogOptions, *, previous: bool) -> logs.Pieces:
         """The log of a container's present or previous run, in pieces. Raises LogsMissing at once."""
-        name = pod["metadata"]["name"]
+        about = f'container "{container}" in pod "{pod["metadata"]["name"]}"'
         runner = self._runners.get(pod["metadata"]["uid"])
-        if runner is None or (chosen := runner.container(container)) is None:
-            raise LogsMissing(f'container "{container}" in pod "{name}" has no log: the pod does not run yet')
+        if runner is None or (chosen := runner.containers.get(container)) is None:
+            raise LogsMissing(f"{about} has no log: the pod does not run yet")
         if previous and not chosen.restarts:
-            raise LogsMissing(f'previous terminated container "{container}" in pod "{name}" not found')
+            raise LogsMissing(f"previous terminated {about} not found")
         path = chosen.folder / f"{chosen.restarts - int(previous)}.log"
         if not path.exists():
-            reason = chosen.state.get("waiting", {}).get("reason", "ContainerCreating")
-            raise LogsMissing(f'container "{container}" in pod "{name}" is waiting to start: {reason}')
+            raise LogsMissing(f"{about} is waiting to start: {chosen.state.get('waiting', {}).get('reason')}")
         return logs.read(path, options, None if previous else chosen.log)
 
     async def _follow(self, resource: str, take: Callable[[str, Object], Any]) -> None:
-        async for kind, found in self._api.watch(resource):
+        async for kind, found in changes(self._cluster, resource):
             take(kind, found)
 
     def _pod(self, kind: str, pod: Object) -> None:
@@ -107,63 +102,44 @@ class Kubelet:
         elif runner is not None:
             runner.update(pod)
         elif not self._stopped:
-            loop = asyncio.get_running_loop()
-            address = self._block.take(loop.time(), pod.get("status", {}).get("podIP"))
-            runner = self._runners[uid] = PodRunner(pod, address, self._api, self._settings)
+            address = self._block.take(asyncio.get_running_loop().time(), pod.get("status", {}).get("podIP"))
+            namesakes = [self._tasks[key] for key, each in self._runners.items() if name_of(each.pod) == name_of(pod)]
+            runner = self._runners[uid] = PodRunner(pod, address, self._cluster, self._settings)
             runner.update(pod)
-            running = self._run(runner, self._tasks.get(_key(pod)))
-            self._tasks[_key(pod)] = self._group.create_task(running, name=f"pod {'/'.join(_key(pod))}")
+            name = f"pod {'/'.join(name_of(pod))}"
+            self._tasks[uid] = self._group.create_task(self._run(uid, runner, namesakes), name=name)
 
-    async def _run(self, runner: PodRunner, former: asyncio.Task[None] | None) -> None:
-        """Run a pod once its namesake has ended: never two pods of one identity."""
-        if former is not None:
-            await asyncio.wait({former})
+    async def _run(self, uid: str, runner: PodRunner, namesakes: list[asyncio.Task[None]]) -> None:
+        """Run a pod once its namesakes have ended: never two pods of one identity."""
+        if namesakes:
+            await asyncio.wait(namesakes)
         try:
             await runner.run()
         finally:
             self._block.release(runner.address, asyncio.get_running_loop().time())
-            if self._tasks.get(_key(runner.pod)) is asyncio.current_task():
-                del self._tasks[_key(runner.pod)]
-            del self._runners[runner.pod["metadata"]["uid"]]
+            del self._runners[uid], self._tasks[uid]
 
-    def _reference(self, resource: str) -> Callable[[str, Object], None]:
-        def take(_kind: str, found: Object) -> None:
-            for runner in self._runners.values():
-                if runner.pod["metadata"]["namespace"] == found["metadata"]["namespace"]:
-                    runner.referenced_changed(resource, found["metadata"]["name"])
-
-        return take
+    def _refresh(self, _kind: str, found: Object) -> None:
+        for runner in self._runners.values():
+            if name_of(runner.pod)[0] == name_of(found)[0]:
+                runner.refresh.set()
 
     def _claim(self, kind: str, claim: Object) -> None:
         """A claim is a folder, bound at once; the folder goes with it."""
         if kind == "DELETED":
-            shutil.rmtree(self._volume(claim), ignore_errors=True)
+            shutil.rmtree(self._settings.claim_folder(*name_of(claim)), ignore_errors=True)
         else:
-            self._reference("persistentvolumeclaims")(kind, claim)
+            self._refresh(kind, claim)
 
-    def _volume(self, claim: Object) -> Path:
-        return self._settings.folder.joinpath("volumes", *_key(claim))
-
-    def _namespace(self, kind: str, namespace: Object) -> None:
-        name = namespace["metadata"]["name"]
-        if kind == "DELETED":
-            self._namespaces.discard(name)
-            self._settings.hosts_file(name).unlink(missing_ok=True)
-        elif name not in self._namespaces:
-            self._namespaces.add(name)
-            self._write_hosts()
-
-    def _endpoint_slice(self, kind: str, endpoint_slice: Object) -> None:
-        if kind == "DELETED":
-            self._slices.pop(_key(endpoint_slice), None)
-        else:
-            self._slices[_key(endpoint_slice)] = endpoint_slice
-        self._write_hosts()
-
-    def _write_hosts(self) -> None:
-        for name in self._namespaces:
-            hosts.replace(self._settings.hosts_file(name), hosts.render(name, self._slices.values()))
-
-
-def _key(found: Object) -> tuple[str, str]:
-    return found["metadata"]["namespace"], found["metadata"]["name"]
+    def _write_hosts(self, kind: str, found: Object) -> None:
+        if kind == "DELETED" and found["kind"] == "Namespace":
+            self._settings.hosts_file(found["metadata"]["name"]).unlink(missing_ok=True)
+        slices = self._cluster.list(SLICES)
+        for namespace in self._cluster.list("namespaces"):
+            path = self._settings.hosts_file(namespace["metadata"]["name"])
+            text = hosts.render(path.name, slices)
+            if not path.exists() or path.read_text() != text:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                scratch = path.with_name(f".{path.name}.new")
+                scratch.write_text(text)
+                scratch.replace(path)

@@ -1,91 +1,107 @@
-"""One pod: volumes, init containers, containers, status, end (docs/specs/operator.md 6.8)."""
+"""One pod: volumes, containers, status, end (docs/specs/operator.md 6.8)."""
 
 import asyncio
+import base64
+import contextlib
 import logging
 import os
+import re
 import shutil
-import signal
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pavane_local.api.cluster import Cluster, DeleteOptions
+from pavane_local.api.errors import ApiError
+from pavane_local.controllers.loop import name_of, record
 from pavane_local.kubelet import volumes
-from pavane_local.kubelet.container import Container, NoImage, Surroundings, now_text
-from pavane_local.kubelet.port import KubeletApi, KubeletSettings, Object
-from pavane_local.kubelet.probes import Target
-from pavane_local.kubelet.spawn import Command, expand, spawn
-from pavane_local.kubelet.volumes import MissingReference
+from pavane_local.kubelet.container import Container, Surroundings, now_text
+from pavane_local.kubelet.spawn import CannotStart, Command, expand
+from pavane_local.store import Object
 
-GRACE_SECONDS_DEFAULT = 30
 HOST_ADDRESS = "127.0.0.1"
-RESOURCES = {"cpu": os.cpu_count() or 1, "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
+_LABEL = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletSettings:
+    """Where pods live and what they run.
+
+    `folder` holds `pods/`, `volumes/`, `hosts/`; `images` maps references to virtual environments, `installation` is
+    the one of every other `pavane` image; `kubeconfig_of` makes the text of a pod's kubeconfig; `speed` divides the
+    back-off of restarts.
+    """
+
+    folder: Path
+    installation: Path
+    kubeconfig_of: Callable[[Object], str]
+    images: Mapping[str, Path] = field(default_factory=dict)
+    speed: float = 1.0
+
+    def environment_of(self, image: str) -> Path | None:
+        """The virtual environment that an image means, or None for an unknown image."""
+        repository = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+        return self.images.get(image, self.installation if repository == "pavane" else None)
+
+    def pod_folder(self, pod: Object) -> Path:
+        """The folder of one pod; it goes with the pod."""
+        return self.folder.joinpath("pods", *name_of(pod), pod["metadata"]["uid"])
+
+    def claim_folder(self, namespace: str, name: str) -> Path:
+        """The folder that a claim is."""
+        return self.folder / "volumes" / namespace / name
+
+    def hosts_file(self, namespace: str) -> Path:
+        """The hosts file of a namespace."""
+        return self.folder / "hosts" / namespace
 
 
 class PodRunner:
     """Runs one pod (by uid) until it is deleted or the kubelet stops."""
 
-    def __init__(self, pod: Object, address: str, api: KubeletApi, settings: KubeletSettings) -> None:
+    def __init__(self, pod: Object, address: str, cluster: Cluster, settings: KubeletSettings) -> None:
         self.pod = pod
         self.address = address
         self.folder = settings.pod_folder(pod)
-        self._api = api
+        self.refresh = asyncio.Event()  # set it when what the volumes show may have changed
+        self._cluster = cluster
         self._settings = settings
-        self._dirty = asyncio.Event()  # the status may differ from the stored one
-        self._refresh = asyncio.Event()  # a referenced object may have changed
+        self._changed = asyncio.Event()  # the status may differ from the stored one
         self._ending = asyncio.Event()
-        self._grace_seconds: float | None = None
         self._gone = False
-        self._began = pod.get("status", {}).get("startTime") or now_text()
-        self._problem: str | None = None
-        self.init_containers = self._containers("initContainers", "initContainerStatuses")
-        self.containers = self._containers("containers", "containerStatuses")
-
-    def _containers(self, key: str, status_key: str) -> list[Container]:
-        former = {each["name"]: each for each in self.pod.get("status", {}).get(status_key) or ()}
-        return [
-            Container(spec, self.folder / spec["name"], former.get(spec["name"]), self._dirty.set, self._settings.speed)
-            for spec in self.pod["spec"].get(key) or ()
-        ]
+        self._problem = ""
+        status = pod.get("status", {})
+        self._began = status.get("startTime") or now_text()
+        around = Surroundings(address, settings.speed, self._command, self._changed.set, self._record)
+        former = {each["name"]: each for each in status.get("containerStatuses") or ()}
+        self.containers = {
+            spec["name"]: Container(spec, self.folder / spec["name"], former.get(spec["name"], {}), around)
+            for spec in pod["spec"]["containers"]
+        }
 
     def update(self, pod: Object) -> None:
         """Take a newer version of the pod; a deletion timestamp ends it."""
-        relabelled = any(pod["metadata"].get(key) != self.pod["metadata"].get(key) for key in ("labels", "annotations"))
         self.pod = pod
-        if relabelled:
-            self._refresh.set()
         if "deletionTimestamp" in pod["metadata"]:
-            self._end(pod["metadata"].get("deletionGracePeriodSeconds", GRACE_SECONDS_DEFAULT))
+            self.end(pod["metadata"]["deletionGracePeriodSeconds"])
 
     def vanished(self) -> None:
         """The pod was deleted by force: end at once, write nothing."""
         self._gone = True
-        self._end(0)
+        self.end(0)
 
-    def stop(self) -> None:
-        """The kubelet stops: end the processes, keep the pod."""
-        self._ending.set()
-
-    def _end(self, grace_seconds: float) -> None:
-        if self._ending.is_set() and grace_seconds < (self._grace_seconds or grace_seconds):
-            asyncio.get_running_loop().call_later(grace_seconds, self._kill)
-        self._grace_seconds = grace_seconds
+    def end(self, grace_seconds: float | None = None) -> None:
+        """End the processes after this time at the latest (None: what the pod asks for); may be called again."""
+        grace_seconds = self.pod["spec"]["terminationGracePeriodSeconds"] if grace_seconds is None else grace_seconds
+        asyncio.get_running_loop().call_later(grace_seconds, self._kill)
         self._ending.set()
 
     def _kill(self) -> None:
-        for container in [*self.init_containers, *self.containers]:
+        for container in self.containers.values():
             container.kill()
-
-    def referenced_changed(self, resource: str, name: str) -> None:
-        """A ConfigMap or Secret of the namespace changed."""
-        if (resource, name) in set(_references(self.pod["spec"])):
-            self._refresh.set()
-
-    def container(self, name: str) -> Container | None:
-        """A container by name, or None."""
-        return next((each for each in [*self.containers, *self.init_containers] if each.name == name), None)
 
     async def run(self) -> None:
         """Run the pod to its end; afterwards no process of it is left, and a deleted pod is gone."""
@@ -94,152 +110,112 @@ class PodRunner:
         except Exception as error:  # one pod that cannot be run must not end the others
             _log.exception("pod %s cannot be run", self.folder)
             text = f"{type(error).__name__}: {error}"
-            await self._api.patch_status(self.pod, {"phase": "Pending", "reason": "KubeletError", "message": text})
+            await self._store({"phase": "Pending", "reason": "KubeletError", "message": text})
             await self._ending.wait()
         if self._gone or "deletionTimestamp" in self.pod["metadata"]:
             shutil.rmtree(self.folder, ignore_errors=True)
             if not self._gone:
-                await self._api.confirm_deletion(self.pod)
+                with _unless_gone():
+                    options = DeleteOptions(uid=self.pod["metadata"]["uid"], grace_seconds=0)
+                    await self._cluster.delete("pods", *name_of(self.pod), options)
 
     async def _live(self) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in (self._report(), self._work())]
             await self._ending.wait()
-            self._dirty.set()
-            default = self.pod["spec"].get("terminationGracePeriodSeconds", GRACE_SECONDS_DEFAULT)
-            grace_seconds = default if self._grace_seconds is None else self._grace_seconds
-            await asyncio.gather(*(each.stop(grace_seconds) for each in [*self.init_containers, *self.containers]))
+            await asyncio.gather(*(each.stop() for each in self.containers.values()))
             for task in tasks:
                 task.cancel()
-        if not self._gone:
-            await self._api.patch_status(self.pod, self.status())
+        await self._store(self.status())
 
     async def _report(self) -> None:
         stored: Object | None = None
         while True:
-            self._dirty.clear()
-            if (status := self.status()) != stored and not self._gone:
-                await self._api.patch_status(self.pod, status)
+            self._changed.clear()
+            if (status := self.status()) != stored:
+                await self._store(status)
                 stored = status
-            await self._dirty.wait()
+            await self._changed.wait()
+
+    async def _store(self, status: Object) -> None:
+        if not self._gone:
+            with _unless_gone():
+                patch = {"metadata": {"uid": self.pod["metadata"]["uid"]}, "status": status}
+                await self._cluster.patch("pods", *name_of(self.pod), patch, subresource="status")
+
+    async def _record(self, reason: str, message: str) -> None:
+        with _unless_gone():
+            await record(self._cluster, self.pod, reason, message)
 
     async def _work(self) -> None:
-        while not await self._prepared():
-            await self._refresh.wait()
-            self._refresh.clear()
+        """Keep the volumes up to date; run the containers once all is there. What goes missing later stays shown."""
+        runs: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(self._follow_references())
-            await self._run_all(self.pod["spec"].get("restartPolicy", "Always"))
-            following.cancel()
-
-    async def _run_all(self, policy: str) -> None:
-        for container in self.init_containers:
-            await self._run(container, "OnFailure" if policy == "Always" else policy)
-            if container.exit_code != 0:
-                return
-        async with asyncio.TaskGroup() as group:
-            for container in self.containers:
-                group.create_task(self._run(container, policy))
-
-    async def _run(self, container: Container, policy: str) -> None:
-        async def execute(arguments: Sequence[str]) -> int:
-            command = replace(await self._command(container), arguments=arguments)
-            child = await spawn(command, lambda _: None)
-            try:
-                return await child.wait()
-            finally:
-                child.signal(signal.SIGKILL)
-
-        async def record(kind: str, reason: str, message: str) -> None:
-            await self._api.event(self.pod, kind, reason, message)
-
-        ports = {each["name"]: each["containerPort"] for each in container.spec.get("ports") or () if "name" in each}
-        target = Target(self.address, ports, execute)
-        await container.run(policy, Surroundings(lambda: self._command(container), target, record))
-
-    async def _follow_references(self) -> None:
-        while True:
-            await self._refresh.wait()
-            self._refresh.clear()
-            await self._prepared()  # what is missing now leaves the volume as it was
+            while True:
+                self.refresh.clear()
+                if await self._prepared() and not runs:
+                    runs = [group.create_task(each.run()) for each in self.containers.values()]
+                await self.refresh.wait()
 
     async def _prepared(self) -> bool:
         """Make the volumes show what they should; False, with an event, while something is missing."""
+        problem = ""
         try:
             for volume in self.pod["spec"].get("volumes") or ():
-                await self._materialize(volume)
-        except MissingReference as error:
-            if str(error) != self._problem:
-                await self._api.event(self.pod, "Warning", "FailedMount", str(error))
-            self._problem = str(error)
-            return False
-        self._problem = None
-        return True
+                self._materialize(volume)
+        except CannotStart as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            await self._record("FailedMount", problem)
+        self._problem = problem
+        return not problem
 
-    async def _materialize(self, volume: dict[str, Any]) -> None:
+    def _materialize(self, volume: dict[str, Any]) -> None:
         folder = self._volume_folder(volume)
-        for kind, key, name in (("ConfigMap", "configMap", "name"), ("Secret", "secret", "secretName")):
-            if key in volume:
-                content = await self._data(kind, volume[key], volume[key][name])
-                return volumes.publish(folder, volumes.selected(volume[key], content))
-        if "downwardAPI" in volume:
-            mode = volume["downwardAPI"].get("defaultMode", volumes.MODE_DEFAULT)
-            items = volume["downwardAPI"].get("items") or ()
-            files = {each["path"]: (self._field(each).encode(), each.get("mode", mode)) for each in items}
-            return volumes.publish(folder, files)
-        if claim := volume.get("persistentVolumeClaim"):
-            volumes.require(
-                "claim", claim["claimName"], await self._found("persistentvolumeclaims", claim["claimName"])
-            )
-        return folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if source := volume.get("configMap"):
+            volumes.publish(folder, self._content("configmaps", source["name"]), source["defaultMode"])
+        elif source := volume.get("secret"):
+            volumes.publish(folder, self._content("secrets", source["secretName"]), source["defaultMode"])
 
     def _volume_folder(self, volume: dict[str, Any]) -> Path:
         if claim := volume.get("persistentVolumeClaim"):
-            return self._settings.folder.joinpath("volumes", self.pod["metadata"]["namespace"], claim["claimName"])
+            found = self._found("persistentvolumeclaims", claim["claimName"])
+            return self._settings.claim_folder(*name_of(found))
         return self.folder.joinpath("volumes", volume["name"])
 
-    async def _found(self, resource: str, name: str) -> Object | None:
-        return await self._api.get(resource, self.pod["metadata"]["namespace"], name)
+    def _found(self, resource: str, name: str) -> Object:
+        found = self._cluster.find(resource, self.pod["metadata"]["namespace"], name)
+        if found is None:
+            raise CannotStart(f'{resource} "{name}" not found')
+        return found
 
-    async def _data(self, kind: str, source: dict[str, Any], name: str) -> dict[str, bytes]:
-        found = await self._found("configmaps" if kind == "ConfigMap" else "secrets", name)
-        return {} if found is None and source.get("optional") else volumes.data(kind, name, found)
+    def _content(self, resource: str, name: str) -> dict[str, bytes]:
+        data: dict[str, str] = self._found(resource, name).get("data") or {}
+        return {key: base64.b64decode(each) if resource == "secrets" else each.encode() for key, each in data.items()}
 
-    def _field(self, item: dict[str, Any]) -> str:
-        if "resourceFieldRef" in item:
-            section, _, name = item["resourceFieldRef"]["resource"].partition(".")
-            wanted = item["resourceFieldRef"].get("containerName", self.pod["spec"]["containers"][0]["name"])
-            specs = {each["name"]: each for each in self.pod["spec"]["containers"]}
-            resources = specs.get(wanted, {}).get("resources", {})
-            return str(resources.get(section, {}).get(name, RESOURCES.get(name, 0)))
-        now = {**self.pod, "status": {**self.pod.get("status", {}), "podIP": self.address, "hostIP": HOST_ADDRESS}}
-        return volumes.field(now, item["fieldRef"]["fieldPath"])
-
-    async def _command(self, container: Container) -> Command:
+    def _command(self, container: Container) -> Command:
         """What to execute for the next run: mounts made, env and arguments expanded and rewritten."""
-        spec = container.spec
-        installation = self._settings.environment_of(spec["image"])
+        spec, root = container.spec, container.folder / "root"
+        installation = self._settings.environment_of(image := spec["image"])
         if installation is None:
-            raise NoImage(
-                f'image "{spec["image"]}" maps to no environment; start with `pavane up --image {spec["image"]}=PATH`'
-            )
-        root = container.folder / "root"
-        by_name = {volume["name"]: self._volume_folder(volume) for volume in self.pod["spec"].get("volumes") or ()}
-        mounts = {
-            each["mountPath"]: volumes.inside(by_name[each["name"]], each.get("subPath", ""))
-            for each in spec.get("volumeMounts") or ()
-        }
-        for path, target in sorted(mounts.items()):
-            volumes.mount(root, path, target)
-        given = await self._given_variables(installation, container.folder)
-        wanted = await self._wanted_variables(spec, given)
-        environment = given | {name: volumes.rewritten(value, root, list(mounts)) for name, value in wanted.items()}
+            text = f'image "{image}" maps to no environment; start with `pavane up --image {image}=PATH`'
+            raise CannotStart(text, "ErrImageNeverPull")
+        folders = {each["name"]: self._volume_folder(each) for each in self.pod["spec"].get("volumes") or ()}
+        paths = {each["mountPath"]: folders[each["name"]] for each in spec.get("volumeMounts") or ()}
+        for path, folder in sorted(paths.items()):
+            volumes.mount(root, path, folder)
+        given = self._given_variables(installation, container.folder)
+        wanted: dict[str, str] = {}
+        for each in spec.get("env") or ():
+            if (value := self._value(each)) is not None:
+                wanted[each["name"]] = expand(value, given | wanted)
+        environment = given | {name: volumes.rewritten(value, root, list(paths)) for name, value in wanted.items()}
         arguments = [*(spec.get("command") or ["pavane"]), *(spec.get("args") or ())]
-        arguments = [volumes.rewritten(expand(each, environment), root, list(mounts)) for each in arguments]
-        folder = volumes.rewritten(spec["workingDir"], root, list(mounts)) if "workingDir" in spec else str(root)
-        return Command(arguments, environment, Path(folder))
+        arguments = [volumes.rewritten(expand(each, environment), root, list(paths)) for each in arguments]
+        return Command(arguments, environment, root)
 
-    async def _given_variables(self, installation: Path, folder: Path) -> dict[str, str]:
+    def _given_variables(self, installation: Path, folder: Path) -> dict[str, str]:
         """What every container finds: how to reach its installation, its root folder, names, the API server."""
         hosts = self._settings.hosts_file(self.pod["metadata"]["namespace"])
         variables = {
@@ -257,63 +233,49 @@ class PodRunner:
             file = self.folder / "kubeconfig"
             if not file.exists():
                 file.touch(0o600)
-                file.write_text(await self._api.kubeconfig(self.pod))
+                file.write_text(self._settings.kubeconfig_of(self.pod))
             variables["KUBECONFIG"] = str(file)
         return variables
 
-    async def _wanted_variables(self, spec: dict[str, Any], given: dict[str, str]) -> dict[str, str]:
-        """What the container's envFrom and env say."""
-        variables: dict[str, str] = {}
-        for source in spec.get("envFrom") or ():
-            kind = "ConfigMap" if "configMapRef" in source else "Secret"
-            reference = source.get("configMapRef") or source["secretRef"]
-            found = await self._data(kind, reference, reference["name"])
-            variables |= {source.get("prefix", "") + key: value.decode() for key, value in found.items()}
-        for each in spec.get("env") or ():
-            value = await self._value(each)
-            if value is not None:
-                variables[each["name"]] = expand(value, given | variables)
-        return variables
-
-    async def _value(self, variable: dict[str, Any]) -> str | None:
+    def _value(self, variable: dict[str, Any]) -> str | None:
         """The value of one env entry; None where an optional reference is missing."""
         source = variable.get("valueFrom")
         if not source:
             return str(variable.get("value", ""))
-        if "fieldRef" in source or "resourceFieldRef" in source:
-            return self._field(source)
-        kind = "ConfigMap" if "configMapKeyRef" in source else "Secret"
+        if "fieldRef" in source:
+            return self._field(source["fieldRef"]["fieldPath"])
+        resource = "configmaps" if "configMapKeyRef" in source else "secrets"
         reference = source.get("configMapKeyRef") or source["secretKeyRef"]
-        found = await self._data(kind, reference, reference["name"])
-        if reference["key"] in found:
-            return found[reference["key"]].decode()
-        if reference.get("optional"):
-            return None
-        raise MissingReference(f'{kind} "{reference["name"]}" has no key "{reference["key"]}"')
+        try:
+            return self._content(resource, reference["name"])[reference["key"]].decode()
+        except (CannotStart, KeyError) as error:
+            if reference.get("optional"):
+                return None
+            text = f'{resource} "{reference["name"]}" with the key "{reference["key"]}" not found'
+            raise CannotStart(text) from error
+
+    def _field(self, path: str) -> str:
+        """The value of a downward API `fieldPath`, for instance `metadata.name` or `metadata.labels['app']`."""
+        if match := _LABEL.fullmatch(path):
+            return str(self.pod["metadata"].get(match[1], {}).get(match[2], ""))
+        value: Any = {**self.pod, "status": {"podIP": self.address, "podIPs": self.address, "hostIP": HOST_ADDRESS}}
+        for part in path.split("."):
+            value = value.get(part, "") if isinstance(value, dict) else ""
+        return str(value)
 
     def status(self) -> Object:
         """The pod's present status."""
-        initialized = all(each.exit_code == 0 for each in self.init_containers)
-        ready = not self._ending.is_set() and all(each.ready for each in self.containers)
-        conditions = {"PodScheduled": True, "Initialized": initialized, "ContainersReady": ready, "Ready": ready}
+        containers = self.containers.values()
+        ready = not self._ending.is_set() and all(each.ready for each in containers)
+        begun = all(each.last_state or "waiting" not in each.state for each in containers)
+        conditions = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
         former = {each["type"]: each for each in self.pod.get("status", {}).get("conditions") or ()}
         return {
-            "phase": self._phase(), "startTime": self._began, "qosClass": "BestEffort",
+            "phase": "Running" if begun else "Pending", "startTime": self._began, "qosClass": "BestEffort",
             "hostIP": HOST_ADDRESS, "podIP": self.address, "podIPs": [{"ip": self.address}],
             "conditions": [condition(name, value, former.get(name)) for name, value in conditions.items()],
-            "initContainerStatuses": [each.status() for each in self.init_containers],
-            "containerStatuses": [each.status() for each in self.containers],
+            "containerStatuses": [each.status() for each in containers],
         }  # fmt: skip
-
-    def _phase(self) -> str:
-        policy, everyone = self.pod["spec"].get("restartPolicy", "Always"), [*self.init_containers, *self.containers]
-        running = any("running" in each.state for each in self.containers)
-        if policy == "Never" and any(each.exit_code for each in everyone):
-            return "Running" if running else "Failed"
-        if policy != "Always" and all(each.exit_code == 0 for each in self.containers):
-            return "Succeeded"
-        begun = all(each.last_state or {"running", "terminated"} & each.state.keys() for each in self.containers)
-        return "Running" if begun else "Pending"
 
 
 def condition(name: str, value: bool, former: Object | None) -> Object:
@@ -324,13 +286,11 @@ def condition(name: str, value: bool, former: Object | None) -> Object:
     return {"type": name, "status": status, "lastTransitionTime": now_text()}
 
 
-def _references(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The objects that the volumes show."""
-    for volume in spec.get("volumes") or ():
-        for key, name, resource in (
-            ("configMap", "name", "configmaps"),
-            ("secret", "secretName", "secrets"),
-            ("persistentVolumeClaim", "claimName", "persistentvolumeclaims"),
-        ):
-            if key in volume:
-                yield resource, volume[key][name]
+@contextlib.contextmanager
+def _unless_gone() -> Iterator[None]:
+    """Pass over that a pod is gone (404), has a namesake (409), or that its namespace goes (403)."""
+    try:
+        yield
+    except ApiError as error:
+        if error.code not in (403, 404, 409):
+            raise

@@ -1,4 +1,4 @@
-"""Child processes that never outlive the kubelet (docs/specs/operator.md 6.8.3, 6.8.9, 6.10)."""
+"""Child processes that never outlive the kubelet (docs/specs/operator.md 6.8.3, 6.8.9, 6.10). Linux only."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,16 @@ READ_BYTES = 64 * 1024
 DRAIN_SECONDS = 1.0  # for output of a process that left the group and still holds the pipe
 SCHEME = "process://"
 
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_libc = ctypes.CDLL(None, use_errno=True)
 _REFERENCE = re.compile(r"\$(\$|\(([-._A-Za-z0-9]+)\))")
 
 
-class StartError(Exception):
-    """The command cannot be executed; the text says why."""
+class CannotStart(Exception):
+    """A container cannot be started (yet); the text says why, `reason` is the word that Kubernetes has for it."""
+
+    def __init__(self, message: str, reason: str = "CreateContainerConfigError") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,12 @@ class Child:
 async def spawn(command: Command, write: Callable[[bytes], None]) -> Child:
     """Start a process; `write` gets its output. Call from the main thread: the parent-death signal follows the thread.
 
-    Raises StartError.
+    Raises CannotStart.
     """
     name = command.arguments[0]
     program = name if "/" in name else shutil.which(name, path=command.environment.get("PATH"))
     if program is None:
-        raise StartError(f'executable "{name}" not found in PATH of the container')
+        raise CannotStart(f'executable "{name}" not found in PATH of the container', "RunContainerError")
     parent, (reader, writer) = os.getpid(), os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
@@ -78,7 +81,7 @@ async def spawn(command: Command, write: Callable[[bytes], None]) -> Child:
     except BaseException as error:
         os.close(reader)
         if isinstance(error, OSError | ValueError):
-            raise StartError(str(error)) from error
+            raise CannotStart(str(error), "RunContainerError") from error
         raise
     finally:
         os.close(writer)
@@ -100,7 +103,7 @@ def signal_container(container_id: str, number: int) -> bool:
 
 
 def kill_all_below(folder: Path) -> None:
-    """Kill what runs in the root folder of any container below `folder`; where there is no /proc, nothing."""
+    """Kill what runs in the root folder of any container below `folder`."""
     marker = f"\0PAVANE_ROOT={folder}/".encode()
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -109,22 +112,18 @@ def kill_all_below(folder: Path) -> None:
 
 
 def _started(pid: int) -> str:
-    """When a process started, as an opaque text, empty if there is none: with the pid it names a process for good."""
-    if sys.platform == "linux":
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S603, S607
-    return shown.stdout.strip()
+    """When a process started, empty if there is none: with the pid it names a process for good."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _die_with(parent: int) -> None:
     """In the child: be killed when the parent dies, also when that happened since the fork."""
-    if _libc is not None:
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(128 + signal.SIGKILL)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
 
 
 async def _forward(reader: int, write: Callable[[bytes], None]) -> None:
