@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import hashlib
-import ipaddress
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -18,7 +17,7 @@ from pavane_local.api.server import ApiServer
 from pavane_local.controllers import collector, endpoints, statefulset
 from pavane_local.controllers.loop import name_of
 from pavane_local.folder import locked
-from pavane_local.kubelet.addresses import BLOCK_PREFIX_BITS, AddressBlock
+from pavane_local.kubelet.addresses import AddressBlock
 from pavane_local.kubelet.kubelet import Kubelet
 from pavane_local.kubelet.pod import KubeletSettings
 from pavane_local.store import Object, Store
@@ -63,13 +62,13 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
         cluster = Cluster(store)
         await _bootstrap(cluster, described["objects"])
         server = ApiServer(cluster, folder)
-        with contextlib.closing(AddressBlock.claim(folder, _former_block(cluster))) as block:
+        former = (pod.get("status", {}).get("podIP") for pod in cluster.list("pods"))
+        with contextlib.closing(AddressBlock.claim(folder, next(filter(None, former), None))) as block:
             speed = FAST_SPEED if settings.fast else 1.0
-            images = dict(settings.images)
-            kubelet_settings = KubeletSettings(folder, Path(sys.prefix), server.kubeconfig_of, images, speed)
-            kubelet = Kubelet(cluster, kubelet_settings, block)
+            own = KubeletSettings(folder, Path(sys.prefix), server.kubeconfig_of, settings.images, speed)
+            kubelet = Kubelet(cluster, own, block)
             await kubelet.recover()
-            async with server.running(kubelet), asyncio.TaskGroup() as group:
+            async with server.running(kubelet.stream), asyncio.TaskGroup() as group:
                 parts = [
                     collector.GarbageCollector(cluster).run(),
                     collector.namespaces(cluster).run(),
@@ -87,14 +86,6 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
                     await kubelet.stop(SYSTEM)
                     for task in tasks:
                         task.cancel()
-
-
-def _former_block(cluster: Cluster) -> str | None:
-    """The block that the pods of the last run had their addresses from."""
-    for pod in cluster.list("pods"):
-        if address := pod.get("status", {}).get("podIP"):
-            return str(ipaddress.IPv4Network((address, BLOCK_PREFIX_BITS), strict=False))
-    return None
 
 
 async def _bootstrap(cluster: Cluster, objects: list[Object]) -> None:

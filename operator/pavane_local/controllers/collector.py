@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import datetime
-from collections import defaultdict
 from typing import Any
 
 from pavane_local.api.cluster import DEFINITIONS, Cluster, DeleteOptions
@@ -20,7 +19,6 @@ class GarbageCollector:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._dependents: dict[str, dict[str, tuple[str, Object]]] = defaultdict(dict)  # owner's uid → uid → object
         self._followed: set[str] = set()
 
     async def run(self) -> None:
@@ -37,25 +35,19 @@ class GarbageCollector:
 
     async def _follow(self, resource: str) -> None:
         async for kind, found in changes(self._cluster, resource):
-            uid = found["metadata"]["uid"]
-            owners = [each["uid"] for each in found["metadata"].get("ownerReferences", ())]
             if kind == "DELETED":
-                for owner in owners:
-                    self._dependents[owner].pop(uid, None)
-                for where, dependent in list(self._dependents.pop(uid, {}).values()):
-                    await self._collect(where, dependent)
-            elif owners:
-                for owner in owners:
-                    self._dependents[owner][uid] = (resource, found)
+                for where in list(self._followed):
+                    for each in self._cluster.store.all(where):
+                        if found["metadata"]["uid"] in (owner["uid"] for owner in _owners(each)):
+                            await self._collect(where, each)
+            elif _owners(found):
                 await self._collect(resource, found)
 
     async def _collect(self, resource: str, found: Object) -> None:
         current = self._cluster.find(resource, *name_of(found))
-        owners = current["metadata"].get("ownerReferences") if current else None
-        if not owners or any(self._lives(each, found) for each in owners):
-            return
-        with contextlib.suppress(ApiError):  # gone, or another of its name: nothing to do
-            await self._cluster.delete(resource, *name_of(found), DeleteOptions(uid=found["metadata"]["uid"]))
+        if current and (owners := _owners(current)) and not any(self._lives(each, found) for each in owners):
+            with contextlib.suppress(ApiError):  # gone, or another of its name: nothing to do
+                await self._cluster.delete(resource, *name_of(found), DeleteOptions(uid=found["metadata"]["uid"]))
 
     def _lives(self, owner: dict[str, Any], dependent: Object) -> bool:
         for resource in self._cluster.registry.resources:
@@ -64,6 +56,11 @@ class GarbageCollector:
                 found = self._cluster.find(resource.key, namespace, owner["name"])
                 return found is not None and found["metadata"]["uid"] == owner["uid"]
         return False
+
+
+def _owners(found: Object) -> list[dict[str, Any]]:
+    owners: list[dict[str, Any]] = found["metadata"].get("ownerReferences") or []
+    return owners
 
 
 def namespaces(cluster: Cluster) -> Controller:

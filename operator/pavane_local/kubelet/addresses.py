@@ -28,13 +28,13 @@ class AddressBlock:
 
     @classmethod
     def claim(cls, folder: Path, former: str | None = None) -> Self:
-        """Claim the block `former` (CIDR) if nobody has it, else the first free one from a place that `folder` decides.
+        """Claim the block of the address `former` if nobody has it, else the first free one from where `folder` says.
 
         So clusters of different folders hardly ever reuse each other's addresses. Raises AddressesExhausted.
         """
         blocks = list(RANGE.subnets(new_prefix=BLOCK_PREFIX_BITS))
         start = zlib.crc32(bytes(folder)) % len(blocks)
-        order = [ipaddress.IPv4Network(former)] if former else []
+        order = [ipaddress.IPv4Network((former, BLOCK_PREFIX_BITS), strict=False)] if former else []
         for network in order + blocks[start:] + blocks[:start]:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import datetime
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,6 @@ class Container:
         self._around = around
         self._stopping = asyncio.Event()
         self._child: Child | None = None
-        self._exited: asyncio.Task[int] | None = None
 
     async def run(self) -> None:
         """Run again and again until `stop` ends it."""
@@ -74,7 +73,8 @@ class Container:
         self._stopping.set()
         self.ready = False
         self._around.changed()
-        await self._end(None)
+        if self._child is not None:
+            await self._child.end(None)
 
     def kill(self) -> None:
         """SIGKILL to the group."""
@@ -124,17 +124,15 @@ class Container:
             log.close()
             await self._waits(error.reason, str(error), "Failed")
             return False
-        self._exited = exited = asyncio.create_task(child.wait(), name=f"exit of {child.id}")
         self.state = {"running": {"startedAt": began}}
         self._around.changed()
         try:
             async with asyncio.TaskGroup() as group:
-                probing = group.create_task(self._probe())
-                code = await asyncio.shield(exited)
+                probing = group.create_task(self._probe(child))
+                code = await asyncio.shield(child.exited)
                 probing.cancel()
         finally:
-            child.signal(signal.SIGKILL)
-            await asyncio.wait({exited})
+            await child.end(0)
             self._child = None
             log.close()
         message = message_file.read_bytes()[:MESSAGE_BYTES_MAX].decode(errors="replace")
@@ -143,46 +141,32 @@ class Container:
         self._around.changed()
         return True
 
-    async def _probe(self) -> None:
+    async def _probe(self, child: Child) -> None:
         """Wait for the startup probe, then probe liveness and readiness; without a readiness probe it is ready."""
+        if "startupProbe" in self.spec:
+            await self._follow("startupProbe", child)
+        self.started = True
+        self._set_ready("readinessProbe" not in self.spec)
         async with asyncio.TaskGroup() as group:
-            if "startupProbe" in self.spec:
-                await self._watch_over("startupProbe", until_good=True)
-            self.started = True
-            self.ready = "readinessProbe" not in self.spec and not self._stopping.is_set()
-            self._around.changed()
-            if "livenessProbe" in self.spec:
-                group.create_task(self._watch_over("livenessProbe"))
-            if "readinessProbe" in self.spec:
-                group.create_task(self._follow_readiness())
+            for kind in ("livenessProbe", "readinessProbe"):
+                if kind in self.spec:
+                    group.create_task(self._follow(kind, child))
 
-    async def _watch_over(self, probe: str, *, until_good: bool = False) -> None:
-        """Restart the container whenever the probe fails."""
-        async for good, why in self._results(probe):
-            if good and until_good:
-                return
-            if not good:
-                text = f"{probe} of {self.spec['name']} failed: {why}; it is restarted"
-                await self._around.record("Unhealthy", text)
-                await self._end(LIVENESS_GRACE_SECONDS)
-
-    async def _follow_readiness(self) -> None:
-        async for good, _ in self._results("readinessProbe"):
-            if self.ready != (ready := good and not self._stopping.is_set()):
-                self.ready = ready
-                self._around.changed()
-
-    def _results(self, probe: str) -> AsyncIterator[tuple[bool, str]]:
+    async def _follow(self, kind: str, child: Child) -> None:
+        """Act on the results of a probe; that of the start ends with its first success."""
         ports = {each["name"]: each["containerPort"] for each in self.spec.get("ports") or () if "name" in each}
-        return probes.results(self.spec[probe], self._around.address, ports)
+        async for good, why in probes.results(self.spec[kind], self._around.address, ports):
+            if kind == "readinessProbe":
+                self._set_ready(good)
+            elif not good:
+                await self._around.record("Unhealthy", f"{kind} of {self.spec['name']} failed: {why}; it is restarted")
+                await child.end(LIVENESS_GRACE_SECONDS)
+            elif kind == "startupProbe":
+                return
 
-    async def _end(self, grace_seconds: float | None) -> None:
-        if self._child is not None and self._exited is not None:
-            child, exited = self._child, self._exited
-            child.signal(signal.SIGTERM)
-            await asyncio.wait({exited}, timeout=grace_seconds)
-            child.signal(signal.SIGKILL)
-            await asyncio.wait({exited})
+    def _set_ready(self, ready: bool) -> None:
+        self.ready = ready and not self._stopping.is_set()
+        self._around.changed()
 
 
 def interrupted(former: State) -> State:

@@ -34,10 +34,10 @@ class RunLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.open = True
+        self.changed = asyncio.Event()  # set at the next write or the end; then there is another one
         self._file = path.open("ab", buffering=0)
         self._size = path.stat().st_size
         self._rest = b""
-        self._changed = asyncio.Event()
 
     def feed(self, data: bytes) -> None:
         """Store what the container wrote, split into lines with the present time."""
@@ -56,10 +56,6 @@ class RunLog:
         self.open = False
         self._wake()
 
-    async def changed(self) -> None:
-        """Wait for the next write or the end."""
-        await self._changed.wait()
-
     def _store(self, data: bytes) -> None:
         if self._size and self._size + len(data) > FILE_BYTES_MAX:
             self._file.close()
@@ -73,8 +69,8 @@ class RunLog:
         self._wake()
 
     def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 async def read(path: Path, options: LogOptions, live: RunLog | None = None) -> Pieces:
@@ -93,7 +89,7 @@ async def read(path: Path, options: LogOptions, live: RunLog | None = None) -> P
             if not (stored := list(_fresh(path, files))):
                 if not live.open:
                     return
-                await live.changed()  # nothing was awaited since the files were read, so no write is missed
+                await live.changed.wait()  # nothing was awaited since the files were read, so no write is missed
     finally:
         for file in files:
             file.close()

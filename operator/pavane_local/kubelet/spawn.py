@@ -43,24 +43,30 @@ class Child:
 
     def __init__(self, process: asyncio.subprocess.Process, output: asyncio.Task[None]) -> None:
         self.id = f"{SCHEME}{process.pid}/{_started(process.pid)}"
-        self._process = process
-        self._output = output
-        self._ended = False  # then the number of the group may belong to somebody else
+        self.exited = asyncio.create_task(self._wait(process, output), name=f"exit of {process.pid}")
+        """Its exit code, or 128 + the signal that ended it."""
+        self._group: int | None = process.pid
 
-    async def wait(self) -> int:
-        """Its exit code, or 128 + the signal that ended it. Whatever it left in its group is killed."""
-        code = await self._process.wait()
-        self.signal(signal.SIGKILL)
-        self._ended = True
-        await asyncio.wait({self._output}, timeout=DRAIN_SECONDS)
-        self._output.cancel()
+    async def _wait(self, process: asyncio.subprocess.Process, output: asyncio.Task[None]) -> int:
+        code = await process.wait()
+        self.signal(signal.SIGKILL)  # what it left in its group
+        self._group = None  # from now on the number may belong to somebody else
+        await asyncio.wait({output}, timeout=DRAIN_SECONDS)
+        output.cancel()
         return code if code >= 0 else 128 - code
 
     def signal(self, number: int) -> None:
         """Send a signal to the process group; a group that is gone is fine."""
-        if not self._ended:
+        if self._group is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+                os.killpg(self._group, number)
+
+    async def end(self, grace_seconds: float | None) -> None:
+        """SIGTERM, SIGKILL after the grace period (None: never); returns when it has ended."""
+        self.signal(signal.SIGTERM)
+        await asyncio.wait({self.exited}, timeout=grace_seconds)
+        self.signal(signal.SIGKILL)
+        await asyncio.wait({self.exited})
 
 
 async def spawn(command: Command, write: Callable[[bytes], None]) -> Child:
