@@ -77,7 +77,7 @@ async def _apply(cluster: Cluster, document: dict[str, Any]) -> Place:
     metadata = {"namespace": "default", **document["metadata"]} if resource.namespaced else document["metadata"]
     body = {**document, "metadata": metadata}
     try:
-        await cluster.apply(resource.key, body, WriteOptions(manager=MANAGER, field_validation="Strict"))
+        await cluster.apply(resource.key, body, WriteOptions(manager=MANAGER, strict=True))
     except ApiError as error:
         raise UserError(f"{wanted[1]} {metadata['name']}: {error.message}") from error
     return (resource.key, *name_of(body))

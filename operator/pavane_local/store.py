@@ -76,7 +76,7 @@ def clone(value: Any) -> Any:
 
 
 class Watch:
-    """Events of one resource in order, each once: iterate, and close it at the end.
+    """Events of one resource in order, each once: iterate. The context manager closes it.
 
     Raises `ApiError` 410 after the last event, if the reader lagged or the watch was ended.
     """
@@ -84,8 +84,8 @@ class Watch:
     def __init__(self, resource: str, backlog: Backlog, view: View, close: Callable[["Watch"], None]) -> None:
         self.resource = resource
         self._view = view
-        self._backlog = deque(seen for each in backlog if (seen := view(*each)))
-        self._pending: deque[Event] = deque()
+        self._waiting = deque(seen for each in backlog if (seen := view(*each)))
+        self._waiting_max = len(self._waiting) + PENDING_EVENTS
         self._changed = asyncio.Event()
         self._ended = False
         self._close = close
@@ -94,19 +94,19 @@ class Watch:
         return self
 
     async def __anext__(self) -> Event:
-        while not (waiting := self._backlog or self._pending):
+        while not self._waiting:
             if self._ended:
                 raise expired(f"the watch of {self.resource} was closed; list again")
             self._changed.clear()
             await self._changed.wait()
-        return waiting.popleft()
+        return self._waiting.popleft()
 
     def offer(self, event: Event, before: Labels | None) -> None:
         """Queue a live event; a reader that lags too far gets no more."""
         if not self._ended and (seen := self._view(event, before)):
-            self._ended = len(self._pending) >= PENDING_EVENTS
+            self._ended = len(self._waiting) >= self._waiting_max
             if not self._ended:
-                self._pending.append(seen)
+                self._waiting.append(seen)
             self._changed.set()
 
     def end(self) -> None:
@@ -114,15 +114,11 @@ class Watch:
         self._ended = True
         self._changed.set()
 
-    def close(self) -> None:
-        """Stop receiving events."""
-        self._close(self)
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self.close()
+        self._close(self)
 
 
 class Store:
@@ -152,10 +148,14 @@ class Store:
 
     def __exit__(self, *_error: object) -> None:
         self._thread.shutdown(wait=True)  # The commit under way is finished.
-        for watch in self._watches:
-            watch.end()
+        self.end_watches()
         self._reader.close()
         self._connection.close()
+
+    def end_watches(self) -> None:
+        """Let the reader of every watch take what is queued and then fail."""
+        for watch in self._watches:
+            watch.end()
 
     def get(self, key: Key) -> Object | None:
         """Return the object at `key`, shared: do not modify it."""

@@ -60,7 +60,7 @@ spec:
                 type: string
                 maxLength: 20
                 x-kubernetes-validations:
-                - {rule: quantity(self).compareTo(quantity(oldSelf)) >= 0, message: may not shrink}
+                - {rule: size(self) >= size(oldSelf), message: may not shrink}
               mode: {type: string, enum: [A, B]}
               port: {x-kubernetes-int-or-string: true}
               note: {type: string, nullable: true}
@@ -158,7 +158,7 @@ async def running_api(cluster: Cluster, folder: Path) -> AsyncIterator[tuple[Api
 @asynccontextmanager
 async def a_server(folder: Path) -> AsyncIterator[Server]:
     started = a_cluster(folder)
-    async with started as cluster, running_api(cluster, folder) as (api, http), api.running(FixedLogs()) as url:
+    async with started as cluster, running_api(cluster, folder) as (api, http), api.running(FixedLogs().stream) as url:
         http.base_url = httpx2.URL(url)
         yield Server(cluster, api, http)
         await http.aclose()

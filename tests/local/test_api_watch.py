@@ -173,7 +173,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(server: Server) -> 
 
 async def test_a_stopping_server_ends_its_watches(tmp_path: Path) -> None:
     async with a_cluster(tmp_path) as cluster, running_api(cluster, tmp_path) as (api, http):
-        async with api.running(FixedLogs()) as url:
+        async with api.running(FixedLogs().stream) as url:
             stream = await http.send(http.build_request("GET", f"{url}{MAPS}?watch=1"), stream=True)
             await cluster.create("configmaps", config_map())
             lines = stream.aiter_lines()

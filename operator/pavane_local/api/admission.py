@@ -1,28 +1,23 @@
 """What the server checks and fills in before it stores an object (`docs/specs/operator.md` 6.2, 6.4, 6.5)."""
 
 import base64
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
+from pavane_local.api import schema
 from pavane_local.api.errors import Cause, bad_request, invalid
 from pavane_local.api.kinds import Resource
+from pavane_local.api.tables import values
 from pavane_local.store import Object
 
 IGNORED = "pavane.dev/local-ignored"
 """Annotation that lists what the server accepted although it has no effect here (6.5)."""
-IGNORED_OF_POD = ("hostNetwork", "hostPID", "hostIPC", "affinity", "tolerations", "topologySpreadConstraints")
+IGNORED_OF_POD = (
+    *(".hostNetwork", ".hostPID", ".hostIPC", ".affinity", ".tolerations", ".topologySpreadConstraints"),
+    *(".containers[*].securityContext.privileged", ".containers[*].resources.limits"),
+)
 IMMUTABLE = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 """Metadata that no client can change."""
-_OLD_EVENT_FIELDS = {
-    "regarding": "involvedObject",
-    "note": "message",
-    "reportingController": "reportingComponent",
-    "deprecatedSource": "source",
-    "deprecatedFirstTimestamp": "firstTimestamp",
-    "deprecatedLastTimestamp": "lastTimestamp",
-    "deprecatedCount": "count",
-}
-_NEW_EVENT_FIELDS = {old: new for new, old in _OLD_EVENT_FIELDS.items()}
 
 
 def timestamp(at: datetime) -> str:
@@ -53,17 +48,16 @@ def stored_shape(resource: Resource, body: Object) -> Object:
         raise bad_request("metadata must be an object")
     if not all(isinstance(metadata.get(name), str | None) for name in ("name", "namespace", "generateName")):
         raise bad_request("metadata.name, metadata.namespace and metadata.generateName must be strings")
-    if resource.group == "events.k8s.io":
-        return {_OLD_EVENT_FIELDS.get(key, key): value for key, value in body.items()} | {"apiVersion": "v1"}
+    if resource.stored_fields:
+        return {resource.stored_fields.get(key, key): value for key, value in body.items()}
     return body
 
 
 def shown_shape(resource: Resource, stored: Object) -> Object:
     """Return a stored object as this resource shows it."""
-    if resource.group != "events.k8s.io":
-        return stored
-    version = {"apiVersion": resource.api_version}
-    return {_NEW_EVENT_FIELDS.get(key, key): value for key, value in stored.items()} | version
+    shown_fields = {old: new for new, old in resource.stored_fields.items()}
+    shown = {shown_fields.get(key, key): value for key, value in stored.items()}
+    return shown | {"apiVersion": resource.api_version}
 
 
 def keep_metadata(new: Object, current: Object) -> None:
@@ -75,21 +69,19 @@ def keep_metadata(new: Object, current: Object) -> None:
     new["metadata"] = without(given, *IMMUTABLE) | kept
 
 
-def admit(resource: Resource, new: Object, current: Object | None, options: Any) -> None:
-    """Prune, default and check an object in place; `options` are the `WriteOptions` of the write.
+def admit(resource: Resource, new: Object, current: Object | None, *, strict: bool) -> None:
+    """Prune, default and check an object in place.
 
-    Raises `ApiError` 422 with one cause per field, or 400 for unknown fields under `fieldValidation=Strict`.
+    Raises `ApiError` 422 with one cause per field, or 400 for unknown fields if `strict`.
     """
     metadata = new["metadata"]
     for empty in [key for key, value in metadata.items() if value is None or value in ([], {})]:
         del metadata[empty]
-    unknown = [f'unknown field "{path}"' for path in resource.structure.prune(new)]
-    if unknown and options.field_validation == "Strict":
+    unknown = [f'unknown field "{path}"' for path in schema.prune(resource.schema, new)]
+    if unknown and strict:
         raise bad_request(f"strict decoding error: {', '.join(unknown)}")
-    if options.field_validation == "Warn":
-        options.warnings.extend(unknown)
-    resource.structure.default(new)
-    causes = resource.structure.problems(new, current)
+    schema.default(resource.schema, new)
+    causes = schema.problems(resource.schema, resource.validator, new, current)
     if current and "deletionTimestamp" in metadata and not causes:
         added = set(metadata.get("finalizers", ())) - set(current["metadata"].get("finalizers", ()))
         text = f"Forbidden: no new finalizers can be added if the object is being deleted: {sorted(added)}"
@@ -98,12 +90,12 @@ def admit(resource: Resource, new: Object, current: Object | None, options: Any)
         raise invalid(resource.kind, resource.group, metadata.get("name", ""), causes)
     match resource.key:
         case "pods":
-            _list_ignored(new, _ignored(new["spec"]))
+            _list_ignored(new, new["spec"])
         case "statefulsets.apps":
             spec = new["spec"]
             ignored = ["updateStrategy RollingUpdate"] * (spec["updateStrategy"]["type"] != "OnDelete")
             ignored += ["podManagementPolicy OrderedReady"] * (spec["podManagementPolicy"] != "Parallel")
-            _list_ignored(new, ignored + _ignored(spec["template"]["spec"]))
+            _list_ignored(new, spec["template"]["spec"], ignored)
         case "secrets":
             for key, text in new.pop("stringData", {}).items():
                 new.setdefault("data", {})[key] = base64.b64encode(str(text).encode()).decode()
@@ -115,16 +107,8 @@ def admit(resource: Resource, new: Object, current: Object | None, options: Any)
             new["status"] = {"conditions": conditions, **names}
 
 
-def _ignored(spec: Object) -> list[str]:
-    containers = spec["containers"]
-    privileged = any((each.get("securityContext") or {}).get("privileged") for each in containers)
-    limited = any((each.get("resources") or {}).get("limits") for each in containers)
-    ignored = [name for name in IGNORED_OF_POD if spec.get(name)]
-    return ignored + ["privileged"] * privileged + ["resources.limits"] * limited
-
-
-def _list_ignored(new: Object, ignored: list[str]) -> None:
-    if ignored:
-        new["metadata"].setdefault("annotations", {})[IGNORED] = ", ".join(ignored)
-    else:
-        new["metadata"].get("annotations", {}).pop(IGNORED, None)
+def _list_ignored(new: Object, spec: Object, others: Iterable[str] = ()) -> None:
+    annotations = without(new["metadata"].get("annotations", {}), IGNORED)
+    if ignored := [*others, *(path[1:] for path in IGNORED_OF_POD if any(values(spec, path)))]:
+        annotations[IGNORED] = ", ".join(ignored)
+    new["metadata"] = without(new["metadata"], "annotations") | ({"annotations": annotations} if annotations else {})

@@ -2,11 +2,12 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, NamedTuple
 
 import yaml
 from starlette.requests import Request
@@ -37,15 +38,8 @@ LOG_OPTIONS_REFUSED = ("sinceSeconds", "sinceTime", "limitBytes")
 log = logging.getLogger(__name__)
 
 
-class PodLogs(Protocol):
-    """What the kubelet offers to the API server."""
-
-    def stream(self, pod: Object, container: str, options: LogOptions, *, previous: bool) -> AsyncIterator[bytes]:
-        """Yield the log of the container's present (or previous) run as it is to be sent.
-
-        Raises `LookupError`: there is no such run; the text tells the user why.
-        """
-        ...
+PodLogs = Callable[..., AsyncIterator[bytes]]
+"""`(pod, container, options, previous=)`: the log of a container's run. Raises `LookupError`: there is no such run."""
 
 
 class Target(NamedTuple):
@@ -69,8 +63,8 @@ def target_of(registry: Registry, parts: tuple[str, ...]) -> Target | None:
     namespace = None
     if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("status", "finalize"):
         namespace, rest = rest[1], rest[2:]
-    resource = registry.find(group, version, rest[0]) if 0 < len(rest) < 4 else None
-    if resource is None:
+    resource = registry.get(f"{rest[0]}.{group}" if group else rest[0]) if 0 < len(rest) < 4 else None
+    if resource is None or resource.version != version:
         return None
     name, subresource = [*rest[1:], "", ""][:2]
     refused = subresource in POD_STREAMS and resource.key == "pods"
@@ -86,12 +80,6 @@ class Api:
         self._cluster = cluster
         self._tokens = tokens
         self._pod_logs = pod_logs
-        self._watches: set[Watch] = set()
-
-    def end_watches(self) -> None:
-        """Let every watch finish, so that the server can stop."""
-        for watch in self._watches:
-            watch.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; every refusal is a `Status` object."""
@@ -124,7 +112,8 @@ class Api:
         if resource.kind == "SelfSubjectAccessReview":  # The answer depends on the token alone, whatever was asked.
             return _json(_review(resource, {}, {"allowed": may_all}), 201)
         if not may_all:
-            raise errors.forbidden(f'{resource.key} is forbidden: User "{identity.username}" may not use it')
+            message = f'{resource.key} is forbidden: User "{identity.username}" may not use it'
+            raise ApiError(403, "Forbidden", message)
         if target.subresource in POD_STREAMS:
             message = f"pods/{target.subresource} is not available in the local cluster: run the command yourself; "
             where = "the pod's files lie in .pavane/pods/{namespace}/{pod}/{uid}"
@@ -142,8 +131,6 @@ class Api:
                 return await self._write(request, target)
             case "DELETE", True:
                 return await self._delete(request, target)
-            case "DELETE", False:
-                return await self._delete_all(request, target)
         raise errors.not_served(405)
 
     # Reading
@@ -152,8 +139,7 @@ class Api:
         """Return objects as a Table, or None if the client did not ask for one."""
         if "as=Table" not in request.headers.get("accept", ""):
             return None
-        include = request.query_params.get("includeObject", "Metadata")
-        return tables.table(resource, found, metadata, self._cluster.now(), include)
+        return tables.table(resource, found, metadata, self._cluster.now())
 
     def _get(self, request: Request, target: Target) -> Response:
         found = self._cluster.get(target.resource.key, target.namespace or "", target.name)
@@ -201,8 +187,8 @@ class Api:
     async def _events(self, request: Request, watch: Watch, resource: Resource, seconds: float) -> AsyncIterator[bytes]:
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
-        self._watches.add(watch)
-        try:
+        # The stream ends when the reader is too slow (410) or the server stops; the client lists again.
+        with watch, contextlib.suppress(ApiError):
             while True:
                 try:
                     async with asyncio.timeout(max(0.0, min(BOOKMARK_SECONDS, end - clock()))):
@@ -217,11 +203,6 @@ class Api:
                 else:
                     body = self._cluster.shown(resource, event.object)
                     yield _line(event.type, self._shown(request, resource, [body], {}) or body)
-        except ApiError:  # The reader is too slow, or the server stops: the stream ends, and the client lists again.
-            return
-        finally:
-            self._watches.discard(watch)
-            watch.close()
 
     def _log(self, request: Request, pod: Object) -> Response:
         query, spec = request.query_params, pod["spec"]
@@ -235,7 +216,7 @@ class Api:
         tail = _number(query, "tailLines") if "tailLines" in query else None
         options = LogOptions(_flag(request, "follow"), tail_lines=tail, timestamps=_flag(request, "timestamps"))
         try:
-            stream = self._pod_logs.stream(pod, name, options, previous=_flag(request, "previous"))
+            stream = self._pod_logs(pod, name, options, previous=_flag(request, "previous"))
         except LookupError as error:
             raise errors.bad_request(str(error.args[0])) from error
         return StreamingResponse(stream, media_type="text/plain")
@@ -252,8 +233,7 @@ class Api:
         if target.name:
             raise errors.not_served(405)
         _complete(body, target)
-        options = _write_options(request)
-        return _json(await self._cluster.create(key, body, options), 201, options.warnings)
+        return _json(await self._cluster.create(key, body, _write_options(request)), 201)
 
     async def _write(self, request: Request, target: Target) -> Response:
         kind = "update"
@@ -280,7 +260,7 @@ class Api:
             written, created = await self._cluster.apply(key, body, options, force=force, subresource=sub)
         else:
             written = await self._cluster.patch(key, namespace, target.name, body, kind, options, subresource=sub)
-        return _json(written, 201 if created else 200, options.warnings)
+        return _json(written, 201 if created else 200)
 
     async def _delete(self, request: Request, target: Target) -> Response:
         options = _delete_options(request.query_params, await _body(request, required=False))
@@ -290,15 +270,6 @@ class Api:
         details = {"name": target.name, "kind": target.resource.plural, "group": target.resource.group}
         details |= {"uid": last["metadata"]["uid"]}
         return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
-
-    async def _delete_all(self, request: Request, target: Target) -> Response:
-        query, key = request.query_params, target.resource.key
-        options = _delete_options(query, await _body(request, required=False))
-        deleted = []
-        for namespace, name in map(_place, self._cluster.list(key, target.namespace, **_selectors(query))):
-            if self._cluster.find(key, namespace, name):
-                deleted.append(await self._cluster.delete(key, namespace, name, options))
-        return _json({"kind": f"{target.resource.kind}List", "apiVersion": "v1", "metadata": {}, "items": deleted})
 
     def _reviewed(self, resource: Resource, spec: Object) -> Object:
         if resource.kind == "SubjectAccessReview":
@@ -311,11 +282,8 @@ class Api:
         return _review(resource, spec, {"authenticated": True, "user": user, "audiences": found.audiences})
 
 
-def _json(content: Any, code: int = 200, warnings: list[str] | None = None) -> Response:
-    response = Response(json.dumps(content, separators=(",", ":")), code, media_type="application/json")
-    for warning in warnings or ():
-        response.headers.append("Warning", f"299 - {json.dumps(warning)}")
-    return response
+def _json(content: Any, code: int = 200) -> Response:
+    return Response(json.dumps(content, separators=(",", ":")), code, media_type="application/json")
 
 
 def _line(kind: str, body: Object) -> bytes:
@@ -323,8 +291,8 @@ def _line(kind: str, body: Object) -> bytes:
 
 
 def _review(resource: Resource, spec: Object, status: Object) -> Object:
-    head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}}
-    return {**head, "spec": spec, "status": status}
+    head = {"kind": resource.kind, "apiVersion": resource.api_version}
+    return {**head, "metadata": {}, "spec": spec, "status": status}
 
 
 def _scale_of(body: Object) -> Object:
@@ -367,10 +335,10 @@ def _dry_run(query: Mapping[str, str]) -> bool:
 def _write_options(request: Request) -> WriteOptions:
     query = request.query_params
     agent = request.headers.get("user-agent", "").split("/")[0]
-    validation = query.get("fieldValidation") or "Warn"
-    if validation not in ("Ignore", "Warn", "Strict"):
-        raise errors.bad_request("fieldValidation must be Ignore, Warn or Strict")
-    return WriteOptions(query.get("fieldManager") or agent or "unknown", _dry_run(query), validation)
+    validation = query.get("fieldValidation") or "Ignore"
+    if validation not in ("Ignore", "Strict"):
+        raise errors.bad_request("the local cluster has only fieldValidation Ignore and Strict")
+    return WriteOptions(query.get("fieldManager") or agent or "unknown", _dry_run(query), validation == "Strict")
 
 
 async def _body(request: Request, *, required: bool = True, whole: bool = True) -> Any:

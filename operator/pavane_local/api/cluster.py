@@ -3,35 +3,29 @@
 The HTTP server, the controllers and the kubelet all call this one class: same rules, same events for all.
 """
 
-import secrets
+import functools
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pavane_local.api import admission, errors, ownership, patches, selectors
+from pavane_local.api import admission, errors, ownership, patches, schema, selectors
 from pavane_local.api.admission import timestamp, without
 from pavane_local.api.kinds import Registry, Resource
-from pavane_local.store import Change, Decide, Event, Key, Labels, Object, Store, Watch, clone
+from pavane_local.store import Change, Event, Key, Labels, Object, Store, Watch, clone
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
-NAME_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""No vowels, so that a generated name spells no word."""
-NAME_SUFFIX_SIZE = 5
 POD_GRACE_SECONDS = 30
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Who writes (`manager` owns the fields, 6.3), whether only to try, and what to do about unknown fields."""
+    """Who writes (`manager` owns the fields, 6.3), whether only to try, and whether to refuse unknown fields."""
 
     manager: str = "pavane-local"
     dry_run: bool = False
-    field_validation: str = "Ignore"
-    """`Ignore`, `Warn` or `Strict`."""
-    warnings: list[str] = field(default_factory=list)
-    """Filled with what the caller should be told."""
+    strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,113 +107,113 @@ class Cluster:
         """Return a copy of a stored object as this resource shows it, with today's defaults."""
         shown = admission.shown_shape(resource, clone(stored))
         if resource.custom:
-            resource.structure.default(shown)
+            schema.default(resource.schema, shown)
         return shown
 
     # Writing
 
     async def create(self, resource: str, body: Object, options: WriteOptions = DEFAULT_WRITE) -> Object:
-        """Create an object; 409 if there is one already. `metadata.generateName` gives it a random name."""
-        served = self.registry.by_key(resource)
-        body = admission.stored_shape(served, clone(body))
-        metadata = body["metadata"]
-        if not metadata.get("name") and metadata.get("generateName"):
-            suffix = "".join(secrets.choice(NAME_SUFFIX_LETTERS) for _ in range(NAME_SUFFIX_SIZE))
-            metadata["name"] = metadata["generateName"] + suffix
-        if metadata.get("resourceVersion"):
+        """Create an object; 409 if there is one already."""
+        served, body = self._given(resource, body)
+        if body["metadata"].get("resourceVersion"):
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
 
-        def decide(current: Object | None) -> Change:
-            if current is not None:
-                raise errors.already_exists(served.key, metadata["name"])
-            return self._new(served, body, options)
+        def refuse(current: Object) -> Change:
+            name = current["metadata"]["name"]
+            raise errors.about(409, "AlreadyExists", served.key, name, f'{served.key} "{name}" already exists')
 
-        namespace, name = metadata.get("namespace") or "", metadata.get("name") or ""
-        return await self._write(served, namespace, name, decide, options.dry_run)
+        created = functools.partial(self._new, served, body, options)
+        return await self._write(served, body["metadata"], refuse, options.dry_run, created)
 
     async def update(
         self, resource: str, body: Object, options: WriteOptions = DEFAULT_WRITE, *, subresource: str = ""
     ) -> Object:
         """Replace an object (or its status); 409 if `metadata.resourceVersion` is given and not the latest."""
-        served = self.registry.by_key(resource)
-        body = admission.stored_shape(served, clone(body))
-        metadata = body["metadata"]
-        namespace, name = metadata.get("namespace") or "", metadata.get("name") or ""
-        if served.custom and not metadata.get("resourceVersion"):
+        served, body = self._given(resource, body)
+        if served.custom and not body["metadata"].get("resourceVersion"):
             text = "Invalid value: 0x0: must be specified for an update"
             cause = errors.Cause("FieldValueInvalid", text, "metadata.resourceVersion")
-            raise errors.invalid(served.kind, served.group, name, [cause])
+            raise errors.invalid(served.kind, served.group, body["metadata"].get("name", ""), [cause])
 
-        def decide(current: Object | None) -> Change | None:
-            return self._changed(served, _present(current, served, name), body, options, subresource)
+        def changed(current: Object) -> Change | None:
+            return self._changed(served, current, body, options, subresource)
 
-        return await self._write(served, namespace, name, decide, options.dry_run)
+        return await self._write(served, body["metadata"], changed, options.dry_run)
 
     async def patch(
         self, resource: str, namespace: str, name: str, patch: Any, kind: str = "merge",
         options: WriteOptions = DEFAULT_WRITE, *, subresource: str = "",
     ) -> Object:  # fmt: skip
         """Patch an object (or its status): `merge` (RFC 7396), `json` (RFC 6902), for built-in kinds `strategic`."""
-        served = self.registry.by_key(resource)
+        served, where = self.registry.by_key(resource), {"namespace": namespace, "name": name}
 
-        def decide(current: Object | None) -> Change | None:
-            shown = self.shown(served, _present(current, served, name))
-            patched = admission.stored_shape(served, patches.patched(served, shown, patch, kind))
-            if patched["metadata"].get("name") != name or patched["metadata"].get("namespace", "") != namespace:
+        def changed(current: Object) -> Change | None:
+            patched = patches.patched(served, self.shown(served, current), patch, kind)
+            patched = admission.stored_shape(served, patched)
+            if any(patched["metadata"].get(key, "") != wanted for key, wanted in where.items()):
                 raise errors.bad_request("the name and the namespace of an object cannot be patched")
-            return self._changed(served, _present(current, served, name), patched, options, subresource)
+            return self._changed(served, current, patched, options, subresource)
 
-        return await self._write(served, namespace, name, decide, options.dry_run)
+        return await self._write(served, where, changed, options.dry_run)
 
     async def apply(
         self, resource: str, body: Object, options: WriteOptions, *, force: bool = False, subresource: str = ""
     ) -> tuple[Object, bool]:
         """Apply an object as `options.manager` (server-side apply, 6.3); returns it and whether it was created."""
-        served = self.registry.by_key(resource)
-        body = admission.stored_shape(served, clone(body))
+        served, body = self._given(resource, body)
         metadata = body["metadata"]
-        namespace, name = metadata.get("namespace") or "", metadata.get("name") or ""
         if metadata.get("managedFields"):
             raise errors.bad_request("metadata.managedFields must be nil")
         if subresource:
-            identity = {
-                key: metadata[key] for key in ("name", "namespace", "uid", "resourceVersion") if key in metadata
-            }
-            body = {key: body[key] for key in ("apiVersion", "kind", "status") if key in body} | {"metadata": identity}
+            body["metadata"] = without(metadata, "labels", "annotations", "finalizers", "ownerReferences")
+            body = {key: body[key] for key in ("apiVersion", "kind", "metadata", "status") if key in body}
         elif "status" in served.subresources:
             body.pop("status", None)
         writer = ownership.Manager(options.manager, "Apply", subresource)
-        created = False
+        is_new = False
 
-        def decide(current: Object | None) -> Change | None:
-            nonlocal created
-            created = current is None
-            if current is not None:
-                merged = ownership.merged(served, current, body, writer, force=force)
-                return self._changed(served, current, merged, options, subresource, applied=body)
+        def created() -> Change:
+            nonlocal is_new
+            is_new = True
             if subresource or metadata.get("uid"):
-                raise errors.not_found(served.key, name)
+                raise errors.not_found(served.key, metadata.get("name", ""))
             if metadata.get("resourceVersion"):
-                raise errors.conflict(served.key, name)
+                raise errors.conflict(served.key, metadata.get("name", ""))
             return self._new(served, body, options, applied=body)
 
-        return await self._write(served, namespace, name, decide, options.dry_run), created
+        def changed(current: Object) -> Change | None:
+            merged = ownership.merged(served, current, body, writer, force=force)
+            return self._changed(served, current, merged, options, subresource, applied=body)
+
+        return await self._write(served, metadata, changed, options.dry_run, created), is_new
 
     async def delete(self, resource: str, namespace: str, name: str, options: DeleteOptions = DEFAULT_DELETE) -> Object:
         """Delete an object, or, while finalizers or a pod's grace period hold it, mark it; returns its last shape."""
-        served = self.registry.by_key(resource)
-
-        def decide(current: Object | None) -> Change | None:
-            return self._deletion(served, _present(current, served, name), options)
-
-        return await self._write(served, namespace, name, decide, options.dry_run)
+        served, where = self.registry.by_key(resource), {"namespace": namespace, "name": name}
+        return await self._write(served, where, lambda found: self._deletion(served, found, options), options.dry_run)
 
     # How a write is decided
 
-    async def _write(self, resource: Resource, namespace: str, name: str, decide: Decide, dry_run: bool) -> Object:
+    def _given(self, resource: str, body: Object) -> tuple[Resource, Object]:
+        served = self.registry.by_key(resource)
+        return served, admission.stored_shape(served, clone(body))
+
+    async def _write(
+        self, resource: Resource, where: Mapping[str, Any], changed: Callable[[Object], Change | None], dry_run: bool,
+        created: Callable[[], Change] | None = None,
+    ) -> Object:  # fmt: skip
+        namespace, name = where.get("namespace") or "", where.get("name") or ""
         if bool(namespace) != resource.namespaced:
             raise errors.bad_request(f"{resource.key} {'need' if resource.namespaced else 'have no'} a namespace")
         key = Key(resource.storage, namespace, name)
+
+        def decide(current: Object | None) -> Change | None:
+            if current is not None:
+                return changed(current)
+            if created is None:
+                raise errors.not_found(resource.key, name)
+            return created()
+
         if dry_run:
             current = self.store.get(key)
             change = decide(current)
@@ -236,28 +230,25 @@ class Cluster:
         metadata = new["metadata"]
         if resource.custom and self.store.get(Key(DEFINITIONS, "", resource.key)) is None:
             raise errors.not_served()  # The definition was deleted while this write waited.
-        self._check_namespace(resource, metadata)
+        if namespace := metadata.get("namespace"):
+            found = self.store.get(Key("namespaces", "", namespace))
+            if found is None:
+                raise errors.not_found("namespaces", namespace)
+            if "deletionTimestamp" in found["metadata"]:
+                text = f"namespace {namespace} is being terminated"
+                cause = errors.Cause("NamespaceTerminating", text, "metadata.namespace")
+                message = f"{resource.key} is forbidden: unable to create new content: {text}"
+                raise errors.ApiError(403, "Forbidden", message, [cause])
         for stale in ("managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
             metadata.pop(stale, None)
         metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp(self.now())}
         if "status" in resource.subresources:
             new.pop("status", None)
             metadata["generation"] = 1
-        admission.admit(resource, new, None, options)
+        admission.admit(resource, new, None, strict=options.strict)
         writer = ownership.Manager(options.manager, "Update" if applied is None else "Apply", "")
         ownership.record(resource, None, new, writer, timestamp(self.now()), applied)
         return Change(new)
-
-    def _check_namespace(self, resource: Resource, metadata: Object) -> None:
-        if resource.namespaced:
-            name = metadata["namespace"]
-            namespace = self.store.get(Key("namespaces", "", name))
-            if namespace is None:
-                raise errors.not_found("namespaces", name)
-            if "deletionTimestamp" in namespace["metadata"]:
-                text = f"namespace {name} is being terminated"
-                cause = errors.Cause("NamespaceTerminating", text, "metadata.namespace")
-                raise errors.forbidden(f"{resource.key} is forbidden: unable to create new content: {text}", [cause])
 
     def _changed(
         self, resource: Resource, current: Object, body: Object, options: WriteOptions, subresource: str,
@@ -273,7 +264,7 @@ class Cluster:
         if subresource or "status" in resource.subresources:
             status = body if subresource else current
             new = without(new, "status") | ({"status": clone(status["status"])} if "status" in status else {})
-        admission.admit(resource, new, current, options)
+        admission.admit(resource, new, current, strict=options.strict)
         if "generation" in held and without(new, "metadata", "status") != without(current, "metadata", "status"):
             new["metadata"]["generation"] = held["generation"] + 1
         writer = ownership.Manager(options.manager, "Update" if applied is None else "Apply", subresource)
@@ -300,9 +291,3 @@ class Cluster:
                 new["status"] = {"phase": "Terminating"}
         removed = admission.released(new)
         return Change(new, removed) if removed or new != current else None
-
-
-def _present(current: Object | None, resource: Resource, name: str) -> Object:
-    if current is None:
-        raise errors.not_found(resource.key, name)
-    return current

@@ -2,18 +2,12 @@
 
 from typing import Any
 
-from pavane_local.api.kinds import REVIEWS, Registry, Resource
+from pavane_local.api.kinds import DESCRIBED, REVIEWS, Registry, Resource
 from pavane_local.api.schema import RULES
 
 Document = dict[str, Any]
 VERSION = {"major": "1", "minor": "32", "gitVersion": "v1.32.0+pavane", "platform": "linux/pavane-local"}
-VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-SUBRESOURCES: dict[str, Document] = {
-    "status": {"verbs": ["get", "patch", "update"]},
-    "log": {"verbs": ["get"]},
-    "scale": {"verbs": ["get", "patch", "update"], "group": "autoscaling", "version": "v1", "kind": "Scale"},
-    "token": {"verbs": ["create"], "group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"},
-}
+VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 PATCH_PARAMETERS = [
     {"name": name, "in": "query", "schema": {"type": "string"}} for name in ("fieldValidation", "dryRun")
 ]
@@ -61,7 +55,7 @@ def _entries(resource: Resource) -> list[Document]:
     verbs = ["create"] if resource.plural in REVIEWS else list(VERBS)
     whole: Document = {"name": resource.plural, "singularName": singular, **shared, "verbs": verbs}
     whole |= {key: resource.names[key] for key in ("shortNames", "categories") if key in resource.names}
-    below = {f"{resource.plural}/{sub}": SUBRESOURCES[sub] for sub in resource.subresources}
+    below = {f"{resource.plural}/{sub}": DESCRIBED["subresources"][sub] for sub in resource.subresources}
     return [whole, *({"name": name, "singularName": "", **shared, **told} for name, told in below.items())]
 
 
@@ -76,7 +70,7 @@ def _openapi(root: str, resources: list[Resource]) -> Document | None:
         paths[f"/{root}{middle}/{each.plural}/{{name}}"] = {"patch": operation}
         if each.custom:
             name = ".".join([*reversed(each.group.split(".")), each.version, each.kind])
-            schemas[name] = {**_plain(each.structure.schema), "x-kubernetes-group-version-kind": [told]}
+            schemas[name] = {**_plain(each.schema), "x-kubernetes-group-version-kind": [told]}
     head = {"openapi": "3.0.0", "info": {"title": "pavane local cluster", "version": VERSION["gitVersion"]}}
     return {**head, "paths": paths, "components": {"schemas": schemas}} if paths else None
 

@@ -39,11 +39,6 @@ def bad_request(message: str) -> ApiError:
     return ApiError(400, "BadRequest", message)
 
 
-def forbidden(message: str, causes: Iterable[Cause] = ()) -> ApiError:
-    """Return 403: the caller may not do this."""
-    return ApiError(403, "Forbidden", message, causes)
-
-
 def not_served(code: int = 404) -> ApiError:
     """Return 404 for a path that is none, or 405 for a method that it does not know."""
     if code == 405:
@@ -51,19 +46,20 @@ def not_served(code: int = 404) -> ApiError:
     return ApiError(404, "NotFound", "the server could not find the requested resource")
 
 
+def about(code: int, reason: str, resource: str, name: str, message: str) -> ApiError:
+    """Return a refusal that concerns an object; `resource` is `plural` or `plural.group`."""
+    plural, _, group = resource.partition(".")
+    return ApiError(code, reason, message, name=name, kind=plural, group=group)
+
+
 def not_found(resource: str, name: str) -> ApiError:
-    """Return 404 for an object; `resource` is `plural` or `plural.group`."""
-    return _about(404, "NotFound", resource, name, f'{resource} "{name}" not found')
-
-
-def already_exists(resource: str, name: str) -> ApiError:
-    """Return 409 for a create."""
-    return _about(409, "AlreadyExists", resource, name, f'{resource} "{name}" already exists')
+    """Return 404 for an object."""
+    return about(404, "NotFound", resource, name, f'{resource} "{name}" not found')
 
 
 def conflict(resource: str, name: str, why: str = STALE) -> ApiError:
     """Return 409 for a precondition that does not hold."""
-    return _about(409, "Conflict", resource, name, f'Operation cannot be fulfilled on {resource} "{name}": {why}')
+    return about(409, "Conflict", resource, name, f'Operation cannot be fulfilled on {resource} "{name}": {why}')
 
 
 def expired(message: str) -> ApiError:
@@ -85,8 +81,3 @@ def section(body: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise bad_request(f"{name} must be an object")
     return found
-
-
-def _about(code: int, reason: str, resource: str, name: str, message: str) -> ApiError:
-    plural, _, group = resource.partition(".")
-    return ApiError(code, reason, message, name=name, kind=plural, group=group)

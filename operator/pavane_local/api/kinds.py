@@ -1,87 +1,57 @@
 """The resources that the local API server knows: built-in ones and those of custom definitions (6.1, 6.4)."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 import yaml
 
 from pavane_local.api.errors import not_served
-from pavane_local.api.schema import Structure
+from pavane_local.api.schema import Schema, Validator
 
 REVIEWS = ("tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews")
 """Answered, never stored."""
 ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_DESCRIBED = yaml.safe_load(resources.files(__package__).joinpath("builtin.yaml").read_text(encoding="utf-8"))
+DESCRIBED = yaml.safe_load(resources.files(__package__).joinpath("builtin.yaml").read_text(encoding="utf-8"))
 
 
-@dataclass(frozen=True)
 class Resource:
     """One kind as the server serves it; `custom` if a definition brought it."""
 
-    group: str
-    version: str
-    plural: str
-    kind: str
-    namespaced: bool
-    structure: Structure
-    custom: bool
-    names: Mapping[str, Any]
-    """`singular`, `shortNames` and `categories`, as in a definition."""
-    columns: tuple[Mapping[str, Any], ...]
-    """Printer columns in the notation of a definition: name, type, jsonPath, priority, description."""
-    subresources: Mapping[str, Any]
-    key: str
-    """How callers of the cluster name this resource: `plural` or `plural.group`."""
-    storage: str
-    """Name in the store; the two shapes of Event share one."""
-
-    @property
-    def api_version(self) -> str:
-        """Return `version` or `group/version`."""
-        return f"{self.group}/{self.version}" if self.group else self.version
+    def __init__(self, told: Mapping[str, Any], *, custom: bool = False) -> None:
+        """Read a description: an entry of builtin.yaml, or a definition in the same notation."""
+        self.names = told
+        self.custom = custom
+        self.group: str = told.get("group", "")
+        self.version: str = told.get("version", "v1")
+        self.plural: str = told["plural"]
+        self.kind: str = told["kind"]
+        self.namespaced: bool = told.get("namespaced", True)
+        self.subresources: Mapping[str, Any] = told.get("subresources", {})
+        self.columns: Sequence[Mapping[str, Any]] = told.get("columns") or DESCRIBED["columns"]
+        self.api_version = f"{self.group}/{self.version}" if self.group else self.version
+        self.key = f"{self.plural}.{self.group}" if self.group else self.plural
+        self.storage: str = told.get("storedAs", self.key)
+        self.stored_fields: Mapping[str, str] = told.get("storedFields", {})
+        schema = told.get("schema", ANYTHING)
+        metadata = {"metadata": told.get("metadata", DESCRIBED["metadata"])}
+        self.schema: Schema = {**schema, "properties": DESCRIBED["object"] | schema.get("properties", {}) | metadata}
+        self.validator = Validator(self.schema)
 
 
-def _resource(told: Mapping[str, Any], *, custom: bool = False) -> Resource:
-    group, plural, schema = told.get("group", ""), told["plural"], told.get("schema", ANYTHING)
-    properties = {**_DESCRIBED["object"], **schema.get("properties", {}), "metadata": _DESCRIBED["metadata"]}
-    if "metadata" in told:
-        properties["metadata"] = told["metadata"]
-    key = f"{plural}.{group}" if group else plural
-    return Resource(
-        group=group,
-        version=told.get("version", "v1"),
-        plural=plural,
-        kind=told["kind"],
-        namespaced=told.get("namespaced", True),
-        structure=Structure({**schema, "properties": properties}),
-        custom=custom,
-        names=told,
-        columns=tuple(told.get("columns") or _DESCRIBED["columns"]),
-        subresources=told.get("subresources", {}),
-        key=key,
-        storage=told.get("storedAs", key),
-    )
-
-
-BUILT_IN = tuple(_resource(each) for each in _DESCRIBED["resources"])
+BUILT_IN = tuple(Resource(each) for each in DESCRIBED["resources"])
 
 
 class Registry:
     """All served resources: the built-in ones and those of the CustomResourceDefinitions given."""
 
     def __init__(self, definitions: Iterable[Mapping[str, Any]]) -> None:
-        self.resources = (*BUILT_IN, *(self._of(each["spec"]) for each in definitions))
+        self.resources = (*BUILT_IN, *(_custom(each["spec"]) for each in definitions))
         self._by_key = {resource.key: resource for resource in self.resources}
 
-    @staticmethod
-    def _of(spec: Mapping[str, Any]) -> Resource:
-        (version,) = spec["versions"]
-        told = {**spec["names"], "group": spec["group"], "namespaced": spec["scope"] == "Namespaced"}
-        told |= {"version": version["name"], "schema": version["schema"]["openAPIV3Schema"]}
-        told |= {"columns": version.get("additionalPrinterColumns"), "subresources": version.get("subresources", {})}
-        return _resource(told, custom=True)
+    def get(self, key: str) -> Resource | None:
+        """Return the resource named `plural` or `plural.group`, or None."""
+        return self._by_key.get(key)
 
     def by_key(self, key: str) -> Resource:
         """Return the resource named `plural` or `plural.group`. Raises `ApiError` 404."""
@@ -89,7 +59,10 @@ class Registry:
             raise not_served()
         return self._by_key[key]
 
-    def find(self, group: str, version: str, plural: str) -> Resource | None:
-        """Return the resource of a path, or None."""
-        resource = self._by_key.get(f"{plural}.{group}" if group else plural)
-        return resource if resource and resource.version == version else None
+
+def _custom(spec: Mapping[str, Any]) -> Resource:
+    (version,) = spec["versions"]
+    told = {**spec["names"], "group": spec["group"], "namespaced": spec["scope"] == "Namespaced"}
+    told |= {"version": version["name"], "schema": version["schema"]["openAPIV3Schema"]}
+    told |= {"columns": version.get("additionalPrinterColumns"), "subresources": version.get("subresources", {})}
+    return Resource(told, custom=True)

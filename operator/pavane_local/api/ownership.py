@@ -57,7 +57,7 @@ def leaves(resource: Resource, body: Object) -> dict[Path, Any]:
     owned = without(body, "apiVersion", "kind", "metadata")
     if metadata := without(body.get("metadata", {}), *UNOWNED):
         owned["metadata"] = metadata
-    return dict(_leaves(resource.structure.schema, owned, ())) if owned else {}
+    return dict(_leaves(resource.schema, owned, ())) if owned else {}
 
 
 def _leaves(schema: Schema, value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
@@ -140,8 +140,8 @@ def merged(resource: Resource, current: Object, applied: Object, writer: Manager
     for path in sorted((mine.paths if mine else frozenset()) - wanted.keys() - held, key=len):
         # Entries of lists go before their keys, by which they are found.
         if not any(other[: len(path)] == path for other in held):
-            _remove(resource.structure.schema, kept, path)
-    result: Object = _merged(resource.structure.schema, kept, _without_null(applied))
+            _remove(resource.schema, kept, path)
+    result: Object = _merged(resource.schema, kept, _without_null(applied))
     return result
 
 

@@ -31,7 +31,7 @@ def patched(resource: Resource, current: dict[str, Any], patch: Any, kind: str) 
     elif not isinstance(patch, dict):
         raise bad_request("a patch of this type is an object")
     elif kind == "strategic":
-        result = _strategic(resource.structure.schema, current, patch)
+        result = _strategic(resource.schema, current, patch)
     else:
         result = _merge(current, patch)
     if not isinstance(result, dict) or not isinstance(result.get("metadata"), dict):

@@ -1,9 +1,7 @@
 """Structural schemas: prune, default, validate, CEL (`docs/specs/operator.md` 6.4)."""
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
@@ -11,7 +9,6 @@ import celpy
 import jsonschema
 from celpy.adapter import json_to_cel
 from celpy.celparser import CELParseError
-from celpy.celtypes import IntType
 from celpy.evaluation import CELEvalError
 
 from pavane_local.api.errors import Cause
@@ -32,42 +29,15 @@ REASONS = {
     "maxLength": ("FieldValueTooLong", "Too long"),
     "maxItems": ("FieldValueTooMany", "Too many"),
     "maxProperties": ("FieldValueTooMany", "Too many"),
+    "x-kubernetes-list-type": ("FieldValueDuplicate", "Duplicate value"),
 }
 """How a real server calls a violation of a keyword; all others are `FieldValueInvalid`."""
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)")
-_FACTORS = {suffix: Decimal(1000) ** (place - 3) for place, suffix in enumerate("num kMGTPE")} | {None: Decimal(1)}
-_FACTORS |= {f"{suffix}i": Decimal(1024) ** (place + 1) for place, suffix in enumerate("KMGTPE")}
-
-
-def quantity(text: str) -> Decimal:
-    """Return the value of a Kubernetes quantity like `64Mi`, `100m` or `1e3`. Raises `ValueError`."""
-    if match := _QUANTITY.fullmatch(text):
-        return Decimal(match[1] + (match[2] or "")) * _FACTORS[match[3]]
-    raise ValueError(f"{text!r} is no quantity; write a number with an optional suffix such as m, k, Mi or Gi")
-
-
-class _Quantity(Decimal):
-    """A quantity inside CEL, which knows nothing of its own about Python's numbers."""
-
-
-def _cel_quantity(text: Any) -> Any:
-    try:
-        return _Quantity(quantity(str(text)))
-    except ValueError as error:
-        return CELEvalError(str(error))
-
-
-def _cel_compare(left: Any, right: Any) -> Any:
-    return IntType((left > right) - (left < right))
-
-
 _ENVIRONMENT = celpy.Environment()
-_FUNCTIONS: dict[str, Callable[..., Any]] = {"quantity": _cel_quantity, "compareTo": _cel_compare}
 
 
 @lru_cache(COMPILED_RULES)
 def _program(rule: str) -> celpy.Runner:
-    return _ENVIRONMENT.program(_ENVIRONMENT.compile(rule), functions=_FUNCTIONS)
+    return _ENVIRONMENT.program(_ENVIRONMENT.compile(rule))
 
 
 def _check_type(validator: Any, kinds: Any, value: Any, schema: Schema) -> Iterator[Any]:
@@ -86,8 +56,23 @@ def _check_rule(_validator: Any, _wanted: Any, value: Any, _schema: Schema) -> I
         yield jsonschema.ValidationError(f"compilation of {value!r} failed: {error.args[0]}")
 
 
-_Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
-    jsonschema.Draft4Validator, {"type": _check_type, INT_OR_STRING: _check_int_or_string, RULE: _check_rule}
+def _check_list(_validator: Any, kind: Any, value: Any, schema: Schema) -> Iterator[Any]:
+    keys, seen = list_keys(schema), []
+    for index, item in enumerate(value if isinstance(value, list) and kind != "atomic" else ()):
+        told = {key: item[key] for key in keys if key in item} if keys and isinstance(item, dict) else item
+        if told in seen:
+            yield jsonschema.ValidationError(json.dumps(told), path=[index])
+        seen.append(told)
+
+
+Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
+    jsonschema.Draft4Validator,
+    {
+        "type": _check_type,
+        INT_OR_STRING: _check_int_or_string,
+        RULE: _check_rule,
+        "x-kubernetes-list-type": _check_list,
+    },
 )
 """OpenAPI 3.0 schemas are draft 4 but for these."""
 
@@ -119,40 +104,25 @@ def list_keys(schema: Schema) -> tuple[str, ...]:
     return tuple(schema.get("x-kubernetes-list-map-keys", ()))
 
 
-class Structure:
-    """The schema of one kind. Works on whole objects, in the order prune, default, problems."""
-
-    def __init__(self, schema: Schema) -> None:
-        self.schema = schema
-        self._validator = _Validator(schema)
-
-    def prune(self, body: dict[str, Any]) -> list[str]:
-        """Remove in place what the schema does not know; returns the paths removed."""
-        return list(_prune(self.schema, body, ""))
-
-    def default(self, body: dict[str, Any]) -> None:
-        """Fill in defaults in place, also inside defaulted objects."""
-        _default(self.schema, body)
-
-    def problems(self, body: dict[str, Any], old: dict[str, Any] | None) -> list[Cause]:
-        """Return all that is wrong with an object; rules about what did not change since `old` are passed over."""
-        causes = {cause for error in self._validator.iter_errors(body) for cause in _causes(error)}
-        causes |= set(_duplicates(self.schema, body, ""))
-        if causes:  # As in a real server: rules assume that the shape is right.
-            return sorted(causes, key=lambda cause: cause.field)
-        return list(_broken_rules(self.schema, body, old, ""))
+def problems(schema: Schema, validator: Any, body: Any, old: Any) -> list[Cause]:
+    """Return all that is wrong with an object; rules about what did not change since `old` are passed over."""
+    causes = {cause for error in validator.iter_errors(body) for cause in _causes(error)}
+    # As in a real server: rules assume that the shape is right.
+    return sorted(causes, key=lambda cause: cause.field) or list(_broken_rules(schema, body, old, ""))
 
 
-def _prune(schema: Schema, value: Any, path: str) -> Iterator[str]:
+def prune(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
+    """Remove in place what the schema does not know; yields the paths removed."""
     if isinstance(value, dict) and not schema.get(PRESERVE) and not schema.get("additionalProperties"):
         for name in [name for name in value if name not in schema.get("properties", {})]:
             del value[name]
             yield join(path, name)
     for step, part in _children(schema, value):
-        yield from _prune(part, value[step], join(path, step))
+        yield from prune(part, value[step], join(path, step))
 
 
-def _default(schema: Schema, value: Any) -> None:
+def default(schema: Schema, value: Any) -> None:
+    """Fill in defaults in place, also inside defaulted objects."""
     if isinstance(value, dict):
         for name, part in schema.get("properties", {}).items():
             if value.get(name) is None and not (name in value and part.get("nullable")):
@@ -160,7 +130,7 @@ def _default(schema: Schema, value: Any) -> None:
                 if "default" in part:
                     value[name] = clone(part["default"])
     for step, part in _children(schema, value):
-        _default(part, value[step])
+        default(part, value[step])
 
 
 def _causes(error: jsonschema.ValidationError) -> Iterator[Cause]:
@@ -173,19 +143,6 @@ def _causes(error: jsonschema.ValidationError) -> Iterator[Cause]:
         yield from (Cause(reason, label, join(path, name)) for name in wanted if name not in given)
     else:
         yield Cause(reason, f"{label}: {error.message}", path)
-
-
-def _duplicates(schema: Schema, value: Any, path: str) -> Iterator[Cause]:
-    kind, keys = schema.get("x-kubernetes-list-type", "atomic"), list_keys(schema)
-    if isinstance(value, list) and kind != "atomic":
-        seen = set()
-        for index, item in enumerate(value):
-            told = {key: item[key] for key in keys if key in item} if keys and isinstance(item, dict) else item
-            if (text := json.dumps(told, sort_keys=True)) in seen:
-                yield Cause("FieldValueDuplicate", f"Duplicate value: {text}", join(path, index))
-            seen.add(text)
-    for step, part in _children(schema, value):
-        yield from _duplicates(part, value[step], join(path, step))
 
 
 def _broken_rules(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Cause]:

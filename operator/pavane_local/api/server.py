@@ -49,16 +49,19 @@ class ApiServer:
         listener = self._listen()
         self._url = f"https://{ADDRESS}:{listener.getsockname()[1]}"
         write_private(self.kubeconfig, kubeconfig(self._url, self._authority, self._admin_token).encode())
-        api = Api(self._cluster, self._tokens, pod_logs)
         server = HttpServer(
-            api, lifespan="off", timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=STOP_SECONDS,
-            ssl_certfile=self._secrets / "server.crt", ssl_keyfile=self._secrets / "server.key",
-        )  # fmt: skip
+            Api(self._cluster, self._tokens, pod_logs),
+            lifespan="off",
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+            ssl_certfile=self._secrets / "server.crt",
+            ssl_keyfile=self._secrets / "server.key",
+        )
         task = asyncio.create_task(server.serve([listener]), name="api-server")
         try:
             yield self._url
         finally:
-            api.end_watches()
+            self._cluster.store.end_watches()
             server.should_exit = True
             await task
 
