@@ -3,11 +3,12 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 2000
+RUNS ?= 20
 TIME ?= 60
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test sim e2e bench demo clean protos protos-check crds crds-check openapi openapi-check
+.PHONY: help setup check lint types layers test sim e2e bench demo clean protos protos-check crds crds-check openapi openapi-check diagram diagram-check golden
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -31,13 +32,14 @@ check: setup ## lint, types, layers, generated files: under a minute
 	$(BIN)/pytest -q -p no:randomly tests/test_layout.py tests/test_tidy.py
 
 test: setup ## all tests that belong to every change
-	$(BIN)/pytest -q -n $(WORKERS)
+	$(BIN)/pytest -q -n $(WORKERS) tests
+	$(BIN)/pytest -q e2e
 
 sim: setup ## simulated Raft clusters: SEEDS=2000, or PAVANE_SEED=… to replay one
 	SEEDS=$(SEEDS) $(BIN)/pytest -q -n $(WORKERS) --timeout=0 tests/sim
 
-e2e: setup ## end-to-end tests on the embedded cluster, the long runs too
-	$(BIN)/pytest -q e2e
+e2e: setup ## end-to-end tests on the embedded cluster, the long runs too (RUNS of each)
+	PAVANE_E2E_RUNS=$(RUNS) $(BIN)/pytest -q -rP e2e
 
 bench: setup ## benchmarks
 	$(BIN)/python -m bench
@@ -62,6 +64,15 @@ protos: setup ## regenerate the gRPC modules
 
 protos-check: setup
 	$(BIN)/python services/pavane/compute/proto/generate.py --check
+
+diagram: setup ## regenerate docs/rollout.md from the planner's table
+	$(BIN)/python -m pavane_operator.plan.diagram
+
+diagram-check: setup
+	$(BIN)/python -m pavane_operator.plan.diagram --check
+
+golden: setup ## rewrite golden traces; explain each changed line in the commit
+	$(BIN)/pytest -q --rewrite tests/services/raft/test_golden.py
 
 clean: ## what tests and builds leave behind (not .pavane, not .venv)
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov

@@ -1,16 +1,10 @@
-"""The ``pavane`` program: one command for users and for what containers run; ``kubectl pavane`` is the same.
+"""The ``pavane`` program: one command for users and for what containers run; ``kubectl pavane`` is the same."""
 
-A command's module is imported when it is called, so that ``pavane pod`` never loads the API server and
-``pavane get`` never loads the operator.
-"""
-
-import importlib
 import sys
-from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
+from pavane_cli import lazy
 from pavane_cli.failures import ExitCode, UserError
 
 COMMANDS: dict[str, str] = {
@@ -39,33 +33,8 @@ COMMANDS: dict[str, str] = {
 """Command → module below ``pavane_cli.commands`` and the function or sub-application in it."""
 
 
-class LazyGroup(TyperGroup):
-    """Imports the module of a command when the command is asked for."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names in the order of the table, which is the order of the help."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command, or None for a name that is not in the table."""
-        place = COMMANDS.get(cmd_name)
-        if place is None:
-            return None
-        module_name, _, attribute = place.partition(":")
-        part = getattr(importlib.import_module(f"pavane_cli.commands.{module_name}"), attribute)
-        if isinstance(part, typer.Typer):
-            group = typer.main.get_group(part)
-            group.name = cmd_name
-            return group
-        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(cmd_name)(part)
-        command = typer.main.get_command(single)
-        command.name = cmd_name
-        return command
-
-
 app = typer.Typer(
-    cls=LazyGroup,
+    cls=lazy.group(COMMANDS),
     help="Coordination services on Kubernetes, rolled out by fenced generations.",
     no_args_is_help=True,
     add_completion=False,

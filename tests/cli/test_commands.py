@@ -38,9 +38,11 @@ def test_without_a_cluster_the_error_says_what_to_do(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_pods_never_load_the_platform(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["processes:pod", "raft_peer:peer"])
+def test_pods_and_peers_never_load_the_platform(tmp_path: Path, place: str) -> None:
     code = (
-        "import sys, pavane_cli.main as main; main.LazyGroup.get_command(main.LazyGroup(name='pavane'), None, 'pod');"
+        "import sys, pavane_cli.main; from pavane_cli import lazy;"
+        f"lazy.group({{'x': '{place}'}})(name='p').get_command(None, 'x');"
         "print(sorted({'kopf', 'kubernetes', 'fastapi', 'pavane_operator', 'pavane_local'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -1,0 +1,42 @@
+"""Groups of commands whose modules are imported when a command is called.
+
+So ``pavane pod`` never loads the API server, and ``pavane raft peer`` never loads a Kubernetes client.
+"""
+
+import importlib
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+
+def group(commands: dict[str, str]) -> type[TyperGroup]:
+    """Return a group class for ``commands``: name → ``module:attribute`` below ``pavane_cli.commands``.
+
+    The attribute is a function or a ``typer.Typer`` of its own. The order of the table is the order of the help.
+    """
+
+    class LazyGroup(TyperGroup):
+        """Imports the module of a command when the command is asked for."""
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            """Return the names in the order of the table."""
+            return list(commands)
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            """Return the command, or None for a name that is not in the table."""
+            place = commands.get(cmd_name)
+            if place is None:
+                return None
+            module_name, _, attribute = place.partition(":")
+            part = getattr(importlib.import_module(f"pavane_cli.commands.{module_name}"), attribute)
+            if isinstance(part, typer.Typer):
+                command: Any = typer.main.get_group(part)
+            else:
+                single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+                single.command(cmd_name)(part)
+                command = typer.main.get_command(single)
+            command.name = cmd_name
+            return command
+
+    return LazyGroup
