@@ -70,7 +70,7 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
             await kubelet.recover()
             async with server.running(kubelet.stream), asyncio.TaskGroup() as group:
                 parts = [
-                    collector.GarbageCollector(cluster).run(),
+                    collector.collect_garbage(cluster),
                     collector.namespaces(cluster).run(),
                     collector.expire_events(cluster),
                     endpoints.controller(cluster).run(),

@@ -87,7 +87,7 @@ async def running_node(folder: Path) -> AsyncIterator[Node]:
         kubelet = Kubelet(cluster, kubelet_settings, block)
         await kubelet.recover()
         parts = (
-            collector.GarbageCollector(cluster).run(),
+            collector.collect_garbage(cluster),
             collector.namespaces(cluster).run(),
             endpoints.controller(cluster).run(),
             statefulset.controller(cluster).run(),

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from pavane_local.kubelet import hosts, logs, volumes
-from pavane_local.kubelet.addresses import RELEASE_SECONDS, AddressBlock, AddressesExhausted
+from pavane_local.kubelet import logs, volumes
+from pavane_local.kubelet.addresses import AddressBlock, AddressesExhausted
+from pavane_local.kubelet.kubelet import hosts_text
 from pavane_local.kubelet.logs import LogOptions, RunLog
 from pavane_local.kubelet.pod import KubeletSettings
 from pavane_local.kubelet.spawn import CannotStart, expand
@@ -41,25 +42,23 @@ def test_clusters_of_different_folders_begin_at_different_blocks() -> None:
     assert len(networks) > 1
 
 
-def test_an_address_is_used_again_only_after_its_release_time() -> None:
+def test_the_address_that_was_unused_for_longest_is_taken() -> None:
     block = AddressBlock(ipaddress.IPv4Network("127.64.0.0/30"), socket.socket())
     with contextlib.closing(block):
-        taken = [block.take(0.0) for _ in range(3)]
-        assert taken == ["127.64.0.1", "127.64.0.2", "127.64.0.3"]
+        assert [block.take(), block.take()] == ["127.64.0.1", "127.64.0.2"]
+        block.release("127.64.0.2")
+        block.release("127.64.0.1")
+        assert [block.take() for _ in range(3)] == ["127.64.0.3", "127.64.0.2", "127.64.0.1"]
         with pytest.raises(AddressesExhausted):
-            block.take(0.0)
-        block.release("127.64.0.2", 10.0)
-        with pytest.raises(AddressesExhausted):
-            block.take(10.0 + RELEASE_SECONDS - 1)
-        assert block.take(10.0 + RELEASE_SECONDS) == "127.64.0.2"
+            block.take()
 
 
 def test_a_pod_gets_its_former_address_unless_it_is_in_use() -> None:
     block = AddressBlock(ipaddress.IPv4Network("127.64.0.0/29"), socket.socket())
     with contextlib.closing(block):
-        assert block.take(0.0, "127.64.0.5") == "127.64.0.5"
-        assert block.take(0.0, "127.64.0.5") == "127.64.0.1"
-        assert block.take(0.0, "127.99.0.1") == "127.64.0.2"
+        assert block.take("127.64.0.5") == "127.64.0.5"
+        assert block.take("127.64.0.5") == "127.64.0.1"
+        assert block.take("127.99.0.1") == "127.64.0.2"
 
 
 def test_a_system_with_one_loopback_address_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,11 +80,11 @@ def test_a_service_has_its_short_name_in_its_own_namespace_only() -> None:
     ready = {"addresses": ["127.64.0.1"], "conditions": {"ready": True}, "hostname": "db-0"}
     waiting = {"addresses": ["127.64.0.2"], "conditions": {"ready": False}}
     slices = [endpoint_slice("default", "db", ready, waiting)]
-    address, *names = hosts.render("default", slices).split()
+    address, *names = hosts_text("default", slices).split()
     assert address == "127.64.0.1"
     services = {"db", "db.default", "db.default.svc", "db.default.svc.cluster.local"}
     assert set(names) == services | {f"db-0.{each}" for each in services}
-    assert set(hosts.render("other", slices).split()[1:]) == set(names) - {"db", "db-0.db"}
+    assert set(hosts_text("other", slices).split()[1:]) == set(names) - {"db", "db-0.db"}
 
 
 async def read(path: Path, live: RunLog | None = None, **options: Any) -> str:
@@ -97,9 +96,9 @@ async def test_log_options(tmp_path: Path) -> None:
     log.feed(b"one\ntw")
     log.feed(b"o\nthree")
     log.close()
-    assert await read(log.path) == "one\ntwo\nthree\n"
-    assert await read(log.path, tail_lines=2) == "two\nthree\n"
-    stamped = await read(log.path, timestamps=True, tail_lines=1)
+    assert await read(tmp_path / "0.log") == "one\ntwo\nthree\n"
+    assert await read(tmp_path / "0.log", tail_lines=2) == "two\nthree\n"
+    stamped = await read(tmp_path / "0.log", timestamps=True, tail_lines=1)
     assert datetime.datetime.fromisoformat(stamped.split()[0]).tzinfo is not None
     assert stamped.split()[1] == "three"
 
@@ -109,7 +108,7 @@ async def test_a_follower_sees_every_line_over_rotations_until_the_run_ends(
 ) -> None:
     monkeypatch.setattr(logs, "FILE_BYTES_MAX", 1000)
     log = RunLog(tmp_path / "0.log")
-    following = asyncio.create_task(read(log.path, log, follow=True))
+    following = asyncio.create_task(read(tmp_path / "0.log", log, follow=True))
     for number in range(200):
         log.feed(b"line %d\n" % number)
         await asyncio.sleep(0)
@@ -127,7 +126,7 @@ async def test_a_line_without_end_is_stored_before_it_fills_the_memory(tmp_path:
         log.feed(long[start : start + 1000])
     log.feed(b"\nnext\n")
     log.close()
-    *pieces, following = (await read(log.path)).splitlines()
+    *pieces, following = (await read(tmp_path / "0.log")).splitlines()
     assert "".join(pieces) == long.decode()
     assert max(map(len, pieces)) <= logs.LINE_BYTES_MAX + 1000
     assert following == "next"

@@ -14,48 +14,45 @@ EVENT_AGE_MAX = datetime.timedelta(hours=1)
 EVENTS_CHECK_SECONDS = 60.0
 
 
-class GarbageCollector:
-    """Deletes objects whose owners, by uid, are all gone (background propagation)."""
+async def collect_garbage(cluster: Cluster) -> None:
+    """Delete objects whose owners, by uid, are all gone (background propagation); runs until cancelled."""
+    followed: set[str] = set()
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._followed: set[str] = set()
-
-    async def run(self) -> None:
-        """Run until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            self._follow_all(group)
-            async for _ in changes(self._cluster, DEFINITIONS):
-                self._follow_all(group)
-
-    def _follow_all(self, group: asyncio.TaskGroup) -> None:
-        for resource in {each.storage for each in self._cluster.registry.resources} - self._followed:
-            self._followed.add(resource)
-            group.create_task(self._follow(resource))
-
-    async def _follow(self, resource: str) -> None:
-        async for kind, found in changes(self._cluster, resource):
-            if kind == "DELETED":
-                for where in list(self._followed):
-                    for each in self._cluster.store.all(where):
-                        if found["metadata"]["uid"] in (owner["uid"] for owner in _owners(each)):
-                            await self._collect(where, each)
-            elif _owners(found):
-                await self._collect(resource, found)
-
-    async def _collect(self, resource: str, found: Object) -> None:
-        current = self._cluster.find(resource, *name_of(found))
-        if current and (owners := _owners(current)) and not any(self._lives(each, found) for each in owners):
+    async def collect(resource: str, found: Object) -> None:
+        current = cluster.find(resource, *name_of(found))
+        if current and (owners := _owners(current)) and not any(_lives(cluster, each, found) for each in owners):
             with contextlib.suppress(ApiError):  # gone, or another of its name: nothing to do
-                await self._cluster.delete(resource, *name_of(found), DeleteOptions(uid=found["metadata"]["uid"]))
+                await cluster.delete(resource, *name_of(found), DeleteOptions(uid=found["metadata"]["uid"]))
 
-    def _lives(self, owner: dict[str, Any], dependent: Object) -> bool:
-        for resource in self._cluster.registry.resources:
-            if (resource.api_version, resource.kind) == (owner["apiVersion"], owner["kind"]):
-                namespace = dependent["metadata"].get("namespace", "") if resource.namespaced else ""
-                found = self._cluster.find(resource.key, namespace, owner["name"])
-                return found is not None and found["metadata"]["uid"] == owner["uid"]
-        return False
+    async def follow(resource: str) -> None:
+        async for kind, found in changes(cluster, resource):
+            if kind != "DELETED":
+                await collect(resource, found)
+                continue
+            for where in list(followed):
+                for each in cluster.store.all(where):
+                    if found["metadata"]["uid"] in (owner["uid"] for owner in _owners(each)):
+                        await collect(where, each)
+
+    async with asyncio.TaskGroup() as group:
+
+        def follow_all() -> None:
+            for resource in {each.storage for each in cluster.registry.resources} - followed:
+                followed.add(resource)
+                group.create_task(follow(resource))
+
+        follow_all()
+        async for _ in changes(cluster, DEFINITIONS):
+            follow_all()
+
+
+def _lives(cluster: Cluster, owner: dict[str, Any], dependent: Object) -> bool:
+    for resource in cluster.registry.resources:
+        if (resource.api_version, resource.kind) == (owner["apiVersion"], owner["kind"]):
+            namespace = dependent["metadata"].get("namespace", "") if resource.namespaced else ""
+            found = cluster.find(resource.key, namespace, owner["name"])
+            return found is not None and found["metadata"]["uid"] == owner["uid"]
+    return False
 
 
 def _owners(found: Object) -> list[dict[str, Any]]:

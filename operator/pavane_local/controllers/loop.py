@@ -1,12 +1,12 @@
 """What the controllers share: watches that survive a gap, keys worked off one after the other, events."""
 
 import asyncio
-import hashlib
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from pavane_local.api.admission import timestamp
 from pavane_local.api.cluster import Cluster
 from pavane_local.api.errors import ApiError
 from pavane_local.store import EventType, Object
@@ -36,6 +36,16 @@ def is_ready(pod: Object) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
+@contextlib.contextmanager
+def expected(*codes: int) -> Iterator[None]:
+    """Pass over refusals with these HTTP status codes."""
+    try:
+        yield
+    except ApiError as error:
+        if error.code not in codes:
+            raise
+
+
 async def changes(cluster: Cluster, resource: str) -> AsyncIterator[tuple[EventType, Object]]:
     """All objects as ADDED, then every change, for ever; after a gap in the watch what is gone shows as DELETED."""
     known: dict[str, Object] = {}  # by uid
@@ -43,16 +53,12 @@ async def changes(cluster: Cluster, resource: str) -> AsyncIterator[tuple[EventT
         present = {each["metadata"]["uid"] for each in cluster.list(resource)} if known else set()
         for uid in known.keys() - present:
             yield "DELETED", known.pop(uid)
-        with cluster.watch(resource) as watch:
-            try:
-                async for kind, found in watch:
-                    known[found["metadata"]["uid"]] = found
-                    if kind == "DELETED":
-                        del known[found["metadata"]["uid"]]
-                    yield kind, found
-            except ApiError as error:
-                if error.code != 410:
-                    raise
+        with cluster.watch(resource) as watch, expected(410):
+            async for kind, found in watch:
+                known[found["metadata"]["uid"]] = found
+                if kind == "DELETED":
+                    del known[found["metadata"]["uid"]]
+                yield kind, found
 
 
 class Controller:
@@ -70,7 +76,7 @@ class Controller:
         self._cluster = cluster
         self._reconcile = reconcile
         self._sources = sources
-        self._waiting: dict[Name, None] = {}  # in order of arrival
+        self._waiting: OrderedDict[Name, None] = OrderedDict()
         self._delays: dict[Name, float] = {}
         self._arrived = asyncio.Event()
 
@@ -96,8 +102,7 @@ class Controller:
             await self._arrived.wait()
             self._arrived.clear()
             while self._waiting:
-                name = next(iter(self._waiting))
-                del self._waiting[name]
+                name, _ = self._waiting.popitem(last=False)
                 try:
                     await self._reconcile(*name)
                 except ApiError as error:
@@ -107,19 +112,3 @@ class Controller:
                     asyncio.get_running_loop().call_later(delay, self.add, name)
                 else:
                     self._delays.pop(name, None)
-
-
-async def record(cluster: Cluster, about: Object, reason: str, message: str) -> None:
-    """Record a warning about an object; equal ones are counted."""
-    (namespace, name), uid, now = name_of(about), about["metadata"]["uid"], timestamp(cluster.now())
-    event = f"{name}.{hashlib.sha256(f'{uid}{reason}{message}'.encode()).hexdigest()[:16]}"
-    if (former := cluster.find("events", namespace, event)) is not None:
-        again = {"count": former.get("count", 1) + 1, "lastTimestamp": now}
-        await cluster.patch("events", namespace, event, again)
-        return
-    involved = {"apiVersion": about["apiVersion"], "kind": about["kind"], "namespace": namespace}
-    await cluster.create("events", {
-        "metadata": {"name": event, "namespace": namespace}, "source": {"component": "pavane-local"},
-        "involvedObject": {**involved, "name": name, "uid": uid}, "type": "Warning", "reason": reason,
-        "message": message, "count": 1, "firstTimestamp": now, "lastTimestamp": now,
-    })  # fmt: skip

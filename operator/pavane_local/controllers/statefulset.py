@@ -5,8 +5,7 @@ import json
 from collections.abc import Iterable
 
 from pavane_local.api.cluster import Cluster, DeleteOptions
-from pavane_local.api.errors import ApiError
-from pavane_local.controllers.loop import Controller, Name, is_ready, name_of, owner_of, record
+from pavane_local.controllers.loop import Controller, Name, is_ready, name_of, owner_of
 from pavane_local.store import Object
 
 RESOURCE = "statefulsets.apps"
@@ -87,13 +86,8 @@ async def _create(cluster: Cluster, found: Object, ordinal: int) -> None:
             await cluster.create(CLAIMS, claim)
         elif "deletionTimestamp" in present["metadata"]:
             return  # its deletion wakes us
-    if cluster.find("pods", namespace, name) is not None:
-        return  # somebody else's pod has the name: its deletion wakes us
-    try:
+    if cluster.find("pods", namespace, name) is None:  # else somebody else's pod has the name: its deletion wakes us
         await cluster.create("pods", pod)
-    except ApiError as error:
-        await record(cluster, found, "FailedCreate", f"create Pod {name} failed: {error.message}")
-        raise
 
 
 async def _tell(cluster: Cluster, found: Object, pods: dict[int, Object]) -> None:

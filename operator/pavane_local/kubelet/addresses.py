@@ -2,16 +2,15 @@
 
 import errno
 import ipaddress
-import math
 import socket
 import zlib
+from collections import deque
 from pathlib import Path
 from typing import Self
 
 RANGE = ipaddress.IPv4Network("127.64.0.0/10")
 BLOCK_PREFIX_BITS = 20  # 4095 pods a cluster, 1024 clusters a machine
 CLAIM_PORT = 7069  # next below the ports of a pod (4.2), so that no pod can take it by mistake
-RELEASE_SECONDS = 60.0  # a client that still knows a dead pod's address must not reach its successor
 
 
 class AddressesExhausted(Exception):
@@ -24,7 +23,8 @@ class AddressBlock:
     def __init__(self, network: ipaddress.IPv4Network, claim: socket.socket) -> None:
         self.network = network
         self._claim = claim
-        self._free_from: dict[str, float] = {}  # infinite while in use
+        self._free = deque(str(address) for address in network)  # the one unused for longest first
+        self._free.popleft()  # the claim
 
     @classmethod
     def claim(cls, folder: Path, former: str | None = None) -> Self:
@@ -48,18 +48,17 @@ class AddressBlock:
                     raise AddressesExhausted(text) from error
         raise AddressesExhausted(f"every block of {RANGE} is claimed; stop a local cluster with `pavane down`")
 
-    def take(self, now: float, wanted: str | None = None) -> str:
+    def take(self, wanted: str | None = None) -> str:
         """An address for a pod, `wanted` (its former one) if it is free. Raises AddressesExhausted."""
-        own = [str(each) for each in self.network][1:]  # the first address is the claim
-        for address in [wanted, *own] if wanted in own else own:
-            if self._free_from.get(address, now) <= now:
-                self._free_from[address] = math.inf
-                return address
-        raise AddressesExhausted(f"all {len(own)} pod addresses of {self.network} are in use; delete pods")
+        if not self._free:
+            raise AddressesExhausted(f"all pod addresses of {self.network} are in use; delete pods")
+        address = wanted if wanted and wanted in self._free else self._free[0]
+        self._free.remove(address)
+        return address
 
-    def release(self, address: str, now: float) -> None:
-        """Give an address back; it is used again after 60 s."""
-        self._free_from[address] = now + RELEASE_SECONDS
+    def release(self, address: str) -> None:
+        """Give an address back. All others come first, as a client of a dead pod must not reach its successor."""
+        self._free.append(address)
 
     def close(self) -> None:
         """Give the block back."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from pavane_local.kubelet import probes
 from pavane_local.kubelet.logs import RunLog
-from pavane_local.kubelet.spawn import CannotStart, Child, Command, spawn
+from pavane_local.kubelet.spawn import CannotStart, Child, spawn
 
 BACKOFF_FIRST_SECONDS = 10.0
 BACKOFF_SECONDS_MAX = 300.0
@@ -29,7 +29,7 @@ class Surroundings:
 
     address: str
     speed: float
-    prepare: Callable[["Container"], Command]
+    prepare: Callable[["Container"], tuple[list[str], dict[str, str]]]  # arguments, environment
     changed: Callable[[], None]
     record: Callable[[str, str], Awaitable[None]]
 
@@ -119,7 +119,7 @@ class Container:
         began = now_text()
         log = self.log = RunLog(self.folder / f"{self.restarts}.log")
         try:
-            self._child = child = await spawn(self._around.prepare(self), log.feed)
+            self._child = child = await spawn(*self._around.prepare(self), self.folder / "root", log.feed)
         except CannotStart as error:
             log.close()
             await self._waits(error.reason, str(error), "Failed")

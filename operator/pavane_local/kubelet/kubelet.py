@@ -2,12 +2,12 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
 from pavane_local.api.cluster import Cluster
 from pavane_local.controllers.loop import changes, name_of
-from pavane_local.kubelet import hosts, logs
+from pavane_local.kubelet import logs
 from pavane_local.kubelet.addresses import AddressBlock
 from pavane_local.kubelet.container import interrupted
 from pavane_local.kubelet.logs import LogOptions
@@ -17,10 +17,7 @@ from pavane_local.store import Object
 
 SLICES = "endpointslices.discovery.k8s.io"
 CLAIMS = "persistentvolumeclaims"
-
-
-class LogsMissing(LookupError):
-    """There is no such run of a container; the text says why."""
+SERVICE_LABEL = "kubernetes.io/service-name"
 
 
 class Kubelet:
@@ -42,7 +39,7 @@ class Kubelet:
         folder, pods = self._settings.folder, self._cluster.list("pods")
         kill_all_below(folder / "pods")
         kept = {self._settings.pod_folder(pod) for pod in pods}
-        kept |= {self._settings.claim_folder(*name_of(claim)) for claim in self._cluster.list(CLAIMS)}
+        kept |= {self._settings.claim_folder(claim) for claim in self._cluster.list(CLAIMS)}
         for found in [*folder.glob("pods/*/*/*"), *folder.glob("volumes/*/*")]:
             if found not in kept:
                 shutil.rmtree(found)
@@ -70,23 +67,24 @@ class Kubelet:
         """End all processes and keep the pods: those of the namespace `first` before all others."""
         self._stopped = True
         for chosen in (True, False):
-            runners = {uid: each for uid, each in self._runners.items() if (name_of(each.pod)[0] == first) == chosen}
-            tasks = [self._tasks[uid] for uid in runners]
-            for runner in runners.values():
-                runner.end()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            ending = [uid for uid, each in self._runners.items() if (name_of(each.pod)[0] == first) == chosen]
+            for uid in ending:
+                self._runners[uid].end()
+            await asyncio.gather(*(self._tasks[uid] for uid in ending), return_exceptions=True)
 
-    def stream(self, pod: Object, container: str, options: LogOptions, *, previous: bool) -> logs.Pieces:
-        """The log of a container's present or previous run, in pieces. Raises LogsMissing at once."""
+    def stream(
+        self, pod: Object, container: str, options: LogOptions, *, previous: bool
+    ) -> AsyncGenerator[bytes, None]:
+        """The log of a container's present or previous run, in pieces. Raises LookupError at once."""
         about = f'container "{container}" in pod "{pod["metadata"]["name"]}"'
         runner = self._runners.get(pod["metadata"]["uid"])
         if runner is None or (chosen := runner.containers.get(container)) is None:
-            raise LogsMissing(f"{about} has no log: the pod does not run yet")
+            raise LookupError(f"{about} has no log: the pod does not run yet")
         if previous and not chosen.restarts:
-            raise LogsMissing(f"previous terminated {about} not found")
+            raise LookupError(f"previous terminated {about} not found")
         path = chosen.folder / f"{chosen.restarts - int(previous)}.log"
         if not path.exists():
-            raise LogsMissing(f"{about} is waiting to start: {chosen.state.get('waiting', {}).get('reason')}")
+            raise LookupError(f"{about} is waiting to start: {chosen.state.get('waiting', {}).get('reason')}")
         return logs.read(path, options, None if previous else chosen.log)
 
     async def _follow(self, resource: str, take: Callable[[str, Object], Any]) -> None:
@@ -96,13 +94,10 @@ class Kubelet:
     def _pod(self, kind: str, pod: Object) -> None:
         uid = pod["metadata"]["uid"]
         runner = self._runners.get(uid)
-        if kind == "DELETED":
-            if runner is not None:
-                runner.vanished()
-        elif runner is not None:
-            runner.update(pod)
-        elif not self._stopped:
-            address = self._block.take(asyncio.get_running_loop().time(), pod.get("status", {}).get("podIP"))
+        if runner is not None:
+            runner.update(pod, gone=kind == "DELETED")
+        elif kind != "DELETED" and not self._stopped:
+            address = self._block.take(pod.get("status", {}).get("podIP"))
             namesakes = [self._tasks[key] for key, each in self._runners.items() if name_of(each.pod) == name_of(pod)]
             runner = self._runners[uid] = PodRunner(pod, address, self._cluster, self._settings)
             runner.update(pod)
@@ -116,7 +111,7 @@ class Kubelet:
         try:
             await runner.run()
         finally:
-            self._block.release(runner.address, asyncio.get_running_loop().time())
+            self._block.release(runner.address)
             del self._runners[uid], self._tasks[uid]
 
     def _refresh(self, _kind: str, found: Object) -> None:
@@ -127,19 +122,35 @@ class Kubelet:
     def _claim(self, kind: str, claim: Object) -> None:
         """A claim is a folder, bound at once; the folder goes with it."""
         if kind == "DELETED":
-            shutil.rmtree(self._settings.claim_folder(*name_of(claim)), ignore_errors=True)
+            shutil.rmtree(self._settings.claim_folder(claim), ignore_errors=True)
         else:
             self._refresh(kind, claim)
 
     def _write_hosts(self, kind: str, found: Object) -> None:
+        folder = self._settings.folder / "hosts"
+        folder.mkdir(exist_ok=True)
         if kind == "DELETED" and found["kind"] == "Namespace":
-            self._settings.hosts_file(found["metadata"]["name"]).unlink(missing_ok=True)
+            (folder / found["metadata"]["name"]).unlink(missing_ok=True)
         slices = self._cluster.list(SLICES)
         for namespace in self._cluster.list("namespaces"):
-            path = self._settings.hosts_file(namespace["metadata"]["name"])
-            text = hosts.render(path.name, slices)
+            path = folder / namespace["metadata"]["name"]
+            text = hosts_text(path.name, slices)
             if not path.exists() or path.read_text() != text:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 scratch = path.with_name(f".{path.name}.new")
                 scratch.write_text(text)
                 scratch.replace(path)
+
+
+def hosts_text(namespace: str, slices: Iterable[Object]) -> str:
+    """The hosts file of a namespace: all ready endpoints of `slices` (EndpointSlices of all namespaces)."""
+    lines = []
+    for each in slices:
+        own, service = each["metadata"]["namespace"], each["metadata"].get("labels", {}).get(SERVICE_LABEL)
+        names = [f"{service}.{own}", f"{service}.{own}.svc", f"{service}.{own}.svc.cluster.local"]
+        names += [service] if own == namespace else []
+        for endpoint in each.get("endpoints") or () if service else ():
+            if endpoint.get("conditions", {}).get("ready"):
+                host = endpoint.get("hostname")
+                hosts = [*names, *(f"{host}.{name}" for name in names)] if host else names
+                lines += [f"{address} {' '.join(hosts)}\n" for address in endpoint["addresses"]]
+    return "".join(sorted(lines))

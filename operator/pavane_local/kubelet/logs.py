@@ -4,6 +4,7 @@ A stored line is `<RFC 3339 time> <text>`.
 """
 
 import asyncio
+import contextlib
 import datetime
 import os
 from collections import deque
@@ -15,8 +16,6 @@ from pathlib import Path
 FILE_BYTES_MAX = 10 * 1024 * 1024
 FILES_MAX = 3
 LINE_BYTES_MAX = 256 * 1024  # bounds what a line without end keeps in memory: a longer one becomes several
-
-Pieces = AsyncGenerator[bytes, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class RunLog:
     """The log of one run of a container, written while it runs."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._path = path
         self.open = True
         self.changed = asyncio.Event()  # set at the next write or the end; then there is another one
         self._file = path.open("ab", buffering=0)
@@ -45,8 +44,16 @@ class RunLog:
         if len(self._rest) > LINE_BYTES_MAX:
             lines, self._rest = [*lines, self._rest], b""
         stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z").encode()
-        if stored := b"".join(b"%s %s\n" % (stamp, line) for line in lines):
-            self._store(stored)
+        data = b"".join(b"%s %s\n" % (stamp, line) for line in lines)
+        if self._size and self._size + len(data) > FILE_BYTES_MAX:
+            self._file.close()
+            for number in range(FILES_MAX - 1, 0, -1):
+                with contextlib.suppress(FileNotFoundError):
+                    _numbered(self._path, number - 1).replace(_numbered(self._path, number))
+            self._file, self._size = self._path.open("ab", buffering=0), 0
+        self._file.write(data)
+        self._size += len(data)
+        self._wake()
 
     def close(self) -> None:
         """End the run: an unfinished line is stored, followers end."""
@@ -56,24 +63,12 @@ class RunLog:
         self.open = False
         self._wake()
 
-    def _store(self, data: bytes) -> None:
-        if self._size and self._size + len(data) > FILE_BYTES_MAX:
-            self._file.close()
-            for number in range(FILES_MAX - 1, 0, -1):
-                older = _numbered(self.path, number - 1)
-                if older.exists():
-                    older.replace(_numbered(self.path, number))
-            self._file, self._size = self.path.open("ab", buffering=0), 0
-        self._file.write(data)
-        self._size += len(data)
-        self._wake()
-
     def _wake(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
 
 
-async def read(path: Path, options: LogOptions, live: RunLog | None = None) -> Pieces:
+async def read(path: Path, options: LogOptions, live: RunLog | None = None) -> AsyncGenerator[bytes, None]:
     """Pieces of a run's log, to be sent as they are. With `follow`, until the run `live` ends."""
     numbered = [_numbered(path, number) for number in range(FILES_MAX - 1, -1, -1)]
     files = [each.open("rb") for each in numbered if each.exists()]

@@ -2,25 +2,25 @@
 
 import asyncio
 import base64
-import contextlib
+import hashlib
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pavane_local.api.cluster import Cluster, DeleteOptions
-from pavane_local.api.errors import ApiError
-from pavane_local.controllers.loop import name_of, record
+from pavane_local.api.cluster import Cluster, DeleteOptions, WriteOptions
+from pavane_local.controllers.loop import expected, name_of
 from pavane_local.kubelet import volumes
 from pavane_local.kubelet.container import Container, Surroundings, now_text
-from pavane_local.kubelet.spawn import CannotStart, Command, expand
+from pavane_local.kubelet.spawn import CannotStart, expand
 from pavane_local.store import Object
 
 HOST_ADDRESS = "127.0.0.1"
+GONE = (403, 404, 409)  # the namespace of a pod goes, the pod is gone, it has a namesake
 _LABEL = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 
 _log = logging.getLogger(__name__)
@@ -50,13 +50,9 @@ class KubeletSettings:
         """The folder of one pod; it goes with the pod."""
         return self.folder.joinpath("pods", *name_of(pod), pod["metadata"]["uid"])
 
-    def claim_folder(self, namespace: str, name: str) -> Path:
-        """The folder that a claim is."""
-        return self.folder / "volumes" / namespace / name
-
-    def hosts_file(self, namespace: str) -> Path:
-        """The hosts file of a namespace."""
-        return self.folder / "hosts" / namespace
+    def claim_folder(self, claim: Object) -> Path:
+        """The folder that a claim is; it goes with the claim."""
+        return self.folder.joinpath("volumes", *name_of(claim))
 
 
 class PodRunner:
@@ -82,16 +78,11 @@ class PodRunner:
             for spec in pod["spec"]["containers"]
         }
 
-    def update(self, pod: Object) -> None:
-        """Take a newer version of the pod; a deletion timestamp ends it."""
-        self.pod = pod
-        if "deletionTimestamp" in pod["metadata"]:
-            self.end(pod["metadata"]["deletionGracePeriodSeconds"])
-
-    def vanished(self) -> None:
-        """The pod was deleted by force: end at once, write nothing."""
-        self._gone = True
-        self.end(0)
+    def update(self, pod: Object, *, gone: bool = False) -> None:
+        """Take a newer version of the pod; a deletion timestamp ends it, at once when nobody waits for its end."""
+        self.pod, self._gone = pod, gone
+        if gone or "deletionTimestamp" in pod["metadata"]:
+            self.end(0 if gone else pod["metadata"]["deletionGracePeriodSeconds"])
 
     def end(self, grace_seconds: float | None = None) -> None:
         """End the processes after this time at the latest (None: what the pod asks for); may be called again."""
@@ -115,7 +106,7 @@ class PodRunner:
         if self._gone or "deletionTimestamp" in self.pod["metadata"]:
             shutil.rmtree(self.folder, ignore_errors=True)
             if not self._gone:
-                with _unless_gone():
+                with expected(*GONE):
                     options = DeleteOptions(uid=self.pod["metadata"]["uid"], grace_seconds=0)
                     await self._cluster.delete("pods", *name_of(self.pod), options)
 
@@ -139,13 +130,24 @@ class PodRunner:
 
     async def _store(self, status: Object) -> None:
         if not self._gone:
-            with _unless_gone():
+            with expected(*GONE):
                 patch = {"metadata": {"uid": self.pod["metadata"]["uid"]}, "status": status}
                 await self._cluster.patch("pods", *name_of(self.pod), patch, subresource="status")
 
     async def _record(self, reason: str, message: str) -> None:
-        with _unless_gone():
-            await record(self._cluster, self.pod, reason, message)
+        """Record a warning about the pod; equal ones are counted."""
+        (namespace, name), uid = name_of(self.pod), self.pod["metadata"]["uid"]
+        event = f"{name}.{hashlib.sha256(f'{uid}{reason}{message}'.encode()).hexdigest()[:16]}"
+        about = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid}
+        former = self._cluster.find("events", namespace, event) or {"firstTimestamp": now_text()}
+        body = {
+            "metadata": {"name": event, "namespace": namespace}, "source": {"component": "pavane-local"},
+            "involvedObject": about, "type": "Warning", "reason": reason, "message": message,
+            "count": former.get("count", 0) + 1, "firstTimestamp": former["firstTimestamp"],
+            "lastTimestamp": now_text(),
+        }  # fmt: skip
+        with expected(*GONE):
+            await self._cluster.apply("events", body, WriteOptions())
 
     async def _work(self) -> None:
         """Keep the volumes up to date; run the containers once all is there. What goes missing later stays shown."""
@@ -180,8 +182,7 @@ class PodRunner:
 
     def _volume_folder(self, volume: dict[str, Any]) -> Path:
         if claim := volume.get("persistentVolumeClaim"):
-            found = self._found("persistentvolumeclaims", claim["claimName"])
-            return self._settings.claim_folder(*name_of(found))
+            return self._settings.claim_folder(self._found("persistentvolumeclaims", claim["claimName"]))
         return self.folder.joinpath("volumes", volume["name"])
 
     def _found(self, resource: str, name: str) -> Object:
@@ -194,7 +195,7 @@ class PodRunner:
         data: dict[str, str] = self._found(resource, name).get("data") or {}
         return {key: base64.b64decode(each) if resource == "secrets" else each.encode() for key, each in data.items()}
 
-    def _command(self, container: Container) -> Command:
+    def _command(self, container: Container) -> tuple[list[str], dict[str, str]]:
         """What to execute for the next run: mounts made, env and arguments expanded and rewritten."""
         spec, root = container.spec, container.folder / "root"
         installation = self._settings.environment_of(image := spec["image"])
@@ -213,11 +214,11 @@ class PodRunner:
         environment = given | {name: volumes.rewritten(value, root, list(paths)) for name, value in wanted.items()}
         arguments = [*(spec.get("command") or ["pavane"]), *(spec.get("args") or ())]
         arguments = [volumes.rewritten(expand(each, environment), root, list(paths)) for each in arguments]
-        return Command(arguments, environment, root)
+        return arguments, environment
 
     def _given_variables(self, installation: Path, folder: Path) -> dict[str, str]:
         """What every container finds: how to reach its installation, its root folder, names, the API server."""
-        hosts = self._settings.hosts_file(self.pod["metadata"]["namespace"])
+        hosts = self._settings.folder / "hosts" / self.pod["metadata"]["namespace"]
         variables = {
             "PATH": f"{installation / 'bin'}:{os.environ.get('PATH', os.defpath)}",
             "HOME": str(folder / "root"),
@@ -284,13 +285,3 @@ def condition(name: str, value: bool, former: Object | None) -> Object:
     if former is not None and former["status"] == status:
         return former
     return {"type": name, "status": status, "lastTransitionTime": now_text()}
-
-
-@contextlib.contextmanager
-def _unless_gone() -> Iterator[None]:
-    """Pass over that a pod is gone (404), has a namesake (409), or that its namespace goes (403)."""
-    try:
-        yield
-    except ApiError as error:
-        if error.code not in (403, 404, 409):
-            raise

@@ -5,11 +5,9 @@ import contextlib
 import ctypes
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -27,15 +25,6 @@ class CannotStart(Exception):
     def __init__(self, message: str, reason: str = "CreateContainerConfigError") -> None:
         super().__init__(message)
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """What to execute: arguments, the whole environment, the working folder."""
-
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    folder: Path
 
 
 class Child:
@@ -69,29 +58,25 @@ class Child:
         await asyncio.wait({self.exited})
 
 
-async def spawn(command: Command, write: Callable[[bytes], None]) -> Child:
-    """Start a process; `write` gets its output. Call from the main thread: the parent-death signal follows the thread.
+async def spawn(
+    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, write: Callable[[bytes], None]
+) -> Child:
+    """Start a process in `folder`, looked up in PATH of its environment; `write` gets its output. Raises CannotStart.
 
-    Raises CannotStart.
+    Call it from the main thread: the parent-death signal follows the thread.
     """
-    name = command.arguments[0]
-    program = name if "/" in name else shutil.which(name, path=command.environment.get("PATH"))
-    if program is None:
-        raise CannotStart(f'executable "{name}" not found in PATH of the container', "RunContainerError")
     parent, (reader, writer) = os.getpid(), os.pipe()
+    output = asyncio.create_task(_forward(reader, write), name=f"output of {arguments[0]}")
     try:
         process = await asyncio.create_subprocess_exec(
-            program, *command.arguments[1:], env=command.environment, cwd=command.folder, stdin=subprocess.DEVNULL,
-            stdout=writer, stderr=writer, start_new_session=True, preexec_fn=lambda: _die_with(parent),
+            *arguments, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer,
+            start_new_session=True, preexec_fn=lambda: _die_with(parent),
         )  # fmt: skip
-    except BaseException as error:
-        os.close(reader)
-        if isinstance(error, OSError | ValueError):
-            raise CannotStart(str(error), "RunContainerError") from error
-        raise
+    except (OSError, ValueError) as error:
+        raise CannotStart(str(error), "RunContainerError") from error
     finally:
-        os.close(writer)
-    return Child(process, asyncio.create_task(_forward(reader, write), name=f"output of {process.pid}"))
+        os.close(writer)  # the output ends with the last process that holds it
+    return Child(process, output)
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
