@@ -187,6 +187,17 @@ async def test_an_error_ends_no_keeper() -> None:
     assert work.ended == ["a"]
 
 
+async def test_a_run_that_hangs_is_ended_and_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keepers_module, "RECONCILE_TIMEOUT_S", 0.05)
+    work = Work()
+    work.open.clear()
+    keepers = work.keepers()
+    keepers.wake("a")
+    await eventually(lambda: len(work.runs) == 2)
+    await keepers.close()
+    assert work.at_once == 1
+
+
 async def test_it_runs_again_after_the_time_that_it_asked_for() -> None:
     work = Work(answers=[0.01])
     keepers = work.keepers()

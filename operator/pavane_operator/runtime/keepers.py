@@ -19,6 +19,8 @@ MERGE_S = 0.05
 RESYNC_S = 300.0
 """Longest sleep, give or take RESYNC_SPREAD: whatever no event told is seen then."""
 RESYNC_SPREAD = 0.1
+RECONCILE_TIMEOUT_S = 60.0
+"""Every call of a reconcile has a time-out of seconds: one that takes longer hangs. It is begun anew, and told."""
 ERROR_DELAY_MIN_S = 0.2
 ERROR_DELAY_MAX_S = 5.0
 """Back-off after an error that reached the keeper: doubled from the first to the second."""
@@ -84,7 +86,7 @@ class Keepers:
                 began = loop.time()
                 delay = RESYNC_S * self._rng.uniform(1 - RESYNC_SPREAD, 1 + RESYNC_SPREAD)
                 try:
-                    async with self._slots:
+                    async with self._slots, asyncio.timeout(RECONCILE_TIMEOUT_S):
                         wanted = await self._reconcile(uid)
                 except Exception:
                     errors += 1
@@ -93,6 +95,8 @@ class Keepers:
                     wanted *= self._rng.uniform(0.5, 1.0)
                 else:
                     errors = 0
+                if not self._alive(uid):
+                    break
                 await self._sleep(uid, delay if wanted is None else min(wanted, delay))
                 await asyncio.sleep(max(0.0, began + MERGE_S - loop.time()))
         finally:

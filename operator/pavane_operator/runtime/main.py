@@ -114,16 +114,23 @@ class OperatorProcess:
         operator = Operator(kinds, shared)
         self._process.spawn(self._guard_epoch(kube, epochs), name="epoch")
         self._waits_for = "the first lists"
+        self._process.spawn(operator.compare(self._settings.watch_namespaces), name="comparison with the watches")
+        watching = asyncio.create_task(self._watch(kube, kinds, operator), name="watches")
         try:
-            await self._watch(kube, kinds, operator)
+            await asyncio.wait({watching})
         finally:
+            # Before kopf: it waits seconds for tasks that it does not know.
             await operator.close()
+            watching.cancel()
+            await asyncio.wait({watching})
+        await watching
 
     async def _watch(self, kube: KubeClient, kinds: tuple[Kind, ...], operator: Operator) -> None:
         namespaces = self._settings.watch_namespaces
         settings = handlers.settings()
         settings.scanning.disabled = bool(namespaces)
-        await kopf.operator(
+        others = asyncio.all_tasks()
+        tasks = await kopf.spawn_tasks(
             registry=handlers.registry(kinds, operator, kube.credentials),
             settings=settings,
             standalone=True,
@@ -131,7 +138,8 @@ class OperatorProcess:
             namespaces=namespaces,
             ready_flag=self._ready,
         )
-        self._process.exit(0)  # kopf takes the signals over, and returns when it has stopped
+        self._process.take_signals()  # kopf has taken them; but what we run is to be stopped first
+        await kopf.run_tasks(tasks, ignored=others)
 
     def _defaults(self) -> RenderDefaults:
         return RenderDefaults(

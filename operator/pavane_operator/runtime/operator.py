@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import structlog
 
 from pavane_operator.kinds.port import Kind
+from pavane_operator.kube import KubeError
 from pavane_operator.kube.resources import GROUP, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.runtime.cache import belongs_to
 from pavane_operator.runtime.keepers import Keepers
 from pavane_operator.runtime.reconcile import Reconciler, Shared
+
+COMPARE_S = 30.0
+"""Between two looks whether the watches have told everything: a user waits for what they lost, and a look costs one
+list per kind (docs/specs/operator.md 5.12)."""
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +54,39 @@ class Operator:
         if uid is not None:
             self.keepers.wake(uid)
 
+    async def compare(self, namespaces: Sequence[str] = ()) -> None:
+        """List our resources every COMPARE_S and look after whatever no watch has told; does not return.
+
+        Args:
+            namespaces: Where to look; empty = everywhere.
+        """
+        while True:
+            await asyncio.sleep(COMPARE_S * self._shared.rng.uniform(0.8, 1.0))
+            for kind in self._kinds.values():
+                for namespace in namespaces or (None,):
+                    with contextlib.suppress(KubeError):
+                        await self._compare(_resource_type(kind), namespace)
+
+    async def _compare(self, resource_type: ResourceType, namespace: str | None) -> None:
+        kube, cache = self._shared.kube, self._shared.cache
+        known = {
+            uid: place
+            for (kind, *place), uid in self._uids.items()
+            if kind == resource_type.kind.lower() and namespace in (None, place[0])
+        }
+        listed = (await kube.list_all(resource_type, namespace)).items
+        for body in listed:
+            if cache.seen(resource_type, body):
+                log.info("a list was ahead of the watch", resource=body["metadata"]["name"])
+                self.resource_seen(resource_type, body, deleted=False)
+        for uid in known.keys() - {body["metadata"]["uid"] for body in listed}:
+            place, name = known[uid]
+            present = await kube.get_or_none(resource_type, name, place)
+            last = cache.get(uid)
+            if last is not None and (present is None or present["metadata"]["uid"] != uid):
+                log.info("a list was ahead of the watch: it is gone", resource=name)
+                self.resource_seen(resource_type, last, deleted=True)
+
     async def close(self) -> None:
         """Stop all keepers and what they opened; pods go on."""
         await self.keepers.close()
@@ -61,12 +101,16 @@ class Operator:
             if body is None:
                 return None
             kind = self._kinds[body["kind"]]
-            resource_type = ResourceType(GROUP, VERSION, kind.plural, kind.name)
             wake = functools.partial(self.keepers.wake, uid)
-            reconciler = self._reconcilers[uid] = Reconciler(self._shared, kind, resource_type, uid, wake)
+            reconciler = self._reconcilers[uid] = Reconciler(self._shared, kind, _resource_type(kind), uid, wake)
         return await reconciler.reconcile()
 
     async def _ended(self, uid: str) -> None:
         reconciler = self._reconcilers.pop(uid, None)
         if reconciler is not None:
             await reconciler.close()
+        self._uids = {key: known for key, known in self._uids.items() if known != uid}
+
+
+def _resource_type(kind: Kind) -> ResourceType:
+    return ResourceType(GROUP, VERSION, kind.plural, kind.name)

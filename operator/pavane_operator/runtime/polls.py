@@ -72,8 +72,7 @@ class StagePolls:
     async def close(self) -> None:
         """Ask no more."""
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait({self._task})
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -105,7 +104,9 @@ class StagePolls:
             return stage_view(answer.json()) if answer.status_code == httpx2.codes.OK else None
         except (httpx2.HTTPError, ValueError) as error:
             log.debug("pod does not tell its stage", address=target.address, error=str(error))
-            return None
+        except Exception:
+            log.exception("a pod could not be asked for its stage", address=target.address)
+        return None
 
 
 def stage_view(document: object) -> StageView:

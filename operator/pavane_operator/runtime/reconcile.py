@@ -12,6 +12,7 @@ from datetime import datetime
 import httpx2
 import structlog
 
+from pavane_operator.crds.status import State
 from pavane_operator.kinds.port import Kind, Promotion
 from pavane_operator.kube import Conflict, Gone, KubeClient, KubeError, TooManyRequests, Unavailable
 from pavane_operator.kube.resources import (
@@ -61,6 +62,8 @@ RETRY_MAX_S = 5.0
 RELIST_S = 290.0
 """Older lists are read again before a plan: after a gap a watch tells what is there, and never what is gone. Below the
 time of a resync, so that each resync does."""
+RELIST_ATTEMPT_S = 25.0
+"""The same while an attempt is under way: then somebody waits. Below the planner's longest sleep (30 s)."""
 DOWN_LOOK_S = 1.0
 """While the store takes no writes it is looked at this often: nobody tells when it has recovered."""
 
@@ -135,7 +138,7 @@ class Reconciler:
         return self._retry_after_s(error)
 
     async def _run(self, span: RunSpan) -> float | None:
-        if self._listed_at is None or asyncio.get_running_loop().time() - self._listed_at > RELIST_S:
+        if self._lists_are_old():
             await self._read_afresh()
         for _ in range(PLANS_PER_RUN_MAX):
             snapshot = await self._observe()
@@ -160,6 +163,13 @@ class Reconciler:
         return RUN_YIELD_S
 
     # ---- observe
+
+    def _lists_are_old(self) -> bool:
+        if self._listed_at is None:
+            return True
+        rollout = ((self._shared.cache.get(self._uid) or {}).get("status") or {}).get("rollout") or {}
+        allowed_s = RELIST_S if rollout.get("state") == State.IDLE else RELIST_ATTEMPT_S
+        return asyncio.get_running_loop().time() - self._listed_at > allowed_s
 
     async def _read_afresh(self) -> None:
         """Read the resource and everything that belongs to it from the server."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,8 +50,7 @@ class StepRunner:
         """Stop a running call. A request that was sent may still take effect: steps are idempotent."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task})
 
     async def _run(self, call: StepCall, resource: Resource, observed: Observed) -> None:
         message = ""

@@ -7,7 +7,6 @@ What a stream has told stays visible until the next one; the planner sees it as 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -118,8 +117,7 @@ class PodStream:
     async def close(self) -> None:
         """End the stream; the pod keeps its stage."""
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait({self._task})
 
     async def _run(self) -> None:
         failures = 0
@@ -133,6 +131,9 @@ class PodStream:
                     self._context.epochs.met(error.accepted)
                 elif isinstance(error, StageSuperseded):
                     self._context.epochs.superseded.set()
+            except Exception:
+                log.exception("stage stream failed", address=self.address)
+                failures += 1
             was_connected = self._connected
             self._connected, self._asked, self._wanted, self._within_lag_since = False, None, None, None
             if was_connected:

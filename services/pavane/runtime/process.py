@@ -62,6 +62,12 @@ class Process:
         if not self._end.done():
             self._end.set_result(End(code, reason))
 
+    def take_signals(self) -> None:
+        """Let SIGTERM and SIGINT decide the end with code 0, also where a library has taken them for itself."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.exit, 0)
+
     def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
         """Run a task that is meant to live as long as the process: when it ends by itself, the process ends with it."""
         task = asyncio.create_task(coroutine, name=name)
@@ -120,9 +126,7 @@ def write_termination_log(reason: str) -> None:
 
 async def _live(body: Callable[[Process], Awaitable[None]]) -> End:
     process = Process()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, process.exit, 0)
+    process.take_signals()
     try:
         await body(process)
     except Exception as error:

@@ -12,7 +12,6 @@ that is greater (docs/specs/compute.md 2.3).
 """
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -167,8 +166,8 @@ class StageStream:
             self._end(StageUnreachable(self.address, "CANCELLED", "closed on this side"))
         if self._reader is not None:
             self._reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader
+            # Not awaited itself: a cancellation of ours would be taken for the reader's, and be lost.
+            await asyncio.wait({self._reader})
         if self._call is not None:
             self._call.cancel()
         if self._channel is not None:
@@ -223,8 +222,10 @@ class StageStream:
         except grpc.aio.AioRpcError as error:
             self._end(self._reason(error.code().name, error.details() or ""))
         except RemoteProtocolError as error:
-            self._call.cancel()
             self._end(StageStreamError(self.address, "INVALID_ARGUMENT", f"the pod's answer is broken: {error}"))
+        finally:
+            # Also gRPC cancels: a stream never ends unnoticed.
+            self._end(StageUnreachable(self.address, "CANCELLED", "the call was cancelled"))
 
     def _reason(self, code: str, text: str) -> StageStreamError:
         accepted = stale_epoch(text) if code == "FAILED_PRECONDITION" else None

@@ -1,0 +1,139 @@
+"""What no watch has told is seen all the same, and an operator that ends stops its own work first (5.2, 5.12)."""
+
+import asyncio
+import copy
+import random
+from collections.abc import AsyncIterator, Collection
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import kopf
+import pytest
+
+from pavane.runtime.process import Process
+from pavane_local.api.cluster import DEFINITIONS, Cluster
+from pavane_operator.crds.definitions import definitions
+from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.kinds.registry import kinds
+from pavane_operator.kube import KubeClient, Target
+from pavane_operator.kube.resources import Object, custom
+from pavane_operator.plan.model import FINALIZER, Settings
+from pavane_operator.runtime import operator as operator_module
+from pavane_operator.runtime.cache import Cache
+from pavane_operator.runtime.events import EventRecorder
+from pavane_operator.runtime.main import OperatorProcess
+from pavane_operator.runtime.operator import Operator
+from pavane_operator.runtime.reconcile import Shared
+from pavane_operator.runtime.settings import OperatorSettings
+from pavane_operator.runtime.streams import Epochs
+from tests.local.api_server import Server, a_server
+from tests.services.eventually import eventually
+
+RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
+NAMESPACE = "default"
+KINDS = kinds(RenderDefaults(image="pavane:local", version="0", otlp_endpoint=None, secret_key=b"k" * 32))
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    async with a_server(tmp_path) as running:
+        for definition in definitions():
+            await running.cluster.create(DEFINITIONS, copy.deepcopy(definition))
+        await running.cluster.create("namespaces", {"metadata": {"name": "pavane-system"}})
+        yield running
+
+
+@pytest.fixture
+async def kube(server: Server) -> AsyncIterator[KubeClient]:
+    async with await KubeClient.connect(Target(server.api.kubeconfig)) as client:
+        yield client
+
+
+@pytest.fixture
+async def unwatched(kube: KubeClient, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Operator]:
+    """An operator whose watches tell nothing at all."""
+    monkeypatch.setattr(operator_module, "COMPARE_S", 0.05)
+    async with httpx2.AsyncClient() as http:
+        rng = random.Random(1)
+        shared = Shared(
+            kube=kube,
+            http=http,
+            cache=Cache(),
+            epochs=Epochs(1),
+            events=EventRecorder(kube, "test", rng),
+            rng=rng,
+            settings=Settings(),
+            now=lambda: datetime.now(UTC),
+        )
+        operator = Operator(KINDS, shared)
+        comparing = asyncio.create_task(operator.compare())
+        yield operator
+        comparing.cancel()
+        await asyncio.wait({comparing})
+        await operator.close()
+
+
+def stored(cluster: Cluster) -> Object:
+    return cluster.find("raftclusters.pavane.dev", NAMESPACE, "log") or {}
+
+
+def observed(cluster: Cluster) -> int | None:
+    return (stored(cluster).get("status") or {}).get("observedGeneration")
+
+
+async def test_a_resource_is_looked_after_although_no_watch_told_of_it(
+    server: Server, kube: KubeClient, unwatched: Operator
+) -> None:
+    body: dict[str, Any] = {"metadata": {"name": "log"}, "spec": {"stateMachine": "Broadcast", "replicas": 1}}
+    await kube.create(RAFT_CLUSTERS, body, NAMESPACE)
+    await eventually(lambda: observed(server.cluster) == 1)
+    assert FINALIZER in stored(server.cluster)["metadata"]["finalizers"]
+
+    await kube.patch(RAFT_CLUSTERS, "log", {"spec": {"rollout": {"deadline": "1h"}}}, NAMESPACE, manager="user")
+    await eventually(lambda: observed(server.cluster) == 2)
+
+    await kube.delete(RAFT_CLUSTERS, "log", NAMESPACE)
+    await eventually(lambda: stored(server.cluster) == {})
+    await eventually(lambda: len(unwatched.keepers) == 0)
+
+
+async def test_a_resource_whose_end_no_watch_told_is_forgotten(unwatched: Operator) -> None:
+    metadata = {"name": "log", "namespace": NAMESPACE, "uid": "gone", "resourceVersion": "1", "generation": 1}
+    spec = {"stateMachine": "Broadcast", "replicas": 1}
+    unwatched.resource_seen(RAFT_CLUSTERS, {"kind": "RaftCluster", "metadata": metadata, "spec": spec}, deleted=False)
+    assert len(unwatched.keepers) == 1
+    await eventually(lambda: len(unwatched.keepers) == 0)
+
+
+async def test_keepers_have_ended_when_the_watches_are_stopped(
+    server: Server, kube: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kopf waits five seconds for tasks that it finds at its end and does not know."""
+    found: list[set[str]] = []
+    run_tasks = kopf.run_tasks
+
+    async def noting(tasks: Collection[asyncio.Task[Any]], *, ignored: Collection[asyncio.Task[Any]]) -> None:
+        running = asyncio.create_task(run_tasks(tasks, ignored=ignored))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            found.append({task.get_name() for task in asyncio.all_tasks()})
+            running.cancel()
+            await asyncio.wait({running})
+            raise
+
+    monkeypatch.setattr(kopf, "run_tasks", noting)
+    monkeypatch.setenv("KUBECONFIG", str(server.api.kubeconfig))
+    body: dict[str, Any] = {"metadata": {"name": "log"}, "spec": {"stateMachine": "Broadcast", "replicas": 1}}
+    uid = (await kube.create(RAFT_CLUSTERS, body, NAMESPACE))["metadata"]["uid"]
+    process = Process()
+    living = asyncio.create_task(OperatorProcess(OperatorSettings(health_port=0), process).live())
+    await eventually(lambda: observed(server.cluster) == 1)
+    assert f"keeper {uid}" in {task.get_name() for task in asyncio.all_tasks()}
+    process.exit(0)
+    await living
+    await process.cancel_tasks()
+    (left,) = found
+    assert not {name for name in left if name.startswith(("keeper", "stage", "step"))}
