@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pavane_local.api.cluster import DEFINITIONS, Cluster
+from pavane_local.api.cluster import DEFINITIONS, Cluster, WriteOptions
 from pavane_local.api.errors import ApiError
 from pavane_local.store import Object
 from pavane_operator.crds.definitions import API_VERSION, definitions
@@ -45,6 +45,19 @@ async def test_the_server_completes_the_least_that_a_user_writes(cluster: Cluste
     assert spec["rollout"]["caughtUp"] == {"allowedLag": 100, "stabilityPeriod": "5s"}
     assert spec["rollout"]["retireDelay"] == "30s"
     assert "promote" not in spec["rollout"]
+
+
+DECISIONS = {"paused": True, "restart": "now", "promote": 1, "forcePromote": 1, "abort": 1, "retry": 1}
+"""Each is set by a manager of its own, without force (docs/specs/operator.md 8.1)."""
+
+
+@pytest.mark.parametrize("field", DECISIONS)
+async def test_whoever_creates_a_resource_owns_none_of_the_later_decisions(cluster: Cluster, field: str) -> None:
+    await cluster.create(RESOURCE, _raft_cluster(rollout={"strategy": "Manual"}), WriteOptions("kubectl-create"))
+    decision = _raft_cluster()
+    decision["spec"] = {"rollout": {field: DECISIONS[field]}}
+    decided, _ = await cluster.apply(RESOURCE, decision, WriteOptions(f"pavane-{field}"))
+    assert decided["spec"]["rollout"][field] == DECISIONS[field]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ COUNTER_MAX = 2**53
 """Largest counter in JSON that every reader holds exactly; also the largest number of a generation."""
 
 MARK_KEY = "x-pavane-mark"
+NO_DEFAULT_KEY = "x-pavane-no-default"
+"""Set on fields that others than the creator decide later: the server fills no default in, for whoever creates the
+resource would own it then, and each later decision would be a conflict (docs/specs/operator.md 1.3)."""
 
 
 class Mark(StrEnum):

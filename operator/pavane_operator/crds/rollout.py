@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from pavane_operator.crds.base import COUNTER_MAX, Mark, Model, Name, marked, rule, rules
+from pavane_operator.crds.base import COUNTER_MAX, NO_DEFAULT_KEY, Mark, Model, Name, marked, rule, rules
 from pavane_operator.crds.values import Duration
 
 LAG_MAX = 1_000_000_000
@@ -49,7 +49,7 @@ class RolloutSpec(Model):
     strategy: Strategy = Field(default=Strategy.WHEN_CAUGHT_UP, json_schema_extra=marked(Mark.CONTROL))
     """WhenCaughtUp promotes by itself. Manual waits for `promote`. Immediate promotes as soon as all pods are
     read-only; writes may then pause until the new generation has caught up."""
-    paused: bool = Field(default=False, json_schema_extra=marked(Mark.CONTROL))
+    paused: bool = Field(default=False, json_schema_extra=marked(Mark.CONTROL, **{NO_DEFAULT_KEY: True}))
     """Start no new attempt; one that runs goes on catching up but does not promote."""
     promote: int | None = Field(default=None, ge=1, le=COUNTER_MAX, json_schema_extra=marked(Mark.CONTROL))
     """Number of the attempt (`status.nextGeneration`) that is approved under Manual."""
@@ -60,7 +60,7 @@ class RolloutSpec(Model):
     """Number of the attempt to abort."""
     retry: int | None = Field(default=None, ge=1, le=COUNTER_MAX, json_schema_extra=marked(Mark.CONTROL))
     """Number of the failed attempt (`status.failed.generation`) to try again."""
-    restart: Name = Field(default="", json_schema_extra=marked(Mark.POD))
+    restart: Name = Field(default="", json_schema_extra=marked(Mark.POD, **{NO_DEFAULT_KEY: True}))
     """Any text; changing it rolls out a new generation without another difference."""
     caught_up: CaughtUpSpec = Field(default_factory=CaughtUpSpec)
     """When a generation counts as caught up."""

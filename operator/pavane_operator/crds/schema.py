@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pavane_operator.crds.base import MARK_KEY, Model
+from pavane_operator.crds.base import MARK_KEY, NO_DEFAULT_KEY, Model
 
 _DROPPED = frozenset({"$defs", "deprecated", "discriminator", "examples", "propertyNames", "title", MARK_KEY})
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
@@ -47,7 +47,7 @@ class _Converter:
             exclusive = f"exclusive{name.capitalize()}"
             if exclusive in schema:
                 schema[name], schema[exclusive] = schema[exclusive], True
-        if not self._defaults or schema.get("default", ...) is None:
+        if schema.pop(NO_DEFAULT_KEY, False) or not self._defaults or schema.get("default", ...) is None:
             schema.pop("default", None)
         if not self._cel:
             schema.pop("x-kubernetes-validations", None)
