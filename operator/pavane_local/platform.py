@@ -25,8 +25,8 @@ from pavane_operator.crds.definitions import definitions
 
 SYSTEM = "pavane-system"
 FAST_SPEED = 20.0
-MANAGER = WriteOptions(manager="pavane-local")
 SPEC_HASH = "pavane.dev/spec-hash"
+CONTROLLERS = (collector.namespaces, endpoints.controller, statefulset.controller)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,10 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
     described = yaml.safe_load(resources.files(__package__).joinpath("platform.yaml").read_text(encoding="utf-8"))
     with locked(folder), Store(folder / "store.sqlite") as store:
         cluster = Cluster(store)
-        await _bootstrap(cluster, described["objects"])
+        for body in [*definitions(), *described["objects"]]:
+            kind = (body["apiVersion"], body["kind"])
+            (resource,) = (each for each in cluster.registry.resources if (each.api_version, each.kind) == kind)
+            await cluster.apply(resource.key, body, WriteOptions(), force=True)
         server = ApiServer(cluster, folder)
         former = (pod.get("status", {}).get("podIP") for pod in cluster.list("pods"))
         with contextlib.closing(AddressBlock.claim(folder, next(filter(None, former), None))) as block:
@@ -69,15 +72,9 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
             kubelet = Kubelet(cluster, own, block)
             await kubelet.recover()
             async with server.running(kubelet.stream), asyncio.TaskGroup() as group:
-                parts = [
-                    collector.collect_garbage(cluster),
-                    collector.namespaces(cluster).run(),
-                    collector.expire_events(cluster),
-                    endpoints.controller(cluster).run(),
-                    statefulset.controller(cluster).run(),
-                    kubelet.run(),
-                ]
-                tasks = [group.create_task(part) for part in parts]
+                controllers = [each(cluster).run() for each in CONTROLLERS]
+                parts = [*controllers, collector.collect_garbage(cluster), collector.expire_events(cluster)]
+                tasks = [group.create_task(part) for part in [*parts, kubelet.run()]]
                 try:
                     for pod in described["pods"] if settings.platform_pods else ():
                         await _platform_pod(cluster, pod)
@@ -86,14 +83,6 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
                     await kubelet.stop(SYSTEM)
                     for task in tasks:
                         task.cancel()
-
-
-async def _bootstrap(cluster: Cluster, objects: list[Object]) -> None:
-    """Apply the definitions and what every cluster has."""
-    for body in [*definitions(), *objects]:
-        wanted = (body["apiVersion"], body["kind"])
-        resource = next(each for each in cluster.registry.resources if (each.api_version, each.kind) == wanted)
-        await cluster.apply(resource.key, body, MANAGER, force=True)
 
 
 async def _platform_pod(cluster: Cluster, pod: Object) -> None:

@@ -194,7 +194,7 @@ async def test_a_namespace_has_an_account_and_is_emptied_before_it_goes(tmp_path
         assert node.cluster.get("namespaces", "", "other")["status"]["phase"] == "Terminating"
         await node.cluster.patch("configmaps", "other", "a", {"metadata": {"finalizers": None}})
         await eventually(lambda: node.cluster.find("namespaces", "", "other") is None)
-        assert not (tmp_path / "hosts/other").exists()
+        await eventually(lambda: not (tmp_path / "hosts/other").exists())
 
 
 async def test_a_service_follows_readiness_and_its_selector(tmp_path: Path) -> None:

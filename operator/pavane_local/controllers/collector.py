@@ -19,8 +19,8 @@ async def collect_garbage(cluster: Cluster) -> None:
     followed: set[str] = set()
 
     async def collect(resource: str, found: Object) -> None:
-        current = cluster.find(resource, *name_of(found))
-        if current and (owners := _owners(current)) and not any(_lives(cluster, each, found) for each in owners):
+        owners = _owners(cluster.find(resource, *name_of(found)) or found)
+        if owners and not any(_lives(cluster, each, found) for each in owners):
             with contextlib.suppress(ApiError):  # gone, or another of its name: nothing to do
                 await cluster.delete(resource, *name_of(found), DeleteOptions(uid=found["metadata"]["uid"]))
 
@@ -71,8 +71,8 @@ def namespaces(cluster: Cluster) -> Controller:
             if cluster.find("serviceaccounts", name, "default") is None:
                 await cluster.create("serviceaccounts", {"metadata": {"name": "default", "namespace": name}})
             return
-        resources = {each.key for each in cluster.registry.resources if each.namespaced}
-        content = [(resource, each) for resource in resources for each in cluster.list(resource, name)]
+        resources = {each.storage for each in cluster.registry.resources if each.namespaced}
+        content = [(resource, each) for resource in resources for each in cluster.store.all(resource, name)]
         for resource, each in content:
             if "deletionTimestamp" not in each["metadata"]:
                 with contextlib.suppress(ApiError):  # already gone
@@ -90,8 +90,8 @@ async def expire_events(cluster: Cluster) -> None:
     """Delete events after an hour; runs until cancelled."""
     while True:
         for event in cluster.list("events"):
-            last = event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
-            if cluster.now() - datetime.datetime.fromisoformat(last) > EVENT_AGE_MAX:
+            created = datetime.datetime.fromisoformat(event["metadata"]["creationTimestamp"])
+            if cluster.now() - created > EVENT_AGE_MAX:
                 with contextlib.suppress(ApiError):  # already gone
                     await cluster.delete("events", *name_of(event))
         await asyncio.sleep(EVENTS_CHECK_SECONDS)

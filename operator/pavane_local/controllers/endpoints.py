@@ -34,16 +34,13 @@ def endpoint_slice(service: Object, pods: Iterable[Object]) -> Object:
     (namespace, name), spec = name_of(service), service["spec"]
     selected = (pod for pod in pods if spec["selector"].items() <= pod["metadata"].get("labels", {}).items())
     chosen = [pod for pod in selected if pod.get("status", {}).get("podIP")]
-    metadata = {
-        "name": f"{name}-local", "namespace": namespace, "ownerReferences": [owner_of(service)],
-        "labels": {
-            **service["metadata"].get("labels", {}), "kubernetes.io/service-name": name,
-            "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-        },
+    labels = {**service["metadata"].get("labels", {}), "kubernetes.io/service-name": name}
+    metadata = {"name": f"{name}-local", "namespace": namespace, "labels": labels}
+    return {
+        "metadata": {**metadata, "ownerReferences": [owner_of(service)]}, "addressType": "IPv4",
+        "endpoints": [_endpoint(pod, service) for pod in chosen],
+        "ports": [_port(each, chosen) for each in spec.get("ports") or ()],
     }  # fmt: skip
-    endpoints = [_endpoint(pod, service) for pod in chosen]
-    ports = [_port(each, chosen) for each in spec.get("ports") or ()]
-    return {"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints, "ports": ports}
 
 
 def _endpoint(pod: Object, service: Object) -> dict[str, Any]:

@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import datetime
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pavane_local.kubelet import probes
 from pavane_local.kubelet.logs import RunLog
 from pavane_local.kubelet.spawn import CannotStart, Child, spawn
 
@@ -19,6 +18,7 @@ BACKOFF_RESET_SECONDS = 600.0  # a run this long was no crash loop, as in Kubern
 START_RETRY_SECONDS = 1.0  # a ConfigMap that env needs and that is not there yet
 LIVENESS_GRACE_SECONDS = 30
 MESSAGE_BYTES_MAX = 4096
+ANSWER_BYTES_MAX = 10 * 1024  # as much of an answer to a probe as the kubelet of Kubernetes reads
 
 State = dict[str, Any]
 
@@ -155,7 +155,7 @@ class Container:
     async def _follow(self, kind: str, child: Child) -> None:
         """Act on the results of a probe; that of the start ends with its first success."""
         ports = {each["name"]: each["containerPort"] for each in self.spec.get("ports") or () if "name" in each}
-        async for good, why in probes.results(self.spec[kind], self._around.address, ports):
+        async for good, why in _results(self.spec[kind], self._around.address, ports):
             if kind == "readinessProbe":
                 self._set_ready(good)
             elif not good:
@@ -185,3 +185,37 @@ def now_text() -> str:
 def _terminated(code: int, began: str, reason: str, message: str) -> State:
     state = {"exitCode": code, "reason": reason, "message": message, "startedAt": began, "finishedAt": now_text()}
     return {"terminated": state}
+
+
+async def _results(probe: dict[str, Any], address: str, ports: Mapping[str, int]) -> AsyncIterator[tuple[bool, str]]:
+    """Runs a probe for ever; yields (success, why) each time that a threshold is reached, also repeatedly."""
+    await asyncio.sleep(probe.get("initialDelaySeconds", 0))
+    count, last = 0, None
+    while True:
+        good, why = await _attempt(probe, address, ports)
+        count = count + 1 if good == last else 1
+        last = good
+        if count >= probe["successThreshold" if good else "failureThreshold"]:
+            yield good, why
+        await asyncio.sleep(probe["periodSeconds"])
+
+
+async def _attempt(probe: dict[str, Any], address: str, ports: Mapping[str, int]) -> tuple[bool, str]:
+    """One attempt: (success, what happened). Any status from 200 to 399 is a success."""
+    port = ports.get(probe["httpGet"]["port"], probe["httpGet"]["port"])
+    head = f"GET {probe['httpGet'].get('path', '/')} HTTP/1.1\r\nHost: {address}:{port}\r\nConnection: close\r\n\r\n"
+    try:
+        async with asyncio.timeout(probe["timeoutSeconds"]):
+            reader, writer = await asyncio.open_connection(address, port, limit=ANSWER_BYTES_MAX)
+            try:
+                writer.write(head.encode())
+                status = (await reader.readline()).split()[1]
+            finally:
+                writer.close()
+            return 200 <= int(status) < 400, f"HTTP status {int(status)}"
+    except TimeoutError:
+        return False, f"no answer within {probe['timeoutSeconds']} s"
+    except OSError as error:
+        return False, str(error)
+    except (ValueError, IndexError):
+        return False, "no HTTP answer"

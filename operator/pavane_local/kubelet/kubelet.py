@@ -146,11 +146,10 @@ def hosts_text(namespace: str, slices: Iterable[Object]) -> str:
     lines = []
     for each in slices:
         own, service = each["metadata"]["namespace"], each["metadata"].get("labels", {}).get(SERVICE_LABEL)
-        names = [f"{service}.{own}", f"{service}.{own}.svc", f"{service}.{own}.svc.cluster.local"]
+        names = [f"{service}{suffix}" for suffix in (f".{own}", f".{own}.svc", f".{own}.svc.cluster.local")]
         names += [service] if own == namespace else []
         for endpoint in each.get("endpoints") or () if service else ():
             if endpoint.get("conditions", {}).get("ready"):
-                host = endpoint.get("hostname")
-                hosts = [*names, *(f"{host}.{name}" for name in names)] if host else names
-                lines += [f"{address} {' '.join(hosts)}\n" for address in endpoint["addresses"]]
+                hosts = [f"{endpoint['hostname']}.{name}" for name in names] if "hostname" in endpoint else []
+                lines += [f"{address} {' '.join([*names, *hosts])}\n" for address in endpoint["addresses"]]
     return "".join(sorted(lines))

@@ -67,7 +67,7 @@ class PodRunner:
         self._settings = settings
         self._changed = asyncio.Event()  # the status may differ from the stored one
         self._ending = asyncio.Event()
-        self._gone = False
+        self._deleted = False
         self._problem = ""
         status = pod.get("status", {})
         self._began = status.get("startTime") or now_text()
@@ -80,8 +80,9 @@ class PodRunner:
 
     def update(self, pod: Object, *, gone: bool = False) -> None:
         """Take a newer version of the pod; a deletion timestamp ends it, at once when nobody waits for its end."""
-        self.pod, self._gone = pod, gone
-        if gone or "deletionTimestamp" in pod["metadata"]:
+        self._deleted = gone or "deletionTimestamp" in pod["metadata"]
+        self.pod = pod
+        if self._deleted:
             self.end(0 if gone else pod["metadata"]["deletionGracePeriodSeconds"])
 
     def end(self, grace_seconds: float | None = None) -> None:
@@ -103,12 +104,11 @@ class PodRunner:
             text = f"{type(error).__name__}: {error}"
             await self._store({"phase": "Pending", "reason": "KubeletError", "message": text})
             await self._ending.wait()
-        if self._gone or "deletionTimestamp" in self.pod["metadata"]:
+        if self._deleted:
             shutil.rmtree(self.folder, ignore_errors=True)
-            if not self._gone:
-                with expected(*GONE):
-                    options = DeleteOptions(uid=self.pod["metadata"]["uid"], grace_seconds=0)
-                    await self._cluster.delete("pods", *name_of(self.pod), options)
+            with expected(*GONE):
+                options = DeleteOptions(uid=self.pod["metadata"]["uid"], grace_seconds=0)
+                await self._cluster.delete("pods", *name_of(self.pod), options)
 
     async def _live(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -129,10 +129,9 @@ class PodRunner:
             await self._changed.wait()
 
     async def _store(self, status: Object) -> None:
-        if not self._gone:
-            with expected(*GONE):
-                patch = {"metadata": {"uid": self.pod["metadata"]["uid"]}, "status": status}
-                await self._cluster.patch("pods", *name_of(self.pod), patch, subresource="status")
+        with expected(*GONE):
+            patch = {"metadata": {"uid": self.pod["metadata"]["uid"]}, "status": status}
+            await self._cluster.patch("pods", *name_of(self.pod), patch, subresource="status")
 
     async def _record(self, reason: str, message: str) -> None:
         """Record a warning about the pod; equal ones are counted."""
