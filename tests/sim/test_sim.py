@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.sim.world import play, scenario_of
+from tests.sim.world import World, play, scenario_of
 
 SEEDS = int(os.environ.get("SEEDS", "300"))
 ONE_SEED = os.environ.get("PAVANE_SEED")
@@ -44,6 +44,16 @@ def test_a_seed_replays_exactly() -> None:
     assert first.checks.committed == second.checks.committed
     assert first.checks.leaders == second.checks.leaders
     assert first.time == second.time
+
+
+@pytest.mark.parametrize("method", ["_create", "_fault"])
+def test_a_failure_of_any_kind_names_its_seed(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: World) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(World, method, fail)
+    with pytest.raises(AssertionError, match=r"PAVANE_SEED=7 .*a bug"):
+        play(7)
 
 
 def test_the_seeds_cover_what_they_are_meant_to() -> None:

@@ -5,6 +5,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
+
 from pavane.raft.config import Config
 from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.state.roles import Role
@@ -39,7 +41,6 @@ class World:
     """Nodes, clients, faults and the heap of what happens next."""
 
     def __init__(self, seed: int, scenario: Scenario) -> None:
-        self.seed = seed
         self.scenario = scenario
         self.rng = random.Random(seed)
         self.time = 0.0
@@ -144,15 +145,7 @@ class World:
     # --- the play ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Play the scenario; raises ``BrokenError`` with the seed when an invariant breaks."""
-        try:
-            self._play()
-        except BrokenError as error:
-            raise BrokenError(f"PAVANE_SEED={self.seed} at {self.time:.3f} s: {error}") from error
-        except Exception as error:
-            raise AssertionError(f"PAVANE_SEED={self.seed} at {self.time:.3f} s: {error!r}") from error
-
-    def _play(self) -> None:
+        """Play the scenario; raises ``BrokenError`` when an invariant breaks, anything else for other failures."""
         for writer in self.writers:
             writer.begin()
         self.reader.begin()
@@ -387,8 +380,18 @@ def scenario_of(seed: int) -> Scenario:
 
 
 def play(seed: int, scenario: Scenario | None = None) -> World:
-    """Play one seed and return the world as it was at the end."""
-    world = World(seed, scenario if scenario is not None else scenario_of(seed))
-    world.run()
-    holds(bool(world.checks.committed), "S13", "nothing was ever committed")
+    """Play one seed and return the world as it was at the end.
+
+    Whatever goes wrong is told with the seed: ``BrokenError`` for an invariant, ``AssertionError`` for all else, a test
+    that takes too long included.
+    """
+    world: World | None = None
+    try:
+        world = World(seed, scenario if scenario is not None else scenario_of(seed))
+        world.run()
+        holds(bool(world.checks.committed), "S13", "nothing was ever committed")
+    except (Exception, pytest.fail.Exception) as error:
+        time = world.time if world is not None else 0.0
+        kind, text = (BrokenError, str(error)) if isinstance(error, BrokenError) else (AssertionError, repr(error))
+        raise kind(f"PAVANE_SEED={seed} at {time:.3f} s: {text}") from error
     return world

@@ -31,7 +31,7 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
         "quorum_lost_total": counts.quorum_lost,
         "config_rollbacks_total": counts.rollbacks,
         "update_seconds_sum": counts.update_s,
-        "update_seconds_count": counts.updates.total(),
+        "update_seconds_count": counts.updates["done"],
         "barrier_seconds_sum": counts.barrier_s,
         "barrier_seconds_count": counts.barriers.total(),
         "fsync_seconds_sum": adapter.writer.sync_seconds,

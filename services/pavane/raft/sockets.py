@@ -16,9 +16,8 @@ from zmq.utils.monitor import parse_monitor_message
 
 from pavane.raft.core.outputs import Channel, PeerChannel, Route
 from pavane.raft.state.configuration import needs_resolving
-from pavane.raft.wire.frames import FRAMES_MAX
+from pavane.raft.wire.frames import FRAME_BYTES, FRAMES_MAX
 
-FRAME_BYTES = 11 << 20  # an entry of 10 MiB with its header and room to spare (14.4)
 INPUT_MESSAGES = 512  # INPUT_BATCH: no peer waits longer than one batch of others (14.4)
 INPUT_BYTES = 8 << 20
 ROUTER_LINGER_MS = 2000  # last answers of a peer that stops

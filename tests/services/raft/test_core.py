@@ -1,17 +1,22 @@
 """What a user of a cluster depends on, told by whole cores without sockets or disks."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from pavane.raft.config import LostVoter
 from pavane.raft.core.fence import Fence
 from pavane.raft.core.outputs import (
+    Channel,
     ConfigurationChanged,
+    Event,
     Fork,
     Now,
     QuorumLost,
     RecoveringChanged,
     RoleChanged,
     SlowDisk,
+    TransferChanged,
 )
 from pavane.raft.errors import Code
 from pavane.raft.state.roles import Role
@@ -21,6 +26,8 @@ from pavane.raft.wire import (
     ConfigUpdateReply,
     EntriesStatus,
     EntryType,
+    PvHello,
+    PvHelloReply,
     PvReply,
     PvStatus,
     PvTransfer,
@@ -35,6 +42,7 @@ from pavane.raft.wire import (
     RequestUpdate,
     RequestUpdateReply,
     UpdateStatus,
+    Value,
     entry_type,
 )
 from pavane.wire import LocalProtocolError, Stage
@@ -48,6 +56,10 @@ def others(ensemble: Ensemble, name: str) -> str:
 def isolate(ensemble: Ensemble, name: str) -> None:
     for peer in others(ensemble, name):
         ensemble.cuts |= {(name, peer), (peer, name)}
+
+
+def changes(events: Sequence[Event]) -> list[Role]:
+    return [event.new for event in events if isinstance(event, RoleChanged)]
 
 
 def statuses(ensemble: Ensemble, client: str) -> list[UpdateStatus]:
@@ -169,6 +181,34 @@ def test_an_isolated_leader_gives_up_and_a_read_there_is_never_answered() -> Non
     assert ensemble.leader() != leader
 
 
+def test_a_vote_that_found_no_connection_is_asked_for_when_there_is_one() -> None:
+    ensemble = Ensemble("abc")
+    leader = ensemble.elect()
+    candidate = others(ensemble, leader)[0]
+    isolate(ensemble, candidate)
+    ensemble.until(lambda: ensemble.status(candidate).role == Role.CANDIDATE)
+    ensemble.cuts.clear()
+    for peer in others(ensemble, candidate):
+        ensemble.cores[candidate].connection(peer, Channel.SIDE, True, ensemble.now())
+    ensemble.settle()
+    assert ensemble.status(candidate).role == Role.LEADER
+
+
+def test_a_candidate_asks_a_peer_in_our_way_as_soon_as_it_is_known_as_ours() -> None:
+    ensemble = Ensemble("abc")
+    ensemble.update(ensemble.elect(), 1)
+    for name in "abc":
+        ensemble.down(name)
+    ensemble.disks["a"].notes.clear()
+    ensemble.start("a")
+    ensemble.until(lambda: ensemble.status("a").role == Role.CANDIDATE)
+    ensemble.start("b")
+    ensemble.cores["a"].connection("b", Channel.SIDE, True, ensemble.now())
+    ensemble.asked.clear()
+    ensemble.advance(0.001)
+    assert [to for _, to, message in ensemble.asked if isinstance(message, PvVote)] == ["b"]
+
+
 def test_a_lone_candidate_keeps_one_term() -> None:
     ensemble = Ensemble("abc")
     leader = ensemble.elect()
@@ -253,6 +293,18 @@ def test_a_transfer_to_a_dead_peer_ends_and_the_leader_goes_on() -> None:
     assert ensemble.leader() == leader
 
 
+def test_a_target_that_was_not_connected_is_told_when_it_is() -> None:
+    ensemble = Ensemble("abc")
+    leader = ensemble.elect()
+    target = others(ensemble, leader)[0]
+    isolate(ensemble, target)
+    ensemble.ask(leader, (b"t", *PvTransfer(target).encode(IDENT)), "admin")
+    ensemble.cuts.clear()
+    ensemble.cores[leader].connection(target, Channel.SIDE, True, ensemble.now())
+    ensemble.settle()
+    assert ensemble.leader() == target
+
+
 def test_only_a_leader_can_hand_leadership_on() -> None:
     ensemble = Ensemble("abc")
     follower = others(ensemble, ensemble.elect())[0]
@@ -299,6 +351,77 @@ def test_a_generation_is_replaced_by_another_with_one_transfer() -> None:
     assert {ensemble.status(name).role for name in "abc"} == {Role.REMOVED}
     assert ensemble.update(successor, 2)[-1].status == UpdateStatus.DONE
     assert ensemble.update("a", 3)[0].leader == successor
+
+
+def joined(seed: int = 1) -> tuple[Ensemble, str]:
+    """Bring up a cluster whose new members hold Cold,new, committed, and reach nobody but the leader so far."""
+    ensemble = Ensemble("abc", "def", seed=seed)
+    leader = ensemble.elect()
+    ensemble.update(leader, 1)
+    ensemble.until(lambda: all(ensemble.entries(name) for name in "def"))
+    permit(ensemble, "def")
+    apart = [(new, other) for new in "def" for other in "abcdef" if other != leader]
+    ensemble.cuts |= {*apart, *((other, new) for new, other in apart)}
+    ensemble.change(leader, 50, "def")
+    ensemble.until(lambda: ensemble.status(leader).commit == ensemble.status(leader).effective_index)
+    return ensemble, leader
+
+
+def greeted(ensemble: Ensemble, name: str) -> dict[str, Value]:
+    [frames] = ensemble.ask(name, (b"h", *PvHello("", 0, bytes(8), {"v": 1}).encode(IDENT)), "asker")
+    return decoded(PvHelloReply, frames).info
+
+
+def transfers(ensemble: Ensemble, leader: str) -> list[str]:
+    told = [event for event in ensemble.events[leader] if isinstance(event, TransferChanged)]
+    return [event.target for event in told if event.result == "started"]
+
+
+def test_a_new_member_is_told_to_lead_when_it_reaches_the_others_and_updates_go_on_meanwhile() -> None:
+    ensemble, leader = joined()
+    for number in range(2, 12):
+        assert ensemble.update(leader, number)[-1].status == UpdateStatus.DONE
+        ensemble.advance(0.05)
+    assert transfers(ensemble, leader) == []
+    assert not any("ready" in greeted(ensemble, name) for name in "def")
+    ensemble.cuts = {pair for pair in ensemble.cuts if "e" not in pair}
+    ensemble.until(lambda: bool(transfers(ensemble, leader)), 1.5)
+    assert ensemble.leader() == "e"
+    candidates = [name for name, events in ensemble.events.items() if Role.CANDIDATE in changes(events)[1:]]
+    assert "e" in candidates
+    assert not set(candidates) & {"d", "f"}
+
+
+def test_who_reaches_a_majority_of_both_groups_says_so_in_the_last_key() -> None:
+    ensemble, _ = joined()
+    ensemble.cuts = {pair for pair in ensemble.cuts if "f" not in pair}
+    ensemble.until(lambda: "ready" in greeted(ensemble, "f"), 1.5)
+    assert list(greeted(ensemble, "f").items())[-1] == ("ready", ensemble.status("f").effective_index)
+    ensemble.until(lambda: not ensemble.status("f").effective.transitional)
+    assert "ready" not in greeted(ensemble, "f")
+
+
+def test_new_members_that_never_reach_the_others_hold_a_change_up_for_two_seconds() -> None:
+    ensemble, leader = joined()
+    ensemble.advance(1.9)
+    assert transfers(ensemble, leader) == []
+    ensemble.advance(0.2)
+    assert len(transfers(ensemble, leader)) == 1
+    ensemble.cuts.clear()
+    ensemble.until(lambda: ensemble.status("d").committed.new == members("def"))
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_after_the_leader_of_a_change_a_new_member_stands_first(seed: int) -> None:
+    ensemble, leader = joined(seed)
+    ensemble.advance(0.1)
+    ensemble.cuts.clear()
+    ensemble.down(leader)
+    for events in ensemble.events.values():
+        events.clear()
+    ensemble.until(lambda: any(Role.CANDIDATE in changes(events) for events in ensemble.events.values()), 0.35)
+    assert not any(Role.CANDIDATE in changes(ensemble.events[name]) for name in "abc")
+    assert ensemble.elect() in "def"
 
 
 def test_members_that_are_not_there_are_not_taken_in() -> None:

@@ -71,7 +71,7 @@ SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "permit def",
             "loud",
             "change a 50 def",
-            "advance 0.05",
+            "advance 0.1",
         ),
     ),
     "barrier_behind_an_outstanding_message": (

@@ -17,7 +17,7 @@ from pavane.raft import aio
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config, LostVoter
 from pavane.raft.core.status import Fence
-from pavane.raft.errors import RaftError
+from pavane.raft.errors import Expired, RaftError
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreLocked
 from pavane.raft.state.commands import Token
 from pavane.raft.state.configuration import Members
@@ -479,8 +479,12 @@ async def test_metrics_tell_what_happened(tmp_path: Path, stack: AsyncExitStack)
     async with RaftClient([place.url], IDENT) as client:
         for number in range(7):
             last = await client.update(b"%d" % number)
+        with pytest.raises(Expired):
+            await client.update(b"late", reqid=(1_000_000_000).to_bytes(4, "big") + bytes(8))
     found = {(name, *labels.values()): value for name, labels, value in server.metrics()}
     assert found["pavane_raft_commit_index",] == last
     assert found["pavane_raft_is_leader",] == 1
     assert found["pavane_raft_updates_total", "done"] == 7
+    assert found["pavane_raft_updates_total", "expired"] == 1
+    assert found["pavane_raft_update_seconds_count",] == 7
     assert found["pavane_raft_fsync_seconds_count",] >= 1

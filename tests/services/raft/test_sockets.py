@@ -9,8 +9,8 @@ import zmq
 
 from pavane.raft import sockets as sockets_module
 from pavane.raft.core.outputs import PUBLISH, Channel, PeerChannel
-from pavane.raft.sockets import FRAME_BYTES, INPUT_MESSAGES, CannotBind, Input, Sockets
-from pavane.raft.wire.frames import FRAMES_MAX
+from pavane.raft.sockets import INPUT_MESSAGES, CannotBind, Input, Sockets
+from pavane.raft.wire.frames import FRAME_BYTES, FRAMES_MAX
 
 WAIT_S = 20.0
 ANYWHERE = "tcp://127.0.0.1:0"

@@ -3,6 +3,7 @@
 A call is pure data and judgement. It never sends: ``frames`` says what to send (again), ``judge`` what a reply means.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeAlias, TypeVar
@@ -75,7 +76,7 @@ Verdict: TypeAlias = Pending | Elsewhere | Done[Result] | Failed | None
 """What a reply means; ``None``: it is no answer to this call, ignore it."""
 
 
-class Call(Generic[Result]):
+class Call(ABC, Generic[Result]):
     """One logical request with one id over all its repetitions.
 
     ``url`` names the only peer to ask; ``None`` means the leader. ``timeout_s`` is for all of the call, or, for one
@@ -100,13 +101,13 @@ class Call(Generic[Result]):
         """Whether the server owes us something: only then silence counts."""
         return True
 
+    @abstractmethod
     def frames(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the frames to send behind the id; called once per repetition."""
-        raise NotImplementedError
 
+    @abstractmethod
     def judge(self, frames: Frames) -> Verdict[Result]:
         """Take the frames behind the id of a reply."""
-        raise NotImplementedError
 
     def timed_out(self, tried: tuple[str, ...], elapsed_s: float) -> RaftError:
         """Return the error of a call that found no end in its time."""

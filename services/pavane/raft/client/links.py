@@ -13,8 +13,8 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from pavane.raft.wire import Frame
+from pavane.raft.wire.frames import FRAME_BYTES
 
-FRAME_BYTES = 11 << 20  # an entry of 10 MiB with its header and room to spare (14.4)
 INPUT_MESSAGES = 512  # taken from one socket before others get their turn (14.4)
 HIGH_WATER_OUT = 1000
 WAITING_MESSAGES = 10_000  # unsent messages of one link; as many as there may be calls (CLIENT_INFLIGHT)

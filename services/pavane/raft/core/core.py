@@ -149,15 +149,19 @@ class Core:
         if not self._node.halted:
             self._links.take(peer, channel, frames)
             self._membership.heard_kinds()
+            self._election.heard_kinds(peer)
 
     def connection(self, peer: str, channel: Channel, up: bool, now: Now) -> None:
         """Learn that a DEALER's connection came up or went down."""
         self._node.now = now
+        self._kinds.connection(peer, channel, up)
+        if up:
+            self._election.connected(peer, channel)
         if channel == Channel.RPC:
             self._replication.connected(peer, up)
         elif channel == Channel.SIDE and up:
-            self._kinds.connected(peer)
             self._membership.connected(peer)
+            self._transfer.connected(peer)
         elif channel == Channel.SEED and up:
             self._learner.connected(peer)
 

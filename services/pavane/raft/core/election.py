@@ -21,6 +21,7 @@ from pavane.raft.wire.requests import RequestVote
 from pavane.wire import Stage
 
 START_GRACE_S = 0.3  # added to the first time-out: peers that start together find the leader that is already there
+LEAVING_TIMEOUTS = 2  # a voter that Cnew leaves out waits so much longer: who stays a member stands first
 PHASE_VOTE = 1
 PHASE_TRANSFER = 2
 GRANTED, STALE_TERM, LOG_BEHIND, VOTED, NO_VOTER, RECOVERING = 0, 1, 2, 3, 5, 6  # reasons of pv.vote (4.3)
@@ -91,8 +92,10 @@ class Election:
         return voter and self._open_ticket is None and not self._recovering.undecided
 
     def _timeout_s(self) -> float:
-        config = self._node.config
-        return self._node.rng.randint(config.election_min, config.election_max) / 1000
+        config, effective = self._node.config, self._node.configurations.effective
+        timeout_s = self._node.rng.randint(config.election_min, config.election_max) / 1000
+        leaving = effective.transitional and all(peer != self._node.id for peer, _ in effective.new)
+        return LEAVING_TIMEOUTS * timeout_s if leaving else timeout_s
 
     # --- standing ------------------------------------------------------------------------------------------------
 
@@ -108,6 +111,20 @@ class Election:
         for peer, url in node.configurations.effective.members:
             if peer != node.id:
                 self._ask(self._round, peer, url)
+
+    def connected(self, peer: str, channel: Channel) -> None:
+        """A connection came up: the question for this vote may have found none before."""
+        current = self._round
+        ask = current.asks.get(peer) if current is not None else None
+        if current is not None and ask is not None and ask.to.channel == channel and peer not in current.answered:
+            self._again(current, peer, ask)
+
+    def heard_kinds(self, peer: str) -> None:
+        """A peer answered something: if it is known as ours by now, ask it as such at once."""
+        current = self._round
+        ask = current.asks.get(peer) if current is not None else None
+        if current is not None and ask is not None and peer not in current.answered and self._misaddressed(peer, ask):
+            self._again(current, peer, ask)
 
     def give_up(self) -> None:
         """End the candidacy: its questions are no longer repeated, answers to them no longer count."""
@@ -139,14 +156,19 @@ class Election:
     def _repeat(self, current: _Round) -> None:
         current.repeat_at = self._node.now.mono + self._node.config.rpc_timeout_s
         for peer, ask in list(current.asks.items()):
-            if peer in current.answered:
-                continue
-            if ask.to.channel == Channel.RPC and self._kinds.offers(peer, FEATURE_VOTE):
-                # It turned out to be ours: unlike "?", pv.vote may reach a peer that does not know us as a member.
-                self._links.cancel(ask)
-                self._ask(current, peer, ask.to.url)
-            else:
-                self._links.again(ask)
+            if peer not in current.answered:
+                self._again(current, peer, ask)
+
+    def _again(self, current: _Round, peer: str, ask: Ask) -> None:
+        if self._misaddressed(peer, ask):
+            self._links.cancel(ask)
+            self._ask(current, peer, ask.to.url)
+        else:
+            self._links.again(ask)
+
+    def _misaddressed(self, peer: str, ask: Ask) -> bool:
+        """Whether it turned out to be ours: unlike "?", pv.vote may reach a peer that does not know us as a member."""
+        return ask.to.channel == Channel.RPC and self._kinds.offers(peer, FEATURE_VOTE)
 
     def _answered(self, ask: Ask, reply: RequestVoteReply | PvVoteReply) -> None:
         if reply.term > self._node.term:

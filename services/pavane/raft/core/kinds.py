@@ -1,6 +1,6 @@
 """Which peers are programs of ours: ``pv.hello`` (docs/specs/raft.md 4.2)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -9,6 +9,8 @@ from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, KindChanged, PeerChannel, Route
 from pavane.raft.errors import DropReason
 from pavane.raft.state.configuration import Members
+from pavane.raft.state.quorum import has_majority
+from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import NONCE_BYTES, Frame
 from pavane.raft.wire.msgpack import Value
 from pavane.raft.wire.pv import FEATURE_HOST_NAMES, FEATURE_VOTE, PvHello, PvHelloReply
@@ -40,6 +42,9 @@ class Peer:
     kind: Kind = Kind.UNKNOWN
     features: int = 0
     stage: int = 0
+    ready: int | None = None  # index of the joint configuration whose majorities it reaches, as it said itself
+    greeted: bool = False  # answered a hello on the connection that stands now
+    rpc_up: bool = False
     hello_at: float = 0.0
     first_unanswered_at: float = 0.0
     unanswered: int = 0
@@ -76,6 +81,11 @@ class Kinds:
         """Whether a peer of ours said that it is ReadWrite."""
         known = self._peers.get(peer)
         return known is not None and known.kind == Kind.OURS and known.stage == Stage.READ_WRITE
+
+    def ready(self, peer: str) -> bool:
+        """Whether a peer said that it reaches a majority of each group of the joint configuration in force here."""
+        known = self._peers.get(peer)
+        return known is not None and known.ready is not None and known.ready == self._node.configurations.index
 
     def watch(self, extra: Members) -> None:
         """Ask these too, at once: candidates for membership. The next call replaces them."""
@@ -114,13 +124,32 @@ class Kinds:
             "level": LEVEL,
             "now": node.now.wall_s * 1000,
         }
+        if node.role == Role.FOLLOWER and node.configurations.effective.transitional and self._reaches_majorities():
+            info["ready"] = node.configurations.index
         node.send(route, (request_id, *PvHelloReply(message.nonce, info).encode()), node.term_ticket)
 
-    def connected(self, peer: str) -> None:
-        """The side channel of a peer is up again: another program may answer there."""
+    def connection(self, peer: str, channel: Channel, up: bool) -> None:
+        """A connection came or went; behind a side channel that is up again another program may answer."""
         known = self._peers.get(peer)
-        if known is not None:
-            known.hello_at = self._node.now.mono
+        if known is None:
+            return
+        if channel == Channel.RPC:
+            known.rpc_up = up
+        elif channel == Channel.SIDE:
+            known.greeted = False
+            if up:
+                known.hello_at = self._node.now.mono
+
+    def ask_again(self, peers: Iterable[str]) -> None:
+        """Say hello to these now, or repeat the hello under way: what they have to say may have changed."""
+        for peer in peers:
+            known = self._peers.get(peer)
+            if known is None:
+                continue
+            if known.ask is None:
+                self._ask(known)
+            else:
+                self._links.again(known.ask)
 
     def next_timer(self) -> float | None:
         """Return when the next hello is due."""
@@ -159,13 +188,24 @@ class Kinds:
         if known is None or known.ask is not ask or reply.nonce != known.nonce or info.get("peer") != known.id:
             self._node.drop(DropReason.STALE)
             return
-        features, stage = info.get("feat"), info.get("stage")
+        features, stage, ready = info.get("feat"), info.get("stage"), info.get("ready")
         known.features = features if isinstance(features, int) else 0
         known.stage = stage if isinstance(stage, int) else 0
+        known.ready = ready if isinstance(ready, int) else None
+        known.greeted = True
         known.ask = None
         known.unanswered = 0
         known.hello_at = self._node.now.mono + (HELLO_OURS_S if known.stage == Stage.READ_WRITE else HELLO_S)
         self._become(known, Kind.OURS)
+
+    def _reaches_majorities(self) -> bool:
+        """Whether vote requests sent now would reach a majority of each group, ourselves included."""
+        reached = {
+            known.id
+            for known in self._peers.values()
+            if (known.kind == Kind.OURS and known.greeted) or (known.kind == Kind.JS and known.rpc_up)
+        }
+        return has_majority(self._node.configurations.effective, reached | {self._node.id})
 
     def _judge(self, known: Peer) -> None:
         """Believe that a peer is js if it answers everything but our hellos."""

@@ -22,6 +22,7 @@ CONFIG_LAG_ENTRIES = 1000  # new members further behind would hold up every comm
 ANSWERED_S = 1.0  # an answer older than this says nothing about now
 HOLD_S = 0.3  # how long a change waits for its new members to show themselves
 ACCEPT_S = 0.2  # how often a waiting client is told that it has not been forgotten (1.2 D9)
+READY_S = 2.0  # how long leadership stays here while no member of Cnew has its connections: nothing waits for it
 ROUTES_PER_REQID = 4  # clients told of the end; the newest are kept
 WAITING_MAX = 64  # request ids with waiting clients: repetitions of changes that are not committed yet
 
@@ -37,6 +38,15 @@ class _Held:
     joining: Members
     asks: list[Ask]
     reports: dict[str, tuple[float, int]] = field(default_factory=dict)  # when, last index
+
+
+@dataclass(slots=True)
+class _Succession:
+    """Leadership goes to a member of Cnew: ``started`` once one was told, before that its connections are awaited."""
+
+    start_at: float
+    ask_at: float
+    started: bool = False
 
 
 class Membership:
@@ -60,7 +70,7 @@ class Membership:
         self._held: _Held | None = None
         self._waiting: dict[bytes, tuple[int, list[Route]]] = {}
         self._accept_at = 0.0
-        self._handing_over = False
+        self._succession: _Succession | None = None
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -83,15 +93,21 @@ class Membership:
             self._judge(route, reqid, message)
 
     def next_timer(self) -> float | None:
-        """Return when a held change must be decided, or waiting clients be told."""
+        """Return when a held change must be decided, waiting clients be told, or successors be asked."""
         times = [self._held.decide_at] if self._held is not None else []
-        return min([*times, self._accept_at] if self._waiting else times, default=None)
+        if self._waiting:
+            times.append(self._accept_at)
+        if self._succession is not None and not self._succession.started:
+            times.append(min(self._succession.ask_at, self._succession.start_at))
+        return min(times, default=None)
 
     def timer(self) -> None:
-        """Decide a held change; tell waiting clients."""
+        """Decide a held change; tell waiting clients; ask who can lead next."""
         now = self._node.now.mono
         if self._held is not None and self._held.decide_at <= now:
             self._decide(self._held)
+        if self._succession is not None:
+            self._succeed(self._succession)
         if self._waiting and self._accept_at <= now:
             self._accept_at = now + ACCEPT_S
             for reqid, (_, routes) in self._waiting.items():
@@ -109,7 +125,7 @@ class Membership:
             for route in routes:
                 self._answer(route, reqid, ConfigStatus.NOT_LEADER, leader)
         self._waiting.clear()
-        self._handing_over = False
+        self._succession = None
 
     def _repeated(self, route: Route, reqid: bytes, index: int) -> None:
         node = self._node
@@ -164,7 +180,9 @@ class Membership:
                 self._links.again(ask)
 
     def heard_kinds(self) -> None:
-        """Decide at once when every new member has shown log and kind."""
+        """Decide at once when every new member has shown log and kind; hand over once one of them is ready."""
+        if self._succession is not None:
+            self._succeed(self._succession)
         held = self._held
         if held is None:
             return
@@ -248,18 +266,32 @@ class Membership:
         if effective.transitional:
             if any(peer == node.id for peer, _ in effective.new):
                 self.finish()
-            elif not self._handing_over:
-                self._handing_over = True
+            elif self._succession is None:
                 self._tell_waiting()
-                among = frozenset(peer for peer, _ in effective.new)
-                best = self._transfer.best(among)
-                if best is None or not self._transfer.start(best):
-                    self.finish()
+                self._succession = _Succession(node.now.mono + READY_S, node.now.mono)
+                self._succeed(self._succession)
         self._tell_waiting()
+
+    def _succeed(self, succession: _Succession) -> None:
+        """Let a member of Cnew lead as soon as one has its connections; ask for that, and hold nothing back before."""
+        if succession.started:
+            return
+        now = self._node.now.mono
+        among = [peer for peer, _ in self._node.configurations.effective.new]
+        best = self._transfer.best(frozenset(among))
+        able = any(self._kinds.kind(peer) != Kind.JS for peer in among)
+        if able and (best is None or not self._kinds.ready(best)) and now < succession.start_at:
+            if succession.ask_at <= now:
+                succession.ask_at = now + self._node.config.rpc_timeout_s
+                self._kinds.ask_again(among)
+            return
+        succession.started = True
+        if best is None or not self._transfer.start(best):
+            self.finish()
 
     def transfer_failed(self) -> None:
         """The chosen member does not take over: append Cnew ourselves, lead until it is committed."""
-        if self._handing_over and self._node.configurations.effective.transitional:
+        if self._succession is not None and self._succession.started:
             self.finish()
 
     def finish(self) -> None:
@@ -267,7 +299,7 @@ class Membership:
         node = self._node
         if not node.configurations.effective.transitional:
             return
-        self._handing_over = False
+        self._succession = None
         second = max(node.now.wall_s, node.dedup.floor + 1)
         reqid = second.to_bytes(4, "big") + node.rng.randbytes(8)
         node.append_own(EntryType.CONFIG, Configuration(node.configurations.effective.new).encode(), reqid)

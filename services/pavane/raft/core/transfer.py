@@ -26,6 +26,7 @@ class _Attempt:
     url: str
     deadline: float
     requests: int = 0
+    ask: Ask | None = None
     next_at: float = 0.0
     waiting: list[tuple[Route, bytes]] = field(default_factory=list)
 
@@ -56,13 +57,17 @@ class Transfer:
         return self._attempt.target if self._attempt is not None else None
 
     def best(self, among: frozenset[str] | None = None) -> str | None:
-        """Return the voter of ours with the highest match, of those in ``among`` if given."""
+        """Return the voter of ours, of those in ``among`` if given, that is ready (8.5) and has the highest match.
+
+        One that is ready comes before all that are not: what it may lack is sent in one round trip, while a candidate
+        that has to connect first is overtaken by the time-outs of others.
+        """
         peers = [
             peer
             for peer, _ in self._node.configurations.effective.new
             if peer != self._node.id and self._kinds.writes(peer) and (among is None or peer in among)
         ]
-        return max(peers, key=self._replication.match, default=None)
+        return max(peers, key=lambda peer: (self._kinds.ready(peer), self._replication.match(peer)), default=None)
 
     def start(self, target: str | None) -> bool:
         """Begin; false if there is nobody fit. A transfer under way goes on.
@@ -105,7 +110,14 @@ class Transfer:
         attempt.requests += 1
         attempt.next_at = node.now.mono + node.config.rpc_timeout_s
         to = PeerChannel(Channel.SIDE, attempt.target, attempt.url)
-        self._links.ask(to, PvNow(node.id, node.term, node.log.last, node.commit), PvNowReply, self._replied)
+        question = PvNow(node.id, node.term, node.log.last, node.commit)
+        attempt.ask = self._links.ask(to, question, PvNowReply, self._replied)
+
+    def connected(self, peer: str) -> None:
+        """The side channel of a peer came up: ``pv.now`` may have found no connection before."""
+        attempt = self._attempt
+        if attempt is not None and attempt.target == peer and attempt.ask is not None:
+            self._links.again(attempt.ask)
 
     def next_timer(self) -> float | None:
         """Return when to tell the target again, or to give up."""

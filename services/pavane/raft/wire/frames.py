@@ -16,6 +16,7 @@ Frames: TypeAlias = Sequence[Frame]
 UINT_MAX = (1 << 53) - 1  # the greatest integer that the original program can hold (1.2 D5)
 UINT_FRAME_BYTES = 16  # longest frame taken as a number; trailing zero bytes are allowed
 FRAMES_MAX = 65_544  # frames of one message (14.4)
+FRAME_BYTES = 11 << 20  # greatest that a socket takes: an entry of 10 MiB, its header and room to spare (14.4)
 MESSAGE_ID_MAX = (1 << 24) - 1  # ids of peer RPCs have 1-3 bytes (2.1)
 MESSAGE_ID_BYTES = 3
 CLIENT_ID_BYTES = 64  # longest client id that is echoed
