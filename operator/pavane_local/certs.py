@@ -6,6 +6,7 @@ import os
 import secrets
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import yaml
 from cryptography import x509
@@ -13,11 +14,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-VALIDITY_DAYS = 3650
-"""The certificate is trusted by nobody but this cluster's kubeconfig, and no folder lives longer than a machine."""
+VALIDITY_DAYS = 3650  # trusted by this cluster's kubeconfig alone; no folder lives longer than a machine
 CONTEXT = "pavane-local"
 SECRET_BYTES = 32
-SERVER_NAMES = ("localhost", "kubernetes.default.svc")
 
 
 def ensure_credentials(folder: Path) -> None:
@@ -37,15 +36,13 @@ def ensure_credentials(folder: Path) -> None:
 def kubeconfig(url: str, authority: bytes, token: str, namespace: str = "default") -> str:
     """Return a kubeconfig file with the one context `pavane-local`."""
     cluster = {"server": url, "certificate-authority-data": base64.b64encode(authority).decode()}
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
+    context = {"cluster": CONTEXT, "user": CONTEXT, "namespace": namespace}
+    content: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": CONTEXT}
+    content |= {
         "clusters": [{"name": CONTEXT, "cluster": cluster}],
-        "users": [{"name": CONTEXT, "user": {"token": token}}],
-        "contexts": [{"name": CONTEXT, "context": {"cluster": CONTEXT, "user": CONTEXT, "namespace": namespace}}],
-        "current-context": CONTEXT,
+        "contexts": [{"name": CONTEXT, "context": context}],
     }
-    return yaml.safe_dump(content, sort_keys=False)
+    return yaml.safe_dump({**content, "users": [{"name": CONTEXT, "user": {"token": token}}]})
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -63,7 +60,6 @@ def _certificate(key: ec.EllipticCurvePrivateKey) -> bytes:
     """Return a certificate that is signed by itself."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pavane local API server")])
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    names = x509.SubjectAlternativeName([address, *(x509.DNSName(each) for each in SERVER_NAMES)])
     now = datetime.now(UTC)
     builder = (
         x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
@@ -71,6 +67,6 @@ def _certificate(key: ec.EllipticCurvePrivateKey) -> bytes:
         .not_valid_after(now + timedelta(days=VALIDITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(names, critical=False)
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
     )
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)

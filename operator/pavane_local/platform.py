@@ -62,7 +62,7 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
         cluster = Cluster(store)
         for body in [*definitions(), *described["objects"]]:
             kind = (body["apiVersion"], body["kind"])
-            (resource,) = (each for each in cluster.registry.resources if (each.api_version, each.kind) == kind)
+            (resource,) = (each for each in cluster.registry.values() if (each.api_version, each.kind) == kind)
             await cluster.apply(resource.key, body, WriteOptions(), force=True)
         server = ApiServer(cluster, folder)
         former = (pod.get("status", {}).get("podIP") for pod in cluster.list("pods"))

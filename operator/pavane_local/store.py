@@ -9,13 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
-from pavane_local.api.errors import expired
+from pavane_local.api.errors import ApiError
 
 STORE_VERSION = 2
-HISTORY_EVENTS = 10_000
-"""Events kept for watches that resume; an older resourceVersion has to list again (6.2)."""
-PENDING_EVENTS = 1_000
-"""A watcher that lags by more is closed, so that one slow reader cannot hold the memory of the process (6.2)."""
+HISTORY_EVENTS = 10_000  # kept for watches that resume; who is later has to list again (6.2)
+PENDING_EVENTS = 1_000  # a watcher that lags by more is closed: it must not hold the memory of all (6.2)
 SCHEMA = """
     BEGIN;
     CREATE TABLE IF NOT EXISTS objects (resource TEXT, namespace TEXT, name TEXT, object TEXT NOT NULL,
@@ -76,10 +74,7 @@ def clone(value: Any) -> Any:
 
 
 class Watch:
-    """Events of one resource in order, each once: iterate. The context manager closes it.
-
-    Raises `ApiError` 410 after the last event, if the reader lagged or the watch was ended.
-    """
+    """Events of one resource in order, each once. Raises `ApiError` 410 after the last if the reader lagged."""
 
     def __init__(self, resource: str, backlog: Backlog, view: View, close: Callable[["Watch"], None]) -> None:
         self.resource = resource
@@ -96,7 +91,7 @@ class Watch:
     async def __anext__(self) -> Event:
         while not self._waiting:
             if self._ended:
-                raise expired(f"the watch of {self.resource} was closed; list again")
+                raise ApiError(410, "Expired", f"the watch of {self.resource} was closed; list again")
             self._changed.clear()
             await self._changed.wait()
         return self._waiting.popleft()
@@ -126,8 +121,7 @@ class Store:
 
     Reads answer from memory, which holds committed state only. Changes run one after the other: `transact` shows the
     latest object to a decision and commits what it returns in a thread of its own, so that the event loop goes on.
-    One counter gives every change its resourceVersion; it is never reused, also over restarts (6.2).
-    Use it from one event loop.
+    One counter gives every change its resourceVersion; it is never reused. Use it from one event loop.
     """
 
     def __init__(self, path: Path) -> None:
@@ -167,9 +161,8 @@ class Store:
         return [objects[at] for at in sorted(objects) if namespace in (None, at[0])]
 
     async def transact(self, key: Key, decide: Decide) -> Object | None:
-        """Run `decide` on the latest object at `key` and commit its change.
+        """Commit what `decide` makes of the latest object at `key`; returns it as stored, or what is there.
 
-        Returns the object as stored (the last shape of a removed one); without change the current object or None.
         A cancelled caller leaves the change either wholly done or wholly undone. Whatever `decide` raises is raised.
         """
         return await asyncio.shield(asyncio.ensure_future(self._transact(key, decide)))
@@ -216,10 +209,7 @@ class Store:
                 watch.offer(event, before)
 
     def watch(self, resource: str, since: int | None, view: View) -> Watch:
-        """Receive the events of a resource after resourceVersion `since` (None: first what is there as ADDED).
-
-        Raises `ApiError` 410: `since` is older than the history, or newer than the store.
-        """
+        """Watch after resourceVersion `since` (`ApiError` 410 if too old); None: first what is there as ADDED."""
         watch = Watch(resource, self._backlog(resource, since), view, self._watches.discard)
         self._watches.add(watch)
         return watch
@@ -230,7 +220,8 @@ class Store:
             return [(Event("ADDED", each), None) for each in self.all(resource)]
         oldest = self._reader.execute("SELECT MIN(resource_version) FROM events").fetchone()[0] or 1
         if since + 1 < oldest or since > self.resource_version:
-            raise expired(f"too old resource version: {since} is not in {oldest - 1}…{self.resource_version}")
+            known = f"{oldest - 1}…{self.resource_version}"
+            raise ApiError(410, "Expired", f"too old resource version: {since} is not in {known}")
         rows = self._reader.execute(
             "SELECT type, object, previous_labels FROM events"
             " WHERE resource = ? AND resource_version > ? AND resource_version <= ? ORDER BY resource_version",

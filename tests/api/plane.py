@@ -1,8 +1,6 @@
 """A control plane over an embedded cluster, in this process, with real TLS between the two."""
 
 import asyncio
-import base64
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,9 +14,10 @@ from fastapi import FastAPI
 from pavane.runtime.http import HttpServer, listen
 from pavane_api.app import create_app
 from pavane_api.settings import ApiSettings
-from pavane_local.platform import LocalSettings, local_cluster
+from pavane_local.api.auth import Tokens
+from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
 from pavane_operator.kube import KubeClient, Target
-from pavane_operator.kube.resources import Resource
+from pavane_operator.kube.resources import PODS, Resource
 
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 BASE = "/api/v1/namespaces/default/raftclusters"
@@ -31,18 +30,14 @@ class Plane:
     http: httpx2.AsyncClient
     kube: KubeClient
     token: str
-    tls: ssl.SSLContext
+    local: LocalCluster
 
     async def service_account_token(self, account: str) -> str:
-        """Make an account without any rights and a token of it for the control plane."""
+        """Make an account without any rights, a pod of it, and the token of that pod."""
         await self.kube.create(SERVICE_ACCOUNTS, {"metadata": {"name": account}}, "default")
-        headers = {"Authorization": f"Bearer {self.token}"}
-        async with httpx2.AsyncClient(base_url=self.kube.server, headers=headers, verify=self.tls) as http:
-            path = SERVICE_ACCOUNTS.path("default", account, "token")
-            answer = await http.post(path, json={"spec": {"audiences": ["pavane-api"]}})
-        assert answer.status_code == 201, answer.text
-        token: str = answer.json()["status"]["token"]
-        return token
+        spec = {"serviceAccountName": account, "containers": [{"name": "main", "image": "unknown"}]}
+        pod = await self.kube.create(PODS, {"metadata": {"name": account}, "spec": spec}, "default")
+        return Tokens(self.local.cluster, self.token, (self.local.folder / "ca" / "token.key").read_bytes()).issue(pod)
 
 
 @asynccontextmanager
@@ -65,15 +60,13 @@ async def plane(folder: Path) -> AsyncIterator[Plane]:
         app = create_app(ApiSettings(data=folder / "api"), lambda: KubeClient.connect(target))
         config = yaml.safe_load(local.kubeconfig.read_text())
         token = config["users"][0]["user"]["token"]
-        authority = base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"]).decode()
-        tls = ssl.create_default_context(cadata=authority)
         headers = {"Authorization": f"Bearer {token}"}
         async with (
             serving(app) as url,
             httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False) as http,
             await KubeClient.connect(target) as kube,
         ):
-            yield Plane(http, kube, token, tls)
+            yield Plane(http, kube, token, local)
 
 
 def raft_cluster(name: str = "q", **spec: Any) -> dict[str, Any]:

@@ -11,8 +11,6 @@ import yaml
 
 from tests.local.api_server import Server, a_server, pod
 
-TOKENS = "/api/v1/namespaces/{}/serviceaccounts/default/token"
-
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
@@ -23,10 +21,13 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
         yield running
 
 
-async def token(server: Server, namespace: str, **spec: Any) -> str:
-    answer = await server.http.post(TOKENS.format(namespace), json={"spec": spec})
-    assert answer.status_code == 201
-    found: str = answer.json()["status"]["token"]
+async def token(server: Server, namespace: str) -> str:
+    body = pod()
+    body["metadata"]["namespace"] = namespace
+    made = await server.cluster.create("pods", body)
+    config = yaml.safe_load(server.api.kubeconfig_of(made))
+    assert config["clusters"][0]["cluster"]["server"] == str(server.http.base_url).rstrip("/")
+    found: str = config["users"][0]["user"]["token"]
     return found
 
 
@@ -53,26 +54,8 @@ async def test_the_platform_may_all_and_others_nothing(server: Server) -> None:
         assert answer.json()["status"] == {"allowed": allowed}
 
 
-async def test_a_token_ends_with_its_time_or_its_account(server: Server) -> None:
-    found = await token(server, "pavane-system", expirationSeconds=600)
-    server.cluster.now.move(seconds=599)  # type: ignore[attr-defined]
-    assert await code(server, found) == 200
-    server.cluster.now.move(seconds=2)  # type: ignore[attr-defined]
-    assert await code(server, found) == 401
+async def test_a_token_ends_with_its_pod_and_not_by_time(server: Server) -> None:
     found = await token(server, "pavane-system")
-    await server.cluster.delete("serviceaccounts", "pavane-system", "default")
-    assert await code(server, found) == 401
-    answer = await server.http.post(TOKENS.format("default"), json={"spec": {"expirationSeconds": 1}})
-    assert answer.status_code == 400
-
-
-async def test_a_pods_token_ends_with_the_pod_and_not_by_time(server: Server) -> None:
-    body = pod()
-    body["metadata"]["namespace"] = "pavane-system"
-    made = await server.cluster.create("pods", body)
-    config = yaml.safe_load(server.api.kubeconfig_of(made))
-    assert config["clusters"][0]["cluster"]["server"] == str(server.http.base_url).rstrip("/")
-    found = config["users"][0]["user"]["token"]
     server.cluster.now.move(days=400)  # type: ignore[attr-defined]
     assert await code(server, found) == 200
     await server.cluster.patch("pods", "pavane-system", "a", {"metadata": {"labels": {"a": "b"}}})
@@ -82,15 +65,21 @@ async def test_a_pods_token_ends_with_the_pod_and_not_by_time(server: Server) ->
     assert await code(server, found) == 200
     await server.http.request("DELETE", "/api/v1/namespaces/pavane-system/pods/a", json={"gracePeriodSeconds": 0})
     assert await code(server, found) == 401
+    again = await token(server, "pavane-system")
+    assert [await code(server, each) for each in (found, again)] == [401, 200]
 
 
-async def test_token_reviews_tell_who_and_for_whom(server: Server) -> None:
-    found = await token(server, "default", audiences=["pavane-api"])
+async def test_a_token_ends_with_its_account(server: Server) -> None:
+    found = await token(server, "pavane-system")
+    await server.cluster.delete("serviceaccounts", "pavane-system", "default")
     assert await code(server, found) == 401
-    told = await review(server, found, audiences=["pavane-api", "other"])
+
+
+async def test_token_reviews_tell_who(server: Server) -> None:
+    found = await token(server, "default")
+    told = await review(server, found, audiences=["pavane-api"])
     assert (told["authenticated"], told["audiences"]) == (True, ["pavane-api"])
     assert told["user"]["username"] == "system:serviceaccount:default:default"
-    assert (await review(server, found, audiences=["other"]))["authenticated"] is False
     assert (await review(server, "nonsense"))["authenticated"] is False
     admin = server.http.headers["Authorization"].removeprefix("Bearer ")
     assert (await review(server, admin, audiences=["anything"]))["audiences"] == ["anything"]

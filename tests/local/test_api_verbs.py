@@ -102,8 +102,6 @@ async def test_unreadable_requests_are_refused(
         ("GET", f"{MAPS}?watch=1&resourceVersion=x", {}),
         ("POST", f"{MAPS}?dryRun=Some", {}),
         ("POST", f"{MAPS}?fieldValidation=Warn", {}),
-        ("POST", "/api/v1/namespaces/default/serviceaccounts/default/token", {"spec": "x"}),
-        ("POST", "/api/v1/namespaces/default/serviceaccounts/default/token", {"spec": {"expirationSeconds": "x"}}),
         ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": [1]}),
     ],
 )

@@ -10,8 +10,7 @@ from pavane_local.api.kinds import Resource
 from pavane_local.api.tables import values
 from pavane_local.store import Object
 
-IGNORED = "pavane.dev/local-ignored"
-"""Annotation that lists what the server accepted although it has no effect here (6.5)."""
+IGNORED = "pavane.dev/local-ignored"  # annotation: what was accepted without effect (6.5)
 IGNORED_OF_POD = (
     *(".hostNetwork", ".hostPID", ".hostIPC", ".affinity", ".tolerations", ".topologySpreadConstraints"),
     *(".containers[*].securityContext.privileged", ".containers[*].resources.limits"),
@@ -70,10 +69,7 @@ def keep_metadata(new: Object, current: Object) -> None:
 
 
 def admit(resource: Resource, new: Object, current: Object | None, *, strict: bool) -> None:
-    """Prune, default and check an object in place.
-
-    Raises `ApiError` 422 with one cause per field, or 400 for unknown fields if `strict`.
-    """
+    """Prune, default and check in place. Raises `ApiError` 422 by field, or 400 for unknown fields if `strict`."""
     metadata = new["metadata"]
     for empty in [key for key, value in metadata.items() if value is None or value in ([], {})]:
         del metadata[empty]

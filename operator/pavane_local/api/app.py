@@ -17,12 +17,11 @@ from starlette.types import Receive, Scope, Send
 from pavane_local.api import admission, auth, discovery, errors, tables
 from pavane_local.api.cluster import Cluster, DeleteOptions, WriteOptions
 from pavane_local.api.errors import ApiError, section
-from pavane_local.api.kinds import REVIEWS, Registry, Resource
+from pavane_local.api.kinds import REVIEWS, Resource
 from pavane_local.kubelet.logs import LogOptions
 from pavane_local.store import Object, Watch
 
-BODY_BYTES = 3 * 1024 * 1024
-"""As a real API server."""
+BODY_BYTES = 3 * 1024 * 1024  # as a real API server
 BOOKMARK_SECONDS = 30
 PATCH_KINDS = {
     "application/merge-patch+json": "merge",
@@ -32,7 +31,6 @@ PATCH_KINDS = {
 }
 POD_STREAMS = ("exec", "attach", "portforward", "proxy", "ephemeralcontainers", "eviction")
 LIMITS_PAGE = "docs/limitations.md tells what the local cluster serves; use a real cluster for the rest"
-HEALTH = ("livez", "readyz", "healthz")
 LOG_OPTIONS_REFUSED = ("sinceSeconds", "sinceTime", "limitBytes")
 
 log = logging.getLogger(__name__)
@@ -51,7 +49,7 @@ class Target(NamedTuple):
     subresource: str
 
 
-def target_of(registry: Registry, parts: tuple[str, ...]) -> Target | None:
+def target_of(registry: Mapping[str, Resource], parts: tuple[str, ...]) -> Target | None:
     """Read a resource path, or return None if there is no such resource."""
     match parts:
         case ("api", version, *rest):
@@ -97,7 +95,7 @@ class Api:
 
     async def _answer(self, request: Request) -> Response:
         parts = tuple(part for part in request.url.path.split("/") if part)
-        if len(parts) == 1 and parts[0] in HEALTH:
+        if parts in (("livez",), ("readyz",), ("healthz",)):
             return Response("ok")
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         identity = self._tokens.identify(token) if scheme.lower() == "bearer" else None
@@ -132,8 +130,6 @@ class Api:
             case "DELETE", True:
                 return await self._delete(request, target)
         raise errors.not_served(405)
-
-    # Reading
 
     def _shown(self, request: Request, resource: Resource, found: list[Object], metadata: Object) -> Object | None:
         """Return objects as a Table, or None if the client did not ask for one."""
@@ -172,8 +168,7 @@ class Api:
     def _watch(self, request: Request, target: Target) -> Response:
         query, resource = request.query_params, target.resource
         if _flag(request, "sendInitialEvents"):
-            cause = errors.Cause("FieldValueForbidden", "Forbidden: not served; list and watch", "sendInitialEvents")
-            raise errors.invalid("ListOptions", "meta.k8s.io", "", [cause])
+            raise ApiError(422, "Invalid", "sendInitialEvents is not served by the local cluster: list and watch")
         since = _number(query, "resourceVersion")
         seconds = _number(query, "timeoutSeconds") or math.inf
         try:
@@ -221,19 +216,14 @@ class Api:
             raise errors.bad_request(str(error.args[0])) from error
         return StreamingResponse(stream, media_type="text/plain")
 
-    # Writing
-
     async def _post(self, request: Request, target: Target) -> Response:
         body = await _body(request)
-        key, namespace = target.resource.key, target.namespace or ""
         if target.resource.plural in REVIEWS:
             return _json(self._reviewed(target.resource, section(body, "spec")), 201)
-        if target.subresource == "token":
-            return _json(self._tokens.issue(namespace, target.name, section(body, "spec")), 201)
         if target.name:
             raise errors.not_served(405)
         _complete(body, target)
-        return _json(await self._cluster.create(key, body, _write_options(request)), 201)
+        return _json(await self._cluster.create(target.resource.key, body, _write_options(request)), 201)
 
     async def _write(self, request: Request, target: Target) -> Response:
         kind = "update"
@@ -245,8 +235,8 @@ class Api:
         options = _write_options(request)
         key, namespace, sub = target.resource.key, target.namespace or "", target.subresource
         if sub == "scale":
-            version = {"resourceVersion": each} if (each := section(body, "metadata").get("resourceVersion")) else {}
-            scaled = {"metadata": version, "spec": {"replicas": section(body, "spec").get("replicas", 0)}}
+            known = (("metadata", "resourceVersion"), ("spec", "replicas"))
+            scaled = {part: {key: section(body, part)[key]} for part, key in known if key in section(body, part)}
             return _json(_scale_of(await self._cluster.patch(key, namespace, target.name, scaled, "merge", options)))
         if kind in ("update", "apply"):
             _complete(body, target)
@@ -267,19 +257,19 @@ class Api:
         last = await self._cluster.delete(target.resource.key, target.namespace or "", target.name, options)
         if not admission.released(last):
             return _json(last)
-        details = {"name": target.name, "kind": target.resource.plural, "group": target.resource.group}
-        details |= {"uid": last["metadata"]["uid"]}
+        details = {"name": target.name, "kind": target.resource.plural, "uid": last["metadata"]["uid"]}
         return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 
     def _reviewed(self, resource: Resource, spec: Object) -> Object:
         if resource.kind == "SubjectAccessReview":
             may_all = auth.allowed(str(spec.get("user", "")), spec.get("groups") or ())
             return _review(resource, spec, {"allowed": may_all})
-        found = self._tokens.identify(str(spec.get("token", "")), spec.get("audiences") or (auth.AUDIENCE,))
+        found = self._tokens.identify(str(spec.get("token", "")))
         if found is None:
             return _review(resource, spec, {"authenticated": False, "error": "invalid bearer token"})
-        user = {"username": found.username, "uid": found.uid, "groups": found.groups}
-        return _review(resource, spec, {"authenticated": True, "user": user, "audiences": found.audiences})
+        # Every audience that was asked for: these tokens are known to nobody else anyway.
+        told = {"authenticated": True, "user": found._asdict(), "audiences": spec.get("audiences", [])}
+        return _review(resource, spec, told)
 
 
 def _json(content: Any, code: int = 200) -> Response:
@@ -298,13 +288,9 @@ def _review(resource: Resource, spec: Object, status: Object) -> Object:
 def _scale_of(body: Object) -> Object:
     """Return the subresource `scale`: the number of replicas of whatever has one."""
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    return {
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": {key: body["metadata"][key] for key in kept},
-        "spec": {"replicas": body["spec"].get("replicas", 0)},
-        "status": {"replicas": body.get("status", {}).get("replicas", 0)},
-    }
+    head = {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {key: body["metadata"][key] for key in kept}}
+    status = {"replicas": body.get("status", {}).get("replicas", 0)}
+    return {**head, "spec": {"replicas": body["spec"].get("replicas", 0)}, "status": status}
 
 
 def _place(body: Object) -> list[str]:
@@ -342,10 +328,7 @@ def _write_options(request: Request) -> WriteOptions:
 
 
 async def _body(request: Request, *, required: bool = True, whole: bool = True) -> Any:
-    """Read a JSON or YAML body; an object if `whole`.
-
-    Raises `ApiError`: 413 too large, 415 protobuf, 400 nothing readable.
-    """
+    """Read a JSON or YAML body; an object if `whole`. Raises `ApiError` 413, 415 (protobuf) or 400 (unreadable)."""
     if "protobuf" in request.headers.get("content-type", ""):
         raise ApiError(415, "UnsupportedMediaType", "protobuf is not served here: write the object down, use apply -f")
     content = b""

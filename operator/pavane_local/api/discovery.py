@@ -1,8 +1,9 @@
 """What the server says about itself: versions, groups, resources, schemas (`docs/specs/operator.md` 6.1)."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from pavane_local.api.kinds import DESCRIBED, REVIEWS, Registry, Resource
+from pavane_local.api.kinds import DESCRIBED, REVIEWS, Resource
 from pavane_local.api.schema import RULES
 
 Document = dict[str, Any]
@@ -10,11 +11,10 @@ VERSION = {"major": "1", "minor": "32", "gitVersion": "v1.32.0+pavane", "platfor
 VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 PATCH_PARAMETERS = [
     {"name": name, "in": "query", "schema": {"type": "string"}} for name in ("fieldValidation", "dryRun")
-]
-"""Without them in the description kubectl asks for documents that are not served."""
+]  # without them in the description kubectl asks for documents that are not served
 
 
-def document(registry: Registry, parts: tuple[str, ...]) -> Document | None:
+def document(registry: Mapping[str, Resource], parts: tuple[str, ...]) -> Document | None:
     """Return the discovery document at a path split at its slashes, or None if there is none."""
     match parts:
         case ("version",):
@@ -22,10 +22,10 @@ def document(registry: Registry, parts: tuple[str, ...]) -> Document | None:
         case ("api",):
             return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
         case ("apis",):
-            groups = dict.fromkeys((each.group, each.version) for each in registry.resources if each.group)
+            groups = dict.fromkeys((each.group, each.version) for each in registry.values() if each.group)
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(*each) for each in groups]}
         case ("apis", group):
-            versions = [each.version for each in registry.resources if each.group == group]
+            versions = [each.version for each in registry.values() if each.group == group]
             return {"kind": "APIGroup", "apiVersion": "v1", **_group(group, versions[0])} if versions else None
         case ("api", _) | ("apis", _, _):
             found = _of(registry, "/".join(parts[1:]))
@@ -33,7 +33,7 @@ def document(registry: Registry, parts: tuple[str, ...]) -> Document | None:
             head = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "/".join(parts[1:])}
             return {**head, "resources": entries} if entries else None
         case ("openapi", "v3"):
-            paths = {f"api{'s' if each.group else ''}/{each.api_version}" for each in registry.resources}
+            paths = {f"api{'s' if each.group else ''}/{each.api_version}" for each in registry.values()}
             return {"paths": {path: {"serverRelativeURL": f"/openapi/v3/{path}"} for path in sorted(paths)}}
         case ("openapi", "v3", "api" | "apis", *rest):
             return _openapi("/".join(parts[2:]), _of(registry, "/".join(rest)))
@@ -45,8 +45,8 @@ def _group(group: str, version: str) -> Document:
     return {"name": group, "versions": [told], "preferredVersion": told}
 
 
-def _of(registry: Registry, api_version: str) -> list[Resource]:
-    return [each for each in registry.resources if each.api_version == api_version]
+def _of(registry: Mapping[str, Resource], api_version: str) -> list[Resource]:
+    return [each for each in registry.values() if each.api_version == api_version]
 
 
 def _entries(resource: Resource) -> list[Document]:

@@ -62,11 +62,6 @@ def conflict(resource: str, name: str, why: str = STALE) -> ApiError:
     return about(409, "Conflict", resource, name, f'Operation cannot be fulfilled on {resource} "{name}": {why}')
 
 
-def expired(message: str) -> ApiError:
-    """Return 410: the reader has to list again."""
-    return ApiError(410, "Expired", message)
-
-
 def invalid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiError:
     """Return 422 with one cause per field path."""
     causes = tuple(causes)

@@ -6,11 +6,9 @@ from typing import Any
 
 import yaml
 
-from pavane_local.api.errors import not_served
 from pavane_local.api.schema import Schema, Validator
 
-REVIEWS = ("tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews")
-"""Answered, never stored."""
+REVIEWS = ("tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews")  # answered, never stored
 ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 DESCRIBED = yaml.safe_load(resources.files(__package__).joinpath("builtin.yaml").read_text(encoding="utf-8"))
 
@@ -42,22 +40,9 @@ class Resource:
 BUILT_IN = tuple(Resource(each) for each in DESCRIBED["resources"])
 
 
-class Registry:
-    """All served resources: the built-in ones and those of the CustomResourceDefinitions given."""
-
-    def __init__(self, definitions: Iterable[Mapping[str, Any]]) -> None:
-        self.resources = (*BUILT_IN, *(_custom(each["spec"]) for each in definitions))
-        self._by_key = {resource.key: resource for resource in self.resources}
-
-    def get(self, key: str) -> Resource | None:
-        """Return the resource named `plural` or `plural.group`, or None."""
-        return self._by_key.get(key)
-
-    def by_key(self, key: str) -> Resource:
-        """Return the resource named `plural` or `plural.group`. Raises `ApiError` 404."""
-        if key not in self._by_key:
-            raise not_served()
-        return self._by_key[key]
+def served(definitions: Iterable[Mapping[str, Any]]) -> dict[str, Resource]:
+    """Return all resources by key: the built-in ones and those of the CustomResourceDefinitions given."""
+    return {each.key: each for each in (*BUILT_IN, *(_custom(each["spec"]) for each in definitions))}
 
 
 def _custom(spec: Mapping[str, Any]) -> Resource:

@@ -27,14 +27,6 @@ class Manager(NamedTuple):
     subresource: str
 
 
-class Entry(NamedTuple):
-    """What one manager owns, since when, in which version of the kind."""
-
-    paths: frozenset[Path]
-    time: str
-    api_version: str
-
-
 def _compact(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
@@ -92,20 +84,15 @@ def _decode(node: Mapping[str, Any], path: Path = ()) -> Iterator[Path]:
             yield from _decode(below, (*path, step))
 
 
-def managers(body: Object) -> dict[Manager, Entry]:
-    """Read `metadata.managedFields`."""
-    return {
-        Manager(each["manager"], each["operation"], each.get("subresource", "")): Entry(
-            frozenset(_decode(each.get("fieldsV1", {}))), each["time"], each["apiVersion"]
-        )
-        for each in body["metadata"].get("managedFields", ())
-    }
+def _managers(body: Object) -> dict[Manager, Object]:
+    """Return the entries of `metadata.managedFields`."""
+    entries = body["metadata"].get("managedFields", ())
+    return {Manager(each["manager"], each["operation"], each.get("subresource", "")): each for each in entries}
 
 
-def _stored(who: Manager, entry: Entry) -> dict[str, Any]:
-    told: Object = {"manager": who.name, "operation": who.operation, "apiVersion": entry.api_version}
-    told |= {"time": entry.time, "fieldsType": "FieldsV1", "fieldsV1": _encode(entry.paths)}
-    return told | ({"subresource": who.subresource} if who.subresource else {})
+def owned(entry: Object) -> frozenset[Path]:
+    """Return the paths of an entry of `metadata.managedFields`."""
+    return frozenset(_decode(entry.get("fieldsV1", {})))
 
 
 def record(
@@ -114,30 +101,29 @@ def record(
     """Write into `new` who owns what after this change; `applied` is the body of an apply, None for other writes."""
     before, after = leaves(resource, current) if current else {}, leaves(resource, new)
     changed = {path for path, value in after.items() if path not in before or before[path] != value}
-    known = {who: entry._replace(paths=entry.paths & after.keys()) for who, entry in managers(new).items()}
-    former = known.get(writer)
-    own = frozenset(former.paths if former else ()) | changed
+    entries = _managers(new)
+    paths = {who: owned(entry) & after.keys() for who, entry in entries.items()}
+    mine = paths.get(writer, frozenset()) | changed
     if applied is not None:
-        own = frozenset(leaves(resource, applied)) & after.keys()
-    known = {who: entry._replace(paths=entry.paths - (own & changed)) for who, entry in known.items()}
-    known[writer] = former if former and former.paths == own else Entry(own, time, resource.api_version)
-    new["metadata"]["managedFields"] = [_stored(who, entry) for who, entry in known.items() if entry.paths]
-    if not new["metadata"]["managedFields"]:
-        del new["metadata"]["managedFields"]
+        mine = frozenset(leaves(resource, applied)) & after.keys()
+    if paths.get(writer) != mine:
+        told = {"manager": writer.name, "operation": writer.operation, "apiVersion": resource.api_version, "time": time}
+        subresource = {"subresource": writer.subresource} if writer.subresource else {}
+        entries[writer] = {**told, "fieldsType": "FieldsV1", **subresource}
+    paths = {who: held - (mine & changed) for who, held in paths.items()} | {writer: mine}
+    stored = [{**entries[who], "fieldsV1": _encode(held)} for who, held in paths.items() if held]
+    new["metadata"] = without(new["metadata"], "managedFields") | ({"managedFields": stored} if stored else {})
 
 
 def merged(resource: Resource, current: Object, applied: Object, writer: Manager, *, force: bool) -> Object:
-    """Merge an applied body into the current object, and remove what this manager applied before and left out now.
-
-    Raises `ApiError`: 409 with one cause per field that another manager owns with another value, unless `force`.
-    """
-    wanted, present, others = leaves(resource, applied), leaves(resource, current), managers(current)
-    mine = others.pop(writer, None)
+    """Merge an applied body into an object, without what its writer left out now. Raises `ApiError` 409: conflicts."""
+    wanted, present, others = leaves(resource, applied), leaves(resource, current), _managers(current)
+    mine = owned(others.pop(writer, {}))
     if not force:
         _refuse_conflicts(wanted, present, others)
-    held = frozenset[Path]().union(*(entry.paths for entry in others.values()))
+    held = frozenset[Path]().union(*map(owned, others.values()))
     kept = clone(current)
-    for path in sorted((mine.paths if mine else frozenset()) - wanted.keys() - held, key=len):
+    for path in sorted(mine - wanted.keys() - held, key=len):
         # Entries of lists go before their keys, by which they are found.
         if not any(other[: len(path)] == path for other in held):
             _remove(resource.schema, kept, path)
@@ -145,12 +131,14 @@ def merged(resource: Resource, current: Object, applied: Object, writer: Manager
     return result
 
 
-def _refuse_conflicts(wanted: Mapping[Path, Any], present: Mapping[Path, Any], others: Mapping[Manager, Entry]) -> None:
+def _refuse_conflicts(
+    wanted: Mapping[Path, Any], present: Mapping[Path, Any], others: Mapping[Manager, Object]
+) -> None:
     differing = {path for path, value in wanted.items() if path not in present or present[path] != value}
     causes = [
-        Cause("FieldManagerConflict", f'conflict with "{who.name}" using {entry.api_version}', _readable(path))
+        Cause("FieldManagerConflict", f'conflict with "{who.name}" using {entry["apiVersion"]}', _readable(path))
         for who, entry in others.items()
-        for path in sorted(entry.paths & differing)
+        for path in sorted(owned(entry) & differing)
     ]
     if causes:
         listed = "".join(f"\n- {cause.message}: {cause.field}" for cause in causes)

@@ -10,16 +10,11 @@ from pavane_local.api.kinds import Resource
 from pavane_local.api.schema import Schema, child, list_keys
 from pavane_local.store import clone
 
-DELETED_ITEMS = "$deleteFromPrimitiveList/"
-ORDER = "$setElementOrder/"
-"""The order that a client wishes for a merged list; ours stay in the order of their arrival."""
+IGNORED_DIRECTIVES = ("$setElementOrder/", "$retainKeys")  # lists keep their order
 
 
 def patched(resource: Resource, current: dict[str, Any], patch: Any, kind: str) -> dict[str, Any]:
-    """Return a copy of `current` with a patch of this kind (`merge`, `json`, `strategic`) applied.
-
-    Raises `ApiError` 415 for strategic merge of a custom resource, 422 for a JSON patch that does not fit, else 400.
-    """
+    """Return a copy of an object with a `merge`, `json` or `strategic` patch. Raises `ApiError` 400, 415 or 422."""
     if kind == "strategic" and resource.custom:
         raise ApiError(415, "UnsupportedMediaType", "custom resources take JSON, merge and apply patches alone")
     if kind == "json":
@@ -48,13 +43,11 @@ def _merge(current: Any, patch: Any) -> Any:
 
 
 def _strategic(schema: Schema, current: Any, patch: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(current) if isinstance(current, dict) and patch.get("$patch") != "replace" else {}
+    merged = dict(current) if isinstance(current, dict) else {}
     for key, value in patch.items():
-        if key.startswith(DELETED_ITEMS):
-            field = key.removeprefix(DELETED_ITEMS)
-            merged[field] = [item for item in merged.get(field, ()) if item not in value]
-        elif key.startswith(ORDER) or key in ("$patch", "$retainKeys"):
-            continue
+        if key.startswith("$"):
+            if not key.startswith(IGNORED_DIRECTIVES):
+                raise bad_request(f"the directive {key} is not served by the local cluster: send a merge patch")
         elif isinstance(value, dict):
             deleted = value.get("$patch") == "delete"
             merged[key] = None if deleted else _strategic(child(schema, key), merged.get(key), value)
@@ -69,8 +62,8 @@ def _strategic(schema: Schema, current: Any, patch: dict[str, Any]) -> dict[str,
 def _strategic_list(schema: Schema, current: list[Any], patch: list[Any]) -> list[Any]:
     if schema.get("x-kubernetes-list-type") == "set":
         return [*current, *(item for item in patch if item not in current)]
-    if not list_keys(schema) or {"$patch": "replace"} in patch:
-        return [clone(item) for item in patch if item != {"$patch": "replace"}]
+    if not list_keys(schema):
+        return clone(patch)  # type: ignore[no-any-return]
     key = list_keys(schema)[0]  # Ports merge by number alone (6.2).
     merged = {item.get(key): item for item in current}
     for item in patch:

@@ -17,11 +17,10 @@ from pavane_local.store import clone
 Schema = Mapping[str, Any]
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
+LIST_TYPE = "x-kubernetes-list-type"
 RULES = "x-kubernetes-validations"
-RULE = "x-pavane-rule"
-"""In the schema of definitions: this string is a CEL rule itself."""
-COMPILED_RULES = 1024
-"""CEL programs kept compiled; the platform's definitions have far fewer."""
+RULE = "x-pavane-rule"  # in the schema of definitions: this string is a CEL rule itself
+COMPILED_RULES = 1024  # kept compiled; the platform's definitions have far fewer
 REASONS = {
     "required": ("FieldValueRequired", "Required value"),
     "enum": ("FieldValueNotSupported", "Unsupported value"),
@@ -29,9 +28,8 @@ REASONS = {
     "maxLength": ("FieldValueTooLong", "Too long"),
     "maxItems": ("FieldValueTooMany", "Too many"),
     "maxProperties": ("FieldValueTooMany", "Too many"),
-    "x-kubernetes-list-type": ("FieldValueDuplicate", "Duplicate value"),
-}
-"""How a real server calls a violation of a keyword; all others are `FieldValueInvalid`."""
+    LIST_TYPE: ("FieldValueDuplicate", "Duplicate value"),
+}  # how a real server calls a violation of a keyword; all others are `FieldValueInvalid`
 _ENVIRONMENT = celpy.Environment()
 
 
@@ -45,8 +43,8 @@ def _check_type(validator: Any, kinds: Any, value: Any, schema: Schema) -> Itera
         yield from jsonschema.Draft4Validator.VALIDATORS["type"](validator, kinds, value, schema)
 
 
-def _check_int_or_string(validator: Any, _wanted: Any, value: Any, schema: Schema) -> Iterator[Any]:
-    yield from _check_type(validator, ["integer", "string"], value, schema)
+def _int_or_string(validator: Any, _wanted: Any, value: Any, schema: Schema) -> Iterator[Any]:
+    return _check_type(validator, ["integer", "string"], value, schema)
 
 
 def _check_rule(_validator: Any, _wanted: Any, value: Any, _schema: Schema) -> Iterator[Any]:
@@ -67,14 +65,8 @@ def _check_list(_validator: Any, kind: Any, value: Any, schema: Schema) -> Itera
 
 Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
     jsonschema.Draft4Validator,
-    {
-        "type": _check_type,
-        INT_OR_STRING: _check_int_or_string,
-        RULE: _check_rule,
-        "x-kubernetes-list-type": _check_list,
-    },
-)
-"""OpenAPI 3.0 schemas are draft 4 but for these."""
+    {"type": _check_type, INT_OR_STRING: _int_or_string, RULE: _check_rule, LIST_TYPE: _check_list},
+)  # OpenAPI 3.0 schemas are draft 4 but for these
 
 
 def join(path: str, step: str | int) -> str:

@@ -43,10 +43,7 @@ def labels(text: str) -> Callable[[Mapping[str, str]], bool]:
 
 
 def fields(text: str, *, of_events: bool = False) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a predicate over an object for a selector like `metadata.name=a,metadata.namespace!=b`.
-
-    Raises `ApiError`: 400, the text is no selector, or names a field that cannot be selected by.
-    """
+    """Return a predicate over an object for a selector like `metadata.name=a`. Raises `ApiError` 400."""
     parts = _requirements(text)
     for key, values, _ in parts:
         known = key in ("metadata.name", "metadata.namespace") or (of_events and key.startswith("involvedObject."))

@@ -13,11 +13,9 @@ from pavane_local.api.cluster import Cluster
 from pavane_local.certs import ensure_credentials, kubeconfig, write_private
 from pavane_local.store import Object
 
-ADDRESS = "127.0.0.1"
-"""Never another one: the admin token may do everything."""
+ADDRESS = "127.0.0.1"  # never another one: the admin token may do everything
 PORT = 6443
-STOP_SECONDS = 3
-"""Enough for answers under way; watches are ended before."""
+STOP_SECONDS = 3  # enough for answers under way; watches are ended before
 KEEP_ALIVE_SECONDS = 60
 
 
@@ -36,12 +34,8 @@ class ApiServer:
         self._url = ""
 
     def kubeconfig_of(self, pod: Object) -> str:
-        """Return a kubeconfig for the ServiceAccount of a pod; its token ends with the pod. Raises `ApiError` 404."""
-        metadata = pod["metadata"]
-        bound = {"boundObjectRef": {"kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}}
-        account = pod["spec"].get("serviceAccountName", "default")
-        token = self._tokens.issue(metadata["namespace"], account, bound)["status"]["token"]
-        return kubeconfig(self._url, self._authority, token, metadata["namespace"])
+        """Return a kubeconfig for the ServiceAccount of a pod; its token ends with the pod."""
+        return kubeconfig(self._url, self._authority, self._tokens.issue(pod), pod["metadata"]["namespace"])
 
     @contextlib.asynccontextmanager
     async def running(self, pod_logs: PodLogs) -> AsyncIterator[str]:

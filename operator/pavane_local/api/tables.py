@@ -65,10 +65,6 @@ def _age(span: timedelta) -> str:
     return f"{seconds // unit}{letter}"
 
 
-def _containers(pod: Object) -> list[Object]:
-    return list(pod.get("status", {}).get("containerStatuses", ()))
-
-
 def _pod_status(pod: Object) -> str:
     """Return why a container waits or ended, if one does, else the phase."""
     status = pod.get("status", {})
@@ -82,12 +78,12 @@ def _pod_status(pod: Object) -> str:
     return str(status.get("reason") or status.get("phase", "Unknown"))
 
 
-def _pod_ready(pod: Object) -> str:
-    return f"{sum(bool(each.get('ready')) for each in _containers(pod))}/{len(pod['spec']['containers'])}"
+def _pod_containers(pod: Object, field: str) -> list[int]:
+    return [int(each.get(field, 0)) for each in pod.get("status", {}).get("containerStatuses", ())]
 
 
 _COMPUTED: dict[str, Callable[[Object], Any]] = {
-    "@pod-ready": _pod_ready,
+    "@pod-ready": lambda pod: f"{sum(_pod_containers(pod, 'ready'))}/{len(pod['spec']['containers'])}",
     "@pod-status": _pod_status,
-    "@pod-restarts": lambda pod: sum(each.get("restartCount", 0) for each in _containers(pod)),
+    "@pod-restarts": lambda pod: sum(_pod_containers(pod, "restartCount")),
 }

@@ -37,7 +37,7 @@ async def collect_garbage(cluster: Cluster) -> None:
     async with asyncio.TaskGroup() as group:
 
         def follow_all() -> None:
-            for resource in {each.storage for each in cluster.registry.resources} - followed:
+            for resource in {each.storage for each in cluster.registry.values()} - followed:
                 followed.add(resource)
                 group.create_task(follow(resource))
 
@@ -47,7 +47,7 @@ async def collect_garbage(cluster: Cluster) -> None:
 
 
 def _lives(cluster: Cluster, owner: dict[str, Any], dependent: Object) -> bool:
-    for resource in cluster.registry.resources:
+    for resource in cluster.registry.values():
         if (resource.api_version, resource.kind) == (owner["apiVersion"], owner["kind"]):
             namespace = dependent["metadata"].get("namespace", "") if resource.namespaced else ""
             found = cluster.find(resource.key, namespace, owner["name"])
@@ -71,7 +71,7 @@ def namespaces(cluster: Cluster) -> Controller:
             if cluster.find("serviceaccounts", name, "default") is None:
                 await cluster.create("serviceaccounts", {"metadata": {"name": "default", "namespace": name}})
             return
-        resources = {each.storage for each in cluster.registry.resources if each.namespaced}
+        resources = {each.storage for each in cluster.registry.values() if each.namespaced}
         content = [(resource, each) for resource in resources for each in cluster.store.all(resource, name)]
         for resource, each in content:
             if "deletionTimestamp" not in each["metadata"]:
