@@ -27,12 +27,12 @@ def controller(cluster: Cluster) -> Controller:
         if (found := cluster.find(RESOURCE, namespace, name)) is not None:
             pods = _pods(cluster, found)
             if "deletionTimestamp" not in found["metadata"]:
-                for ordinal in set(range(found["spec"]["replicas"])) - pods.keys():
+                wanted = set(range(found["spec"]["replicas"]))
+                for ordinal in wanted - pods.keys():
                     await _create(cluster, found, ordinal)
-                for ordinal in pods.keys() - set(range(found["spec"]["replicas"])):
-                    if "deletionTimestamp" not in pods[ordinal]["metadata"]:
-                        options = DeleteOptions(uid=pods[ordinal]["metadata"]["uid"])
-                        await cluster.delete("pods", *name_of(pods[ordinal]), options)
+                for pod in [pods[ordinal] for ordinal in pods.keys() - wanted]:
+                    if "deletionTimestamp" not in pod["metadata"]:
+                        await cluster.delete("pods", *name_of(pod), DeleteOptions(uid=pod["metadata"]["uid"]))
             await _tell(cluster, found, pods)
 
     return Controller(cluster, reconcile, {RESOURCE: lambda found: [name_of(found)], "pods": of_name, CLAIMS: of_name})
@@ -49,10 +49,10 @@ def pod_of(found: Object, ordinal: int) -> Object:
     template, (namespace, name) = found["spec"]["template"], name_of(found)
     pod = f"{name}-{ordinal}"
     own = {"statefulset.kubernetes.io/pod-name": pod, "apps.kubernetes.io/pod-index": str(ordinal)}
-    claimed = sorted(each["metadata"]["name"] for each in found["spec"].get("volumeClaimTemplates") or ())
-    kept = [each for each in template["spec"].get("volumes") or () if each["name"] not in claimed]
+    claimed = [each["metadata"]["name"] for each in found["spec"].get("volumeClaimTemplates") or ()]
     mounted = [{"name": each, "persistentVolumeClaim": {"claimName": f"{each}-{pod}"}} for each in claimed]
-    identity = {"hostname": pod, "subdomain": found["spec"].get("serviceName", ""), "volumes": [*kept, *mounted]}
+    own_volumes = [*(template["spec"].get("volumes") or ()), *mounted]
+    identity = {"hostname": pod, "subdomain": found["spec"].get("serviceName", ""), "volumes": own_volumes}
     metadata = {
         "name": pod, "namespace": namespace, "annotations": template["metadata"].get("annotations", {}),
         "labels": {**template["metadata"].get("labels", {}), **own, HASH_LABEL: revision(found)},

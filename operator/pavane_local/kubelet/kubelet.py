@@ -11,7 +11,7 @@ from pavane_local.kubelet import logs
 from pavane_local.kubelet.addresses import AddressBlock
 from pavane_local.kubelet.container import interrupted
 from pavane_local.kubelet.logs import LogOptions
-from pavane_local.kubelet.pod import KubeletSettings, PodRunner, condition
+from pavane_local.kubelet.pod import KubeletSettings, PodRunner
 from pavane_local.kubelet.spawn import kill_all_below
 from pavane_local.store import Object
 
@@ -44,13 +44,8 @@ class Kubelet:
             if found not in kept:
                 shutil.rmtree(found)
         for pod in pods:
-            former = pod.get("status", {})
-            conditions = [
-                condition(each["type"], each["status"] == "True" and "Ready" not in each["type"], each)
-                for each in former.get("conditions") or ()
-            ]
-            containers = [interrupted(each) for each in former.get("containerStatuses") or ()]
-            status = {**former, "conditions": conditions, "containerStatuses": containers}
+            containers = [interrupted(each) for each in pod["status"].get("containerStatuses") or ()]
+            status = {"conditions": [], "containerStatuses": containers}
             await self._cluster.patch("pods", *name_of(pod), {"status": status}, subresource="status")
 
     async def run(self) -> None:
@@ -78,13 +73,10 @@ class Kubelet:
         """The log of a container's present or previous run, in pieces. Raises LookupError at once."""
         about = f'container "{container}" in pod "{pod["metadata"]["name"]}"'
         runner = self._runners.get(pod["metadata"]["uid"])
-        if runner is None or (chosen := runner.containers.get(container)) is None:
-            raise LookupError(f"{about} has no log: the pod does not run yet")
-        if previous and not chosen.restarts:
-            raise LookupError(f"previous terminated {about} not found")
-        path = chosen.folder / f"{chosen.restarts - int(previous)}.log"
-        if not path.exists():
-            raise LookupError(f"{about} is waiting to start: {chosen.state.get('waiting', {}).get('reason')}")
+        chosen = runner and runner.containers.get(container)
+        path = chosen and chosen.folder / f"{chosen.restarts - int(previous)}.log"
+        if not chosen or not path or not path.exists():
+            raise LookupError(f"{about} has not run yet" if not previous else f"previous terminated {about} not found")
         return logs.read(path, options, None if previous else chosen.log)
 
     async def _follow(self, resource: str, take: Callable[[str, Object], Any]) -> None:

@@ -30,9 +30,8 @@ _log = logging.getLogger(__name__)
 class KubeletSettings:
     """Where pods live and what they run.
 
-    `folder` holds `pods/`, `volumes/`, `hosts/`; `images` maps references to virtual environments, `installation` is
-    the one of every other `pavane` image; `kubeconfig_of` makes the text of a pod's kubeconfig; `speed` divides the
-    back-off of restarts.
+    `installation` is the virtual environment of every `pavane` image but those in `images`; `kubeconfig_of` makes the
+    text of a pod's kubeconfig; `speed` divides the back-off of restarts.
     """
 
     folder: Path
@@ -68,7 +67,6 @@ class PodRunner:
         self._changed = asyncio.Event()  # the status may differ from the stored one
         self._ending = asyncio.Event()
         self._deleted = False
-        self._problem = ""
         status = pod.get("status", {})
         self._began = status.get("startTime") or now_text()
         around = Surroundings(address, settings.speed, self._command, self._changed.set, self._record)
@@ -88,12 +86,9 @@ class PodRunner:
     def end(self, grace_seconds: float | None = None) -> None:
         """End the processes after this time at the latest (None: what the pod asks for); may be called again."""
         grace_seconds = self.pod["spec"]["terminationGracePeriodSeconds"] if grace_seconds is None else grace_seconds
-        asyncio.get_running_loop().call_later(grace_seconds, self._kill)
-        self._ending.set()
-
-    def _kill(self) -> None:
         for container in self.containers.values():
-            container.kill()
+            asyncio.get_running_loop().call_later(grace_seconds, container.kill)
+        self._ending.set()
 
     async def run(self) -> None:
         """Run the pod to its end; afterwards no process of it is left, and a deleted pod is gone."""
@@ -160,16 +155,13 @@ class PodRunner:
 
     async def _prepared(self) -> bool:
         """Make the volumes show what they should; False, with an event, while something is missing."""
-        problem = ""
         try:
             for volume in self.pod["spec"].get("volumes") or ():
                 self._materialize(volume)
         except CannotStart as error:
-            problem = str(error)
-        if problem and problem != self._problem:
-            await self._record("FailedMount", problem)
-        self._problem = problem
-        return not problem
+            await self._record("FailedMount", str(error))
+            return False
+        return True
 
     def _materialize(self, volume: dict[str, Any]) -> None:
         folder = self._volume_folder(volume)
