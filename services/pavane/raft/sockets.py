@@ -64,7 +64,6 @@ class _Dealer:
     monitor: zmq.Socket[bytes]
     endpoints: tuple[str, ...] = ()
     heard_s: float = 0.0
-    resolving: bool = False
 
 
 class Sockets:
@@ -88,7 +87,7 @@ class Sockets:
         self._loop = loop
         self._wake = wake
         self._dealers: dict[PeerChannel, _Dealer] = {}
-        self._lookups: set[asyncio.Task[None]] = set()
+        self._lookups: dict[str, asyncio.Task[None]] = {}
         self._context = zmq.Context(io_threads=1)
         self._publisher: zmq.Socket[bytes] | None = None
         try:
@@ -178,10 +177,11 @@ class Sockets:
     async def close(self, *, linger: bool = True) -> None:
         """Close everything; with ``linger`` last answers get up to two seconds to leave."""
         self._sweep.cancel()
-        for task in tuple(self._lookups):
+        lookups = tuple(self._lookups.values())
+        for task in lookups:
             task.cancel()
-        if self._lookups:
-            await asyncio.wait(self._lookups)
+        if lookups:
+            await asyncio.wait(lookups)
         self._loop.remove_reader(_descriptor(self._router))
         self._router.close(ROUTER_LINGER_MS if linger else 0)
         for to in tuple(self._dealers):
@@ -210,7 +210,7 @@ class Sockets:
         self._listen(socket)
         self._listen(monitor)
         if needs_resolving(to.url):
-            self._look_up(dealer)
+            self._look_up(to.url)
         else:
             self._connect(dealer, [urlsplit(to.url).hostname or ""])
         rpc = PeerChannel(Channel.RPC, to.peer, to.url)
@@ -242,30 +242,31 @@ class Sockets:
                 dealer.socket.connect(endpoint)
         dealer.endpoints = endpoints
 
-    def _look_up(self, dealer: _Dealer) -> None:
-        dealer.resolving = True
-        task = self._loop.create_task(self._resolve_and_connect(dealer))
-        self._lookups.add(task)
-        task.add_done_callback(self._lookups.discard)
+    def _look_up(self, url: str) -> None:
+        """Ask for the addresses of a host; one answer serves all sockets to the same url, so they come up together."""
+        if url not in self._lookups:
+            self._lookups[url] = self._loop.create_task(self._resolve_and_connect(url))
 
-    async def _resolve_and_connect(self, dealer: _Dealer) -> None:
-        host = urlsplit(dealer.to.url).hostname or ""
+    async def _resolve_and_connect(self, url: str) -> None:
+        host = urlsplit(url).hostname or ""
         try:
             addresses = await self._loop.run_in_executor(None, self._resolve, host)
         except (system_socket.gaierror, OSError):
             # A pod that is not up has no name yet; asked again in RESOLVE_AGAIN_S.
             addresses = []
         finally:
-            dealer.resolving = False
-        if addresses and self._dealers.get(dealer.to) is dealer:
-            self._connect(dealer, addresses)
+            del self._lookups[url]
+        for dealer in self._dealers.values():
+            if addresses and dealer.to.url == url and (not dealer.endpoints or self._is_silent(dealer)):
+                self._connect(dealer, addresses)
+
+    def _is_silent(self, dealer: _Dealer) -> bool:
+        return self._loop.time() - dealer.heard_s > RESOLVE_AGAIN_S
 
     def _resolve_silent(self) -> None:
-        now = self._loop.time()
         for dealer in self._dealers.values():
-            silent = now - dealer.heard_s > RESOLVE_AGAIN_S
-            if silent and not dealer.resolving and needs_resolving(dealer.to.url):
-                self._look_up(dealer)
+            if self._is_silent(dealer) and needs_resolving(dealer.to.url):
+                self._look_up(dealer.to.url)
         self._sweep = self._loop.call_later(RESOLVE_AGAIN_S, self._resolve_silent)
 
     def _poll_dealer(self, dealer: _Dealer, found: Input) -> None:

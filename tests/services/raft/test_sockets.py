@@ -231,6 +231,25 @@ async def test_a_name_is_asked_again_until_it_has_an_address_and_when_its_peer_i
         await sent_until_received(peer, to, second)
 
 
+async def test_one_answer_of_the_name_service_connects_all_sockets_to_a_peer(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets_module, "RESOLVE_AGAIN_S", 60.0)
+    asked: list[str] = []
+
+    def resolve(host: str) -> Sequence[str]:
+        asked.append(host)
+        return ["127.0.0.1"]
+
+    async with bench(resolve) as peer:
+        _, url = outside.server()
+        named = url.replace("127.0.0.1", "pod-0.example")
+        side, rpc = (PeerChannel(channel, "2", named) for channel in (Channel.SIDE, Channel.RPC))
+        peer.sockets.send(side, [b"early"])
+        await peer.until(lambda: {(side, True), (rpc, True)} <= set(peer.got.connections))
+    assert asked == ["pod-0.example"]
+
+
 async def sent_until_received(peer: Bench, to: PeerChannel, router: zmq.Socket[bytes]) -> None:
     async with asyncio.timeout(WAIT_S):
         while not router.poll(0):
