@@ -64,8 +64,9 @@ RELIST_S = 290.0
 time of a resync, so that each resync does."""
 RELIST_ATTEMPT_S = 25.0
 """The same while an attempt is under way: then somebody waits. Below the planner's longest sleep (30 s)."""
-DOWN_LOOK_S = 1.0
-"""While the store takes no writes it is looked at this often: nobody tells when it has recovered."""
+STORE_LOOK_S = 1.0
+"""While the store takes no writes, or the next generation does not lead yet, the store is looked at this often: nobody
+tells when that changes."""
 
 CHILD_TYPES: tuple[ResourceType, ...] = (
     CONFIG_MAPS,
@@ -158,7 +159,7 @@ class Reconciler:
                 continue
             if plan.empty:
                 await self._post(resource, plan)
-                return self._sleep_s(plan, observed)
+                return self._sleep_s(plan, resource, observed)
             await self._execute(resource, observed, plan, span)
         return RUN_YIELD_S
 
@@ -246,8 +247,11 @@ class Reconciler:
         await self._streams.keep(wanted)
         self._polls.keep(polled)
 
-    def _sleep_s(self, plan: Plan, observed: Observed) -> float | None:
-        sleeps = [DOWN_LOOK_S] if observed.facts.down is not None else []
+    def _sleep_s(self, plan: Plan, resource: Resource, observed: Observed) -> float | None:
+        rollout = resource.status.rollout if resource.status is not None else None
+        promoting = rollout is not None and rollout.state is State.PROMOTING
+        waits_for_store = observed.facts.down is not None or (promoting and not observed.facts.leads)
+        sleeps = [STORE_LOOK_S] if waits_for_store else []
         if plan.wake_at is not None:
             sleeps.append(max(0.0, (plan.wake_at - self._shared.now()).total_seconds()))
         return min(sleeps, default=None)

@@ -33,7 +33,8 @@ CHANGE_MEMBERS_NUMBER = 3
 STATUS_TIMEOUT_S = 0.5
 """Per pod: a pod that takes longer counts as silent in this look; the next look asks again."""
 STATUS_TIMEOUT_SILENT_S = 0.1
-"""For a pod that was silent in the last look: a dead one must not hold up every plan of a promotion."""
+"""For a pod that was silent in the last look, while a leader is known: a dead one must not hold up every plan of a
+promotion. Without a leader the silent one may be it: then all get the same time, also on a machine that is slow."""
 CHANGE_TIMEOUT_S = 8.0
 """Of one request; below the time-out of a step, so that the step can still say what it met."""
 SETTLED_POLL_S = 0.05
@@ -57,6 +58,7 @@ class RaftPromotion:
         self._client_secret: bytes | None = None
         self._expired_at: datetime | None = None
         self._silent: set[str] = set()
+        self._leader_known = False
 
     async def observe(self, resource: Resource, observed: Observed) -> Facts:
         """Ask all pods for their status, at once; who does not answer in time is not there."""
@@ -112,10 +114,12 @@ class RaftPromotion:
             return []
         asked = [(pod.name, pod.address) for pod in observed.pods if pod.address is not None]
         answers = await asyncio.gather(*(self._view(client, name, address) for name, address in asked))
-        return [view for view in answers if view is not None]
+        views = [view for view in answers if view is not None]
+        self._leader_known = any(view.leads for view in views)
+        return views
 
     async def _view(self, client: RaftClient, name: str, address: str) -> PeerView | None:
-        timeout_s = STATUS_TIMEOUT_SILENT_S if name in self._silent else STATUS_TIMEOUT_S
+        timeout_s = STATUS_TIMEOUT_SILENT_S if self._leader_known and name in self._silent else STATUS_TIMEOUT_S
         view = None
         with contextlib.suppress(RaftError):
             view = peer_view(await client.status(_url(address), timeout_s=timeout_s))

@@ -1,0 +1,97 @@
+"""Which members are heard when they are slow (docs/specs/operator.md 3.1)."""
+
+import base64
+from typing import Any
+
+import pytest
+
+from pavane.raft.client import RaftClient
+from pavane.raft.errors import Unreachable
+from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
+from pavane_operator.crds.status import Rollout, State
+from pavane_operator.kinds.raft.pod import SECRET_KEY
+from pavane_operator.kinds.raft.promotion import RaftPromotion
+from pavane_operator.plan.model import Child, Observed, Pod, Resource
+
+PODS = {f"log-server-g1-{ordinal}": f"127.64.98.{ordinal + 1}" for ordinal in range(3)}
+RESOURCE = Resource(
+    kind="RaftCluster",
+    name="log",
+    namespace="data",
+    uid="uid",
+    resource_version="1",
+    metadata_generation=1,
+    spec=RaftClusterSpec.model_validate({"stateMachine": "Broadcast"}),
+    status=RaftClusterStatus(next_generation=1, rollout=Rollout(state=State.PROMOTING, generation=1)),
+)
+
+
+class Members:
+    """Answer a question for their status only if they are given `needs_s`."""
+
+    def __init__(self) -> None:
+        self.needs_s = 0.0
+        self.leader = "log-server-g1-0"
+
+    async def status(self, peer: str, *, timeout_s: float) -> dict[str, Any]:
+        if timeout_s < self.needs_s:
+            raise Unreachable([peer], timeout_s)
+        name = next(name for name, address in PODS.items() if address in peer)
+        return {
+            "id": name,
+            "is_leader": name == self.leader,
+            "term": 1,
+            "last_index": 3,
+            "commit_index": 3,
+            "configuration": {"new": [[one, f"tcp://{one}:8047"] for one in PODS]},
+            "configuration_committed": True,
+            "members": [],
+            "blockers": [],
+        }
+
+
+@pytest.fixture
+def members(monkeypatch: pytest.MonkeyPatch) -> Members:
+    found = Members()
+    monkeypatch.setattr(
+        RaftClient, "status", lambda _client, peer, *, timeout_s: found.status(peer, timeout_s=timeout_s)
+    )
+    return found
+
+
+def observed(*names: str) -> Observed:
+    data = {SECRET_KEY: base64.b64encode(b"secret").decode()}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "log-keys"}, "data": data}
+    secret = Child("Secret", "log-keys", "uid-keys", "1", body=body)
+    pods = tuple(Pod(name, "uid-" + name, "1", 1, address=PODS[name], ready=True) for name in names)
+    return Observed(fresh=True, children=(secret,), pods=pods)
+
+
+async def leader_seen_by(promotion: RaftPromotion) -> object:
+    return (await promotion.observe(RESOURCE, observed(*PODS))).own_status["leader"]
+
+
+async def test_members_that_were_silent_are_given_time_until_a_leader_is_known(members: Members) -> None:
+    promotion = RaftPromotion("data", "log", "uid")
+    members.needs_s = 10.0
+    assert await leader_seen_by(promotion) is None
+    members.needs_s = 0.4  # a slow machine, not a dead one
+    assert await leader_seen_by(promotion) == members.leader
+    await promotion.close()
+
+
+async def test_a_dead_member_does_not_hold_up_every_look(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+
+    async def status(_client: RaftClient, peer: str, *, timeout_s: float) -> dict[str, Any]:
+        if PODS["log-server-g1-2"] in peer:
+            given.append(timeout_s)
+            raise Unreachable([peer], timeout_s)
+        return await members.status(peer, timeout_s=timeout_s)
+
+    monkeypatch.setattr(RaftClient, "status", status)
+    promotion = RaftPromotion("data", "log", "uid")
+    for _ in range(2):
+        assert await leader_seen_by(promotion) == members.leader
+    assert given[1] < given[0]
+    await promotion.close()
