@@ -118,6 +118,9 @@ def test_why_tells_of_a_failed_attempt_and_how_to_repeat_it() -> None:
     text = explain(document, "raft/q")
     assert "generation 2" in text
     assert "pavane rollout retry raft/q" in text
+    crash = {**failed, "reason": "CrashLoop", "message": "pod q-0 restarted 6 times"}
+    document["status"] = {"activeGeneration": 1, "failed": crash}
+    assert "CrashLoop (pod q-0 restarted 6 times)" in explain(document, "raft/q")
 
 
 def test_a_tree_shows_generations_and_their_pods() -> None:

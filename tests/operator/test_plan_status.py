@@ -36,13 +36,16 @@ class Lab:
         self.world = World()
         self.world.rollout(**rollout)
         self.operator = Operator(self.world, lambda: None, set())
+        self.events: list[str] = []
 
     def until(self, condition: Callable[[World], bool]) -> World:
         for _ in range(ROUNDS_MAX):
             for _ in range(50):
                 if condition(self.world):
                     return self.world
-                if self.operator.turn().empty:
+                turn = self.operator.turn()
+                self.events += [event.reason for event in turn.events]
+                if turn.empty:
                     break
             self.world.tick()
         raise AssertionError(f"never so: {self.world.stored_status}")
@@ -89,6 +92,16 @@ def test_a_steady_resource_is_ready_and_says_so_once() -> None:
     ]
     lab.world.now += timedelta(hours=1)
     assert lab.plan().empty
+
+
+def test_only_a_generation_that_follows_another_retires_one() -> None:
+    lab = Lab()
+    lab.active(1)
+    assert "Promoted" in lab.events
+    assert "OldGenerationRetired" not in lab.events
+    lab.world.rollout(restart="1")
+    lab.active(2)
+    assert lab.events.count("OldGenerationRetired") == 1
 
 
 def test_conditions_of_an_attempt_that_catches_up() -> None:

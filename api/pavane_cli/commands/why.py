@@ -70,7 +70,7 @@ def explain(document: dict[str, Any], reference: str) -> str:
     if failed:
         sentences.append(
             f"The last attempt, generation {failed['generation']}, ended {output.age(failed['at'])} ago with "
-            f"{failed['reason']}; its spec is not tried again by itself."
+            f"{failed['reason']}{_because(failed)}; its spec is not tried again by itself."
         )
         sentences.append(_advice(failed["reason"], reference))
     unique = dict.fromkeys(sentence for sentence in sentences if sentence)
@@ -94,6 +94,10 @@ def _standing(document: dict[str, Any], reference: str, state: str) -> str:
 def _is_fine(condition: dict[str, Any]) -> bool:
     bad_when_true = condition["type"] in {"Stalled", "Reconciling"}
     return condition.get("status") == ("False" if bad_when_true else "True")
+
+
+def _because(failed: dict[str, Any]) -> str:
+    return f" ({failed['message']})" if failed.get("message") else ""
 
 
 def _advice(reason: str, reference: str) -> str:

@@ -307,9 +307,10 @@ def retire(view: View) -> Decision:
 
 
 def retired(view: View) -> Decision:
-    """D13."""
-    note = f"only generation {view.active} is left"
-    return Decision(rollout=Rollout(state=State.IDLE), events=(Event("OldGenerationRetired", note),))
+    """D13. The first generation that is promoted has no former one, so nothing was retired."""
+    event = Event("OldGenerationRetired", f"only generation {view.active} is left")
+    followed = any(entry.result is Result.PROMOTED for entry in view.status.history[1:])
+    return Decision(rollout=Rollout(state=State.IDLE), events=(event,) if followed else ())
 
 
 # ---- shared by rows
