@@ -27,6 +27,7 @@ SCHEMA = """
 """
 
 Object = dict[str, Any]
+Objects = list[Object]
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 

@@ -97,7 +97,7 @@ async def test_unreadable_requests_are_refused(
     [
         ("DELETE", f"{MAPS}/a", {"preconditions": 5}),
         ("DELETE", f"{MAPS}/a", {"gracePeriodSeconds": "x"}),
-        ("DELETE", f"{MAPS}/a?gracePeriodSeconds=-1", {}),
+        ("DELETE", f"{MAPS}/a?dryRun=Some", {}),
         ("GET", f"{MAPS}?limit=-1", {}),
         ("GET", f"{MAPS}?watch=1&resourceVersion=x", {}),
         ("POST", f"{MAPS}?dryRun=Some", {}),

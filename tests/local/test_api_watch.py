@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -69,6 +70,8 @@ async def test_a_watch_shows_what_is_there_and_then_every_change(server: Server)
 
 
 async def test_a_watch_goes_on_after_a_resourceversion_also_over_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "ca").mkdir()
+    (tmp_path / "ca" / "port").write_text(str(random.randrange(20_000, 30_000)))  # 6443 is also others', in parallel.
     async with a_server(tmp_path) as server:
         await server.cluster.create("configmaps", config_map("a"))
         version = (await server.http.get(MAPS)).json()["metadata"]["resourceVersion"]

@@ -108,7 +108,7 @@ class Api:
             raise errors.not_served()
         resource, may_all = target.resource, auth.allowed(identity.username, identity.groups)
         if resource.kind == "SelfSubjectAccessReview":  # The answer depends on the token alone, whatever was asked.
-            return _json(_review(resource, {}, {"allowed": may_all}), 201)
+            return self._reviewed(resource, {}, may_all=may_all)
         if not may_all:
             message = f'{resource.key} is forbidden: User "{identity.username}" may not use it'
             raise ApiError(403, "Forbidden", message)
@@ -219,7 +219,7 @@ class Api:
     async def _post(self, request: Request, target: Target) -> Response:
         body = await _body(request)
         if target.resource.plural in REVIEWS:
-            return _json(self._reviewed(target.resource, section(body, "spec")), 201)
+            return self._reviewed(target.resource, section(body, "spec"), may_all=True)
         if target.name:
             raise errors.not_served(405)
         _complete(body, target)
@@ -260,16 +260,17 @@ class Api:
         details = {"name": target.name, "kind": target.resource.plural, "uid": last["metadata"]["uid"]}
         return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 
-    def _reviewed(self, resource: Resource, spec: Object) -> Object:
+    def _reviewed(self, resource: Resource, spec: Object, *, may_all: bool) -> Response:
+        status: Object = {"allowed": may_all}
         if resource.kind == "SubjectAccessReview":
-            may_all = auth.allowed(str(spec.get("user", "")), spec.get("groups") or ())
-            return _review(resource, spec, {"allowed": may_all})
-        found = self._tokens.identify(str(spec.get("token", "")))
-        if found is None:
-            return _review(resource, spec, {"authenticated": False, "error": "invalid bearer token"})
-        # Every audience that was asked for: these tokens are known to nobody else anyway.
-        told = {"authenticated": True, "user": found._asdict(), "audiences": spec.get("audiences", [])}
-        return _review(resource, spec, told)
+            status = {"allowed": auth.allowed(str(spec.get("user", "")), spec.get("groups") or ())}
+        elif resource.kind == "TokenReview":
+            status = {"authenticated": False, "error": "invalid bearer token"}
+            if found := self._tokens.identify(str(spec.get("token", ""))):
+                # Good for every audience asked for: nobody but this cluster knows these tokens.
+                status = {"authenticated": True, "user": found._asdict(), "audiences": spec.get("audiences", [])}
+        head = {"kind": resource.kind, "apiVersion": resource.api_version}
+        return _json({**head, "metadata": {}, "spec": spec, "status": status}, 201)
 
 
 def _json(content: Any, code: int = 200) -> Response:
@@ -278,11 +279,6 @@ def _json(content: Any, code: int = 200) -> Response:
 
 def _line(kind: str, body: Object) -> bytes:
     return json.dumps({"type": kind, "object": body}, separators=(",", ":")).encode() + b"\n"
-
-
-def _review(resource: Resource, spec: Object, status: Object) -> Object:
-    head = {"kind": resource.kind, "apiVersion": resource.api_version}
-    return {**head, "metadata": {}, "spec": spec, "status": status}
 
 
 def _scale_of(body: Object) -> Object:
@@ -364,8 +360,6 @@ def _delete_options(query: Mapping[str, str], body: Object) -> DeleteOptions:
         raise ApiError(501, "NotImplemented", message)
     preconditions = section(body, "preconditions")
     grace = body.get("gracePeriodSeconds")
-    if grace is None and "gracePeriodSeconds" in query:
-        grace = _number(query, "gracePeriodSeconds")
     if not isinstance(grace, int | None):
         raise errors.bad_request("gracePeriodSeconds must be a number")
     dry = bool(body.get("dryRun")) or _dry_run(query)

@@ -12,8 +12,8 @@ from typing import Any
 
 from pavane_local.api import admission, errors, ownership, patches, schema, selectors
 from pavane_local.api.admission import timestamp, without
-from pavane_local.api.kinds import Resource, served
-from pavane_local.store import Change, Event, Key, Labels, Object, Store, Watch, clone
+from pavane_local.api.kinds import Resource, all_resources
+from pavane_local.store import Change, Event, Key, Labels, Object, Objects, Store, Watch, clone
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 POD_GRACE_SECONDS = 30
@@ -53,19 +53,19 @@ class Cluster:
     def __init__(self, store: Store, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.store = store
         self.now = now
-        self.registry = served(store.all(DEFINITIONS))
+        self.registry = all_resources(store.all(DEFINITIONS))
 
     def kind(self, resource: str) -> Resource:
-        """Return what is known about a resource; 404 if it is not told."""
+        """Return what is known about a resource; 404 if it is not served."""
         if resource not in self.registry:
             raise errors.not_served()
         return self.registry[resource]
 
     def find(self, resource: str, namespace: str, name: str) -> Object | None:
         """Return the object, or None."""
-        told = self.kind(resource)
-        found = self.store.get(Key(told.storage, namespace, name))
-        return None if found is None else self.shown(told, found)
+        served = self.kind(resource)
+        found = self.store.get(Key(served.storage, namespace, name))
+        return None if found is None else self.shown(served, found)
 
     def get(self, resource: str, namespace: str, name: str) -> Object:
         """Return the object; 404 if there is none."""
@@ -73,24 +73,21 @@ class Cluster:
             raise errors.not_found(resource, name)
         return found
 
-    def list(
-        self, resource: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> "list[Object]":
+    def list(self, resource: str, namespace: str | None = None, *, labels: str = "", fields: str = "") -> Objects:
         """Return the objects that the selectors choose (all namespaces if None), sorted by namespace and name."""
-        told = self.kind(resource)
+        served = self.kind(resource)
         has_labels = selectors.labels(labels)
-        has_fields = selectors.fields(fields, of_events=told.storage == "events")
-        found = [each for each in self.store.all(told.storage, namespace) if has_fields(each)]
-        return [self.shown(told, each) for each in found if has_labels(each["metadata"].get("labels") or {})]
+        has_fields = selectors.fields(fields, of_events=served.storage == "events")
+        found = [each for each in self.store.all(served.storage, namespace) if has_fields(each)]
+        return [self.shown(served, each) for each in found if has_labels(each["metadata"].get("labels") or {})]
 
     def watch(
-        self, resource: str, namespace: str | None = None, *, since: int | None = None, labels: str = "",
-        fields: str = "",
-    ) -> Watch:  # fmt: skip
+        self, resource: str, namespace: str | None = None, since: int | None = None, labels: str = "", fields: str = ""
+    ) -> Watch:
         """Watch a resource after resourceVersion `since` (410 if too old); None: first what is there as ADDED."""
-        told = self.kind(resource)
+        served = self.kind(resource)
         has_labels = selectors.labels(labels)
-        has_fields = selectors.fields(fields, of_events=told.storage == "events")
+        has_fields = selectors.fields(fields, of_events=served.storage == "events")
 
         def view(event: Event, before: Labels | None) -> Event | None:
             metadata = event.object["metadata"]
@@ -101,7 +98,7 @@ class Cluster:
                 return Event("MODIFIED" if was else "ADDED", event.object)
             return Event("DELETED", event.object) if was else None
 
-        return self.store.watch(told.storage, since, view)
+        return self.store.watch(served.storage, since, view)
 
     @staticmethod
     def shown(resource: Resource, stored: Object) -> Object:
@@ -113,60 +110,59 @@ class Cluster:
 
     async def create(self, resource: str, body: Object, options: WriteOptions = DEFAULT_WRITE) -> Object:
         """Create an object; 409 if there is one already."""
-        told, body = self._given(resource, body)
+        served, body = self._given(resource, body)
         if body["metadata"].get("resourceVersion"):
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
 
         def refuse(current: Object) -> Change:
             name = current["metadata"]["name"]
-            raise errors.about(409, "AlreadyExists", told.key, name, f'{told.key} "{name}" already exists')
+            raise errors.about(409, "AlreadyExists", served.key, name, f'{served.key} "{name}" already exists')
 
-        created = functools.partial(self._new, told, body, options)
-        return await self._write(told, body["metadata"], refuse, options.dry_run, created)
+        created = functools.partial(self._new, served, body, options)
+        return await self._write(served, body["metadata"], refuse, options.dry_run, created)
 
     async def update(
         self, resource: str, body: Object, options: WriteOptions = DEFAULT_WRITE, *, subresource: str = ""
     ) -> Object:
         """Replace an object (or its status); 409 if `metadata.resourceVersion` is given and not the latest."""
-        told, body = self._given(resource, body)
-        if told.custom and not body["metadata"].get("resourceVersion"):
-            text = "Invalid value: 0x0: must be specified for an update"
-            cause = errors.Cause("FieldValueInvalid", text, "metadata.resourceVersion")
-            raise errors.invalid(told.kind, told.group, body["metadata"].get("name", ""), [cause])
+        served, body = self._given(resource, body)
+        if served.custom and not body["metadata"].get("resourceVersion"):
+            text = "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update"
+            raise errors.ApiError(422, "Invalid", text)
 
         def changed(current: Object) -> Change | None:
-            return self._changed(told, current, body, options, subresource)
+            return self._changed(served, current, body, options, subresource)
 
-        return await self._write(told, body["metadata"], changed, options.dry_run)
+        return await self._write(served, body["metadata"], changed, options.dry_run)
 
     async def patch(
         self, resource: str, namespace: str, name: str, patch: Any, kind: str = "merge",
         options: WriteOptions = DEFAULT_WRITE, *, subresource: str = "",
     ) -> Object:  # fmt: skip
         """Patch an object (or its status): `merge` (RFC 7396), `json` (RFC 6902), for built-in kinds `strategic`."""
-        told, where = self.kind(resource), {"namespace": namespace, "name": name}
+        served, where = self.kind(resource), {"namespace": namespace, "name": name}
 
         def changed(current: Object) -> Change | None:
-            patched = patches.patched(told, self.shown(told, current), patch, kind)
-            patched = admission.stored_shape(told, patched)
+            patched = patches.patched(served, self.shown(served, current), patch, kind)
+            patched = admission.stored_shape(served, patched)
             if any(patched["metadata"].get(key, "") != wanted for key, wanted in where.items()):
                 raise errors.bad_request("the name and the namespace of an object cannot be patched")
-            return self._changed(told, current, patched, options, subresource)
+            return self._changed(served, current, patched, options, subresource)
 
-        return await self._write(told, where, changed, options.dry_run)
+        return await self._write(served, where, changed, options.dry_run)
 
     async def apply(
         self, resource: str, body: Object, options: WriteOptions, *, force: bool = False, subresource: str = ""
     ) -> tuple[Object, bool]:
         """Apply an object as `options.manager` (server-side apply, 6.3); returns it and whether it was created."""
-        told, body = self._given(resource, body)
+        served, body = self._given(resource, body)
         metadata = body["metadata"]
         if metadata.get("managedFields"):
             raise errors.bad_request("metadata.managedFields must be nil")
         if subresource:
             body["metadata"] = without(metadata, "labels", "annotations", "finalizers", "ownerReferences")
             body = {key: body[key] for key in ("apiVersion", "kind", "metadata", "status") if key in body}
-        elif "status" in told.subresources:
+        elif "status" in served.subresources:
             body.pop("status", None)
         writer = ownership.Manager(options.manager, "Apply", subresource)
         is_new = False
@@ -175,25 +171,25 @@ class Cluster:
             nonlocal is_new
             is_new = True
             if subresource or metadata.get("uid"):
-                raise errors.not_found(told.key, metadata.get("name", ""))
+                raise errors.not_found(served.key, metadata.get("name", ""))
             if metadata.get("resourceVersion"):
-                raise errors.conflict(told.key, metadata.get("name", ""))
-            return self._new(told, body, options, applied=body)
+                raise errors.conflict(served.key, metadata.get("name", ""))
+            return self._new(served, body, options, applied=body)
 
         def changed(current: Object) -> Change | None:
-            merged = ownership.merged(told, current, body, writer, force=force)
-            return self._changed(told, current, merged, options, subresource, applied=body)
+            merged = ownership.merged(served, current, body, writer, force=force)
+            return self._changed(served, current, merged, options, subresource, applied=body)
 
-        return await self._write(told, metadata, changed, options.dry_run, created), is_new
+        return await self._write(served, metadata, changed, options.dry_run, created), is_new
 
     async def delete(self, resource: str, namespace: str, name: str, options: DeleteOptions = DEFAULT_DELETE) -> Object:
         """Delete an object, or, while finalizers or a pod's grace period hold it, mark it; returns its last shape."""
-        told, where = self.kind(resource), {"namespace": namespace, "name": name}
-        return await self._write(told, where, lambda found: self._deletion(told, found, options), options.dry_run)
+        served, where = self.kind(resource), {"namespace": namespace, "name": name}
+        return await self._write(served, where, lambda found: self._deletion(served, found, options), options.dry_run)
 
     def _given(self, resource: str, body: Object) -> tuple[Resource, Object]:
-        told = self.kind(resource)
-        return told, admission.stored_shape(told, clone(body))
+        served = self.kind(resource)
+        return served, admission.stored_shape(served, clone(body))
 
     async def _write(
         self, resource: Resource, where: Mapping[str, Any], changed: Callable[[Object], Change | None], dry_run: bool,
@@ -219,7 +215,7 @@ class Cluster:
             written = await self.store.transact(key, decide)
         assert written is not None  # noqa: S101 - every decision refuses an absent object that it does not create
         if resource.key == DEFINITIONS and not dry_run:
-            self.registry = served(self.store.all(DEFINITIONS))
+            self.registry = all_resources(self.store.all(DEFINITIONS))
         return self.shown(resource, written)
 
     def _new(self, resource: Resource, body: Object, options: WriteOptions, applied: Object | None = None) -> Change:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from pavane_local.api.kinds import DESCRIBED, REVIEWS, Resource
-from pavane_local.api.schema import RULES
 
 Document = dict[str, Any]
 VERSION = {"major": "1", "minor": "32", "gitVersion": "v1.32.0+pavane", "platform": "linux/pavane-local"}
@@ -70,13 +69,6 @@ def _openapi(root: str, resources: list[Resource]) -> Document | None:
         paths[f"/{root}{middle}/{each.plural}/{{name}}"] = {"patch": operation}
         if each.custom:
             name = ".".join([*reversed(each.group.split(".")), each.version, each.kind])
-            schemas[name] = {**_plain(each.schema), "x-kubernetes-group-version-kind": [told]}
+            schemas[name] = {**each.schema, "x-kubernetes-group-version-kind": [told]}
     head = {"openapi": "3.0.0", "info": {"title": "pavane local cluster", "version": VERSION["gitVersion"]}}
     return {**head, "paths": paths, "components": {"schemas": schemas}} if paths else None
-
-
-def _plain(schema: Any) -> Any:
-    """Leave out the rules: clients do not evaluate them."""
-    if isinstance(schema, dict):
-        return {key: _plain(value) for key, value in schema.items() if key != RULES}
-    return [_plain(each) for each in schema] if isinstance(schema, list) else schema

@@ -40,7 +40,7 @@ class Resource:
 BUILT_IN = tuple(Resource(each) for each in DESCRIBED["resources"])
 
 
-def served(definitions: Iterable[Mapping[str, Any]]) -> dict[str, Resource]:
+def all_resources(definitions: Iterable[Mapping[str, Any]]) -> dict[str, Resource]:
     """Return all resources by key: the built-in ones and those of the CustomResourceDefinitions given."""
     return {each.key: each for each in (*BUILT_IN, *(_custom(each["spec"]) for each in definitions))}
 

@@ -141,10 +141,8 @@ def _refuse_conflicts(
         for path in sorted(owned(entry) & differing)
     ]
     if causes:
-        listed = "".join(f"\n- {cause.message}: {cause.field}" for cause in causes)
-        text = f" {causes[0].message}: {causes[0].field}" if len(causes) == 1 else listed
-        count = "1 conflict" if len(causes) == 1 else f"{len(causes)} conflicts"
-        raise ApiError(409, "Conflict", f"Apply failed with {count}:{text}", causes)
+        listed = "; ".join(f"{cause.message}: {cause.field}" for cause in causes)
+        raise ApiError(409, "Conflict", f"Apply failed: {listed}", causes)
 
 
 def _readable(path: Path) -> str:

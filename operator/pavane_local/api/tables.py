@@ -70,11 +70,9 @@ def _pod_status(pod: Object) -> str:
     status = pod.get("status", {})
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"
-    for prefix, kind in (("Init:", "initContainerStatuses"), ("", "containerStatuses")):
-        for state in (each.get("state", {}) for each in status.get(kind, ())):
-            told = state.get("waiting") or state.get("terminated") or {}
-            if told.get("reason") and not (prefix and told.get("exitCode") == 0):
-                return prefix + str(told["reason"])
+    for state in (each.get("state", {}) for each in status.get("containerStatuses", ())):
+        if reason := (state.get("waiting") or state.get("terminated") or {}).get("reason"):
+            return str(reason)
     return str(status.get("reason") or status.get("phase", "Unknown"))
 
 
