@@ -71,7 +71,7 @@ def _greet(local: LocalCluster, say: Callable[[str], None]) -> None:
 
 async def _apply(cluster: Cluster, document: dict[str, Any]) -> Place:
     wanted = (document.get("apiVersion"), document.get("kind"))
-    resource = next((each for each in cluster.registry.resources if (each.api_version, each.kind) == wanted), None)
+    resource = next((each for each in cluster.registry.values() if (each.api_version, each.kind) == wanted), None)
     if resource is None:
         raise UserError(f"there is no kind {wanted[1]} in {wanted[0]} here; see docs/limitations.md", ExitCode.USAGE)
     metadata = {"namespace": "default", **document["metadata"]} if resource.namespaced else document["metadata"]
@@ -156,7 +156,7 @@ async def _show_progress(cluster: Cluster, say: Callable[[str], None]) -> None:
 
     async with asyncio.TaskGroup() as group:
         group.create_task(follow("pods", _pod_line))
-        for resource in cluster.registry.resources:
+        for resource in cluster.registry.values():
             if resource.group == OUR_GROUP:
                 group.create_task(follow(resource.key, lambda found: f"{found['kind']} {summary(found)}"))
 
