@@ -5,12 +5,15 @@ import base64
 import contextlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import httpx2
 
 from pavane.raft.client import RaftClient
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
@@ -36,14 +39,17 @@ class Rig:
     folder: Path
     operator: asyncio.subprocess.Process | None = None
     spec: dict[str, Any] = field(default_factory=dict)
+    health_port: int = 0
 
     async def start_operator(self, **settings: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.health_port = free.getsockname()[1]
         variables = {
             **os.environ,
             "KUBECONFIG": str(self.local.kubeconfig),
             "POD_IP": "127.0.0.1",
             "POD_NAMESPACE": "pavane-system",
-            "PAVANE_HEALTH_PORT": "0",
+            "PAVANE_HEALTH_PORT": str(self.health_port),
             "PAVANE_DEFAULT_IMAGE": "pavane:local",
             **settings,
         }
@@ -106,6 +112,11 @@ class Rig:
                 if lease is not None and lease["spec"]["leaseTransitions"] >= transitions:
                     return
                 await asyncio.sleep(0.03)
+
+    async def metrics(self) -> str:
+        """What the operator's port tells."""
+        async with httpx2.AsyncClient() as http:
+            return (await http.get(f"http://127.0.0.1:{self.health_port}/metrics")).text
 
     async def kill_pod(self, name: str) -> None:
         """SIGKILL to the pod's process."""

@@ -54,7 +54,12 @@ async def test_three_replicas_come_up_and_roll_under_writes_without_losing_one(r
             rolled.set()
         stored = [bytes(entry.data) async for entry in client.entries() if entry.type == 0]
     assert sorted(stored) == sorted(acknowledged)
-    assert status["history"][0]["writeGapMs"] is not None
+    gap_ms = status["history"][0]["writeGapMs"]
+    metrics = await rig.metrics()
+    assert 'pavane_operator_write_gap_seconds_count{kind="RaftCluster"} 1\n' in metrics
+    assert f'pavane_operator_write_gap_seconds_sum{{kind="RaftCluster"}} {gap_ms / 1000:g}\n' in metrics
+    assert 'pavane_operator_reconciles_total{kind="RaftCluster",outcome="applied"}' in metrics
+    assert 'pavane_operator_api_calls_total{verb="patch",code="200"}' in metrics
     assert all(member.startswith("log-server-g2-") for member in status["configuration"]["old"])
     await rig.until_gone(VOLUME_CLAIMS, "data-log-server-g1-")
     assert {name for name in await rig.names(STATEFUL_SETS)} == {"log-server-g2"}

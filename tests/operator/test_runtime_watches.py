@@ -24,6 +24,7 @@ from pavane_operator.runtime import operator as operator_module
 from pavane_operator.runtime.cache import Cache
 from pavane_operator.runtime.events import EventRecorder
 from pavane_operator.runtime.main import OperatorProcess
+from pavane_operator.runtime.metrics import Metrics
 from pavane_operator.runtime.operator import Operator
 from pavane_operator.runtime.reconcile import Shared
 from pavane_operator.runtime.settings import OperatorSettings
@@ -52,7 +53,12 @@ async def kube(server: Server) -> AsyncIterator[KubeClient]:
 
 
 @pytest.fixture
-async def unwatched(kube: KubeClient, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Operator]:
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+async def unwatched(kube: KubeClient, metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Operator]:
     """An operator whose watches tell nothing at all."""
     monkeypatch.setattr(operator_module, "COMPARE_S", 0.05)
     async with httpx2.AsyncClient() as http:
@@ -66,6 +72,7 @@ async def unwatched(kube: KubeClient, monkeypatch: pytest.MonkeyPatch) -> AsyncI
             rng=rng,
             settings=Settings(),
             now=lambda: datetime.now(UTC),
+            metrics=metrics,
         )
         operator = Operator(KINDS, shared)
         comparing = asyncio.create_task(operator.compare())
@@ -84,7 +91,7 @@ def observed(cluster: Cluster) -> int | None:
 
 
 async def test_a_resource_is_looked_after_although_no_watch_told_of_it(
-    server: Server, kube: KubeClient, unwatched: Operator
+    server: Server, kube: KubeClient, unwatched: Operator, metrics: Metrics
 ) -> None:
     body: dict[str, Any] = {"metadata": {"name": "log"}, "spec": {"stateMachine": "Broadcast", "replicas": 1}}
     await kube.create(RAFT_CLUSTERS, body, NAMESPACE)
@@ -97,6 +104,7 @@ async def test_a_resource_is_looked_after_although_no_watch_told_of_it(
     await kube.delete(RAFT_CLUSTERS, "log", NAMESPACE)
     await eventually(lambda: stored(server.cluster) == {})
     await eventually(lambda: len(unwatched.keepers) == 0)
+    assert metrics.missed_events["RaftCluster"] >= 2
 
 
 async def test_a_resource_whose_end_no_watch_told_is_forgotten(unwatched: Operator) -> None:

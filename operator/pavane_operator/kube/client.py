@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -91,6 +92,8 @@ class KubeClient:
         self._rest = RESTClientObject(configuration)
         self._timeout_s = timeout_s
         self._open_calls = asyncio.Semaphore(CALLS_OPEN_MAX)
+        self.calls: Counter[tuple[str, int]] = Counter()
+        """Calls that have ended, by method and HTTP status, 0 = no answer; without watches and logs."""
 
     @classmethod
     async def connect(cls, target: Target | None = None, *, timeout_s: float = CALL_TIMEOUT_S) -> Self:
@@ -392,7 +395,9 @@ class KubeClient:
                 )
                 payload = await response.read()
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                self.calls[method, 0] += 1
                 raise self._unreachable(error) from error
+        self.calls[method, response.status] += 1
         document = _decode(payload)
         if response.status >= 400:
             raise from_status(response.status, document, response.headers)

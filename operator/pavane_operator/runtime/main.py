@@ -29,6 +29,7 @@ from pavane_operator.plan.model import Settings
 from pavane_operator.runtime import handlers, lease
 from pavane_operator.runtime.cache import Cache
 from pavane_operator.runtime.events import EventRecorder
+from pavane_operator.runtime.metrics import Metrics
 from pavane_operator.runtime.operator import Operator
 from pavane_operator.runtime.reconcile import Shared
 from pavane_operator.runtime.settings import OperatorSettings
@@ -74,6 +75,7 @@ class OperatorProcess:
         self._identity = f"{socket.gethostname()}_{secrets.token_hex(8)}"
         self._ready = asyncio.Event()
         self._waits_for = "the API server"
+        self._metrics = Metrics()
 
     async def live(self) -> None:
         """Serve until the process is told to end. Raises ConnectError when no API server can be derived."""
@@ -82,11 +84,12 @@ class OperatorProcess:
             port=self._settings.health_port,
             live=lambda: None,
             ready=lambda: None if self._ready.is_set() else f"waiting for {self._waits_for}",
-            metrics=tuple,
+            metrics=self._metrics.read,
         )
         await ops.start(self._process)
         try:
             async with await KubeClient.connect(timeout_s=API_TIMEOUT_S) as kube, httpx2.AsyncClient() as http:
+                self._metrics.api_calls = kube.calls
                 serving = self._process.spawn(self._serve(kube, http), name="operator")
                 await self._process.ended()
                 serving.cancel()
@@ -110,6 +113,7 @@ class OperatorProcess:
             rng=rng,
             settings=Settings(image_pull_limit=self._settings.image_pull_limit_span),
             now=_now,
+            metrics=self._metrics,
         )
         operator = Operator(kinds, shared)
         self._process.spawn(self._guard_epoch(kube, epochs), name="epoch")

@@ -77,6 +77,7 @@ class Operator:
         listed = (await kube.list_all(resource_type, namespace)).items
         for body in listed:
             if cache.seen(resource_type, body):
+                self._shared.metrics.missed_events[resource_type.kind] += 1
                 log.info("a list was ahead of the watch", resource=body["metadata"]["name"])
                 self.resource_seen(resource_type, body, deleted=False)
         for uid in known.keys() - {body["metadata"]["uid"] for body in listed}:
@@ -84,6 +85,7 @@ class Operator:
             present = await kube.get_or_none(resource_type, name, place)
             last = cache.get(uid)
             if last is not None and (present is None or present["metadata"]["uid"] != uid):
+                self._shared.metrics.missed_events[resource_type.kind] += 1
                 log.info("a list was ahead of the watch: it is gone", resource=name)
                 self.resource_seen(resource_type, last, deleted=True)
 

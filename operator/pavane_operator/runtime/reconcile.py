@@ -12,7 +12,7 @@ from datetime import datetime
 import httpx2
 import structlog
 
-from pavane_operator.crds.status import State
+from pavane_operator.crds.status import State, Status
 from pavane_operator.kinds.port import Kind, Promotion
 from pavane_operator.kube import Conflict, Gone, KubeClient, KubeError, TooManyRequests, Unavailable
 from pavane_operator.kube.resources import (
@@ -44,6 +44,7 @@ from pavane_operator.plan.planner import plan as make_plan
 from pavane_operator.runtime.cache import INSTANCE_LABEL, NAME_LABEL, Cache
 from pavane_operator.runtime.events import EventRecorder, EventType
 from pavane_operator.runtime.execute import Executor, failure_of
+from pavane_operator.runtime.metrics import Metrics, Outcome
 from pavane_operator.runtime.observe import children_of, pods_of, resource_of, service_pods_of
 from pavane_operator.runtime.polls import PollTarget, StagePolls
 from pavane_operator.runtime.spans import RunSpan
@@ -95,6 +96,7 @@ class Shared:
     rng: random.Random
     settings: Settings
     now: Callable[[], datetime]
+    metrics: Metrics
 
 
 class Reconciler:
@@ -130,11 +132,16 @@ class Reconciler:
         body = self._shared.cache.get(self._uid)
         if body is None:
             return None
+        outcome: Outcome = "failed"
         try:
             with RunSpan(self._kind.name, body) as span:
-                return await self._run(span)
+                sleep_s = await self._run(span)
+                outcome = "applied" if span.begun else "waiting"
+                return sleep_s
         except* (KubeError, ValueError) as errors:
             error = _first(errors)
+        finally:
+            self._shared.metrics.reconciles[self._kind.name, outcome] += 1
         await self._failed(error)
         return self._retry_after_s(error)
 
@@ -265,7 +272,9 @@ class Reconciler:
                     await self._act(resource, observed, action)
             if any(isinstance(action, MarkResource) for action in plan.actions):
                 return  # the resource has another version now: look at it again before its status is written
-            await self._write_status(resource, plan, span)
+            if plan.status is not None:
+                with span.action(plan.row, plan.status):
+                    await self._write_status(resource, plan.status)
         except (Conflict, Gone) as error:
             # Somebody else was faster: read again and plan again, never repeat blindly. Repeated, it is a failure.
             await self._read_afresh()
@@ -290,12 +299,13 @@ class Reconciler:
             case _:
                 await self._executor.execute(resource, action)
 
-    async def _write_status(self, resource: Resource, plan: Plan, span: RunSpan) -> None:
-        if plan.status is None:
-            return
-        with span.action(plan.row, plan.status):
-            await self._executor.write_status(resource, plan.status.dump())
+    async def _write_status(self, resource: Resource, status: Status) -> None:
+        await self._executor.write_status(resource, status.dump())
         self._status_written_at = self._shared.now()
+        gap_ms = _write_gap_ms(status)
+        if gap_ms is not None and gap_ms != _write_gap_ms(resource.status):
+            self._shared.metrics.write_gaps[self._kind.name] += 1
+            self._shared.metrics.write_gap_milliseconds[self._kind.name] += gap_ms
 
     async def _post(self, resource: Resource, plan: Plan) -> None:
         body = self._shared.cache.get(resource.uid)
@@ -319,8 +329,7 @@ class Reconciler:
                 # A status only says what was observed, so it may be written without the actions of its plan.
                 plan = self._plan(snapshot)
                 if plan.status is not None and not plan.critical:
-                    await self._executor.write_status(snapshot[0], plan.status.dump())
-                    self._status_written_at = self._shared.now()
+                    await self._write_status(snapshot[0], plan.status)
         if self._failures >= FAILURES_BEFORE_EVENT:
             note = f"{self._failure.reason}: {self._failure.message}"
             await self._shared.events.post(body, "Warning", "ReconcileFailed", note, self._shared.now())
@@ -329,6 +338,11 @@ class Reconciler:
         named = error.retry_after_s if isinstance(error, (TooManyRequests, Unavailable)) else None
         delay = min(RETRY_MIN_S * 2.0 ** min(self._failures, 10), RETRY_MAX_S)
         return max(named or 0.0, delay * self._shared.rng.uniform(0.5, 1.0))
+
+
+def _write_gap_ms(status: Status | None) -> int | None:
+    """Of the newest attempt, if it was measured."""
+    return status.history[0].write_gap_ms if status is not None and status.history else None
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> Exception:

@@ -32,6 +32,11 @@ class RunSpan:
         self._began_ns = time.time_ns()
         self._span: Span | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Whether the run did something."""
+        return self._span is not None
+
     def __enter__(self) -> Self:
         return self
 
