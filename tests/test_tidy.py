@@ -93,9 +93,7 @@ def test_readers_find_what_they_expect(name: str) -> None:
 
 
 def test_links_in_the_documents_lead_somewhere() -> None:
-    broken = []
-    for path in tracked(".md"):
-        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", path.read_text(encoding="utf-8")):
-            if not (path.parent / target).exists():
-                broken.append(f"{path.relative_to(ROOT)} -> {target}")
+    link = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
+    links = [(path, target) for path in tracked(".md") for target in link.findall(path.read_text(encoding="utf-8"))]
+    broken = [f"{path.relative_to(ROOT)} -> {target}" for path, target in links if not (path.parent / target).exists()]
     assert broken == []
