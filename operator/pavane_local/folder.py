@@ -30,11 +30,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 def holder(folder: Path) -> int | None:
     """The pid of the process that runs the local cluster of a folder, or None."""
-    try:
-        file = (folder / "lock").open()
-    except FileNotFoundError:
-        return None
-    with file:
+    with contextlib.suppress(FileNotFoundError), (folder / "lock").open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:

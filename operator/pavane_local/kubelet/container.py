@@ -63,7 +63,11 @@ class Container:
             if loop.time() - began >= BACKOFF_RESET_SECONDS:
                 delay = 0.0
             if delay and not self._stopping.is_set():
-                await self._back_off(delay / self._around.speed)
+                self.last_state = ended = self.state
+                text = f"Back-off {delay / self._around.speed:g} s restarting failed container {self.spec['name']}"
+                await self._waits("CrashLoopBackOff", text, "BackOff")
+                await self._pause(delay / self._around.speed)
+                self.state = ended
             delay = min(BACKOFF_SECONDS_MAX, delay * 2 or BACKOFF_FIRST_SECONDS)
             if not self._stopping.is_set():
                 self._next_run()
@@ -92,13 +96,6 @@ class Container:
     def _next_run(self) -> None:
         self.restarts += 1
         self.last_state = self.state
-
-    async def _back_off(self, seconds: float) -> None:
-        self.last_state = ended = self.state
-        text = f"Back-off {seconds:g} s restarting failed container {self.spec['name']}"
-        await self._waits("CrashLoopBackOff", text, "BackOff")
-        await self._pause(seconds)
-        self.state = ended
 
     async def _waits(self, reason: str, message: str, event: str) -> None:
         waiting = {"waiting": {"reason": reason, "message": message}}

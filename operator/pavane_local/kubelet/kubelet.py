@@ -53,7 +53,7 @@ class Kubelet:
         async with asyncio.TaskGroup() as group:
             self._group = group
             for resource, take in {
-                "namespaces": self._write_hosts, SLICES: self._write_hosts, CLAIMS: self._claim,
+                "namespaces": self._write_hosts, SLICES: self._write_hosts, CLAIMS: self._refresh,
                 "configmaps": self._refresh, "secrets": self._refresh, "pods": self._pod,
             }.items():  # fmt: skip
                 group.create_task(self._follow(resource, take), name=f"kubelet follows {resource}")
@@ -106,17 +106,13 @@ class Kubelet:
             self._block.release(runner.address)
             del self._runners[uid], self._tasks[uid]
 
-    def _refresh(self, _kind: str, found: Object) -> None:
+    def _refresh(self, kind: str, found: Object) -> None:
+        """Let the pods of a namespace look at what their volumes show; a claim is a folder, and takes it along."""
+        if kind == "DELETED" and found["kind"] == "PersistentVolumeClaim":
+            shutil.rmtree(self._settings.claim_folder(found), ignore_errors=True)
         for runner in self._runners.values():
             if name_of(runner.pod)[0] == name_of(found)[0]:
                 runner.refresh.set()
-
-    def _claim(self, kind: str, claim: Object) -> None:
-        """A claim is a folder, bound at once; the folder goes with it."""
-        if kind == "DELETED":
-            shutil.rmtree(self._settings.claim_folder(claim), ignore_errors=True)
-        else:
-            self._refresh(kind, claim)
 
     def _write_hosts(self, kind: str, found: Object) -> None:
         folder = self._settings.folder / "hosts"

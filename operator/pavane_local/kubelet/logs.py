@@ -79,7 +79,7 @@ async def read(path: Path, options: LogOptions, live: RunLog | None = None) -> A
         while True:
             for line in stored:
                 yield line if options.timestamps else line.partition(b" ")[2]
-            if not options.follow or live is None:
+            if not options.follow or live is None or not files:
                 return
             if not (stored := list(_fresh(path, files))):
                 if not live.open:

@@ -129,15 +129,13 @@ class PodRunner:
             await self._cluster.patch("pods", *name_of(self.pod), patch, subresource="status")
 
     async def _record(self, reason: str, message: str) -> None:
-        """Record a warning about the pod; equal ones are counted."""
+        """Record a warning about the pod; equal ones are one event."""
         (namespace, name), uid = name_of(self.pod), self.pod["metadata"]["uid"]
         event = f"{name}.{hashlib.sha256(f'{uid}{reason}{message}'.encode()).hexdigest()[:16]}"
         about = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid}
-        former = self._cluster.find("events", namespace, event) or {"firstTimestamp": now_text()}
         body = {
             "metadata": {"name": event, "namespace": namespace}, "source": {"component": "pavane-local"},
             "involvedObject": about, "type": "Warning", "reason": reason, "message": message,
-            "count": former.get("count", 0) + 1, "firstTimestamp": former["firstTimestamp"],
             "lastTimestamp": now_text(),
         }  # fmt: skip
         with expected(*GONE):
@@ -260,19 +258,14 @@ class PodRunner:
         containers = self.containers.values()
         ready = not self._ending.is_set() and all(each.ready for each in containers)
         begun = all(each.last_state or "waiting" not in each.state for each in containers)
-        conditions = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
-        former = {each["type"]: each for each in self.pod.get("status", {}).get("conditions") or ()}
+        states = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
+        former = {(each["type"], each["status"]): each for each in self.pod["status"].get("conditions") or ()}
+        told = [
+            {"type": name, "status": str(value), "lastTransitionTime": now_text()} for name, value in states.items()
+        ]
         return {
             "phase": "Running" if begun else "Pending", "startTime": self._began, "qosClass": "BestEffort",
             "hostIP": HOST_ADDRESS, "podIP": self.address, "podIPs": [{"ip": self.address}],
-            "conditions": [condition(name, value, former.get(name)) for name, value in conditions.items()],
+            "conditions": [former.get((each["type"], each["status"]), each) for each in told],
             "containerStatuses": [each.status() for each in containers],
         }  # fmt: skip
-
-
-def condition(name: str, value: bool, former: Object | None) -> Object:
-    """A condition of a pod; the time of its last change stays while it does not change."""
-    status = str(value)
-    if former is not None and former["status"] == status:
-        return former
-    return {"type": name, "status": status, "lastTransitionTime": now_text()}
