@@ -335,6 +335,31 @@ async def test_tables_show_the_printer_columns(server: Server) -> None:
     assert found["rows"][0]["object"]["metadata"]["name"] == "a"
 
 
+@pytest.mark.parametrize(
+    ("times", "age"),
+    [
+        ({"lastTimestamp": "2030-01-01T00:00:00Z"}, "5m"),
+        ({"eventTime": "2030-01-01T00:01:00.000000Z"}, "4m"),
+        (
+            {"eventTime": "2030-01-01T00:01:00Z", "series": {"count": 2, "lastObservedTime": "2030-01-01T00:03:00Z"}},
+            "2m",
+        ),
+        ({}, "<unknown>"),
+    ],
+)
+async def test_the_age_of_an_event_is_told_by_whatever_its_recorder_filled(
+    server: Server, times: dict[str, Any], age: str
+) -> None:
+    about = {"regarding": {"kind": "Pod", "name": "a"}, "type": "Normal", "reason": "Seen"}
+    path = "/apis/events.k8s.io/v1/namespaces/default/events"
+    event = {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e", "namespace": "default"}}
+    assert (await server.http.post(path, json={**event, **about, **times})).status_code == 201
+    server.cluster.now.move(minutes=5, seconds=7)  # type: ignore[attr-defined]
+    accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
+    found = (await server.http.get("/api/v1/namespaces/default/events", headers=accept)).json()
+    assert found["rows"][0]["cells"][:2] == ["e", age]
+
+
 async def test_a_definition_goes_when_its_objects_are_gone(server: Server) -> None:
     await server.cluster.create(WIDGETS, widget())
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{WIDGETS}"

@@ -12,6 +12,7 @@ from pavane_local.store import Object
 NAME = {"name": "Name", "type": "string", "format": "name", "jsonPath": ".metadata.name"}
 AGES = ((120, 1, "s"), (7200, 60, "m"), (172800, 3600, "h"), (math.inf, 86400, "d"))
 """Below so many seconds an age is written in this unit (seconds, letter)."""
+EVENT_TIMES = (".series.lastObservedTime", ".lastTimestamp", ".eventTime")  # the first that its recorder has filled
 _STEP = re.compile(
     r"""\.(?P<name>(?:\\.|[^.\[\]\\])+) | \[\?\(@\.(?P<key>[\w.]+)\s*==\s*["'](?P<value>[^"']*)["']\)\]
       | \[(?P<index>\d+|\*)\]""",
@@ -32,12 +33,10 @@ def _cell(column: Mapping[str, Any], body: Object, now: datetime) -> Any:
     path = column["jsonPath"]
     found = [_COMPUTED[path](body)] if path in _COMPUTED else list(values(body, path))
     if column["type"] == "date":
-        return _age(now - datetime.fromisoformat(found[0])) if found else "<unknown>"
+        return _age(now - datetime.fromisoformat(found[0])) if found and found[0] else "<unknown>"
     if len(found) > 1 or (found and isinstance(found[0], dict | list)):
         return ",".join(str(each) for each in found)
-    if not found:
-        return None
-    return str(found[0]) if column["type"] == "string" else found[0]
+    return str(found[0]) if found and column["type"] == "string" else next(iter(found), None)
 
 
 def values(body: Any, path: str) -> Iterator[Any]:
@@ -83,5 +82,6 @@ def _pod_containers(pod: Object, field: str) -> list[int]:
 _COMPUTED: dict[str, Callable[[Object], Any]] = {
     "@pod-ready": lambda pod: f"{sum(_pod_containers(pod, 'ready'))}/{len(pod['spec']['containers'])}",
     "@pod-status": _pod_status,
+    "@event-seen": lambda event: next((each for path in EVENT_TIMES for each in values(event, path)), None),
     "@pod-restarts": lambda pod: sum(_pod_containers(pod, "restartCount")),
 }
