@@ -127,7 +127,7 @@ class Api:
                 return self._watch(request, target) if _flag(request, "watch") else self._list(request, target)
             case (("PUT" | "PATCH"), True):
                 return await self._write(request, target)
-            case "DELETE", True:
+            case "DELETE", True if not target.subresource:
                 return await self._delete(request, target)
         raise errors.not_served(405)
 
