@@ -48,8 +48,10 @@ class Decision:
     events: tuple[Event, ...] = ()
     wake_at: datetime | None = None
     critical: bool = False
+    alone: bool = False
+    """Repair nothing beside it."""
     frozen: bool = False
-    """Leave the status as it is."""
+    """Leave the status as it is, and repair nothing."""
 
 
 # ---- before everything
@@ -57,12 +59,12 @@ class Decision:
 
 def only_observe(_view: View) -> Decision:
     """A2: the status follows what is seen, nothing else is done."""
-    return Decision()
+    return Decision(alone=True)
 
 
 def add_finalizer(view: View) -> Decision:
     """A4."""
-    return Decision(actions=(MarkResource(view.highest_number or None),))
+    return Decision(actions=(MarkResource(view.highest_number or None),), alone=True)
 
 
 def delete(view: View) -> Decision:
@@ -191,15 +193,17 @@ def create(view: View) -> Decision:
     """D1: the mark on the resource alone, then the revision, then what is rendered from it."""
     marked = parse_number(view.resource.annotations.get(LAST_GENERATION_ANNOTATION)) or 0
     if marked < view.next:
-        return Decision(actions=(MarkResource(view.next),))
+        return Decision(actions=(MarkResource(view.next),), alone=True)
     if view.revision(view.next) is None:
         revision = view.kind.renderer.revision(view.resource, view.next, view.rollout.id or view.want)
-        return Decision(actions=(CreateChild(revision),))
-    return Decision(actions=repairs(view, view.next))
+        return Decision(actions=(CreateChild(revision),), alone=True)
+    return Decision(actions=repairs(view, view.next), alone=True)
 
 
 def is_incomplete(view: View) -> bool:
     """Whether an object of the next generation, or one that all generations need, does not exist."""
+    if view.revision(view.next) is None:
+        return True
     wanted = (*view.kind.renderer.shared(view.resource), view.service_manifest, *view.manifests(view.next))
     return any(find(view.observed.children, manifest.kind, manifest.name) is None for manifest in wanted)
 
@@ -241,7 +245,7 @@ def take_step(view: View) -> Decision:
     recorded = view.recorded_index
     undone = [i for i, step in enumerate(view.steps) if step.name not in view.facts.steps_done]
     target = max(min(undone, default=len(view.steps) - 1), recorded)
-    if target > recorded and target >= 0:
+    if target > recorded:
         step = view.steps[target]
         there = step.name in view.facts.steps_done
         if step.irreversible and not there and view.facts.safety is not None and not view.bootstrap:

@@ -67,7 +67,7 @@ def plan(kind: Kind, resource: Resource, observed: Observed, now: datetime, sett
 def _assembled(view: View, row: str, decision: Decision) -> Plan:
     """The plan of a decision: with repairs, with the status that follows from what is seen, with a wake-up time."""
     actions, wakes = decision.actions, [decision.wake_at]
-    if decision.rollout is None and not decision.frozen and row not in ("A2", "A4", "D1"):
+    if decision.rollout is None and not decision.alone and not decision.frozen:
         actions += tuple(action for action in _repairs(view) if action not in actions)
     status = None
     if not decision.frozen:

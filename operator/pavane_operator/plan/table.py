@@ -86,10 +86,6 @@ def _failed_before(view: View) -> bool:
     return failed is not None and view.want == failed.id and view.spec.rollout.retry != failed.generation
 
 
-def _incomplete(view: View) -> bool:
-    return view.revision(view.next) is None or effects.is_incomplete(view)
-
-
 def _retirement_due(view: View) -> bool:
     return any(pod.generation != view.active for pod in view.observed.pods) or bool(view.foreign_objects)
 
@@ -141,7 +137,7 @@ TABLE: tuple[Row, ...] = (
         State.ABORTING,
     ),
     # ---- forward
-    Row("D1", frozenset({State.CREATING_NEXT}), _incomplete, effects.create, "objects are missing"),
+    Row("D1", frozenset({State.CREATING_NEXT}), effects.is_incomplete, effects.create, "objects are missing"),
     Row(
         "D2",
         frozenset({State.CREATING_NEXT}),

@@ -149,17 +149,13 @@ class Reconciler:
         if self._lists_are_old():
             await self._read_afresh()
         for _ in range(PLANS_PER_RUN_MAX):
-            snapshot = await self._observe()
-            if snapshot is None:
-                return None
-            plan = self._plan(snapshot)
-            if plan.critical:
+            found = await self._look()
+            if found is not None and found[2].critical:
                 await self._read_afresh()
-                snapshot = await self._observe()
-                if snapshot is None:
-                    return None
-                plan = self._plan(snapshot)
-            resource, observed = snapshot
+                found = await self._look()
+            if found is None:
+                return None
+            resource, observed, plan = found
             await self._keep_streams(plan, observed)
             if plan.empty and self._failure is not None:
                 self._failures, self._failure = 0, None  # what failed is not needed any more: plan without it
@@ -234,9 +230,12 @@ class Reconciler:
 
     # ---- plan
 
-    def _plan(self, snapshot: tuple[Resource, Observed]) -> Plan:
-        resource, observed = snapshot
-        return make_plan(self._kind, resource, observed, self._shared.now(), self._shared.settings)
+    async def _look(self) -> tuple[Resource, Observed, Plan] | None:
+        """The present snapshot and what to do about it, or None once the resource is gone."""
+        snapshot = await self._observe()
+        if snapshot is None:
+            return None
+        return *snapshot, make_plan(self._kind, *snapshot, self._shared.now(), self._shared.settings)
 
     async def _keep_streams(self, plan: Plan, observed: Observed) -> None:
         wanted: dict[str, tuple[str, int]] = {}
@@ -324,12 +323,12 @@ class Reconciler:
         if body is None:
             return
         with contextlib.suppress(KubeError, ValueError):
-            snapshot = await self._observe()
-            if snapshot is not None:
+            found = await self._look()
+            if found is not None:
                 # A status only says what was observed, so it may be written without the actions of its plan.
-                plan = self._plan(snapshot)
+                resource, _, plan = found
                 if plan.status is not None and not plan.critical:
-                    await self._write_status(snapshot[0], plan.status)
+                    await self._write_status(resource, plan.status)
         if self._failures >= FAILURES_BEFORE_EVENT:
             note = f"{self._failure.reason}: {self._failure.message}"
             await self._shared.events.post(body, "Warning", "ReconcileFailed", note, self._shared.now())
