@@ -226,7 +226,7 @@ async def test_a_generation_is_bootstrapped_and_replaced_under_load_without_loss
 
     writing = asyncio.create_task(write())
     await second.start(stack)
-    await eventually(lambda: all(0 < s.status().target < s.status().applied + 100 for s in second.servers))
+    await eventually(lambda: all(0 < s.status().applied > s.status().target - 100 for s in second.servers))
     assert {server.status().role for server in second.servers} == {Role.LEARNER}
     await second.allow_writes(Token(2, 5))
     assert {server.status().role for server in second.servers} == {Role.LEARNER}
