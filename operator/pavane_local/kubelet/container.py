@@ -114,24 +114,23 @@ class Container:
         message_file = self.folder / "termination-log"
         message_file.write_bytes(b"")
         began = now_text()
-        log = self.log = RunLog(self.folder / f"{self.restarts}.log")
-        try:
-            self._child = child = await spawn(*self._around.prepare(self), self.folder / "root", log.feed)
-        except CannotStart as error:
-            log.close()
-            await self._waits(error.reason, str(error), "Failed")
-            return False
-        self.state = {"running": {"startedAt": began}}
-        self._around.changed()
-        try:
-            async with asyncio.TaskGroup() as group:
-                probing = group.create_task(self._probe(child))
-                code = await asyncio.shield(child.exited)
-                probing.cancel()
-        finally:
-            await child.end(0)
-            self._child = None
-            log.close()
+        with contextlib.closing(RunLog(self.folder / f"{self.restarts}.log")) as log:
+            self.log = log
+            try:
+                self._child = child = await spawn(*self._around.prepare(self), self.folder / "root", log.feed)
+            except CannotStart as error:
+                await self._waits(error.reason, str(error), "Failed")
+                return False
+            self.state = {"running": {"startedAt": began}}
+            self._around.changed()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    probing = group.create_task(self._probe(child))
+                    code = await asyncio.shield(child.exited)
+                    probing.cancel()
+            finally:
+                await child.end(0)
+                self._child = None
         message = message_file.read_bytes()[:MESSAGE_BYTES_MAX].decode(errors="replace")
         self.ready = self.started = False
         self.state = _terminated(code, began, "Error" if code else "Completed", message)
