@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 
+from pavane.wire import Stage
 from pavane_cli.commands.resources import changes, is_current
 from pavane_cli.target import RAFT_CLUSTERS
 from pavane_operator import kube
@@ -28,9 +29,13 @@ class Progress:
         self._say = say
         self._started = time.monotonic()
         self._stages: dict[str, str] = {}
+        self._serving = asyncio.Event()  # every pod is Ready and may write
 
     async def until_current(self, timeout_s: float) -> kube.Object:
-        """Return the resource once its spec is Ready and nothing is rolled out any more; raises TimeoutError."""
+        """Return the resource once its spec is Ready, its pods serve and nothing is rolled out; raises TimeoutError.
+
+        The pods are asked as well: after a restart of everything the status is of a former life.
+        """
         pods = asyncio.create_task(self._follow_pods())
         last = ""
         try:
@@ -44,6 +49,7 @@ class Progress:
                         self._line("rollout", state, f"generation {number}" if number else "")
                         last = state
                     if is_current(change.object):
+                        await self._serving.wait()
                         return change.object
         finally:
             pods.cancel()
@@ -64,8 +70,19 @@ class Progress:
                     for name in sorted(self._stages.keys() - seen.keys()):
                         del self._stages[name]
                         self._line(name, "gone")
-                    await asyncio.gather(*(self._ask(http, name, address) for name, address in sorted(seen.items())))
+                    leaving = {pod["metadata"]["name"] for pod in pods if pod["metadata"].get("deletionTimestamp")}
+                    asked = sorted(seen.keys() - leaving)
+                    await asyncio.gather(*(self._ask(http, name, seen[name]) for name in asked))
+                    if pods and all(self._serves(pod) for pod in pods):
+                        self._serving.set()
+                    else:
+                        self._serving.clear()
                 await asyncio.sleep(POLL_S)
+
+    def _serves(self, pod: kube.Object) -> bool:
+        conditions = (pod.get("status") or {}).get("conditions") or ()
+        ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+        return ready and self._stages.get(pod["metadata"]["name"]) == Stage.READ_WRITE.title
 
     async def _ask(self, http: httpx2.AsyncClient, name: str, address: str | None) -> None:
         if address is None:
