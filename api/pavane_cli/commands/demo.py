@@ -53,12 +53,17 @@ async def _demo(file: Path, document: dict[str, Any], once: bool) -> Proof | Non
     with _platform(file) as up:
         show = asyncio.create_task(_show(up, document, stop, once))
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({show, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        ended = asyncio.create_task(asyncio.to_thread(up.wait))
+        await asyncio.wait({show, stopping, ended}, return_when=asyncio.FIRST_COMPLETED)
         if not show.done():
             show.cancel()
             await asyncio.wait({show})
+        if ended.done():
+            raise _ended(up)
         stopping.cancel()
         output.note("Stopping …")
+        up.terminate()
+        await ended
     return None if show.cancelled() else show.result()
 
 
@@ -85,13 +90,17 @@ def _platform(file: Path) -> Iterator["subprocess.Popen[bytes]"]:
             up.wait()
 
 
+def _ended(up: "subprocess.Popen[bytes]") -> UserError:
+    words = (FOLDER / LOG_NAME).read_text(errors="replace").strip().splitlines()
+    return UserError("`pavane up` ended: " + (words[-1] if words else f"exit code {up.returncode}"))
+
+
 async def _until_serving(up: "subprocess.Popen[bytes]") -> None:
     """Wait until the API server of the child answers; raises ``UserError`` with its last words when it ends."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if up.poll() is not None:
-            words = (FOLDER / LOG_NAME).read_text(errors="replace").strip().splitlines()
-            raise UserError("`pavane up` ended: " + (words[-1] if words else f"exit code {up.returncode}"))
+            raise _ended(up)
         with contextlib.suppress(UserError):
             async with cluster(Where(FOLDER / "kubeconfig")) as client:
                 await client.raw("GET", "/version")
