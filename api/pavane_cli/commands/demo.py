@@ -20,6 +20,7 @@ from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.probe import Proof, SteadyWriter
 from pavane_cli.progress import Progress
 from pavane_cli.target import RAFT_CLUSTERS, Where, cluster, control_plane_url, run
+from pavane_local.folder import holder
 from pavane_operator import kube
 
 FOLDER = Path(".pavane")
@@ -71,6 +72,9 @@ async def _demo(file: Path, document: dict[str, Any], once: bool) -> Proof | Non
 def _platform(file: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Run ``pavane up`` as a child of its own session, so that Ctrl-C reaches only us and it stops in order."""
     FOLDER.mkdir(exist_ok=True)
+    pid = holder(FOLDER)
+    if pid is not None:
+        raise UserError(f"a local cluster runs in {FOLDER} already (pid {pid}); stop it with `pavane down`")
     with (FOLDER / LOG_NAME).open("wb") as log:
         up = subprocess.Popen(  # noqa: S603 - ourselves
             [sys.executable, "-m", "pavane_cli.main", "up", str(file)],
