@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import LOADED, RaftTest, state_of
+from e2e.cluster import LOADED, RaftTest, eventually, state_of
 from e2e.conftest import RUNS
+from pavane_cli.failures import ExitCode
 from pavane_cli.probe import Proof, SteadyWriter
 from pavane_cli.target import RAFT_CLUSTERS
 
@@ -46,9 +47,15 @@ async def test_a_rollout_under_load_loses_and_doubles_nothing(raft: RaftTest) ->
             assert await raft.stateful_sets() == [f"q-server-g{run + 1}"]
 
 
-async def pod_of_leader(raft: RaftTest) -> str:
-    document = await raft.until(lambda item: (item.get("status") or {}).get("leader"), "a leader is known")
-    return str(document["status"]["leader"])
+async def kill_leader(raft: RaftTest) -> None:
+    """Kill the pod that leads; the status may still name one that has just been retired, then look again."""
+
+    async def killed() -> bool:
+        document = await raft.until(lambda item: (item.get("status") or {}).get("leader"), "a leader is known")
+        leader = str(document["status"]["leader"])
+        return raft.platform.run("kill", leader, "-n", raft.namespace, check=False).returncode == ExitCode.DONE
+
+    await eventually(killed, "a leader was killed")
 
 
 @pytest.mark.parametrize("victim", ["leader", "operator"])
@@ -65,7 +72,7 @@ async def test_a_rollout_survives_a_kill_at_a_random_moment(raft: RaftTest, vict
             moment = dice.choice(STATES)
             await reached(raft, moment, run + 1)
             if victim == "leader":
-                raft.kill(await pod_of_leader(raft))
+                await kill_leader(raft)
             else:
                 raft.kill("pavane-operator", "pavane-system")
             await raft.until_current(generation=run + 1, timeout_s=120)
