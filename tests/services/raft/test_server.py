@@ -270,7 +270,7 @@ async def test_a_pod_whose_volume_was_wiped_says_so_and_does_not_vote(tmp_path: 
         others = [server for n, server in enumerate(generation.servers) if n != wiped]
         generation.servers[wiped] = await generation.pod(stack, wiped)
         await eventually(lambda: generation.servers[wiped].fence() is Fence.LOST)
-        assert "StateLost" in generation.servers[wiped].status().blockers
+        await eventually(lambda: "StateLost" in generation.servers[wiped].status().blockers)
         assert any(leads(server) for server in others)
         assert await client.update(b"goes on")
 
