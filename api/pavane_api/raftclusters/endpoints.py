@@ -5,6 +5,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Response
 from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
 from pavane_api import problems
 from pavane_api.auth import MayDelete, MayGet, MayList, MayPatch, MayUpdate
@@ -18,12 +20,22 @@ router = APIRouter(tags=["raftclusters"])
 
 IfMatch = Annotated[str | None, Header(description="ETag of the resource as it was read, or * for any")]
 IfNoneMatch = Annotated[str | None, Header(description="*: create, and only if there is none")]
-Limit = Annotated[int, Query(ge=1, le=service.LIST_LIMIT_MAX, description="Items per page")]
-Continue = Annotated[str | None, Query(alias="continue", max_length=4096, description="Where the last page ended")]
-Labels = Annotated[str, Query(alias="labelSelector", max_length=4096, description="As kubectl takes it")]
-Fields = Annotated[str, Query(alias="fieldSelector", max_length=4096, description="metadata.name=… and the like")]
-Watch = Annotated[bool, Query(description="Stream changes as server-sent events instead of listing")]
-Since = Annotated[str, Query(alias="resourceVersion", max_length=64, description="Watch from here, exclusive")]
+
+
+class ListQuery(BaseModel):
+    """What a list takes, with the names of Kubernetes."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    limit: int = Field(service.LIST_LIMIT_MAX, ge=1, le=service.LIST_LIMIT_MAX, description="Items per page")
+    page: str | None = Field(None, alias="continue", max_length=4096, description="Where the last page ended")
+    label_selector: str = Field("", max_length=4096, description="As kubectl takes it")
+    field_selector: str = Field("", max_length=4096, description="metadata.name=… and the like")
+    watch: bool = Field(default=False, description="Stream changes as server-sent events instead of listing")
+    resource_version: str = Field("", max_length=64, description="Watch from here, exclusive")
+
+
+Listing = Annotated[ListQuery, Query()]
 LastEventId = Annotated[str | None, Header(description="Where a broken watch goes on")]
 
 LIST_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -32,21 +44,21 @@ LIST_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-async def _list(
-    control: Control,
-    namespace: str | None,
-    *,
-    limit: int,
-    page: str | None,
-    labels: str,
-    fields: str,
-    watch: bool,
-    since: str,
-) -> Response:
-    if watch:
-        events = service.events(control.kube, namespace, since=since, labels=labels, fields=fields)
+async def _list(control: Control, namespace: str | None, query: ListQuery, last_event_id: str | None) -> Response:
+    if query.watch:
+        since = last_event_id or query.resource_version
+        events = service.events(
+            control.kube, namespace, since=since, labels=query.label_selector, fields=query.field_selector
+        )
         return EventSourceResponse(control.streams.serve(events))
-    found = await control.kube.list(RAFT_CLUSTERS, namespace, labels=labels, fields=fields, limit=limit, page=page)
+    found = await control.kube.list(
+        RAFT_CLUSTERS,
+        namespace,
+        labels=query.label_selector,
+        fields=query.field_selector,
+        limit=query.limit,
+        page=query.page,
+    )
     body: dict[str, Any] = {"items": found.items, "resourceVersion": found.resource_version}
     if found.next_page is not None:
         body["continue"] = found.next_page
@@ -54,54 +66,17 @@ async def _list(
 
 
 @router.get("/raftclusters", operation_id="list_all_raftclusters", responses=LIST_RESPONSES)
-async def list_everywhere(
-    control: Shared,
-    _: MayList,
-    limit: Limit = service.LIST_LIMIT_MAX,
-    page: Continue = None,
-    labels: Labels = "",
-    fields: Fields = "",
-    watch: Watch = False,
-    since: Since = "",
-    last_event_id: LastEventId = None,
-) -> Response:
+async def list_everywhere(control: Shared, _: MayList, query: Listing, last_event_id: LastEventId = None) -> Response:
     """List or watch the RaftClusters of all namespaces."""
-    return await _list(
-        control,
-        None,
-        limit=limit,
-        page=page,
-        labels=labels,
-        fields=fields,
-        watch=watch,
-        since=last_event_id or since,
-    )
+    return await _list(control, None, query, last_event_id)
 
 
 @router.get("/namespaces/{namespace}/raftclusters", operation_id="list_raftclusters", responses=LIST_RESPONSES)
 async def list_in_namespace(
-    control: Shared,
-    _: MayList,
-    namespace: str,
-    limit: Limit = service.LIST_LIMIT_MAX,
-    page: Continue = None,
-    labels: Labels = "",
-    fields: Fields = "",
-    watch: Watch = False,
-    since: Since = "",
-    last_event_id: LastEventId = None,
+    control: Shared, _: MayList, namespace: str, query: Listing, last_event_id: LastEventId = None
 ) -> Response:
     """List or watch the RaftClusters of one namespace."""
-    return await _list(
-        control,
-        namespace,
-        limit=limit,
-        page=page,
-        labels=labels,
-        fields=fields,
-        watch=watch,
-        since=last_event_id or since,
-    )
+    return await _list(control, namespace, query, last_event_id)
 
 
 ONE = "/namespaces/{namespace}/raftclusters/{name}"
