@@ -6,9 +6,13 @@ SEEDS ?= 2000
 RUNS ?= 20
 TIME ?= 60
 WORKERS ?= 2
+IMAGE ?= pavane
+ROLE ?=
+BASE_IMAGE ?= python:3.11-slim
+IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test sim e2e bench demo clean protos protos-check crds crds-check openapi openapi-check diagram diagram-check golden
+.PHONY: help setup check lint types layers test sim e2e bench demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -53,6 +57,12 @@ crds: setup ## regenerate the custom resource definitions
 crds-check: setup
 	$(BIN)/python -m pavane_operator.crds.gen --check
 
+charts: setup ## regenerate values, schemas and roles of the charts
+	$(BIN)/python -m pavane_operator.charts.gen
+
+charts-check: setup
+	$(BIN)/python -m pavane_operator.charts.gen --check
+
 openapi: setup ## regenerate the description of the REST API
 	$(BIN)/python -m pavane_api.openapi
 
@@ -76,3 +86,34 @@ golden: setup ## rewrite golden traces; explain each changed line in the commit
 
 clean: ## what tests and builds leave behind (not .pavane, not .venv)
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov
+
+# What each role's processes import; no role = all of it in one image, which the chart installs.
+EXTRAS_ := operator,api,otel
+EXTRAS_operator := operator,otel
+EXTRAS_api := api,otel
+EXTRAS_pod := services,otel
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+IMAGE_TAG = $(IMAGE)$(addprefix -,$(ROLE)):$(VERSION)
+WHEEL_MACHINE = $(subst arm64,aarch64,$(subst amd64,x86_64,$(shell docker version --format '{{.Server.Arch}}')))
+
+# For the image's Python and machine, whatever this one is; pip itself too, for the image's base may have none.
+build/wheels/.complete: pyproject.toml $(VENV)/.complete
+	rm -rf build/wheels
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheels .
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --dest build/wheels --only-binary=:all: \
+	  --python-version $(IMAGE_PYTHON) $(foreach tag,manylinux2014 manylinux_2_17 manylinux_2_28,--platform $(tag)_$(WHEEL_MACHINE)) \
+	  pip watchfiles "$$(echo build/wheels/pavane-*.whl)[$(EXTRAS_)]"
+	@touch $@
+
+image: build/wheels/.complete ## container image pavane:VERSION, or with ROLE=operator|api|pod a smaller one of that role
+	rm -f build/wheels/pavane-*.whl
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheels .
+	docker build --quiet --tag $(IMAGE_TAG) --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg EXTRAS=$(EXTRAS_$(ROLE)) \
+	  --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD) .
+	@docker image ls $(IMAGE_TAG)
+
+images: ## all four images
+	$(MAKE) image
+	$(MAKE) image ROLE=operator
+	$(MAKE) image ROLE=api
+	$(MAKE) image ROLE=pod

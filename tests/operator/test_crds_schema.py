@@ -52,7 +52,10 @@ def test_check_tells_a_stale_file_and_writes_nothing(tmp_path: Path, capsys: pyt
     assert list(tmp_path.iterdir()) == []
     assert gen.main(["--folder", str(tmp_path)]) == 0
     assert gen.main(["--check", "--folder", str(tmp_path)]) == 0
-    assert yaml.safe_load((tmp_path / "raftclusters.yaml").read_text()) == DEFINITION
+    lines = (tmp_path / "raftclusters.yaml").read_text().splitlines()
+    written = yaml.safe_load("\n".join(line for line in lines if "{{" not in line))
+    assert written["spec"] == DEFINITION["spec"]
+    assert written["metadata"]["name"] == DEFINITION["metadata"]["name"]
 
 
 def test_every_string_list_and_map_has_a_limit() -> None:

@@ -1,8 +1,10 @@
-"""Writes the CustomResourceDefinitions as YAML: `python -m pavane_operator.crds.gen [--check]`."""
+"""Writes the CustomResourceDefinitions as templates of a chart: `python -m pavane_operator.crds.gen [--check]`."""
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,6 +15,16 @@ HEADER = (
 )
 FOLDER = Path("charts/pavane-crds/templates")
 LINE_MAX_CHARACTERS = 120
+RULES_KEY = "x-kubernetes-validations:"
+IF_CEL = "{{- if .Values.crds.cel }}"
+END = "{{- end }}"
+METADATA = """metadata:
+  name: {name}
+  labels:
+    {{{{- include "pavane-crds.labels" . | nindent 4 }}}}
+  annotations:
+    {{{{- include "pavane-crds.annotations" . | nindent 4 }}}}
+"""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -21,12 +33,44 @@ class _Dumper(yaml.SafeDumper):
 
 
 def render() -> dict[str, str]:
-    """File name to YAML text of every definition."""
-    return {
-        f"{definition['spec']['names']['plural']}.yaml": HEADER
-        + yaml.dump(definition, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=LINE_MAX_CHARACTERS)
-        for definition in definitions()
-    }
+    """File name to text of the template of every definition."""
+    return {f"{definition['spec']['names']['plural']}.yaml": _template(definition) for definition in definitions()}
+
+
+def _template(definition: dict[str, Any]) -> str:
+    spec = yaml.dump(
+        {"spec": definition["spec"]}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=LINE_MAX_CHARACTERS
+    )
+    if "{{" in spec:
+        message = f"a description in {definition['metadata']['name']} holds two braces, which Helm would evaluate"
+        raise ValueError(message)
+    head = {key: definition[key] for key in ("apiVersion", "kind")}
+    parts = [
+        HEADER,
+        "{{- if .Values.crds.install }}\n",
+        yaml.dump(head, Dumper=_Dumper, sort_keys=False),
+        METADATA.format(name=definition["metadata"]["name"]),
+        "\n".join(_with_optional_rules(spec.splitlines())),
+        f"\n{END}\n",
+    ]
+    return "".join(parts)
+
+
+def _with_optional_rules(lines: list[str]) -> Iterator[str]:
+    """The lines, each list of validation rules inside the condition that rules are wanted."""
+    inside: int | None = None
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        # The dumper writes the items of a list at the indent of its key.
+        if inside is not None and (indent < inside or (indent == inside and line[indent : indent + 2] != "- ")):
+            yield END
+            inside = None
+        if line[indent:] == RULES_KEY:
+            yield IF_CEL
+            inside = indent
+        yield line
+    if inside is not None:
+        yield END
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         0, or 1 when --check found a stale or missing file.
     """
-    parser = argparse.ArgumentParser(description="Write the CustomResourceDefinitions as YAML.")
+    parser = argparse.ArgumentParser(description="Write the CustomResourceDefinitions as templates.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file is stale")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the files are (default: %(default)s)")
     chosen = parser.parse_args(arguments)

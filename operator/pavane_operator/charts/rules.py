@@ -1,0 +1,88 @@
+"""What each component may do at the API server: the one source of the chart's roles (docs/specs/operator.md 5.7, 7.2).
+
+A test compares these rules with the calls that operator and control plane really make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pavane_operator.crds.definitions import GROUP, definitions
+from pavane_operator.kube.resources import (
+    CONFIG_MAPS,
+    CONTROLLER_REVISIONS,
+    CRDS,
+    ENDPOINT_SLICES,
+    EVENTS,
+    LEASES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    STATEFUL_SETS,
+    VOLUME_CLAIMS,
+    Resource,
+)
+
+LEASE_NAME = "pavane-operator"
+READ = ("get", "list", "watch")
+OWN = (*READ, "create", "patch", "delete")
+"""What server-side apply, which may create, and a controller of these objects need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of a Role; `names` empty = objects of any name."""
+
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+
+def _of(verbs: tuple[str, ...], *types: Resource, names: tuple[str, ...] = ()) -> tuple[Rule, ...]:
+    """One rule per group."""
+    groups = dict.fromkeys(each.group for each in types)
+    return tuple(
+        Rule(group, tuple(each.plural for each in types if each.group == group), verbs, names) for group in groups
+    )
+
+
+def rules() -> Mapping[str, tuple[Rule, ...]]:
+    """Rules by role: what is bound where says the chart's template `rbac.yaml`."""
+    kinds = [definition["spec"] for definition in definitions()]
+    plurals = tuple(spec["names"]["plural"] for spec in kinds)
+    names = tuple(f"{plural}.{GROUP}" for plural in plurals)
+    scaled = tuple(
+        f"{spec['names']['plural']}/scale" for spec in kinds if "scale" in spec["versions"][0]["subresources"]
+    )
+    scale = (Rule(GROUP, scaled, ("get", "patch", "update")),) if scaled else ()
+    return {
+        # In each watched namespace, or everywhere.
+        "operator": (
+            # The finalizer and an annotation are all that the operator writes on a resource itself; patch, for it
+            # never creates one.
+            Rule(GROUP, plurals, (*READ, "patch")),
+            Rule(GROUP, tuple(f"{plural}/status" for plural in plurals), ("patch",)),
+            # Asked for by servers that check who may make an owner block its deletion.
+            Rule(GROUP, tuple(f"{plural}/finalizers" for plural in plurals), ("update",)),
+            *_of(OWN, CONFIG_MAPS, SECRETS, SERVICES, CONTROLLER_REVISIONS, STATEFUL_SETS),
+            *_of((*READ, "delete"), VOLUME_CLAIMS),
+            *_of(("list", "watch"), PODS, ENDPOINT_SLICES),
+            *_of(("create", "patch"), EVENTS),
+        ),
+        "operatorCluster": (*_of(("get",), CRDS, names=names), *_of(("list", "watch"), CRDS)),
+        "operatorLease": (
+            *_of(("create",), LEASES),  # no name can limit a creation
+            *_of(("get", "update"), LEASES, names=(LEASE_NAME,)),
+        ),
+        # It asks with its caller's rights first: TokenReview and SubjectAccessReview are bound beside this role.
+        "api": (
+            Rule(GROUP, plurals, (*READ, "create", "patch", "delete")),
+            # Keys of the stores whose clients it is; a name of ours per resource, so none can be listed here.
+            *_of(("get",), SECRETS),
+        ),
+        "view": (Rule(GROUP, plurals, READ),),
+        "edit": (Rule(GROUP, plurals, ("create", "update", "patch", "delete")), *scale),
+        "admin": (Rule(GROUP, plurals, ("deletecollection",)),),
+    }
