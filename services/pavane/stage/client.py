@@ -45,6 +45,7 @@ from pavane.compute.wire import (
     encode_command,
 )
 from pavane.stage.errors import StageStreamError, StageSuperseded, StageUnreachable, StaleEpoch
+from pavane.stage.tls import StageCredentials
 from pavane.stage.transport import ACCEPTED, CALL, CLIENT_OPTIONS, RPC_NAME, SUPERSEDED, UNTRACED, stale_epoch
 from pavane.telemetry import TRACEPARENT, current_traceparent
 from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
@@ -62,7 +63,8 @@ class StageStream:
     """One stream to the stage port of one pod.
 
     ``address`` is ``host:port``. ``kind`` and ``generation`` must be the pod's own: a pod that is something else exits
-    with code 3. ``settings`` are those of CreateInstance, which may not change while the pod's process lives.
+    with code 3. ``credentials`` are needed where the pod has a certificate; without them the stream is in clear.
+    ``settings`` are those of CreateInstance, which may not change while the pod's process lives.
     ``on_change`` is called without arguments after every new report and once when the stream has ended; it must
     return at once.
     """
@@ -74,10 +76,12 @@ class StageStream:
         epoch: Epoch,
         kind: str,
         generation: int,
+        credentials: StageCredentials | None = None,
         settings: Mapping[str, str] | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
         self.address = address
+        self._credentials = credentials
         self.epoch = epoch
         self._instance = CreateInstance(kind, generation, dict(settings or {}))
         self._on_change = on_change
@@ -111,7 +115,7 @@ class StageStream:
         Raises ``StageUnreachable``, ``StaleEpoch`` (with the epoch that the pod has accepted), ``StageSuperseded`` or
         another ``StageStreamError``; the stream is closed then.
         """
-        self._channel = grpc.aio.insecure_channel(self.address, options=CLIENT_OPTIONS)
+        self._channel = _channel(self.address, self._credentials)
         traceparent = current_traceparent()
         metadata = ((TRACEPARENT, traceparent),) if traceparent else ()
         self._call = self._channel.stream_stream(CALL)(metadata=metadata)
@@ -261,3 +265,10 @@ class StageStream:
         self._change = asyncio.Event()
         if self._on_change is not None:
             self._on_change()
+
+
+def _channel(address: str, credentials: StageCredentials | None) -> grpc.aio.Channel:
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+    options = (*CLIENT_OPTIONS, *credentials.channel_options())
+    return grpc.aio.secure_channel(address, credentials.channel_credentials(), options=options)

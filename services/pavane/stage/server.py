@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -43,6 +44,7 @@ from pavane.stage.core import (
     StageCore,
 )
 from pavane.stage.role import Role
+from pavane.stage.tls import server_credentials
 from pavane.stage.transport import ACCEPTED, RPC_NAME, SERVER_OPTIONS, STAGE_PORT, UNTRACED
 from pavane.telemetry import remote_parent
 from pavane.wire import RemoteProtocolError, Stage
@@ -80,16 +82,23 @@ class _Session:
 
 
 class StageServer:
-    """Serves the stage port for ``role`` on ``host``.
+    """Serves the stage port for ``role`` on ``host``, with mutual TLS if a folder of ``certificates`` is given.
 
     ``exit_process(code, reason)`` is called when the protocol demands the end of the process; it returns at once and
     the caller of ``start`` stops everything in order. Call ``notify`` whenever the role's report may have changed.
     """
 
     def __init__(
-        self, role: Role, exit_process: Callable[[int, str], None], *, host: str, port: int = STAGE_PORT
+        self,
+        role: Role,
+        exit_process: Callable[[int, str], None],
+        *,
+        host: str,
+        port: int = STAGE_PORT,
+        certificates: Path | None = None,
     ) -> None:
         self._role = role
+        self._certificates = certificates
         self._exit_process = exit_process
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._core = StageCore(
@@ -139,12 +148,16 @@ class StageServer:
             session.changed.set()
 
     async def start(self) -> None:
-        """Bind and serve. Raises ``OSError`` when the address is not free."""
+        """Bind and serve. Raises ``OSError`` when the address is not free or the certificates cannot be read."""
+        credentials = None if self._certificates is None else server_credentials(self._certificates)
         self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=STREAMS_MAX)
         handler: Any = grpc.stream_stream_rpc_method_handler(self._serve)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
         try:
-            self.port = self._server.add_insecure_port(self._address)
+            if credentials is None:
+                self.port = self._server.add_insecure_port(self._address)
+            else:
+                self.port = self._server.add_secure_port(self._address, credentials)
         except RuntimeError as error:
             raise OSError(f"the stage port cannot listen on {self._address}: is another pod running there?") from error
         await self._server.start()

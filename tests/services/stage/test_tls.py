@@ -1,0 +1,171 @@
+"""The stage port with mutual TLS, on real sockets: who may talk, and certificates that change under way."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+
+from pavane.compute.wire import Epoch
+from pavane.stage.client import StageStream
+from pavane.stage.errors import StageUnreachable
+from pavane.stage.server import StageServer
+from pavane.stage.tls import StageCredentials
+from pavane.wire import Stage
+from pavane_operator.tls.certificates import Pair, new_authority, new_certificate
+from tests.services.stage.noting_role import NotingRole
+
+HOST = "127.64.96.2"
+GENERATION = 3
+NAME = "queue.orders.svc"
+LIFE = timedelta(hours=1)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def authority() -> Pair:
+    return new_authority("orders/queue", now(), LIFE)
+
+
+def certificate(signer: Pair, *names: str, life: timedelta = LIFE) -> Pair:
+    return new_certificate(signer, names or (NAME,), now(), life)
+
+
+def credentials(shown: Pair, *trusted: Pair) -> StageCredentials:
+    return StageCredentials(b"".join(one.certificate for one in trusted), shown.certificate, shown.key, NAME)
+
+
+def publish(folder: Path, shown: Pair, *trusted: Pair) -> None:
+    """Put the files where a pod sees them, all at once, as a kubelet does."""
+    version = folder / f"..{len(list(folder.iterdir()))}"
+    version.mkdir()
+    (version / "tls.crt").write_bytes(shown.certificate)
+    (version / "tls.key").write_bytes(shown.key)
+    (version / "ca.crt").write_bytes(b"".join(one.certificate for one in trusted))
+    link = folder / "..new"
+    link.symlink_to(version.name)
+    link.rename(folder / "..data")
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"..data/{name}")
+
+
+class SecuredPod:
+    """A stage server whose certificates lie in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = authority()
+        self.minor = 0
+        publish(folder, certificate(self.authority), self.authority)
+        self.server = StageServer(
+            NotingRole(generation=GENERATION), lambda *_: None, host=HOST, port=0, certificates=folder
+        )
+
+    def stream(self, shown: StageCredentials | None) -> StageStream:
+        self.minor += 1
+        return StageStream(
+            f"{HOST}:{self.server.port}",
+            epoch=Epoch(1, self.minor),
+            kind="raft",
+            generation=GENERATION,
+            credentials=shown,
+        )
+
+    async def accepts(self, shown: StageCredentials) -> bool:
+        try:
+            async with self.stream(shown):
+                return True
+        except StageUnreachable:
+            return False
+
+
+@pytest.fixture
+async def pod(tmp_path: Path) -> AsyncIterator[SecuredPod]:
+    secured = SecuredPod(tmp_path)
+    await secured.server.start()
+    yield secured
+    await secured.server.stop()
+
+
+async def test_both_ends_show_a_certificate_of_the_resource(pod: SecuredPod) -> None:
+    shown = credentials(certificate(pod.authority), pod.authority)
+    async with pod.stream(shown) as stream:
+        assert stream.report is not None
+        assert stream.report.generation == GENERATION
+
+
+async def test_a_call_in_clear_is_refused(pod: SecuredPod) -> None:
+    with pytest.raises(StageUnreachable):
+        await pod.stream(None).open()
+    assert pod.server.streams == 0
+
+
+async def test_a_client_of_a_foreign_authority_is_refused(pod: SecuredPod) -> None:
+    shown = credentials(certificate(authority()), pod.authority)
+    with pytest.raises(StageUnreachable):
+        await pod.stream(shown).open()
+
+
+async def test_a_client_without_a_certificate_is_refused(pod: SecuredPod) -> None:
+    class Anonymous(StageCredentials):
+        def channel_credentials(self):  # type: ignore[no-untyped-def]
+            return grpc.ssl_channel_credentials(self.authorities)
+
+    with pytest.raises(StageUnreachable):
+        await pod.stream(Anonymous(pod.authority.certificate, b"", b"", NAME)).open()
+
+
+async def test_a_pod_of_a_foreign_authority_is_not_talked_to(pod: SecuredPod) -> None:
+    shown = credentials(certificate(pod.authority), authority())
+    with pytest.raises(StageUnreachable):
+        await pod.stream(shown).open()
+
+
+async def test_a_pod_whose_certificate_lacks_the_name_is_not_talked_to(pod: SecuredPod) -> None:
+    publish(pod.folder, certificate(pod.authority, "other.orders.svc"), pod.authority)
+    assert not await pod.accepts(credentials(certificate(pod.authority), pod.authority))
+
+
+async def test_an_expired_certificate_is_refused(pod: SecuredPod) -> None:
+    expired = certificate(pod.authority, life=timedelta(seconds=-1))
+    assert not await pod.accepts(credentials(expired, pod.authority))
+
+
+async def test_an_authority_is_replaced_step_by_step(pod: SecuredPod) -> None:
+    """Trust both, sign with the new one, forget the old one: each pair of neighbouring steps can talk."""
+    old, new = pod.authority, authority()
+    client_old, client_new = certificate(old), certificate(new)
+    assert await pod.accepts(credentials(client_old, old))
+    publish(pod.folder, certificate(old), old, new)
+    assert await pod.accepts(credentials(client_old, old))
+    assert await pod.accepts(credentials(client_new, old, new))
+    publish(pod.folder, certificate(new), old, new)
+    assert await pod.accepts(credentials(client_old, old, new))
+    assert await pod.accepts(credentials(client_new, new))
+    publish(pod.folder, certificate(new), new)
+    assert await pod.accepts(credentials(client_new, new))
+    assert not await pod.accepts(credentials(client_old, old, new))
+
+
+async def test_a_stream_that_is_open_outlives_its_certificates(pod: SecuredPod) -> None:
+    async with pod.stream(credentials(certificate(pod.authority), pod.authority)) as stream:
+        other = authority()
+        publish(pod.folder, certificate(other), other)
+        await stream.lead_up()
+        assert (await stream.wait_for(lambda report: report.stage is Stage.READ_ONLY)).generation == GENERATION
+
+
+async def test_files_that_cannot_be_read_leave_the_former_certificate_in_use(pod: SecuredPod) -> None:
+    shown = credentials(certificate(pod.authority), pod.authority)
+    (pod.folder / "..data").unlink()
+    assert await pod.accepts(shown)
+
+
+async def test_a_pod_without_its_files_does_not_start(tmp_path: Path) -> None:
+    server = StageServer(NotingRole(generation=1), lambda *_: None, host=HOST, port=0, certificates=tmp_path)
+    with pytest.raises(OSError, match=r"tls\.crt"):
+        await server.start()
