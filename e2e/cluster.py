@@ -1,132 +1,35 @@
-"""The cluster that end-to-end tests talk to, and what they do with RaftClusters on it."""
+"""What end-to-end tests do with RaftClusters, in a namespace of their own."""
 
-import asyncio
 import contextlib
-import os
-import subprocess
-import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
+import json
+import signal
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
 
+from e2e.targets import Capability, Target
+from e2e.targets.base import SYSTEM
+from e2e.waiting import READY_S, eventually
+from e2e.writer import Writer
 from pavane.raft.client import RaftClient
 from pavane_cli.access import raft_client
 from pavane_cli.commands.resources import condition, is_current
 from pavane_cli.target import RAFT_CLUSTERS
-from pavane_operator.kube import KubeClient, NotFound, Object, Target
+from pavane_operator.kube import KubeClient, NotFound, Object
+from pavane_operator.kube import Target as KubeTarget
 from pavane_operator.kube.resources import NAMESPACES, PODS, STATEFUL_SETS, VOLUME_CLAIMS
 
-Value = TypeVar("Value")
-
-POLL_S = 0.05
-READY_S = 90.0
 LOADED: dict[str, Any] = {"electionTimeout": {"min": "1500ms", "max": "2500ms"}}
 """Election times for runs that kill, on machines with few cores."""
 QUICK: dict[str, Any] = {"rollout": {"caughtUp": {"stabilityPeriod": "500ms"}, "retireDelay": "1s"}}
 """A rollout that does not wait longer than a test needs."""
 
 
-async def eventually(
-    check: Callable[[], Awaitable[Value | None]], what: str, timeout_s: float = READY_S, poll_s: float = POLL_S
-) -> Value:
-    """Return the first true answer of ``check``; fail with ``what`` at the time-out."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = await check()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:.0f} s"
-        await asyncio.sleep(0.05)
-
-
-@dataclass(frozen=True)
-class Platform:
-    """A running local cluster with operator and control plane, as a process of its own."""
-
-    folder: Path
-    process: "subprocess.Popen[bytes]" = field(repr=False)
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.folder / ".pavane" / "kubeconfig"
-
-    def run(
-        self, *arguments: str, check: bool = True, stdin: bytes | None = None
-    ) -> "subprocess.CompletedProcess[str]":
-        """Run ``pavane`` as a user in the cluster's folder would."""
-        result = subprocess.run(
-            [sys.executable, "-m", "pavane_cli.main", *arguments],
-            check=False,
-            cwd=self.folder,
-            input=stdin.decode() if stdin is not None else None,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert not check or result.returncode == 0, (arguments, result.returncode, result.stdout, result.stderr)
-        return result
-
-    def kubectl(
-        self, *arguments: str, check: bool = True, stdin: str | None = None
-    ) -> "subprocess.CompletedProcess[str]":
-        result = subprocess.run(
-            ["kubectl", "--kubeconfig", str(self.kubeconfig), *arguments],
-            check=False,
-            cwd=self.folder,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert not check or result.returncode == 0, (arguments, result.returncode, result.stdout, result.stderr)
-        return result
-
-
-@contextlib.contextmanager
-def platform(folder: Path, *arguments: str) -> Iterator[Platform]:
-    """Run ``pavane up`` in ``folder``; at the end it must stop by itself and leave no process behind."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "up.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pavane_cli.main", "up", *arguments],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield Platform(folder, process)
-    finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        finally:
-            process.kill()
-            process.wait()
-    assert children_in(folder) == [], "processes were left behind"
-
-
-def children_in(folder: Path) -> list[str]:
-    """Return the command lines of processes that run in the cluster's folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            environment = (entry / "environ").read_bytes()
-            if f"PAVANE_ROOT={folder.resolve()}".encode() in environment:
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return found
-
-
 @dataclass(frozen=True)
 class RaftTest:
     """One namespace of a platform and the RaftClusters in it."""
 
-    platform: Platform
+    platform: Target
     kube: KubeClient
     namespace: str
 
@@ -188,12 +91,45 @@ class RaftTest:
 
     @contextlib.asynccontextmanager
     async def client(self, name: str = "q") -> AsyncIterator[RaftClient]:
+        """Lend a client of the cluster in this process; only on targets with ``Capability.DIRECT``."""
+        assert Capability.DIRECT in self.platform.capabilities, "this test must say that it needs Capability.DIRECT"
         async with await raft_client(self.kube, await self.get(name), self.platform.kubeconfig) as client:
             yield client
 
+    @contextlib.asynccontextmanager
+    async def writer(self, label: str, name: str = "q") -> AsyncIterator[Writer]:
+        """Write all the time, on any target: ``reach``, ``more``, then ``stop`` for the proof."""
+        resource = await self.until(
+            lambda item: (item.get("status") or {}).get("endpoints"), "clients are served", name
+        )
+        async with Writer(self.kube, self.namespace, label, resource, self.platform.image) as writer:
+            yield writer
+
+    def append(self, text: str, name: str = "q") -> int:
+        """Append one entry through the control plane and return its index."""
+        return int(self.platform.run("raft", "append", name, text, "-n", self.namespace).stdout)
+
+    def log(self, name: str = "q") -> list[dict[str, Any]]:
+        """Return all entries of the log, as the control plane shows them."""
+        found = self.platform.run("raft", "read", name, "-n", self.namespace, "-o", "json").stdout
+        return list(json.loads(found))
+
     def kill(self, pod: str, namespace: str | None = None) -> None:
         """Kill all processes of a pod with SIGKILL."""
-        self.platform.run("kill", pod, "-n", namespace or self.namespace)
+        self.signal(pod, signal.SIGKILL, namespace)
+
+    def signal(self, pod: str, number: signal.Signals, namespace: str | None = None) -> None:
+        """Send SIGKILL, SIGSTOP or SIGCONT to all processes of a pod."""
+        assert self.platform.signal(pod, namespace or self.namespace, number), f"nothing runs in pod {pod}"
+
+    async def kill_component(self, component: str) -> None:
+        """Kill all processes of `operator` or `api`."""
+
+        async def killed() -> bool:
+            pods = await self.platform.platform_pods(self.kube, component)
+            return any([self.platform.signal(pod["metadata"]["name"], SYSTEM, signal.SIGKILL) for pod in pods])
+
+        await eventually(killed, f"{component} was killed")
 
 
 def state_of(document: Object) -> str:
@@ -210,9 +146,9 @@ def blockers_of(document: Object) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def namespace_of(platform: Platform, name: str) -> AsyncIterator[RaftTest]:
+async def namespace_of(platform: Target, name: str) -> AsyncIterator[RaftTest]:
     """Make a namespace for one test; it goes with everything in it."""
-    async with await KubeClient.connect(Target(platform.kubeconfig)) as kube:
+    async with await KubeClient.connect(KubeTarget(platform.kubeconfig)) as kube:
         await kube.create(NAMESPACES, {"metadata": {"name": name}})
         try:
             yield RaftTest(platform, kube, name)

@@ -6,12 +6,19 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-from e2e.cluster import RaftTest, children_in, eventually, platform
-from e2e.conftest import RUNS, serving
+import pytest
+
+from e2e.cluster import RaftTest
+from e2e.conftest import RUNS
+from e2e.targets import Capability
+from e2e.targets.local import children_in, started
+from e2e.waiting import eventually
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import RaftError
 from pavane.raft.wire import EntryType
 from pavane_operator.kube import KubeClient, Target
+
+pytestmark = pytest.mark.needs(Capability.EMBEDDED)
 
 KILLS = 2 * RUNS
 WRITES_MAX = 100
@@ -41,8 +48,8 @@ async def test_a_killed_cluster_comes_back_with_every_acknowledged_entry(tmp_pat
     dice = random.Random(KILLS)
     acknowledged: set[bytes] = set()
     for run in range(KILLS + 1):
-        with platform(tmp_path, "--fast") as running:
-            await serving(running)
+        with started(tmp_path, "--fast") as running:
+            await running.until_ready()
             async with await KubeClient.connect(Target(running.kubeconfig)) as kube:
                 raft = RaftTest(running, kube, "default")
                 if run == 0:

@@ -18,8 +18,7 @@ async def serves(raft: RaftTest, generation: int) -> None:
     """The active generation is this one, takes writes, and its pods are those of before."""
     document = await raft.get()
     assert document["status"]["activeGeneration"] == generation
-    async with raft.client() as client:
-        assert await client.update(f"still generation {generation}".encode()) > 0
+    assert raft.append(f"still generation {generation}") > 0
 
 
 async def why(raft: RaftTest) -> str:

@@ -2,14 +2,19 @@
 
 import asyncio
 import base64
+import signal
 from typing import Any
 
+import pytest
 import zmq
 
 from e2e.cluster import LOADED, QUICK, RaftTest
+from e2e.targets import Capability
 from pavane.raft.wire import RequestUpdate, RequestUpdateReply, UpdateStatus, decode_reply
 from pavane_cli.target import RAFT_CLUSTERS
 from pavane_operator.kube.resources import SECRETS
+
+pytestmark = pytest.mark.needs(Capability.DIRECT)
 
 ANSWERS_MS = 5000
 
@@ -70,14 +75,14 @@ async def test_a_leader_that_slept_through_the_fence_acknowledges_nothing(raft: 
     document = await raft.until_current(generation=1)
     sleeper = document["status"]["leader"]
     address = (await addresses(raft, 1))[sleeper]
-    raft.platform.run("pause", sleeper, "-n", raft.namespace)
+    raft.signal(sleeper, signal.SIGSTOP)
     await roll(raft)
     await raft.until_state("Retiring", timeout_s=120)
     ident = await ident_of(raft)
     async with raft.client() as client:
         reqid = client.new_reqid()
         sending = asyncio.create_task(asyncio.to_thread(update_at, address, ident, reqid, b"from the past"))
-        raft.platform.run("unpause", sleeper, "-n", raft.namespace)
+        raft.signal(sleeper, signal.SIGCONT)
         answers = await sending
         assert UpdateStatus.DONE not in [answer.status for answer in answers]
         await client.update(b"after")

@@ -1,4 +1,4 @@
-"""A real kubectl against the embedded cluster: what a user types works."""
+"""A real kubectl: what a user types works, on every target."""
 
 import asyncio
 import json
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.cluster import RaftTest, eventually
+from e2e.cluster import RaftTest
+from e2e.waiting import eventually
 from tests.requires import requires
 
 KUBECTL = requires("kubectl")

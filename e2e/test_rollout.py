@@ -1,14 +1,15 @@
 """A staged rollout under load, undisturbed and with kills (docs/specs/operator.md 9, rows 1 and 2)."""
 
 import random
+import signal
 from typing import Any
 
 import pytest
 
-from e2e.cluster import LOADED, RaftTest, eventually, state_of
+from e2e.cluster import LOADED, RaftTest, state_of
 from e2e.conftest import RUNS
-from pavane_cli.failures import ExitCode
-from pavane_cli.probe import Proof, SteadyWriter
+from e2e.waiting import eventually
+from pavane_cli.probe import Proof
 from pavane_cli.target import RAFT_CLUSTERS
 
 STATES = ("CreatingNext", "Initializing", "CatchingUp", "CaughtUp", "Promoting", "Retiring")
@@ -31,20 +32,17 @@ async def roll(raft: RaftTest, run: int) -> None:
 async def test_a_rollout_under_load_loses_and_doubles_nothing(raft: RaftTest) -> None:
     await raft.apply()
     await raft.until_current(generation=1)
-    async with raft.client() as client:
-        for run in range(1, RUNS + 1):
-            writer = SteadyWriter(client, f"run-{run}")
-            writer.start()
+    for run in range(1, RUNS + 1):
+        async with raft.writer(f"run-{run}") as writer:
             await writer.reach(WARM_UP_WRITES)
             await roll(raft, run)
             document = await raft.until_current(generation=run + 1)
-            await writer.reach(writer.acknowledged + WARM_UP_WRITES)
-            await writer.stop()
-            proof = await writer.proof()
-            shown("rollout", run, proof)
-            assert proof.holds, proof
-            assert document["status"]["history"][0]["result"] == "Promoted"
-            assert await raft.stateful_sets() == [f"q-server-g{run + 1}"]
+            await writer.more(WARM_UP_WRITES)
+            proof = await writer.stop()
+        shown("rollout", run, proof)
+        assert proof.holds, proof
+        assert document["status"]["history"][0]["result"] == "Promoted"
+        assert await raft.stateful_sets() == [f"q-server-g{run + 1}"]
 
 
 async def kill_leader(raft: RaftTest) -> None:
@@ -53,7 +51,7 @@ async def kill_leader(raft: RaftTest) -> None:
     async def killed() -> bool:
         document = await raft.until(lambda item: (item.get("status") or {}).get("leader"), "a leader is known")
         leader = str(document["status"]["leader"])
-        return raft.platform.run("kill", leader, "-n", raft.namespace, check=False).returncode == ExitCode.DONE
+        return raft.platform.signal(leader, raft.namespace, signal.SIGKILL)
 
     await eventually(killed, "a leader was killed")
 
@@ -63,10 +61,8 @@ async def test_a_rollout_survives_a_kill_at_a_random_moment(raft: RaftTest, vict
     dice = random.Random(RUNS)
     await raft.apply(**LOADED)
     await raft.until_current(generation=1)
-    async with raft.client() as client:
-        for run in range(1, RUNS + 1):
-            writer = SteadyWriter(client, f"{victim}-{run}")
-            writer.start()
+    for run in range(1, RUNS + 1):
+        async with raft.writer(f"{victim}-{run}") as writer:
             await writer.reach(WARM_UP_WRITES)
             await roll(raft, run)
             moment = dice.choice(STATES)
@@ -74,14 +70,13 @@ async def test_a_rollout_survives_a_kill_at_a_random_moment(raft: RaftTest, vict
             if victim == "leader":
                 await kill_leader(raft)
             else:
-                raft.kill("pavane-operator", "pavane-system")
+                await raft.kill_component("operator")
             await raft.until_current(generation=run + 1, timeout_s=120)
-            await writer.reach(writer.acknowledged + WARM_UP_WRITES)
-            await writer.stop()
-            proof = await writer.proof()
-            shown(f"{victim} killed in {moment}, rollout", run, proof)
-            assert proof.holds, proof
-            assert await raft.stateful_sets() == [f"q-server-g{run + 1}"]
+            await writer.more(WARM_UP_WRITES)
+            proof = await writer.stop()
+        shown(f"{victim} killed in {moment}, rollout", run, proof)
+        assert proof.holds, proof
+        assert await raft.stateful_sets() == [f"q-server-g{run + 1}"]
 
 
 async def reached(raft: RaftTest, state: str, generation: int) -> None:

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from e2e.cluster import RaftTest, eventually
+from e2e.cluster import RaftTest
+from e2e.waiting import eventually
 
 
 async def test_an_append_is_one_trace_from_the_api_to_a_follower(raft: RaftTest) -> None:

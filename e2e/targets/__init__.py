@@ -1,0 +1,33 @@
+"""Where the end-to-end tests run: one interface, one provider per kind of cluster (docs/specs/operator.md 7.4).
+
+`E2E_TARGET` chooses `local` (default), `apiserver`, `kind` or `kubeconfig`.
+"""
+
+import importlib
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import ModuleType
+
+from e2e.targets.base import Capability, Target
+
+NAMES = ("local", "apiserver", "kind", "kubeconfig")
+CHOSEN = os.environ.get("E2E_TARGET", NAMES[0])
+
+__all__ = ["CHOSEN", "Capability", "Target", "capabilities", "running"]
+
+
+def running(folder: Path) -> AbstractContextManager[Target]:
+    """Run the chosen target, with the platform on it and ready, in ``folder``; skips where a tool is missing."""
+    return _provider().running(folder)  # type: ignore[no-any-return]
+
+
+def capabilities() -> frozenset[Capability]:
+    """What the chosen target can do; known before it runs."""
+    return _provider().CAPABILITIES  # type: ignore[no-any-return]
+
+
+def _provider() -> ModuleType:
+    if CHOSEN not in NAMES:
+        raise ValueError(f"E2E_TARGET={CHOSEN}: there is {', '.join(NAMES)}")
+    return importlib.import_module(f"e2e.targets.{CHOSEN}")
