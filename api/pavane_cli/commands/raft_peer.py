@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import typer
 
 from pavane.raft.config import Config
+from pavane.raft.curve import CurveServer
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreError
 from pavane.runtime.process import Process, run
 from pavane_cli.failures import ExitCode, UserError
@@ -44,6 +45,12 @@ def peer(
     secret_env: Annotated[
         str | None, typer.Option("--secret-env", metavar="NAME", help="Environment variable with the cluster secret.")
     ] = None,
+    curve_secret_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Encrypt by CURVE: secret key of the cluster, in Z85.")
+    ] = None,
+    curve_clients: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder with the public key of each client, *.pub; default: any.")
+    ] = None,
 ) -> None:
     """Run one peer without any of the platform. SIGTERM hands leadership over, then ends it in order."""
     ident = _secret(secret, secret_file, secret_env)
@@ -66,9 +73,12 @@ def peer(
         config.validate()
     except ValueError as error:
         raise UserError(str(error), ExitCode.USAGE) from error
+    curve = _curve(curve_secret_file, curve_clients)
 
     async def body(process: Process) -> None:
-        server = RaftServer(config, data=data, bind=listen, publish=pub, source=source, cluster_id=cluster_id)
+        server = RaftServer(
+            config, data=data, bind=listen, publish=pub, source=source, cluster_id=cluster_id, curve=curve
+        )
         server.failure.add_done_callback(
             lambda done: process.exit(done.result().exit_code, done.result().reason) if not done.cancelled() else None
         )
@@ -104,6 +114,15 @@ def _secret(text: str | None, file: Path | None, variable: str | None) -> bytes:
     if value is None:
         raise UserError(f"the environment variable {variable} is not set", ExitCode.USAGE)
     return value.encode()
+
+
+def _curve(secret_file: Path | None, clients: Path | None) -> CurveServer | None:
+    if secret_file is None:
+        return None
+    try:
+        return CurveServer.read(secret_file, clients)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--curve-secret-file {secret_file}: {error}", ExitCode.USAGE) from error
 
 
 def _members(text: str) -> tuple[tuple[str, str], ...]:

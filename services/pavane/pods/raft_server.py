@@ -153,6 +153,7 @@ class RaftPod:
             source=config.source,
             cluster_id=config.cluster_id,
             stage=Stage.CREATION,
+            curve=config.curve,
         )
         self._ops = OpsServer(
             host=settings.pod_ip,
@@ -169,7 +170,9 @@ class RaftPod:
         await self._ops.start(self._process)
         await self._server.start()
         self._role = RaftRole(self._server, self._settings.generation)
-        self._stage = StageServer(self._role, self._process.exit, host=self._settings.pod_ip)
+        self._stage = StageServer(
+            self._role, self._process.exit, host=self._settings.pod_ip, certificates=self._settings.tls
+        )
         await self._stage.start()
         self._server.on_change(self._stage.notify)
         status = self._server.status()

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pavane.pods.settings import PodSettings
 from pavane.raft.config import Config, LostVoter
+from pavane.raft.curve import CurveServer
 from pavane.runtime.settings import SettingsError
 
 RAFT_PORT = 8047
@@ -26,6 +27,8 @@ class RaftSettings(PodSettings):
     raft_url: str
     raft_data: Path
     raft_secret_file: Path
+    raft_curve_server_secret_file: Path | None = None
+    raft_curve_clients: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class RaftPodConfig:
     bind: str
     publish: str
     source: str
+    curve: CurveServer | None
 
 
 def load(settings: RaftSettings) -> RaftPodConfig:
@@ -79,7 +83,19 @@ def load(settings: RaftSettings) -> RaftPodConfig:
         bind=f"tcp://{settings.pod_ip}:{RAFT_PORT}",
         publish=f"tcp://{settings.pod_ip}:{PUBLISH_PORT}",
         source=settings.pod_ip,
+        curve=_curve(settings),
     )
+
+
+def _curve(settings: RaftSettings) -> CurveServer | None:
+    if settings.raft_curve_server_secret_file is None:
+        return None
+    try:
+        return CurveServer.read(settings.raft_curve_server_secret_file, settings.raft_curve_clients)
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            f"PAVANE_RAFT_CURVE_SERVER_SECRET_FILE: {settings.raft_curve_server_secret_file}: {error}"
+        ) from error
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from pavane.raft.aio import Adapter, Exit, Failure
 from pavane.raft.config import Config
 from pavane.raft.core.status import Fence, Status
+from pavane.raft.curve import CurveServer
 from pavane.raft.machine import Broadcast, StateMachine
 from pavane.raft.metrics import metrics
 from pavane.raft.sockets import CannotBind, Sockets
@@ -41,7 +42,8 @@ class RaftServer:
 
     ``data`` is its folder, ``bind`` the ØMQ url of its ROUTER, ``publish`` that of its PUB (empty: none), ``source``
     the address that its own connections come from (empty: the system's choice). ``cluster_id`` must be the one that
-    the store was made with. ``resolve`` gives all addresses of a host name and may block.
+    the store was made with. ``resolve`` gives all addresses of a host name and may block. ``curve`` encrypts all
+    connections and says who may connect (14.2); without it they are in clear.
 
     ``stage`` is ReadWrite for a peer without a platform; a pod passes ReadOnly and walks on by ``set_stage``.
     """
@@ -57,6 +59,7 @@ class RaftServer:
         cluster_id: str = "",
         stage: Stage = Stage.READ_WRITE,
         machine: StateMachine | None = None,
+        curve: CurveServer | None = None,
         resolve: Callable[[str], Sequence[str]] = resolve_name,
     ) -> None:
         """Check the settings; raises ``ValueError`` that names key, value and rule. Nothing is opened yet."""
@@ -69,6 +72,7 @@ class RaftServer:
         self._cluster_id = cluster_id
         self._stage = stage
         self._machine = machine if machine is not None else Broadcast()
+        self._curve = curve
         self._resolve = resolve
         self._storage: RaftStorage | None = None
         self._adapter: Adapter | None = None
@@ -92,7 +96,9 @@ class RaftServer:
             self._adapter = Adapter(
                 self._config, self._storage, self._machine, self._stage, changed=self._notify, failed=self._fail
             )
-            self._sockets = Sockets(self._bind, self._publish, self._source, self._resolve, loop, self._adapter.wake)
+            self._sockets = Sockets(
+                self._bind, self._publish, self._source, self._resolve, loop, self._adapter.wake, self._curve
+            )
         except BaseException:
             self._storage.close()
             self._storage = None

@@ -15,6 +15,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from pavane.raft.core.outputs import Channel, PeerChannel, Route
+from pavane.raft.curve import CurveServer, Zap
 from pavane.raft.state.configuration import needs_resolving
 from pavane.raft.wire.frames import FRAME_BYTES, FRAMES_MAX
 
@@ -70,7 +71,8 @@ class Sockets:
     """All sockets of a peer; used by the thread of ``loop`` only.
 
     ``bind`` and ``publish`` are ØMQ urls (``publish`` empty: no PUB), ``source`` is the address to connect from or
-    empty, ``resolve`` gives the addresses of a host name and may block: it is called in a thread.
+    empty, ``resolve`` gives the addresses of a host name and may block: it is called in a thread. With ``curve`` all of
+    them are encrypted, and only those connect that it accepts.
     """
 
     def __init__(
@@ -81,8 +83,11 @@ class Sockets:
         resolve: Callable[[str], Sequence[str]],
         loop: asyncio.AbstractEventLoop,
         wake: Callable[[], None],
+        curve: CurveServer | None = None,
     ) -> None:
         self._source = source
+        self._curve = curve
+        self._curve_keys = curve.keys if curve is not None else None
         self._resolve = resolve
         self._loop = loop
         self._wake = wake
@@ -90,14 +95,19 @@ class Sockets:
         self._lookups: dict[str, asyncio.Task[None]] = {}
         self._context = zmq.Context(io_threads=1)
         self._publisher: zmq.Socket[bytes] | None = None
+        # Before anything is bound: ØMQ lets everybody in while nobody answers for it.
+        self._zap = Zap(curve, self._context, loop) if curve is not None else None
         try:
             self._router = self._bind_router(bind)
             if publish:
                 self._publisher = self._context.socket(zmq.PUB)
                 self._publisher.set(zmq.SNDHWM, HIGH_WATER_OUT)
                 self._publisher.set(zmq.LINGER, 0)
+                self._secure(self._publisher)
                 _bind(self._publisher, publish)
         except BaseException:
+            if self._zap is not None:
+                self._zap.close()
             self._context.destroy(linger=0)
             raise
         self._listen(self._router)
@@ -114,8 +124,13 @@ class Sockets:
         router.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
         router.set(zmq.TCP_KEEPALIVE, 1)
         router.set(zmq.BACKLOG, BACKLOG)
+        self._secure(router)
         _bind(router, bind)
         return router
+
+    def _secure(self, listener: "zmq.Socket[bytes]") -> None:
+        if self._curve is not None:
+            self._curve.secure(listener)
 
     @property
     def bound(self) -> str:
@@ -188,6 +203,8 @@ class Sockets:
             self.disconnect(to)
         if self._publisher is not None:
             self._publisher.close(0)
+        if self._zap is not None:
+            self._zap.close()
         # Ends when the lingering messages are gone, so not on the loop.
         await self._loop.run_in_executor(None, self._context.term)
 
@@ -204,6 +221,8 @@ class Sockets:
         socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
         socket.set(zmq.TCP_KEEPALIVE, 1)
         socket.set(zmq.IPV6, int(":" in (urlsplit(to.url).hostname or "")))
+        if self._curve_keys is not None:
+            self._curve_keys.secure(socket)
         monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_WANTED_EVENTS)
         dealer = _Dealer(to, socket, monitor, heard_s=self._loop.time())
         self._dealers[to] = dealer

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import zmq
 
 from pavane.pods.main import run
 from pavane.pods.raft_settings import RaftSettings, load
@@ -99,3 +100,27 @@ def test_a_kind_that_this_release_lacks_is_refused_in_words(
     monkeypatch.setenv("PAVANE_ROLE", "server")
     assert run() == 2
     assert "RaftCluster/server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not a key"])
+def test_a_curve_key_that_cannot_be_used_is_named_but_not_repeated(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    file = pod.folder / "curve"
+    if content is not None:
+        file.write_bytes(content)
+    monkeypatch.setenv("PAVANE_RAFT_CURVE_SERVER_SECRET_FILE", str(file))
+    with pytest.raises(SettingsError, match="PAVANE_RAFT_CURVE_SERVER_SECRET_FILE") as refused:
+        load(RaftSettings.load())
+    assert not content or content.decode() not in str(refused.value)
+
+
+def test_curve_is_on_where_the_environment_names_the_key(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load(RaftSettings.load()).curve is None
+    public, secret = zmq.curve_keypair()
+    (pod.folder / "curve").write_bytes(secret + b"\n")
+    monkeypatch.setenv("PAVANE_RAFT_CURVE_SERVER_SECRET_FILE", str(pod.folder / "curve"))
+    monkeypatch.setenv("PAVANE_RAFT_CURVE_CLIENTS", str(pod.folder))
+    curve = load(RaftSettings.load()).curve
+    assert curve is not None
+    assert (curve.public, curve.clients) == (public, pod.folder)

@@ -30,6 +30,7 @@ from pavane.raft.client.calls import (
 )
 from pavane.raft.client.links import Links
 from pavane.raft.client.procedure import Finished, Procedure
+from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Closed, TooLarge, Unreachable
 from pavane.raft.wire import (
     PeerList,
@@ -76,7 +77,8 @@ class RaftClient:
 
     ``peers`` are urls ``tcp://host:port`` to begin with: members, or a Service in front of them. A host name stands for
     all its addresses and is looked up by ``resolve`` (in a thread, so it may block) whenever a connection is sought.
-    ``secret`` is the cluster's ident. ``tracer`` makes the spans of updates; by default the global one.
+    ``secret`` is the ident of the cluster; one with CURVE (14.2) answers nobody without ``curve``. ``tracer`` makes the
+    spans of updates; by default the global one.
 
     Every method raises a ``RaftError``: ``Unreachable`` when the time is over, ``Refused`` and others as told by the
     server. What is under way when the client is closed ends with ``Closed``. The object belongs to one event loop.
@@ -88,6 +90,7 @@ class RaftClient:
         secret: bytes,
         *,
         config: ClientConfig | None = None,
+        curve: CurveKeys | None = None,
         resolve: Resolve = names.resolve,
         tracer: trace.Tracer | None = None,
     ) -> None:
@@ -98,6 +101,7 @@ class RaftClient:
         self._peers = tuple(peers)
         self._config = config or ClientConfig()
         self._ident = secret
+        self._curve = curve
         self._resolve = resolve
         self._tracer = tracer or trace.get_tracer("pavane.raft.client")
         self._procedure = Procedure(peers, secret, self._config.timeout_ms / 1000, self._config.grace_ms / 1000)
@@ -115,7 +119,7 @@ class RaftClient:
         self._loop = asyncio.get_running_loop()
         self._open = True
         self._links = Links(
-            self._loop, self._config.source or None, self._on_message, self._on_connection, self._settle
+            self._loop, self._config.source or None, self._on_message, self._on_connection, self._settle, self._curve
         )
         return self
 

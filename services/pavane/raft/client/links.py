@@ -12,6 +12,7 @@ from typing import TypeAlias
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from pavane.raft.curve import CurveKeys
 from pavane.raft.wire import Frame
 from pavane.raft.wire.frames import FRAME_BYTES
 
@@ -33,7 +34,7 @@ class Links:
     """The DEALERs of one client, used by the thread of ``loop`` only.
 
     ``source`` is the address to connect from, if any. ``on_message(endpoint, frames)`` and ``on_connection(endpoint,
-    up)`` are called from the loop; ``on_settled()`` after each batch of them.
+    up)`` are called from the loop; ``on_settled()`` after each batch of them. ``curve`` encrypts all connections.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class Links:
         on_message: OnMessage,
         on_connection: OnConnection,
         on_settled: Callable[[], None],
+        curve: CurveKeys | None = None,
     ) -> None:
+        self._curve = curve
         self._loop = loop
         self._source = source
         self._on_message = on_message
@@ -90,6 +93,8 @@ class Links:
         socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
         socket.set(zmq.TCP_KEEPALIVE, 1)
         socket.set(zmq.IPV6, int("[" in endpoint))
+        if self._curve is not None:
+            self._curve.secure(socket)
         return socket
 
     def _read(self, link: "_Link") -> None:
