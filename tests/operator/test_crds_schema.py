@@ -98,6 +98,11 @@ def test_nested_objects_default_to_an_empty_one_that_the_server_completes() -> N
     assert SPEC["properties"]["electionTimeout"]["properties"]["min"]["default"] == "200ms"
 
 
+def test_a_defaulted_object_with_rules_is_spelled_out_for_them() -> None:
+    # A real API server tries the rules on the default before it completes it, and refuses the whole definition.
+    assert SPEC["properties"]["electionTimeout"]["default"] == {"min": "200ms", "max": "300ms"}
+
+
 def test_the_state_machine_is_required_and_immutable() -> None:
     assert SPEC["required"] == ["stateMachine"]
     assert SPEC["properties"]["stateMachine"]["enum"] == ["Broadcast"]

@@ -6,26 +6,32 @@ from pavane_operator.crds.base import MARK_KEY, NO_DEFAULT_KEY, Model
 
 _DROPPED = frozenset({"$defs", "deprecated", "discriminator", "examples", "propertyNames", "title", MARK_KEY})
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
+_RULES = "x-kubernetes-validations"
 
 
-def structural_schema(model: type[Model], *, defaults: bool = True, cel: bool = True) -> dict[str, Any]:
+def structural_schema(
+    model: type[Model], *, defaults: bool = True, cel: bool = True, marks: bool = False
+) -> dict[str, Any]:
     """The structural schema of a model.
 
     Args:
         model: The source; its docstrings become descriptions.
         defaults: Whether defaults are emitted; a status has none.
         cel: Whether validation rules are emitted; very old servers refuse the key.
+        marks: Whether the marks of the fields stay; for readers, no server takes them.
 
     Raises:
         ValueError: the model has something that no structural schema can say: recursion, or a union.
     """
     source = model.model_json_schema(by_alias=True, mode="validation")
-    return _Converter(source.get("$defs", {}), defaults=defaults, cel=cel).convert(source, ())
+    dropped = _DROPPED - {MARK_KEY} if marks else _DROPPED
+    return _Converter(source.get("$defs", {}), dropped, defaults=defaults, cel=cel).convert(source, ())
 
 
 class _Converter:
-    def __init__(self, definitions: dict[str, Any], *, defaults: bool, cel: bool) -> None:
+    def __init__(self, definitions: dict[str, Any], dropped: frozenset[str], *, defaults: bool, cel: bool) -> None:
         self._definitions = definitions
+        self._dropped = dropped
         self._defaults = defaults
         self._cel = cel
 
@@ -34,7 +40,7 @@ class _Converter:
         optional = "anyOf" in schema
         if optional:
             schema, path = self._without_null(schema, path)
-        schema = {key: value for key, value in schema.items() if key not in _DROPPED}
+        schema = {key: value for key, value in schema.items() if key not in self._dropped}
         if "description" in schema:
             schema["description"] = " ".join(schema["description"].split())
         if "const" in schema:
@@ -50,7 +56,7 @@ class _Converter:
         if schema.pop(NO_DEFAULT_KEY, False) or not self._defaults or schema.get("default", ...) is None:
             schema.pop("default", None)
         if not self._cel:
-            schema.pop("x-kubernetes-validations", None)
+            schema.pop(_RULES, None)
         self._convert_inner(schema, path)
         return schema
 
@@ -67,10 +73,14 @@ class _Converter:
         properties = {}
         for name, inner in schema["properties"].items():
             converted = self.convert(inner, path)
-            # Pydantic emits no default for a default_factory; the server completes an empty object.
+            # Pydantic emits no default for a default_factory; the server completes an empty object, but only after
+            # it has tried the object's own rules on the default.
             nested = converted.get("type") == "object" and "properties" in converted and "anyOf" not in inner
             if self._defaults and nested and name not in required:
-                converted["default"] = {}
+                inner_defaults = {
+                    key: each["default"] for key, each in converted["properties"].items() if "default" in each
+                }
+                converted["default"] = inner_defaults if _RULES in converted else {}
             properties[name] = converted
         schema["properties"] = properties
 
