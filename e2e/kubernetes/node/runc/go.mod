@@ -1,0 +1,3 @@
+module pavane/e2e/kubernetes/node/runc
+
+go 1.24.0
