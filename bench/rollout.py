@@ -49,6 +49,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
         median_of("writes acknowledged per rollout", "", [float(proof.acknowledged) for proof in proofs]),
         Measure("acknowledged writes lost, all runs", sum(proof.lost for proof in proofs), "", 0, vital=True),
         Measure("writes doubled, all runs", sum(proof.doubled for proof in proofs), "", 0, vital=True),
+        Measure("writes beside the fence, all runs", sum(proof.unfenced for proof in proofs), "", 0, vital=True),
         Measure("writes with unknown outcome, all runs", sum(proof.unknown for proof in proofs), ""),
     ]
 

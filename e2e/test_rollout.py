@@ -22,7 +22,8 @@ def restart(run: int) -> dict[str, Any]:
 
 def shown(what: str, run: int, proof: Proof) -> None:
     gap = f"{proof.longest_gap_s * 1000:.0f} ms"
-    print(f"{what} {run}: {proof.acknowledged} acknowledged, {proof.lost} lost, {proof.doubled} doubled, gap {gap}")  # noqa: T201
+    counts = f"{proof.acknowledged} acknowledged, {proof.lost} lost, {proof.doubled} doubled, {proof.unfenced} unfenced"
+    print(f"{what} {run}: {counts}, {proof.leaders} leaders, gap {gap}")  # noqa: T201
 
 
 async def roll(raft: RaftTest, run: int) -> None:
@@ -41,6 +42,7 @@ async def test_a_rollout_under_load_loses_and_doubles_nothing(raft: RaftTest) ->
             proof = await writer.stop()
         shown("rollout", run, proof)
         assert proof.holds, proof
+        assert proof.leaders >= 2, "a leader of each generation was seen"
         assert document["status"]["history"][0]["result"] == "Promoted"
         assert await raft.stateful_sets() == [f"q-server-g{run + 1}"]
 

@@ -44,7 +44,9 @@ def demo(
         raise UserError("the demo needs a file with one RaftCluster", ExitCode.USAGE)
     proof = run(_demo(file, documents[0], once))
     if proof is not None and not proof.holds:
-        raise UserError("the proof failed: an acknowledged write was lost or doubled", ExitCode.ERROR)
+        raise UserError(
+            "the proof failed: an acknowledged write was lost or doubled, or two generations wrote", ExitCode.ERROR
+        )
 
 
 async def _demo(file: Path, document: dict[str, Any], once: bool) -> Proof | None:
@@ -148,12 +150,13 @@ async def _summary(document: kube.Object, proof: Proof, took_s: float, where: Wh
     output.say("")
     output.say(f"Generation {status['activeGeneration']} leads; the rollout took {took_s:.1f} s.")
     output.table(
-        ("WRITES ACKNOWLEDGED", "LOST", "DOUBLED", "LONGEST GAP", "GAP SEEN BY THE PODS"),
+        ("WRITES ACKNOWLEDGED", "LOST", "DOUBLED", "UNFENCED", "LONGEST GAP", "GAP SEEN BY THE PODS"),
         [
             (
                 proof.acknowledged,
                 proof.lost,
                 proof.doubled,
+                proof.unfenced,
                 f"{proof.longest_gap_s * 1000:.0f} ms",
                 "unknown" if gap is None else f"{gap} ms",
             )
