@@ -12,7 +12,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test sim e2e bench demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test sim e2e e2e-tools e2e-apiserver bench demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -41,6 +41,12 @@ test: setup ## all tests that belong to every change
 
 sim: setup ## simulated Raft clusters: SEEDS=2000, or PAVANE_SEED=… to replay one
 	SEEDS=$(SEEDS) $(BIN)/pytest -q -n $(WORKERS) --timeout=0 tests/sim
+
+e2e-tools: ## programs of a real cluster for tests, built once with Go (minutes), kept in the user's cache folder
+	$(PYTHON) -m e2e.kubernetes.tools
+
+e2e-apiserver: setup ## end-to-end tests on a real API server, pods as processes (needs make e2e-tools)
+	E2E_TARGET=apiserver PAVANE_E2E_RUNS=$(RUNS) $(BIN)/pytest -q -rP e2e
 
 e2e: setup ## end-to-end tests on the embedded cluster, the long runs too (RUNS of each)
 	PAVANE_E2E_RUNS=$(RUNS) $(BIN)/pytest -q -rP e2e

@@ -5,20 +5,25 @@ import shutil
 
 import pytest
 
+from e2e.kubernetes import tools
+
+BUILT = "install Go 1.26 or newer (https://go.dev/dl/) and run `make e2e-tools`, or name a folder of such programs in "
 INSTALL = {
     "kubectl": "install kubectl 1.27 or newer (https://kubernetes.io/docs/tasks/tools/)",
     "node": "install Node.js 20 or newer (https://nodejs.org)",
-    "go": "install Go 1.22 or newer (https://go.dev/dl/)",
+    "go": "install Go 1.26 or newer (https://go.dev/dl/)",
     "docker": "install a container engine such as Docker",
     "chromium": "install Chromium",
+    **{name: f"{BUILT}PAVANE_ENVTEST_ASSETS" for name in ("kube-apiserver", "etcd", "kube-controller-manager")},
+    **{name: f"{BUILT}PAVANE_ENVTEST_ASSETS" for name in ("kube-scheduler", "helm", "kind")},
 }
 
 
 def requires(tool: str) -> str:
     """Return the path of a program, or skip the test (or module); fail if `PAVANE_REQUIRE` names the tool."""
-    found = shutil.which(tool)
+    found = tools.find(tool) if tool in tools.PROGRAMS else shutil.which(tool)
     if found:
-        return found
+        return str(found)
     text = f"{tool} is missing: {INSTALL[tool]}"
     if tool in os.environ.get("PAVANE_REQUIRE", "").split(","):
         pytest.fail(text, pytrace=False)

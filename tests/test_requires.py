@@ -8,6 +8,8 @@ from tests.requires import INSTALL, requires
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "nowhere")
+    monkeypatch.delenv("PAVANE_ENVTEST_ASSETS", raising=False)
     monkeypatch.delenv("PAVANE_REQUIRE", raising=False)
 
 
