@@ -1,6 +1,7 @@
 """The ``pavane`` program: one command for users and for what containers run; ``kubectl pavane`` is the same."""
 
 import sys
+from pathlib import Path
 
 import typer
 
@@ -29,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "operator": "processes:operator",
     "api": "processes:api",
     "pod": "processes:pod",
+    "helm": "helm:app",
 }
 """Command → module below ``pavane_cli.commands`` and the function or sub-application in it."""
 
@@ -49,8 +51,10 @@ def _root() -> None:
 
 def main() -> None:
     """Run the program; a known failure is one line on standard error and its exit code (docs/specs/operator.md 8.1)."""
+    # kubectl calls a plugin by its file's name; its user typed two words.
+    called = Path(sys.argv[0]).name
     try:
-        app()
+        app(prog_name="kubectl pavane" if called == "kubectl-pavane" else "pavane")
     except UserError as error:
         sys.stderr.write(f"pavane: {error}\n")
         sys.exit(error.code)

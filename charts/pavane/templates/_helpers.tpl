@@ -202,3 +202,36 @@ spec:
   {{- . | nindent 2 }}
   {{- end }}
 {{- end }}
+
+{{- /* Pod of a hook: runs `pavane` once with `.arguments` as the service account `.account`. */ -}}
+{{- define "pavane.hookPodSpec" -}}
+restartPolicy: Never
+serviceAccountName: {{ .account }}
+securityContext:
+  {{- include "pavane.podSecurity" . | nindent 2 }}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+containers:
+  - name: pavane
+    image: {{ include "pavane.image" (dict "root" .root "component" "operator") | quote }}
+    imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+    command: {{ concat (list "pavane" "helm") .arguments | toJson }}
+    securityContext:
+      {{- include "pavane.containerSecurity" . | nindent 6 }}
+    resources:
+      requests: {cpu: 10m, memory: 64Mi}
+      limits: {memory: 256Mi}
+    volumeMounts:
+      - name: tmp
+        mountPath: /tmp
+volumes:
+  - name: tmp
+    emptyDir: {}
+{{- with include "pavane.scheduling" .root.Values.operator }}
+{{ . }}
+{{- end }}
+{{- end }}

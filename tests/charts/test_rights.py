@@ -1,0 +1,124 @@
+"""The rights that the charts grant are those that operator and control plane use: none is missing, none too much."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+
+from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
+from pavane_operator.charts.rules import Rule, rules
+from pavane_operator.kube import KubeClient, Target
+from pavane_operator.kube.resources import PODS, VOLUME_CLAIMS, custom
+from tests.charts.recording import Call, allowed, recorded
+
+RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
+RULES = rules()
+OPERATOR = (*RULES["operator"], *RULES["operatorCluster"], *RULES["operatorLease"])
+DELEGATED = (
+    Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
+    Rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
+)
+"""What the cluster's own role system:auth-delegator, which the chart binds, allows."""
+FAST = {"retireDelay": "0s", "caughtUp": {"stabilityPeriod": "200ms"}}
+ONE = "/api/v1/namespaces/default/raftclusters/q"
+UNTIL_S = 50.0
+
+
+async def _until(kube: KubeClient, what: Any) -> dict[str, Any]:
+    async with asyncio.timeout(UNTIL_S):
+        while True:
+            body = await kube.get_or_none(RAFT_CLUSTERS, "q", "default") or {}
+            if what(body.get("status") or {}):
+                return body
+            await asyncio.sleep(0.05)
+
+
+def _idle(generation: int) -> Any:
+    return lambda status: (
+        status.get("activeGeneration") == generation and (status.get("rollout") or {}).get("state") == "Idle"
+    )
+
+
+async def _control_plane(local: LocalCluster, kube: KubeClient) -> httpx2.AsyncClient:
+    """A client of the control plane as the administrator, once it is ready."""
+    async with asyncio.timeout(UNTIL_S):
+        while True:
+            status = (await kube.get(PODS, "pavane-api", "pavane-system")).get("status") or {}
+            if any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ()):
+                break
+            await asyncio.sleep(0.05)
+    token = yaml.safe_load(local.kubeconfig.read_text())["users"][0]["user"]["token"]
+    return httpx2.AsyncClient(
+        base_url=f"http://{status['podIP']}:8000", headers={"Authorization": f"Bearer {token}"}, trust_env=False
+    )
+
+
+async def _use_everything(local: LocalCluster, kube: KubeClient, http: httpx2.AsyncClient) -> None:
+    """A life of a cluster, by way of the control plane where it can."""
+    spec = {"stateMachine": "Broadcast", "replicas": 1, "rollout": FAST, "deletionPolicy": "Delete"}
+    answer = await http.put(ONE, json={"metadata": {"name": "q"}, "spec": spec}, headers={"If-None-Match": "*"})
+    assert answer.status_code == 201, answer.text
+    await _until(kube, _idle(1))
+    answer = await http.post(f"{ONE}/log/entries", content=b"x", headers={"Content-Type": "application/octet-stream"})
+    assert answer.status_code == 201, answer.text
+    assert (await http.get("/api/v1/raftclusters")).json()["items"]
+    async with http.stream("GET", "/api/v1/raftclusters", params={"watch": "true"}) as stream:
+        assert await anext(aiter(stream.aiter_lines()))
+    etag = (await http.get(ONE)).headers["ETag"]
+    change = {"spec": {"rollout": {"restart": "once"}}}
+    assert (await http.patch(ONE, json=change, headers={"If-Match": etag})).status_code == 200
+    await _until(kube, _idle(2))
+    assert (await http.delete(ONE, headers={"If-Match": "*"})).status_code == 202
+    await _until(kube, lambda status: not status)
+    assert (await kube.list(VOLUME_CLAIMS, "default")).items == ()
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[Call]]:
+    """The calls of operator and control plane during such a life."""
+
+    async def live() -> None:
+        folder = tmp_path_factory.mktemp("platform")
+        async with (
+            local_cluster(LocalSettings(folder / "cluster", fast=True)) as local,
+            await KubeClient.connect(Target(local.kubeconfig)) as kube,
+            await _control_plane(local, kube) as http,
+        ):
+            await _use_everything(local, kube, http)
+
+    with recorded(pytest.MonkeyPatch()) as found:
+        asyncio.run(live())
+    return found
+
+
+def test_operator_and_control_plane_may_do_what_they_do(calls: dict[str, set[Call]]) -> None:
+    for account, granted in {"pavane-operator": OPERATOR, "pavane-api": (*RULES["api"], *DELEGATED)}.items():
+        assert calls[account]
+        assert {call for call in calls[account] if not allowed(call, granted)} == set()
+
+
+NOT_IN_THIS_LIFE: dict[tuple[str, str, str], str] = {
+    ("operator", "update", "raftclusters/finalizers"): "asked for by the admission plugin of some clusters",
+}
+"""Rights that the life above does not need, and who does."""
+
+
+@pytest.mark.parametrize("role", ["operator", "operatorCluster", "operatorLease", "api"])
+def test_no_right_is_granted_that_nobody_uses(role: str, calls: dict[str, set[Call]]) -> None:
+    account = "pavane-api" if role == "api" else "pavane-operator"
+    used = {(call.verb, call.resource) for call in calls[account]}
+    granted = {(verb, resource) for rule in RULES[role] for resource in rule.resources for verb in rule.verbs}
+    explained = {(verb, resource) for explained_role, verb, resource in NOT_IN_THIS_LIFE if explained_role == role}
+    assert sorted(granted - used - explained) == []
+    assert sorted(explained - granted) == []
+    assert sorted(explained & used) == []
+
+
+def test_no_rule_holds_for_everything() -> None:
+    for role, each in RULES.items():
+        for rule in each:
+            assert "*" not in (*rule.verbs, *rule.resources, rule.group), role
