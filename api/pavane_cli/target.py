@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -154,20 +155,33 @@ class RestClient:
 
 @asynccontextmanager
 async def control_plane(where: Where, url: str | None, token: str | None) -> AsyncIterator[RestClient]:
-    """Lend a client of the REST API; its address and token come from the options, else from the local cluster."""
+    """Lend a client of the REST API; its address and token come from the options, else from the local cluster.
+
+    Raises ``UserError`` that says where to get what is missing.
+    """
     with explained():
         address = url or await control_plane_url(where)
         bearer = token or kubeconfig_token(where)
-        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        if bearer is None:
+            raise UserError(
+                "the kubeconfig has no token for the control plane: make one with `kubectl create token NAME "
+                "--audience pavane-api`, NAME a service account, and give it as PAVANE_API_TOKEN or --token"
+            )
         base = address.rstrip("/") + "/api/v1"
-        async with httpx2.AsyncClient(
-            base_url=base, headers=headers, timeout=REST_TIMEOUT_S, trust_env=False
-        ) as client:
-            yield RestClient(client)
+        try:
+            async with httpx2.AsyncClient(
+                base_url=base, headers={"Authorization": f"Bearer {bearer}"}, timeout=REST_TIMEOUT_S, trust_env=False
+            ) as client:
+                yield RestClient(client)
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            raise UserError(
+                f"the control plane at {address} does not answer: {error or type(error).__name__}. On a local cluster "
+                "`pavane ps` shows whether it runs; elsewhere see whether your `kubectl port-forward` still does"
+            ) from error
 
 
 async def control_plane_url(where: Where) -> str:
-    """Return the URL of the local cluster's control plane; raises ``UserError`` when none is ready."""
+    """Return the URL of the local cluster's control plane; raises ``UserError`` when none can be reached."""
     async with cluster(where) as client:
         slices = await client.list_all(
             ENDPOINT_SLICES, PLATFORM_NAMESPACE, labels=f"kubernetes.io/service-name={API_SERVICE}"
@@ -175,8 +189,15 @@ async def control_plane_url(where: Where) -> str:
     for item in slices.items:
         for endpoint in item.get("endpoints") or ():
             if (endpoint.get("conditions") or {}).get("ready"):
+                address = endpoint["addresses"][0]
+                if not ip_address(address).is_loopback:
+                    raise UserError(
+                        "the control plane can only be reached inside its cluster: run `kubectl -n "
+                        f"{PLATFORM_NAMESPACE} port-forward service/{API_SERVICE} 8000` beside, and give "
+                        "PAVANE_API_URL=http://127.0.0.1:8000 or --api"
+                    )
                 port = next((port["port"] for port in item.get("ports") or () if port.get("name") == "api"), 8000)
-                return f"http://{endpoint['addresses'][0]}:{port}"
+                return f"http://{address}:{port}"
     raise UserError("no control plane is ready here: start one with `pavane up`, or name one with --api URL")
 
 

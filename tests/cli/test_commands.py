@@ -67,3 +67,12 @@ def test_references_are_kind_and_name() -> None:
         assert caught.value.code is ExitCode.USAGE
     with pytest.raises(UserError):
         parse_reference("raft/q", "p")
+
+
+def test_a_plugin_of_kubectl_calls_itself_what_its_user_typed(tmp_path: Path) -> None:
+    plugin = Path(sys.executable).with_name("kubectl-pavane")
+    shown = subprocess.run(
+        [plugin, "rollout", "--help"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "Usage: kubectl pavane rollout" in shown.stdout
+    assert "Usage: pavane rollout" in pavane("rollout", "--help", folder=tmp_path).stdout
