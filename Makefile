@@ -12,7 +12,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test sim e2e e2e-tools e2e-apiserver bench demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test sim e2e e2e-tools e2e-apiserver e2e-kind bench demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ e2e-tools: ## programs of a real cluster for tests, built once with Go (minutes)
 
 e2e-apiserver: setup ## end-to-end tests on a real API server, pods as processes (needs make e2e-tools)
 	E2E_TARGET=apiserver PAVANE_E2E_RUNS=$(RUNS) $(BIN)/pytest -q -rP e2e
+
+e2e-kind: image ## end-to-end tests on kind, RUNS of each (KEEP=1 keeps the cluster; E2E_ARGS=… for pytest)
+	PAVANE_E2E_RUNS=$(RUNS) e2e/on-kind $(E2E_ARGS)
 
 e2e: setup ## end-to-end tests on the embedded cluster, the long runs too (RUNS of each)
 	PAVANE_E2E_RUNS=$(RUNS) $(BIN)/pytest -q -rP e2e

@@ -1,4 +1,4 @@
-module pavane/e2e/kubernetes/node/coredns
+module pavane.dev/e2e/kubernetes/node/coredns
 
 go 1.26.0
 

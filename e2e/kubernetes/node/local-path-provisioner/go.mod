@@ -1,4 +1,4 @@
-module pavane/e2e/kubernetes/node/local-path-provisioner
+module pavane.dev/e2e/kubernetes/node/local-path-provisioner
 
 go 1.26.0
 

@@ -1,3 +1,3 @@
-module pavane/e2e/kubernetes/node/pause
+module pavane.dev/e2e/kubernetes/node/pause
 
 go 1.24.0

@@ -1,3 +1,3 @@
-module pavane/e2e/kubernetes/node/runc
+module pavane.dev/e2e/kubernetes/node/runc
 
 go 1.24.0
