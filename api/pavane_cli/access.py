@@ -1,6 +1,5 @@
-"""A Raft client for a RaftCluster, from outside its pods."""
+"""A Raft client for a RaftCluster, from a shell: on a local cluster its hosts file stands in for DNS."""
 
-import base64
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,26 +8,21 @@ from pavane.raft.client import RaftClient
 from pavane.runtime import names
 from pavane_cli.failures import ExitCode, UserError
 from pavane_operator import kube
-from pavane_operator.kube.resources import SECRETS
+from pavane_operator.kinds.raft import access
 
 HOSTS_FOLDER = "hosts"
-SECRET_KEY = "secret"  # noqa: S105 - the name of a key, not a secret
 
 
 async def raft_client(client: kube.KubeClient, document: kube.Object, kubeconfig: Path | None) -> RaftClient:
     """Return a client, not yet open, of the RaftCluster ``document``.
 
     On a local cluster (``kubeconfig`` lies in its folder) names are looked up in the cluster's hosts file. Raises
-    ``UserError`` while the resource serves no clients.
+    ``UserError`` while the resource serves no clients, or when its keys are damaged.
     """
-    name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
-    endpoints = (document.get("status") or {}).get("endpoints") or ()
-    seeds = [f"tcp://{item['address']}:{item['port']}" for item in endpoints if item["name"] == "raft"]
-    if not seeds:
-        raise UserError(f"{name} serves no clients yet: `pavane why raft/{name}` says why", ExitCode.REFUSED)
-    keys = await client.get(SECRETS, f"{name}-keys", namespace)
-    secret = base64.b64decode(keys["data"][SECRET_KEY])
-    return RaftClient(seeds, secret, resolve=_resolver(kubeconfig, namespace))
+    try:
+        return await access.raft_client(client, document, _resolver(kubeconfig, document["metadata"]["namespace"]))
+    except (access.NotServing, ValueError) as error:
+        raise UserError(str(error), ExitCode.REFUSED) from error
 
 
 def _resolver(kubeconfig: Path | None, namespace: str) -> Callable[[str], Sequence[str]]:

@@ -5,7 +5,6 @@ them are the endpoints read again.
 """
 
 import asyncio
-import base64
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,11 +14,9 @@ from pavane.raft.client import RaftClient
 from pavane_api.problems import Unavailable
 from pavane_api.resources import RAFT_CLUSTERS
 from pavane_operator import kube
-from pavane_operator.kube.resources import SECRETS
+from pavane_operator.kinds.raft.access import NotServing, raft_client
 
 CLIENTS_MAX = 64  # a client is a few sockets; the one not used for longest is closed first
-PORT_NAME = "raft"
-SECRET_KEY = "secret"  # noqa: S105 - the name of a key, not a secret
 
 
 @dataclass(slots=True)
@@ -77,7 +74,7 @@ class RaftClients:
                 await self._drop(self._slots.pop(key))
                 slot = None
             if slot is None:
-                slot = await self._open(document, namespace, name)
+                slot = await self._open(document)
                 self._slots[key] = slot
                 while len(self._slots) > CLIENTS_MAX:
                     _, oldest = self._slots.popitem(last=False)
@@ -85,17 +82,13 @@ class RaftClients:
             self._slots.move_to_end(key)
             return slot
 
-    async def _open(self, document: kube.Object, namespace: str, name: str) -> _Slot:
-        endpoints = (document.get("status") or {}).get("endpoints") or []
-        seeds = [f"tcp://{item['address']}:{item['port']}" for item in endpoints if item.get("name") == PORT_NAME]
-        if not seeds:
-            raise Unavailable(
-                f"RaftCluster {name} serves no clients yet: `pavane why raft/{name}` says what it waits for."
-            )
-        keys = await self._kube.get(SECRETS, f"{name}-keys", namespace)
-        secret = base64.b64decode(keys["data"][SECRET_KEY])
+    async def _open(self, document: kube.Object) -> _Slot:
+        try:
+            made = await raft_client(self._kube, document)
+        except (NotServing, ValueError) as error:
+            raise Unavailable(f"{error}.") from error
         resources = AsyncExitStack()
-        client = await resources.enter_async_context(RaftClient(seeds, secret))
+        client = await resources.enter_async_context(made)
         return _Slot(client, resources, document["metadata"]["uid"])
 
     async def _drop(self, slot: _Slot) -> None:

@@ -1,0 +1,33 @@
+"""A Raft client for a RaftCluster, from outside its pods: for the control plane and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pavane.raft.client import RaftClient
+from pavane.runtime import names
+from pavane_operator.kinds.raft.keys import RaftKeys, name_of
+from pavane_operator.kube import KubeClient
+from pavane_operator.kube.resources import SECRETS, Object
+
+PORT_NAME = "raft"
+
+
+class NotServing(Exception):
+    """The cluster serves no clients yet."""
+
+
+async def raft_client(
+    kube: KubeClient, document: Object, resolve: Callable[[str], Sequence[str]] = names.resolve
+) -> RaftClient:
+    """A client, not yet open, of the RaftCluster `document`, whose status names its endpoints.
+
+    Raises NotServing while there are none, KubeError when its keys cannot be read, ValueError when they are damaged.
+    """
+    name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
+    endpoints = (document.get("status") or {}).get("endpoints") or ()
+    seeds = [f"tcp://{item['address']}:{item['port']}" for item in endpoints if item.get("name") == PORT_NAME]
+    if not seeds:
+        raise NotServing(f"RaftCluster {name} serves no clients yet: `pavane why raft/{name}` says what it waits for")
+    keys = RaftKeys.of(await kube.get(SECRETS, name_of(name), namespace))
+    return RaftClient(seeds, keys.ident, curve=keys.curve, resolve=resolve)

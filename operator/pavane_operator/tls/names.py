@@ -1,0 +1,13 @@
+"""What the Secrets of certificates are called (docs/specs/operator.md 4.1)."""
+
+from pavane_operator.crds.tls import TlsSpec
+
+
+def authority_secret(resource: str) -> str:
+    """The Secret with the authority of a resource, which no pod sees."""
+    return f"{resource}-ca"
+
+
+def certificate_secret(resource: str, tls: TlsSpec) -> str:
+    """The Secret that pods mount: the one that the user gives, or ours."""
+    return tls.secret_name or f"{resource}-tls"
