@@ -40,6 +40,7 @@ class Rig:
     operator: asyncio.subprocess.Process | None = None
     spec: dict[str, Any] = field(default_factory=dict)
     health_port: int = 0
+    started: list[asyncio.subprocess.Process] = field(default_factory=list)
 
     async def start_operator(self, **settings: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -49,6 +50,7 @@ class Rig:
             "KUBECONFIG": str(self.local.kubeconfig),
             "POD_IP": "127.0.0.1",
             "POD_NAMESPACE": "pavane-system",
+            "POD_UID": "the-same-pod",
             "PAVANE_HEALTH_PORT": str(self.health_port),
             "PAVANE_DEFAULT_IMAGE": "pavane:local",
             **settings,
@@ -56,6 +58,7 @@ class Rig:
         command = (sys.executable, "-c", "import sys; from pavane_operator.runtime.main import run; sys.exit(run())")
         with (self.folder / "operator.log").open("ab") as log:
             self.operator = await asyncio.create_subprocess_exec(*command, env=variables, stdout=log, stderr=log)
+        self.started.append(self.operator)
 
     async def stop_operator(self, *, kill: bool = False) -> int:
         operator, self.operator = self.operator, None
@@ -113,6 +116,16 @@ class Rig:
                     return
                 await asyncio.sleep(0.03)
 
+    async def until_operator_ready(self) -> str:
+        """What the readiness probe says once it succeeds."""
+        async with httpx2.AsyncClient() as http, asyncio.timeout(UNTIL_S):
+            while True:
+                with contextlib.suppress(httpx2.TransportError):
+                    answer = await http.get(f"http://127.0.0.1:{self.health_port}/readyz")
+                    if answer.status_code == httpx2.codes.OK:
+                        return answer.text
+                await asyncio.sleep(0.03)
+
     async def metrics(self) -> str:
         """What the operator's port tells."""
         async with httpx2.AsyncClient() as http:
@@ -145,8 +158,10 @@ async def a_rig(folder: Path) -> AsyncIterator[Rig]:
         try:
             yield rig
         finally:
-            if rig.operator is not None:
-                await rig.stop_operator(kill=True)
+            for operator in rig.started:
+                with contextlib.suppress(ProcessLookupError):
+                    operator.kill()
+                await operator.wait()
 
 
 def state(status: Object) -> str | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -192,19 +193,41 @@ async def test_what_belongs_to_somebody_else_is_not_taken_over(rig: Rig) -> None
     await rig.until_active(1)
 
 
-async def test_of_two_operators_the_later_one_stays(rig: Rig) -> None:
+async def test_a_hot_standby_takes_over_as_soon_as_the_leader_ends_in_order(rig: Rig) -> None:
     await rig.apply()
     await rig.until_active(1)
-    first, rig.operator = rig.operator, None
-    assert first is not None
-    await rig.start_operator()
+    leader, rig.operator = rig.operator, None
+    assert leader is not None
+    await rig.start_operator(POD_UID="another-pod")
+    assert await rig.until_operator_ready() == "ok\n"
+    assert "pavane_operator_leader 0\n" in await rig.metrics()
+    leader.terminate()
+    assert await leader.wait() == 0
     await rig.until_lease(transitions=2)
     await rig.apply(rollout={"restart": "now"})
     await rig.until_active(2)
+    assert "pavane_operator_leader 1\n" in await rig.metrics()
+
+
+@pytest.mark.timeout(150)  # the Lease has to run out
+async def test_a_leader_that_was_frozen_ends_and_undoes_nothing(rig: Rig) -> None:
+    """A later operator has the Lease when the first one wakes: it must be gone before it does anything."""
+    await rig.apply()
+    await rig.until_active(1)
+    frozen, rig.operator = rig.operator, None
+    assert frozen is not None
+    frozen.send_signal(signal.SIGSTOP)
+    await rig.start_operator(POD_UID="another-pod")
+    await rig.until_lease(transitions=2)
+    await rig.apply(rollout={"restart": "now"})
+    await rig.until_active(2)
+    frozen.send_signal(signal.SIGCONT)
     async with asyncio.timeout(30):
-        assert await first.wait() == 3
-    assert rig.operator is not None
-    assert rig.operator.returncode is None
+        assert await frozen.wait() == 3
+    status = await rig.until_active(2)
+    assert [entry["result"] for entry in status["history"]] == ["Promoted", "Promoted"]
+    lease = await rig.kube.get(LEASES, "pavane-operator", "pavane-system")
+    assert lease["spec"]["holderIdentity"].startswith("another-pod_")
 
 
 async def test_an_operator_of_one_namespace_looks_after_no_other(rig: Rig) -> None:

@@ -16,14 +16,14 @@ from opentelemetry.trace import StatusCode
 
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.kube import KubeClient, Target
-from pavane_operator.kube.resources import CONFIG_MAPS, EVENTS, LEASES, PODS, Object
+from pavane_operator.kube.resources import CONFIG_MAPS, EVENTS, PODS, Object
 from pavane_operator.plan.model import Facts, MarkResource, Observed, Resource
 from pavane_operator.runtime import keepers as keepers_module
-from pavane_operator.runtime import lease
 from pavane_operator.runtime import spans as spans_module
 from pavane_operator.runtime.cache import TOMBSTONES_MAX, Cache
 from pavane_operator.runtime.events import AGGREGATION, EventRecorder
 from pavane_operator.runtime.keepers import Keepers
+from pavane_operator.runtime.metrics import Metrics
 from pavane_operator.runtime.steps import StepRunner
 from tests.local.api_server import a_server, config_map
 from tests.services.eventually import eventually
@@ -116,6 +116,7 @@ class Work:
         self.open.set()
         self.running = 0
         self.at_once = 0
+        self.metrics = Metrics()
 
     async def reconcile(self, uid: str) -> float | None:
         self.runs.append(uid)
@@ -134,22 +135,24 @@ class Work:
         self.ended.append(uid)
 
     def keepers(self) -> Keepers:
-        return Keepers(self.reconcile, self.alive.__contains__, random.Random(1), self.end)
+        return Keepers(self.reconcile, self.alive.__contains__, random.Random(1), self.end, self.metrics)
 
 
 async def test_a_burst_of_wakes_is_one_run_and_a_wake_meanwhile_is_another() -> None:
     work = Work()
     work.open.clear()
     keepers = work.keepers()
-    keepers.wake("a")
+    keepers.wake("a", "child")
     await eventually(lambda: work.runs == ["a"])
     for _ in range(100):
-        keepers.wake("a")
+        keepers.wake("a", "child")
     work.open.set()
     await eventually(lambda: len(work.runs) == 2)
     await keepers.close()
     assert work.runs == ["a", "a"]
     assert work.at_once == 1
+    assert work.metrics.wakeups == {"child": 101}
+    assert work.metrics.queue_seconds.count[()] == 2
 
 
 async def test_resources_are_kept_at_the_same_time() -> None:
@@ -157,8 +160,8 @@ async def test_resources_are_kept_at_the_same_time() -> None:
     work.alive = {"a", "b"}
     work.open.clear()
     keepers = work.keepers()
-    keepers.wake("a")
-    keepers.wake("b")
+    keepers.wake("a", "child")
+    keepers.wake("b", "child")
     await eventually(lambda: work.at_once == 2)
     await keepers.close()
 
@@ -170,7 +173,7 @@ async def test_no_more_run_at_once_than_allowed(monkeypatch: pytest.MonkeyPatch)
     work.open.clear()
     keepers = work.keepers()
     for uid in work.alive:
-        keepers.wake(uid)
+        keepers.wake(uid, "child")
     await eventually(lambda: work.running == 2)
     work.open.set()
     await eventually(lambda: set(work.runs) == {"a", "b", "c"})
@@ -181,7 +184,7 @@ async def test_no_more_run_at_once_than_allowed(monkeypatch: pytest.MonkeyPatch)
 async def test_an_error_ends_no_keeper() -> None:
     work = Work(answers=[RuntimeError("no"), RuntimeError("no"), None])
     keepers = work.keepers()
-    keepers.wake("a")
+    keepers.wake("a", "child")
     await eventually(lambda: len(work.runs) == 3)
     await keepers.close()
     assert work.ended == ["a"]
@@ -192,7 +195,7 @@ async def test_a_run_that_hangs_is_ended_and_begun_anew(monkeypatch: pytest.Monk
     work = Work()
     work.open.clear()
     keepers = work.keepers()
-    keepers.wake("a")
+    keepers.wake("a", "child")
     await eventually(lambda: len(work.runs) == 2)
     await keepers.close()
     assert work.at_once == 1
@@ -201,21 +204,22 @@ async def test_a_run_that_hangs_is_ended_and_begun_anew(monkeypatch: pytest.Monk
 async def test_it_runs_again_after_the_time_that_it_asked_for() -> None:
     work = Work(answers=[0.01])
     keepers = work.keepers()
-    keepers.wake("a")
+    keepers.wake("a", "child")
     await eventually(lambda: len(work.runs) == 2)
     await keepers.close()
+    assert work.metrics.wakeups["timer"] == 1
 
 
 async def test_a_keeper_ends_with_its_resource_and_cleans_up() -> None:
     work = Work()
     keepers = work.keepers()
-    keepers.wake("a")
+    keepers.wake("a", "child")
     await eventually(lambda: work.runs)
     work.alive.clear()
-    keepers.wake("a")
+    keepers.wake("a", "child")
     await eventually(lambda: work.ended == ["a"])
     assert len(keepers) == 0
-    keepers.wake("a")
+    keepers.wake("a", "child")
     assert len(keepers) == 0
 
 
@@ -223,7 +227,7 @@ async def test_after_the_end_nothing_is_started() -> None:
     work = Work()
     keepers = work.keepers()
     await keepers.close()
-    keepers.wake("a")
+    keepers.wake("a", "child")
     assert len(keepers) == 0
 
 
@@ -282,31 +286,6 @@ async def test_an_event_that_cannot_be_posted_is_no_failure(tmp_path: Path) -> N
         thing["metadata"]["namespace"] = "nowhere"
         await recorder.post(thing, "Normal", "Promoted", "x", NOW)
         assert await posted(kube) == []
-
-
-# ---- Lease
-
-
-async def test_every_start_gets_a_greater_epoch(kube: KubeClient) -> None:
-    assert [await lease.take(kube, "default", f"operator-{number}", NOW) for number in range(3)] == [1, 2, 3]
-
-
-async def test_two_that_start_together_get_different_epochs(kube: KubeClient) -> None:
-    epochs = await asyncio.gather(*(lease.take(kube, "default", f"operator-{n}", NOW) for n in range(5)))
-    assert sorted(epochs) == [1, 2, 3, 4, 5]
-
-
-async def test_the_holder_goes_above_an_epoch_that_a_pod_has_seen(kube: KubeClient) -> None:
-    await lease.take(kube, "default", "mine", NOW)
-    assert await lease.raise_epoch(kube, "default", "mine", NOW, above=41) == 42
-    assert (await kube.get(LEASES, "pavane-operator", "default"))["spec"]["leaseTransitions"] == 42
-
-
-async def test_who_does_not_hold_the_lease_gets_none(kube: KubeClient) -> None:
-    assert await lease.raise_epoch(kube, "default", "mine", NOW, above=1) is None
-    await lease.take(kube, "default", "mine", NOW)
-    await lease.take(kube, "default", "theirs", NOW)
-    assert await lease.raise_epoch(kube, "default", "mine", NOW, above=1) is None
 
 
 # ---- spans

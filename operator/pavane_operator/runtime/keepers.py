@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from pavane_operator.runtime.metrics import Metrics, Source
+
 RECONCILES_OPEN_MAX = 100
 """Reconciles at once; more would only queue for the API calls (20 at once)."""
 MERGE_S = 0.05
@@ -45,11 +47,14 @@ class Keepers:
         alive: Callable[[str], bool],
         rng: random.Random,
         ended: Callable[[str], Awaitable[None]],
+        metrics: Metrics,
     ) -> None:
         self._reconcile = reconcile
         self._alive = alive
         self._rng = rng
         self._ended = ended
+        self._metrics = metrics
+        self._woken_at: dict[str, float] = {}
         self._wakes: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(RECONCILES_OPEN_MAX)
@@ -58,7 +63,7 @@ class Keepers:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def wake(self, uid: str) -> None:
+    def wake(self, uid: str, source: Source) -> None:
         """Let the resource be looked at soon; starts its task where there is none and the resource exists."""
         if self._closed:
             return
@@ -67,6 +72,8 @@ class Keepers:
                 return
             self._wakes[uid] = asyncio.Event()
             self._tasks[uid] = asyncio.create_task(self._keep(uid), name=f"keeper {uid}")
+        self._metrics.wakeups[source] += 1
+        self._woken_at.setdefault(uid, asyncio.get_running_loop().time())
         self._wakes[uid].set()
 
     async def close(self) -> None:
@@ -87,6 +94,7 @@ class Keepers:
                 delay = RESYNC_S * self._rng.uniform(1 - RESYNC_SPREAD, 1 + RESYNC_SPREAD)
                 try:
                     async with self._slots, asyncio.timeout(RECONCILE_TIMEOUT_S):
+                        self._metrics.queue_seconds.add(loop.time() - self._woken_at.pop(uid, began))
                         wanted = await self._reconcile(uid)
                 except Exception:
                     errors += 1
@@ -103,12 +111,13 @@ class Keepers:
             await self._ended(uid)
             del self._tasks[uid]
             del self._wakes[uid]
+            self._woken_at.pop(uid, None)
             if self._alive(uid):  # it came back while the last one was being cleaned up
-                self.wake(uid)
+                self.wake(uid, "resource")
 
     async def _sleep(self, uid: str, delay_s: float) -> None:
         try:
             async with asyncio.timeout(delay_s):
                 await self._wakes[uid].wait()
         except TimeoutError:
-            return
+            self._metrics.wakeups["timer"] += 1

@@ -1,77 +1,179 @@
-"""The Lease `pavane-operator` as the source of the operator's epoch.
+"""Leader election by the Lease `pavane-operator` (docs/specs/operator.md 5.6).
 
-It is taken once, at the start, by one write, and not renewed: its number of transitions grows at each start, so every
-operator supersedes all earlier ones on every stage stream (docs/specs/operator.md 3, 5.6).
+Its number of transitions is the operator's epoch: it grows with each holder, so every operator supersedes all earlier
+ones on every stage stream. Time is measured by our own clock from what we saw and did, never by the stamps of others.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 
-from pavane_operator.kube import Conflict, KubeClient
+import structlog
+
+from pavane_operator.kube import Conflict, KubeClient, KubeError, NotFound
 from pavane_operator.kube.resources import LEASES, Object
 
 LEASE_NAME = "pavane-operator"
-LEASE_DURATION_S = 15
-RETRY_S = 0.2
+LEASE_DURATION_S = 15.0
+"""A Lease that did not change for so long has no holder any more."""
+RENEW_DEADLINE_S = 10.0
+"""A holder that could not renew for so long stops at once. The rest of the duration is the time-out of an API call
+(5 s), so that none of a lost holder lands after the next one acts."""
+RETRY_S = 2.0
+"""Between two renewals, whether they succeed or not."""
+STANDBY_LOOK_S = 1.0
+"""Between two looks of a process that stands by: a Lease that was released has a new holder in less than 2 s."""
+STANDBY_SPREAD = 0.2
+"""So that two that stand by do not look, and write, in step."""
+RELEASE_ATTEMPTS = 2
+"""A renewal that was cancelled may have been written, and we then saw an older Lease than the present one."""
+
+log = structlog.get_logger(__name__)
 
 
-async def take(kube: KubeClient, namespace: str, identity: str, now: datetime) -> int:
-    """Write our `identity` into the Lease and return its transitions: the greatest epoch ever given, plus one.
+class LeaseLostError(Exception):
+    """Somebody else holds the Lease; the message says who."""
 
-    `now` is in UTC. Raises KubeError, but no Conflict: the Lease is read again when another operator was faster.
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Who asks for the Lease.
+
+    A pod runs its processes one after the other, so a Lease that a former one of the same pod holds is free at once.
     """
-    while True:
-        present = await kube.get_or_none(LEASES, LEASE_NAME, namespace)
-        transitions = _transitions(present) + 1
-        with contextlib.suppress(Conflict):
-            await _write(kube, namespace, _lease(present, identity, transitions, now))
-            return transitions
-        await asyncio.sleep(RETRY_S)
+
+    process: str
+    """Unlike that of any other process, ever."""
+    pod: str = ""
+    """uid of the pod; empty outside of one."""
+
+    @property
+    def identity(self) -> str:
+        """What stands in the Lease."""
+        return f"{self.pod}_{self.process}"
+
+    def follows(self, holder: str) -> bool:
+        """Whether the holder has certainly ended."""
+        return holder in ("", self.identity) or bool(self.pod and holder.startswith(f"{self.pod}_"))
 
 
-async def raise_epoch(kube: KubeClient, namespace: str, identity: str, now: datetime, *, above: int) -> int | None:
-    """Number of transitions greater than `above` (somebody deleted the Lease, so it began anew), written as ours.
+class Election:
+    """One process's part: `acquire`, then `hold` for as long as it lives, `release` at its end.
 
-    None when the Lease does not name us any more: then another operator is at work. Raises KubeError; Conflict means
-    that somebody is writing it at this moment.
+    `now` tells UTC, for the stamps in the Lease alone.
     """
-    present = await kube.get_or_none(LEASES, LEASE_NAME, namespace)
-    if present is None or (present.get("spec") or {}).get("holderIdentity") != identity:
-        return None
-    transitions = max(_transitions(present), above) + 1
-    await _write(kube, namespace, _lease(present, identity, transitions, now))
-    return transitions
+
+    def __init__(
+        self, kube: KubeClient, namespace: str, candidate: Candidate, now: Callable[[], datetime], rng: random.Random
+    ) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._candidate = candidate
+        self._now = now
+        self._rng = rng
+        self._lease: Object | None = None
+        self._acquired = ""
+        self._renewed_at = 0.0
+        self._writing = asyncio.Lock()
+        self.transitions = 0
+        """The epoch; 0 before `acquire`."""
+
+    async def acquire(self) -> int:
+        """Wait until the Lease is ours; returns the epoch, greater than all before."""
+        seen: tuple[str, float] | None = None
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                self._lease = await self._kube.get_or_none(LEASES, LEASE_NAME, self._namespace)
+                version = "" if self._lease is None else str(self._lease["metadata"]["resourceVersion"])
+                if seen is None or seen[0] != version:
+                    seen = version, loop.time()
+                if self._candidate.follows(_holder(self._lease)) or loop.time() - seen[1] >= LEASE_DURATION_S:
+                    self._acquired = _micro(self._now())
+                    await self._put(_transitions(self._lease) + 1)
+                    return self.transitions
+            except (Conflict, LeaseLostError):
+                log.info("another operator was faster to take the Lease")
+            except KubeError as error:
+                log.warning("the Lease cannot be read or written", error=str(error))
+            await asyncio.sleep(STANDBY_LOOK_S * self._rng.uniform(1 - STANDBY_SPREAD, 1))
+
+    async def hold(self) -> str:
+        """Renew until the Lease is lost; returns why, at the latest RENEW_DEADLINE_S after the last renewal was sent.
+
+        The process must then end at once: another one may act from LEASE_DURATION_S on.
+        """
+        try:
+            while True:
+                async with asyncio.timeout_at(self._renewed_at + RENEW_DEADLINE_S):
+                    await asyncio.sleep(RETRY_S)
+                    try:
+                        async with self._writing:
+                            await self._put(self.transitions)
+                    except KubeError as error:
+                        log.warning("the Lease was not renewed", error=str(error))
+        except TimeoutError:
+            return f"the Lease could not be renewed for {RENEW_DEADLINE_S:g} s"
+        except LeaseLostError as error:
+            return str(error)
+
+    async def raise_epoch(self, above: int) -> int:
+        """Take an epoch greater than `above`, which a pod has seen: somebody deleted the Lease, so it began anew.
+
+        Raises LeaseLostError, and KubeError when it could not be written this time.
+        """
+        async with self._writing:
+            await self._put(max(self.transitions, above) + 1)
+            return self.transitions
+
+    async def release(self) -> None:
+        """Let a successor begin at once. Only after `hold` was cancelled and nothing acts any more; never raises."""
+        for _ in range(RELEASE_ATTEMPTS):
+            try:
+                async with self._writing:
+                    await self._put(self.transitions, released=True)
+                return
+            except LeaseLostError:
+                return
+            except KubeError as error:
+                log.info("the Lease was not released; a successor waits until it has run out", error=str(error))
+
+    async def _put(self, transitions: int, *, released: bool = False) -> None:
+        """Write the Lease over the state that we saw last; if that is not the present one, look who holds it."""
+        sent_at = asyncio.get_running_loop().time()
+        metadata: Object = {"name": LEASE_NAME}
+        if self._lease is not None:
+            metadata["resourceVersion"] = self._lease["metadata"]["resourceVersion"]
+        spec: Object = {
+            "holderIdentity": "" if released else self._candidate.identity,
+            "leaseTransitions": transitions,
+            "leaseDurationSeconds": int(LEASE_DURATION_S),
+            "acquireTime": self._acquired,
+            "renewTime": _micro(self._now()),
+        }
+        write = self._kube.create if self._lease is None else self._kube.replace
+        try:
+            self._lease = await write(LEASES, {"metadata": metadata, "spec": spec}, self._namespace)
+        except (Conflict, NotFound):
+            self._lease = await self._kube.get_or_none(LEASES, LEASE_NAME, self._namespace)
+            if self._lease is not None and _holder(self._lease) != self._candidate.identity:
+                raise LeaseLostError(f"the Lease is held by {_holder(self._lease) or 'nobody'}") from None
+            raise
+        self.transitions = transitions
+        self._renewed_at = sent_at
 
 
-async def _write(kube: KubeClient, namespace: str, lease: Object) -> None:
-    if "resourceVersion" in lease["metadata"]:
-        await kube.replace(LEASES, lease, namespace)
-    else:
-        await kube.create(LEASES, lease, namespace)
+def _holder(lease: Object | None) -> str:
+    return str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
 
 
 def _transitions(lease: Object | None) -> int:
-    return 0 if lease is None else int((lease.get("spec") or {}).get("leaseTransitions") or 0)
+    return int(((lease or {}).get("spec") or {}).get("leaseTransitions") or 0)
 
 
-def _lease(present: Object | None, identity: str, transitions: int, now: datetime) -> Object:
-    metadata: Object = {"name": LEASE_NAME}
-    if present is not None:
-        metadata = {
-            "name": LEASE_NAME,
-            "resourceVersion": present["metadata"]["resourceVersion"],
-        }
-    stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return {
-        "metadata": metadata,
-        "spec": {
-            "holderIdentity": identity,
-            "leaseTransitions": transitions,
-            "leaseDurationSeconds": LEASE_DURATION_S,
-            "acquireTime": stamp,
-            "renewTime": stamp,
-        },
-    }
+def _micro(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import os
 import random
 import secrets
-import socket
 import sys
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -16,6 +16,7 @@ import httpx2
 import kopf
 import structlog
 
+from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import Process, write_termination_log
 from pavane.runtime.process import run as run_process
@@ -24,11 +25,12 @@ from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.port import Kind
 from pavane_operator.kinds.registry import kinds as all_kinds
 from pavane_operator.kube import ConnectError, KubeClient, KubeError
-from pavane_operator.kube.resources import CRDS, GROUP
 from pavane_operator.plan.model import Settings
-from pavane_operator.runtime import handlers, lease
+from pavane_operator.runtime import handlers
 from pavane_operator.runtime.cache import Cache
+from pavane_operator.runtime.definitions import awaited_definitions
 from pavane_operator.runtime.events import EventRecorder
+from pavane_operator.runtime.lease import Candidate, Election, LeaseLostError
 from pavane_operator.runtime.metrics import Metrics
 from pavane_operator.runtime.operator import Operator
 from pavane_operator.runtime.reconcile import Shared
@@ -38,10 +40,16 @@ from pavane_operator.runtime.streams import Epochs
 API_TIMEOUT_S = 5.0
 """Lease duration minus renew deadline (5.6), so that no call of a lost holder lands late."""
 START_RETRY_S = 1.0
-"""Between two looks for the API server and the CRDs at the start."""
+"""Between two looks for the API server and the definitions at the start, and two attempts to raise the epoch."""
+LOOP_LATE_S_MAX = 30.0
+"""An event loop that did not turn for so long is dead (5.12); before that the Lease is lost anyway."""
 EXIT_USAGE = 2
-EXIT_SUPERSEDED = 3
+EXIT_LEASE_LOST = 3
 SECRET_KEY_BYTES = 32
+PROCESS_BYTES = 8
+"""Of the part of the holder's identity that no other process has."""
+
+Kinds = Callable[[RenderDefaults], Iterable[Kind]]
 
 CHATTY_LOGGERS = ("httpx2", "kopf.activities", "kopf.objects")
 """One reports each poll of a pod, the others each event that was handed over, with all of kopf's settings."""
@@ -50,7 +58,7 @@ log = structlog.get_logger(__name__)
 
 
 def run() -> int:
-    """Run the operator until SIGTERM or SIGINT; returns the exit code (2 settings, 3 another operator took over)."""
+    """Run the operator until SIGTERM or SIGINT; returns the exit code (2 settings, 3 Lease lost)."""
     try:
         settings = OperatorSettings.load()
     except SettingsError as error:
@@ -67,15 +75,20 @@ def run() -> int:
 
 
 class OperatorProcess:
-    """Everything that one operator process consists of; `live` returns when the process is to end."""
+    """Everything that one operator process consists of; `live` returns when the process is to end.
 
-    def __init__(self, settings: OperatorSettings, process: Process) -> None:
+    `kinds` makes what it looks after.
+    """
+
+    def __init__(self, settings: OperatorSettings, process: Process, kinds: Kinds = all_kinds) -> None:
         self._settings = settings
         self._process = process
-        self._identity = f"{socket.gethostname()}_{secrets.token_hex(8)}"
-        self._ready = asyncio.Event()
-        self._waits_for = "the API server"
+        self._kinds = tuple(kinds(self._defaults()))
+        self._candidate = Candidate(process=secrets.token_hex(PROCESS_BYTES), pod=settings.pod_uid)
+        self._rng = random.Random()  # noqa: S311 - jitter and names of events, nothing secret
         self._metrics = Metrics()
+        self._waits_for: str | None = "the API server"
+        self._operator: Operator | None = None
 
     async def live(self) -> None:
         """Serve until the process is told to end. Raises ConnectError when no API server can be derived."""
@@ -83,14 +96,19 @@ class OperatorProcess:
             host=self._settings.pod_ip,
             port=self._settings.health_port,
             live=lambda: None,
-            ready=lambda: None if self._ready.is_set() else f"waiting for {self._waits_for}",
-            metrics=self._metrics.read,
+            ready=lambda: None if self._waits_for is None else f"waiting for {self._waits_for}",
+            metrics=self._read_metrics,
+            late_seconds_max=LOOP_LATE_S_MAX,
         )
         await ops.start(self._process)
         try:
-            async with await KubeClient.connect(timeout_s=API_TIMEOUT_S) as kube, httpx2.AsyncClient() as http:
-                self._metrics.api_calls = kube.calls
-                serving = self._process.spawn(self._serve(kube, http), name="operator")
+            async with (
+                await KubeClient.connect(timeout_s=API_TIMEOUT_S) as kube,
+                await KubeClient.connect(timeout_s=API_TIMEOUT_S) as lease_kube,
+                httpx2.AsyncClient() as http,
+            ):
+                lease_kube.calls = self._metrics.api_calls = kube.calls
+                serving = self._process.spawn(self._serve(kube, lease_kube, http), name="operator")
                 await self._process.ended()
                 serving.cancel()
                 await asyncio.wait({serving})
@@ -99,48 +117,59 @@ class OperatorProcess:
         finally:
             await ops.stop()
 
-    async def _serve(self, kube: KubeClient, http: httpx2.AsyncClient) -> None:
-        kinds = all_kinds(self._defaults())
-        epochs = Epochs(await self._take_lease(kube))
-        await self._await_crds(kube, kinds)
-        rng = random.Random()  # noqa: S311 - jitter and names of events, nothing secret
+    async def _serve(self, kube: KubeClient, lease_kube: KubeClient, http: httpx2.AsyncClient) -> None:
+        """Stand by until the Lease is ours, then look after the resources.
+
+        The Lease has a client of its own: renewals shall not wait for a turn among the calls about resources.
+        """
+        await self._await_definitions(kube)
+        election = Election(lease_kube, self._settings.operator_namespace, self._candidate, _now, self._rng)
+        epochs = Epochs(await election.acquire())
+        log.info("the Lease is ours", epoch=epochs.transitions)
+        self._metrics.leader = True
+        self._waits_for = "the first lists"
         shared = Shared(
             kube=kube,
             http=http,
             cache=Cache(),
             epochs=epochs,
-            events=EventRecorder(kube, self._identity, rng),
-            rng=rng,
+            events=EventRecorder(kube, self._candidate.identity, self._rng),
+            rng=self._rng,
             settings=Settings(image_pull_limit=self._settings.image_pull_limit_span),
             now=_now,
             metrics=self._metrics,
         )
-        operator = Operator(kinds, shared)
-        self._process.spawn(self._guard_epoch(kube, epochs), name="epoch")
-        self._waits_for = "the first lists"
-        self._process.spawn(operator.compare(self._settings.watch_namespaces), name="comparison with the watches")
-        watching = asyncio.create_task(self._watch(kube, kinds, operator), name="watches")
+        operator = self._operator = Operator(self._kinds, shared)
+        beside = {
+            self._process.spawn(self._hold(election), name="Lease"),
+            self._process.spawn(self._guard_epoch(election, epochs), name="epoch"),
+            self._process.spawn(self._fill_and_compare(operator), name="comparison with the watches"),
+        }
+        watching = asyncio.create_task(self._watch(operator, kube), name="watches")
         try:
             await asyncio.wait({watching})
         finally:
-            # Before kopf: it waits seconds for tasks that it does not know.
+            # Before kopf: it waits seconds for tasks that it does not know, and a successor waits for the Lease.
             await operator.close()
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+            await election.release()
             watching.cancel()
             await asyncio.wait({watching})
         await watching
 
-    async def _watch(self, kube: KubeClient, kinds: tuple[Kind, ...], operator: Operator) -> None:
+    async def _watch(self, operator: Operator, kube: KubeClient) -> None:
         namespaces = self._settings.watch_namespaces
         settings = handlers.settings()
         settings.scanning.disabled = bool(namespaces)
         others = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
-            registry=handlers.registry(kinds, operator, kube.credentials),
+            registry=handlers.registry(self._kinds, operator, kube.credentials),
             settings=settings,
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
-            ready_flag=self._ready,
         )
         self._process.take_signals()  # kopf has taken them; but what we run is to be stopped first
         await kopf.run_tasks(tasks, ignored=others)
@@ -153,43 +182,44 @@ class OperatorProcess:
             secret_key=secrets.token_bytes(SECRET_KEY_BYTES),
         )
 
-    async def _take_lease(self, kube: KubeClient) -> int:
-        while True:
-            try:
-                return await lease.take(kube, self._settings.operator_namespace, self._identity, _now())
-            except KubeError as error:
-                self._waits_for = f"the API server: {error}"
-                log.warning("the Lease cannot be taken yet", error=str(error))
+    async def _await_definitions(self, kube: KubeClient) -> None:
+        """Without them there is nothing to lead, so a process stands by only once they are there."""
+        async for missing in awaited_definitions(kube, self._kinds):
+            self._waits_for = missing
+            log.warning("not ready", waits_for=missing)
             await asyncio.sleep(START_RETRY_S)
+        self._waits_for = None
 
-    async def _await_crds(self, kube: KubeClient, kinds: tuple[Kind, ...]) -> None:
-        for kind in kinds:
-            name = f"{kind.plural}.{GROUP}"
-            while True:
-                found = None
-                with contextlib.suppress(KubeError):
-                    found = await kube.get_or_none(CRDS, name)
-                if found is not None:
-                    break
-                self._waits_for = f"CustomResourceDefinition {name}: install the chart pavane-crds"
-                log.warning("a definition is missing", name=name)
-                await asyncio.sleep(START_RETRY_S)
+    async def _fill_and_compare(self, operator: Operator) -> None:
+        await operator.fill(self._settings.watch_namespaces)
+        self._waits_for = None
+        await operator.compare(self._settings.watch_namespaces)
 
-    async def _guard_epoch(self, kube: KubeClient, epochs: Epochs) -> None:
+    async def _hold(self, election: Election) -> None:
+        self._abandon(await election.hold())
+
+    async def _guard_epoch(self, election: Election, epochs: Epochs) -> None:
         """A pod spoke of another operator: who holds the Lease goes on with a greater epoch, everybody else stops."""
-        namespace = self._settings.operator_namespace
         while True:
             await epochs.superseded.wait()
             try:
-                epoch = await lease.raise_epoch(kube, namespace, self._identity, _now(), above=epochs.greatest_met)
+                epochs.raised(await election.raise_epoch(epochs.greatest_met))
+            except LeaseLostError as error:
+                self._abandon(str(error))
             except KubeError as error:
                 log.warning("the Lease cannot be written", error=str(error))
                 await asyncio.sleep(START_RETRY_S)
-                continue
-            if epoch is None:
-                self._process.exit(EXIT_SUPERSEDED, "another operator has taken the Lease")
-                return
-            epochs.raised(epoch)
+
+    def _abandon(self, reason: str) -> None:
+        """End the process at once: whatever it would still do in order, somebody else may already be doing (5.6)."""
+        log.error("the process ends at once", code=EXIT_LEASE_LOST, reason=reason)
+        write_termination_log(reason)
+        os._exit(EXIT_LEASE_LOST)
+
+    def _read_metrics(self) -> Iterable[Metric]:
+        yield from self._metrics.read()
+        if self._operator is not None:
+            yield from self._operator.gauges()
 
 
 def _now() -> datetime:

@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import structlog
 
+from pavane.runtime.metrics import Metric
 from pavane_operator.kinds.port import Kind
 from pavane_operator.kube import KubeError
 from pavane_operator.kube.resources import GROUP, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
+from pavane_operator.plan.model import parse_time
 from pavane_operator.runtime.cache import belongs_to
 from pavane_operator.runtime.keepers import Keepers
+from pavane_operator.runtime.metrics import Source
 from pavane_operator.runtime.reconcile import Reconciler, Shared
 
 COMPARE_S = 30.0
 """Between two looks whether the watches have told everything: a user waits for what they lost, and a look costs one
 list per kind (docs/specs/operator.md 5.12)."""
+FILL_RETRY_S = 1.0
+"""Between two attempts to list our resources for the first time."""
 
 log = structlog.get_logger(__name__)
 
@@ -32,10 +38,15 @@ class Operator:
         self._shared = shared
         self._reconcilers: dict[str, Reconciler] = {}
         self._uids: dict[tuple[str, str, str], str] = {}
-        self.keepers = Keepers(self._reconcile, self._alive, shared.rng, self._ended)
+        self._last_event_at: dict[str, float] = {}
+        self.keepers = Keepers(self._reconcile, self._alive, shared.rng, self._ended, shared.metrics)
 
     def resource_seen(self, resource_type: ResourceType, body: Object, *, deleted: bool) -> None:
-        """One of our resources came, changed or went."""
+        """A watch told that one of our resources came, changed or went."""
+        self._last_event_at[resource_type.kind] = asyncio.get_running_loop().time()
+        self._take_over(resource_type, body, deleted=deleted)
+
+    def _take_over(self, resource_type: ResourceType, body: Object, *, deleted: bool) -> None:
         metadata = body["metadata"]
         key = (resource_type.kind.lower(), metadata["namespace"], metadata["name"])
         uid = metadata["uid"]
@@ -44,7 +55,7 @@ class Operator:
             self._uids[key] = uid
         elif self._uids.get(key) == uid:
             del self._uids[key]
-        self.keepers.wake(uid)
+        self.keepers.wake(uid, "resource")
 
     def child_seen(self, child_type: ResourceType, body: Object, *, deleted: bool) -> None:
         """Something that belongs to one of our resources, by its labels, came, changed or went."""
@@ -52,7 +63,22 @@ class Operator:
             return
         uid = self._uids.get(belongs_to(body) or ("", "", ""))
         if uid is not None:
-            self.keepers.wake(uid)
+            self.keepers.wake(uid, "child")
+
+    async def fill(self, namespaces: Sequence[str] = ()) -> None:
+        """List our resources once, so that all of them are known; tries until the server lets us."""
+        for kind in self._kinds.values():
+            resource_type = _resource_type(kind)
+            for namespace in namespaces or (None,):
+                while True:
+                    try:
+                        listed = (await self._shared.kube.list_all(resource_type, namespace)).items
+                        break
+                    except KubeError as error:
+                        log.warning("resources cannot be listed yet", kind=kind.name, error=str(error))
+                    await asyncio.sleep(FILL_RETRY_S)
+                for body in listed:
+                    self._take_over(resource_type, body, deleted=False)
 
     async def compare(self, namespaces: Sequence[str] = ()) -> None:
         """List our resources every COMPARE_S and look after whatever no watch has told; does not return.
@@ -79,7 +105,7 @@ class Operator:
             if cache.seen(resource_type, body):
                 self._shared.metrics.missed_events[resource_type.kind] += 1
                 log.info("a list was ahead of the watch", resource=body["metadata"]["name"])
-                self.resource_seen(resource_type, body, deleted=False)
+                self._take_over(resource_type, body, deleted=False)
         for uid in known.keys() - {body["metadata"]["uid"] for body in listed}:
             place, name = known[uid]
             present = await kube.get_or_none(resource_type, name, place)
@@ -87,7 +113,32 @@ class Operator:
             if last is not None and (present is None or present["metadata"]["uid"] != uid):
                 self._shared.metrics.missed_events[resource_type.kind] += 1
                 log.info("a list was ahead of the watch: it is gone", resource=name)
-                self.resource_seen(resource_type, last, deleted=True)
+                self._take_over(resource_type, last, deleted=True)
+
+    def gauges(self) -> Iterator[Metric]:
+        """What can be counted at any moment, for `/metrics`."""
+        now = asyncio.get_running_loop().time()
+        for kind, at in self._last_event_at.items():
+            yield Metric("pavane_operator_last_event_age_seconds", {"kind": kind}, now - at)
+        yield Metric("pavane_operator_streams", {}, sum(each.open_streams for each in self._reconcilers.values()))
+        generations: Counter[tuple[str, str]] = Counter()
+        blocked: dict[tuple[str, str], float] = {}
+        for uid in self._uids.values():
+            body = self._shared.cache.get(uid)
+            status = (body or {}).get("status") or {}
+            kind = (body or {}).get("kind", "")
+            generations.update((kind, str(one["role"])) for one in status.get("generations") or ())
+            for blocker in (status.get("rollout") or {}).get("blockers") or ():
+                key = kind, str(blocker["reason"])
+                blocked[key] = max(blocked.get(key, 0.0), self._age_s(blocker.get("since")))
+        for (kind, role), count in generations.items():
+            yield Metric("pavane_operator_generations", {"kind": kind, "role": role}, count)
+        for (kind, reason), seconds in blocked.items():
+            yield Metric("pavane_operator_blocked_seconds", {"kind": kind, "reason": reason}, seconds)
+
+    def _age_s(self, since: str | None) -> float:
+        at = parse_time(since)
+        return max((self._shared.now() - at).total_seconds(), 0.0) if at is not None else 0.0
 
     async def close(self) -> None:
         """Stop all keepers and what they opened; pods go on."""
@@ -103,7 +154,7 @@ class Operator:
             if body is None:
                 return None
             kind = self._kinds[body["kind"]]
-            wake = functools.partial(self.keepers.wake, uid)
+            wake: Callable[[Source], None] = functools.partial(self.keepers.wake, uid)
             reconciler = self._reconcilers[uid] = Reconciler(self._shared, kind, _resource_type(kind), uid, wake)
         return await reconciler.reconcile()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ from pavane_operator.plan.planner import plan as make_plan
 from pavane_operator.runtime.cache import INSTANCE_LABEL, NAME_LABEL, Cache
 from pavane_operator.runtime.events import EventRecorder, EventType
 from pavane_operator.runtime.execute import Executor, failure_of
-from pavane_operator.runtime.metrics import Metrics, Outcome
+from pavane_operator.runtime.metrics import Metrics, Outcome, Source
 from pavane_operator.runtime.observe import children_of, pods_of, resource_of, service_pods_of
 from pavane_operator.runtime.polls import PollTarget, StagePolls
 from pavane_operator.runtime.spans import RunSpan
@@ -102,21 +103,31 @@ class Shared:
 class Reconciler:
     """Looks after one resource. `wake` lets its keeper run again; `close` ends all that it started."""
 
-    def __init__(self, shared: Shared, kind: Kind, resource_type: ResourceType, uid: str, wake: Callable[[], None]):
+    def __init__(
+        self, shared: Shared, kind: Kind, resource_type: ResourceType, uid: str, wake: Callable[[Source], None]
+    ):
         self._shared = shared
         self._kind = kind
         self._type = resource_type
         self._uid = uid
         self._wake = wake
+        pod_spoke = functools.partial(wake, "pod")
         self._executor = Executor(shared.kube, resource_type, shared.cache)
-        self._streams = Streams(StreamContext(kind.stage_kind, shared.epochs, shared.rng, shared.now, wake))
-        self._polls = StagePolls(shared.http, shared.rng, wake)
+        self._streams = Streams(StreamContext(kind.stage_kind, shared.epochs, shared.rng, shared.now, pod_spoke))
+        self._polls = StagePolls(shared.http, shared.rng, pod_spoke)
         self._promotion: Promotion | None = None
         self._steps: StepRunner | None = None
         self._listed_at: float | None = None
         self._failure: ActionFailure | None = None
         self._failures = 0
         self._status_written_at: datetime | None = None
+        self._state: tuple[State, datetime] | None = None
+        """Of the rollout, as we wrote it last, and since when; None before our first write."""
+
+    @property
+    def open_streams(self) -> int:
+        """Stage streams that are connected."""
+        return self._streams.connected
 
     async def close(self) -> None:
         """End streams, polls and connections; the pods go on."""
@@ -133,6 +144,8 @@ class Reconciler:
         if body is None:
             return None
         outcome: Outcome = "failed"
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             with RunSpan(self._kind.name, body) as span:
                 sleep_s = await self._run(span)
@@ -142,6 +155,7 @@ class Reconciler:
             error = _first(errors)
         finally:
             self._shared.metrics.reconciles[self._kind.name, outcome] += 1
+            self._shared.metrics.reconcile_seconds.add(loop.time() - began, self._kind.name)
         await self._failed(error)
         return self._retry_after_s(error)
 
@@ -207,7 +221,9 @@ class Reconciler:
         self._streams.context.allowed_lag = resource.spec.rollout.caught_up.allowed_lag
         if self._promotion is None:
             self._promotion = self._kind.promotion(resource.namespace, resource.name, resource.uid)
-            self._steps = StepRunner(self._promotion, self._shared.now, self._shared.rng, self._wake)
+            self._steps = StepRunner(
+                self._promotion, self._shared.now, self._shared.rng, functools.partial(self._wake, "step")
+            )
         members = self._shared.cache.members(self._kind.name, resource.namespace, resource.name)
         observed = Observed(
             fresh=self._listed_at is not None,
@@ -301,10 +317,7 @@ class Reconciler:
     async def _write_status(self, resource: Resource, status: Status) -> None:
         await self._executor.write_status(resource, status.dump())
         self._status_written_at = self._shared.now()
-        gap_ms = _write_gap_ms(status)
-        if gap_ms is not None and gap_ms != _write_gap_ms(resource.status):
-            self._shared.metrics.write_gaps[self._kind.name] += 1
-            self._shared.metrics.write_gap_milliseconds[self._kind.name] += gap_ms
+        self._count(resource.status, status)
 
     async def _post(self, resource: Resource, plan: Plan) -> None:
         body = self._shared.cache.get(resource.uid)
@@ -313,6 +326,21 @@ class Reconciler:
         for event in plan.events:
             severity: EventType = "Warning" if event.warning else "Normal"
             await self._shared.events.post(body, severity, event.reason, event.note, self._shared.now())
+
+    def _count(self, before: Status | None, after: Status) -> None:
+        """Into the metrics: the end of an attempt, the state that it left, and its write gap."""
+        metrics, kind, now = self._shared.metrics, self._kind.name, self._shared.now()
+        state = after.rollout.state if after.rollout is not None else State.IDLE
+        if self._state is None or self._state[0] is not state:
+            if self._state is not None and self._state[0] is not State.IDLE:
+                metrics.rollout_seconds.add((now - self._state[1]).total_seconds(), kind, self._state[0])
+            self._state = state, now
+        newest = after.history[0] if after.history else None
+        former = before.history[0] if before is not None and before.history else None
+        if newest is not None and (former is None or former.generation != newest.generation):
+            metrics.rollouts[kind, newest.result] += 1
+        if newest is not None and newest.write_gap_ms is not None and newest != former:
+            metrics.write_gaps.add(newest.write_gap_ms / 1000, kind)
 
     async def _failed(self, error: Exception) -> None:
         """Show the failure as a blocker; after several in a row also as an event."""
@@ -337,11 +365,6 @@ class Reconciler:
         named = error.retry_after_s if isinstance(error, (TooManyRequests, Unavailable)) else None
         delay = min(RETRY_MIN_S * 2.0 ** min(self._failures, 10), RETRY_MAX_S)
         return max(named or 0.0, delay * self._shared.rng.uniform(0.5, 1.0))
-
-
-def _write_gap_ms(status: Status | None) -> int | None:
-    """Of the newest attempt, if it was measured."""
-    return status.history[0].write_gap_ms if status is not None and status.history else None
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> Exception:

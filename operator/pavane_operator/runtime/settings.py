@@ -36,6 +36,8 @@ class OperatorSettings(Settings):
     """Where the pods of resources send spans; by default where the operator sends its own."""
     image_pull_limit: Annotated[str, Field(pattern=DURATION_PATTERN)] = "10m"
     """How long an image may fail to be pulled before the attempt is aborted."""
+    pod_uid: str = Field(default="", validation_alias="POD_UID")
+    """uid of the operator's pod: after a crash its next process need not wait until the Lease has run out."""
     pod_ip: str = Field(default="127.0.0.1", validation_alias="POD_IP")
     """Address that the health port is bound to."""
     health_port: int = Field(default=HEALTH_PORT, ge=0, le=65535)

@@ -108,6 +108,11 @@ class PodStream:
         view = view_of(self._report, connected=self._connected, asked=self._asked)
         return replace(view, within_lag_since=self._within_lag_since)
 
+    @property
+    def connected(self) -> bool:
+        """Whether the pod answers on the present stream."""
+        return self._connected
+
     def lead_up(self, until: Stage, settings: Mapping[str, str]) -> None:
         """Lead the pod to `until` on the present stream; on the next one it has to be asked for again."""
         self._wanted = _Wanted(until, settings)
@@ -219,6 +224,11 @@ class Streams:
         """What the pod's stream has told, if it has one."""
         stream = self._streams.get(pod)
         return None if stream is None else stream.view()
+
+    @property
+    def connected(self) -> int:
+        """How many of them a pod answers on."""
+        return sum(stream.connected for stream in self._streams.values())
 
     async def close(self) -> None:
         """End all streams."""

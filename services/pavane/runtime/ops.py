@@ -15,7 +15,7 @@ from pavane.runtime.process import Process
 
 OPS_PORT = 7071
 LOOP_TICK_SECONDS = 0.5
-LOOP_LATE_SECONDS_MAX = 5.0  # an event loop that did not turn for so long is as good as dead (operator.md 4.2)
+LOOP_LATE_SECONDS_MAX = 5.0  # a pod whose event loop did not turn for so long is as good as dead (operator.md 4.2)
 CONNECTIONS_MAX = 64  # probes, a scraper, the operator
 
 Check = Callable[[], str | None]
@@ -23,9 +23,13 @@ Check = Callable[[], str | None]
 
 
 class LoopWatch:
-    """Measures how late the event loop is: ``run`` is a task, ``check`` a liveness check."""
+    """Measures how late the event loop is: ``run`` is a task, ``check`` a liveness check.
 
-    def __init__(self) -> None:
+    A loop that did not turn for ``limit_seconds`` is as good as dead.
+    """
+
+    def __init__(self, limit_seconds: float = LOOP_LATE_SECONDS_MAX) -> None:
+        self._limit = limit_seconds
         self._last = asyncio.get_running_loop().time()
         self.late_seconds_max = 0.0
 
@@ -38,16 +42,16 @@ class LoopWatch:
             self.late_seconds_max = max(self.late_seconds_max, now() - self._last - LOOP_TICK_SECONDS)
 
     def check(self) -> str | None:
-        """Say so when the loop has not turned for ``LOOP_LATE_SECONDS_MAX``."""
+        """Say so when the loop has not turned for too long."""
         late = asyncio.get_running_loop().time() - self._last
-        return f"the event loop did not turn for {late:.1f} s" if late > LOOP_LATE_SECONDS_MAX else None
+        return f"the event loop did not turn for {late:.1f} s" if late > self._limit else None
 
 
 class OpsServer:
     """Serves the ops port on ``host``; ``stage`` makes the JSON of ``/stage``, absent for what is no pod.
 
     ``metrics`` returns (name, labels, value) of every metric. ``live`` and ``ready`` answer the probes; liveness also
-    fails when the event loop hangs.
+    fails when the event loop hangs for ``late_seconds_max``.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class OpsServer:
         ready: Check,
         metrics: Callable[[], Iterable[tuple[str, Mapping[str, str], float]]],
         stage: Callable[[], dict[str, Any]] | None = None,
+        late_seconds_max: float = LOOP_LATE_SECONDS_MAX,
     ) -> None:
         self._host = host
         self.port = port
@@ -66,7 +71,7 @@ class OpsServer:
         self._ready = ready
         self._metrics = metrics
         self._stage = stage
-        self._watch = LoopWatch()
+        self._watch = LoopWatch(late_seconds_max)
         self._server: HttpServer | None = None
         self._serving: asyncio.Task[Any] | None = None
 
