@@ -13,10 +13,10 @@ from pavane.raft.client import RaftClient
 from pavane.runtime.process import Process, run
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.probe import SteadyWriter
+from pavane_operator.kinds.raft.keys import RaftKeys
 
 PROGRESS_S = 0.2
 """Between two lines of progress: often enough to wait for one, rare enough for a log."""
-SECRET_FILE = "secret"  # noqa: S105 - the name of a file, not a secret
 
 
 def probe(
@@ -32,12 +32,12 @@ def probe(
     Prints JSON lines: {"acknowledged": N} while it writes, {"proof": {…}} at the end.
     """
     try:
-        secret = (keys / SECRET_FILE).read_bytes()
-    except OSError as error:
+        known = RaftKeys.read(keys)
+    except (OSError, ValueError) as error:
         raise UserError(f"the keys cannot be read: {error}", ExitCode.USAGE) from error
 
     async def body(process: Process) -> None:
-        async with RaftClient(seed, secret) as client:
+        async with RaftClient(seed, known.ident, curve=known.curve) as client:
             writer = SteadyWriter(client, label, writers=writers)
             writer.start()
             process.spawn(_report(writer), name="progress")

@@ -1,6 +1,6 @@
 """Secret `{name}-keys` of a RaftCluster: how its members and clients know each other (docs/specs/operator.md 4.1).
 
-The only module that knows what the keys of this Secret are called; whoever opens a client reads them by `RaftKeys.of`.
+The only module that knows what the keys of this Secret are called; whoever opens a client reads them by `RaftKeys`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import zmq
@@ -37,16 +38,26 @@ class RaftKeys:
 
     @classmethod
     def of(cls, secret: Mapping[str, Any]) -> Self:
-        """Read the Secret. Raises ValueError for one that holds no ident, or keys that are none."""
+        """Take them from the Secret. Raises ValueError for one that lacks a key, or holds what is none."""
         data = {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
-        if IDENT_KEY not in data:
-            raise ValueError(f"Secret {secret['metadata']['name']} lacks the key {IDENT_KEY}")
-        if SERVER_PUBLIC_KEY not in data:
-            return cls(data[IDENT_KEY], None)
-        missing = {CLIENT_PUBLIC_KEY, CLIENT_SECRET_KEY} - data.keys()
+        return cls._from(data, f"Secret {secret['metadata']['name']}")
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Take them from the folder where a pod sees the Secret. Raises OSError, and ValueError as `of` does."""
+        return cls._from({path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}, str(folder))
+
+    @classmethod
+    def _from(cls, data: Mapping[str, bytes], place: str) -> Self:
+        needed = {IDENT_KEY}
+        if SERVER_PUBLIC_KEY in data:
+            needed |= {CLIENT_PUBLIC_KEY, CLIENT_SECRET_KEY}
+        missing = sorted(needed - data.keys())
         if missing:
-            raise ValueError(f"Secret {secret['metadata']['name']} lacks the keys {', '.join(sorted(missing))}")
-        curve = CurveKeys(data[SERVER_PUBLIC_KEY], data[CLIENT_PUBLIC_KEY], data[CLIENT_SECRET_KEY])
+            raise ValueError(f"{place} lacks {', '.join(missing)}")
+        curve = None
+        if SERVER_PUBLIC_KEY in data:
+            curve = CurveKeys(data[SERVER_PUBLIC_KEY], data[CLIENT_PUBLIC_KEY], data[CLIENT_SECRET_KEY])
         return cls(data[IDENT_KEY], curve)
 
 
