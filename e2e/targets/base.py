@@ -81,7 +81,9 @@ class Target(ABC):
         """Run `kubectl` as a user would."""
         return self._run(["kubectl", *arguments], check, stdin)
 
-    def _run(self, command: list[str], check: bool, stdin: str | None) -> "subprocess.CompletedProcess[str]":
+    def _run(
+        self, command: list[str], check: bool, stdin: str | None, timeout_s: float = COMMAND_S
+    ) -> "subprocess.CompletedProcess[str]":
         result = subprocess.run(
             command,
             check=False,
@@ -90,7 +92,7 @@ class Target(ABC):
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=COMMAND_S,
+            timeout=timeout_s,
         )
         assert not check or result.returncode == 0, (command, result.returncode, result.stdout, result.stderr)
         return result

@@ -19,21 +19,18 @@ from typing import IO, ClassVar
 import httpx2
 
 from e2e.targets.base import SYSTEM, Capability, Target
+from e2e.targets.charts import ChartTarget
 
 CLUSTER = "pavane-e2e"
-ROOT = Path(__file__).parents[2]
 CAPABILITIES = frozenset({Capability.CHART, Capability.CONTAINERS, Capability.NODES, Capability.CEL})
 """The nodes of `.ci/kind` enforce no network policies, and local volumes do not grow."""
-ACCOUNT = "e2e"
-AUDIENCE = "pavane-api"
-TOKEN_LIFE = "24h"  # noqa: S105 - longer than any run
 FORWARD_S = 30.0
 CHECK_S = 2.0
 ENGINE_S = 60
 POLL_S = 0.05
 
 
-class KindTarget(Target):
+class KindTarget(ChartTarget):
     """A kind cluster with Pavane installed by Helm."""
 
     name: ClassVar[str] = "kind"
@@ -48,21 +45,6 @@ class KindTarget(Target):
 
     # --- the platform ---
 
-    def install(self, *values: str) -> None:
-        """Install or upgrade both charts; ``values`` as for `helm --set`."""
-        repository, _, tag = self.image.rpartition(":")
-        settings = [f"image.repository={repository}", f"image.tag={tag}", *values]
-        common = ["--namespace", SYSTEM, "--create-namespace", "--wait", "--timeout", "180s"]
-        self.helm("upgrade", "--install", "pavane-crds", str(ROOT / "charts/pavane-crds"), *common)
-        sets = [part for setting in settings for part in ("--set", setting)]
-        self.helm("upgrade", "--install", "pavane", str(ROOT / "charts/pavane"), *common, *sets)
-        # The platform itself is admitted at the strictest level.
-        self.kubectl("label", "namespace", SYSTEM, "pod-security.kubernetes.io/enforce=restricted", "--overwrite")
-
-    def helm(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        """Run `helm` as an administrator would."""
-        return self._run(["helm", *arguments], check, None)
-
     def environment(self) -> Mapping[str, str]:
         """Address and token of the control plane, once it is installed."""
         if self._forward is None:
@@ -72,14 +54,7 @@ class KindTarget(Target):
     @contextlib.contextmanager
     def reachable(self) -> Iterator[None]:
         """Forward a port of this machine to the control plane, for an account that may do everything."""
-        bare = ("--namespace", SYSTEM, ACCOUNT)
-        self.kubectl("delete", "serviceaccount", "--ignore-not-found", *bare)
-        self.kubectl("create", "serviceaccount", *bare)
-        self.kubectl("delete", "clusterrolebinding", "--ignore-not-found", ACCOUNT)
-        binding = ("--clusterrole", "cluster-admin", "--serviceaccount", f"{SYSTEM}:{ACCOUNT}")
-        self.kubectl("create", "clusterrolebinding", ACCOUNT, *binding)
-        token = self.kubectl("create", "token", *bare, "--audience", AUDIENCE, "--duration", TOKEN_LIFE)
-        self._token = token.stdout.strip()
+        self._token = self.new_token()
         self._forward = _Forward(self.kubeconfig)
         try:
             yield
