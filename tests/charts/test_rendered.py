@@ -155,12 +155,12 @@ def test_a_value_that_does_nothing_or_harm_is_refused(argument: str, complaint: 
 
 def test_a_digest_counts_before_a_tag() -> None:
     digest = "sha256:" + "0" * 64
-    documents = render("pavane", "--set", f"image.digest={digest},api.image.tag=2,api.image.repository=other")
+    documents = render("pavane", "--set", f"image.digest={digest},api.image.tag=v2,api.image.repository=other")
     images = {
         name: find(documents, "Deployment", f"pavane-{name}")["spec"]["template"]["spec"]["containers"][0]["image"]
         for name in ("operator", "api")
     }
-    assert images == {"operator": f"pavane@{digest}", "api": "other:2"}
+    assert images == {"operator": f"pavane@{digest}", "api": "other:v2"}
 
 
 def test_a_standby_comes_up_before_the_first_operator_goes() -> None:
