@@ -1,7 +1,6 @@
 """At most one generation writes: the old one refuses after the fence, also a leader that slept through it."""
 
 import asyncio
-import base64
 import signal
 from typing import Any
 
@@ -12,6 +11,7 @@ from e2e.cluster import LOADED, QUICK, RaftTest
 from e2e.targets import Capability
 from pavane.raft.wire import RequestUpdate, RequestUpdateReply, UpdateStatus, decode_reply
 from pavane_cli.target import RAFT_CLUSTERS
+from pavane_operator.kinds.raft.keys import RaftKeys
 from pavane_operator.kube.resources import SECRETS
 
 pytestmark = pytest.mark.needs(Capability.DIRECT)
@@ -19,13 +19,15 @@ pytestmark = pytest.mark.needs(Capability.DIRECT)
 ANSWERS_MS = 5000
 
 
-def update_at(address: str, ident: bytes, reqid: bytes, data: bytes) -> list[RequestUpdateReply]:
+def update_at(address: str, keys: RaftKeys, reqid: bytes, data: bytes) -> list[RequestUpdateReply]:
     """Send one update to the peer at ``address`` alone; return what it answers within ANSWERS_MS or until the end."""
     answers: list[RequestUpdateReply] = []
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger = 0
+        if keys.curve is not None:
+            keys.curve.secure(dealer)
         dealer.connect(f"tcp://{address}:8047")
-        dealer.send_multipart([reqid, *RequestUpdate(data).encode(ident)])
+        dealer.send_multipart([reqid, *RequestUpdate(data).encode(keys.ident)])
         while dealer.poll(ANSWERS_MS):
             _, *frames = dealer.recv_multipart()
             answer = decode_reply(RequestUpdateReply, frames)
@@ -36,9 +38,8 @@ def update_at(address: str, ident: bytes, reqid: bytes, data: bytes) -> list[Req
     return answers
 
 
-async def ident_of(raft: RaftTest) -> bytes:
-    keys = await raft.kube.get(SECRETS, "q-keys", raft.namespace)
-    return base64.b64decode(keys["data"]["secret"])
+async def keys_of(raft: RaftTest) -> RaftKeys:
+    return RaftKeys.of(await raft.kube.get(SECRETS, "q-keys", raft.namespace))
 
 
 async def addresses(raft: RaftTest, generation: int) -> dict[str, str]:
@@ -59,11 +60,11 @@ async def test_the_old_generation_refuses_writes_and_names_the_new_leader(raft: 
     await raft.until_current(generation=1)
     await roll(raft)
     await raft.until_state("Retiring")
-    ident = await ident_of(raft)
+    keys = await keys_of(raft)
     async with raft.client() as client:
         for address in (await addresses(raft, 1)).values():
             data = f"to {address}".encode()
-            (answer,) = await asyncio.to_thread(update_at, address, ident, client.new_reqid(), data)
+            (answer,) = await asyncio.to_thread(update_at, address, keys, client.new_reqid(), data)
             assert answer.status is UpdateStatus.NOT_LEADER
             assert answer.leader is not None
             assert answer.leader.startswith("q-server-g2-")
@@ -78,10 +79,10 @@ async def test_a_leader_that_slept_through_the_fence_acknowledges_nothing(raft: 
     raft.signal(sleeper, signal.SIGSTOP)
     await roll(raft)
     await raft.until_state("Retiring", timeout_s=120)
-    ident = await ident_of(raft)
+    keys = await keys_of(raft)
     async with raft.client() as client:
         reqid = client.new_reqid()
-        sending = asyncio.create_task(asyncio.to_thread(update_at, address, ident, reqid, b"from the past"))
+        sending = asyncio.create_task(asyncio.to_thread(update_at, address, keys, reqid, b"from the past"))
         raft.signal(sleeper, signal.SIGCONT)
         answers = await sending
         assert UpdateStatus.DONE not in [answer.status for answer in answers]
