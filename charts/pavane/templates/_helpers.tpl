@@ -141,6 +141,8 @@ metadata:
   {{- end }}
 spec:
   serviceAccountName: {{ include "pavane.serviceAccountName" . }}
+  # Else Service pavane-api would set PAVANE_API_PORT, which is a setting of ours.
+  enableServiceLinks: false
   securityContext:
     {{- include "pavane.podSecurity" . | nindent 4 }}
   {{- with .root.Values.imagePullSecrets }}
