@@ -6,7 +6,6 @@ import os
 import secrets
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import yaml
 from cryptography import x509
@@ -37,12 +36,9 @@ def kubeconfig(url: str, authority: bytes, token: str, namespace: str = "default
     """Return a kubeconfig file with the one context `pavane-local`."""
     cluster = {"server": url, "certificate-authority-data": base64.b64encode(authority).decode()}
     context = {"cluster": CONTEXT, "user": CONTEXT, "namespace": namespace}
-    content: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": CONTEXT}
-    content |= {
-        "clusters": [{"name": CONTEXT, "cluster": cluster}],
-        "contexts": [{"name": CONTEXT, "context": context}],
-    }
-    return yaml.safe_dump({**content, "users": [{"name": CONTEXT, "user": {"token": token}}]})
+    parts = {"cluster": cluster, "context": context, "user": {"token": token}}
+    head = {"apiVersion": "v1", "kind": "Config", "current-context": CONTEXT}
+    return yaml.safe_dump(head | {f"{kind}s": [{"name": CONTEXT, kind: part}] for kind, part in parts.items()})
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -136,3 +136,54 @@ async def test_a_wrong_definition_is_refused(cluster: Cluster, path: tuple[Any, 
     with pytest.raises(ApiError) as refusal:
         await cluster.create(DEFINITIONS, body)
     assert refusal.value.code == 422
+
+
+GROWING = {"rule": "quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0", "message": "cannot shrink"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        ("1Gi", "1Gi", True),
+        ("900Mi", "1Gi", True),
+        ("1Gi", "1023Mi", False),
+        ("1Gi", "1G", False),
+        (2000, "2k", True),
+        ("1500m", 1, False),
+        ("1.5Ki", 1537, True),
+        ("999Pi", "1Ei", True),
+    ],
+)
+async def test_quantities_are_compared_by_value(cluster: Cluster, before: Any, after: Any, allowed: bool) -> None:
+    await cluster.delete(DEFINITIONS, "", WIDGETS)
+    body = clone(WIDGET_DEFINITION)
+    size = {"x-kubernetes-int-or-string": True, "x-kubernetes-validations": [GROWING]}
+    body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["size"] = size
+    await cluster.create(DEFINITIONS, body)
+    await cluster.create(WIDGETS, widget(size=before))
+    if allowed:
+        assert (await cluster.patch(WIDGETS, "default", "a", {"spec": {"size": after}}))["spec"]["size"] == after
+        return
+    with pytest.raises(ApiError, match=r"spec\.size: Invalid value: cannot shrink"):
+        await cluster.patch(WIDGETS, "default", "a", {"spec": {"size": after}})
+
+
+async def test_what_is_no_quantity_is_refused_in_words(cluster: Cluster) -> None:
+    await cluster.delete(DEFINITIONS, "", WIDGETS)
+    body = clone(WIDGET_DEFINITION)
+    size = {"type": "string", "x-kubernetes-validations": [{"rule": "quantity(self).compareTo(quantity('1')) > 0"}]}
+    body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["size"] = size
+    await cluster.create(DEFINITIONS, body)
+    with pytest.raises(ApiError, match="much is not a quantity"):
+        await cluster.create(WIDGETS, widget(size="much"))
+
+
+@pytest.mark.parametrize("extra", [{"reason": "FieldValueForbidden"}, {"fieldPath": ".size"}])
+async def test_parts_of_rules_that_nobody_here_needs_are_refused(cluster: Cluster, extra: dict[str, str]) -> None:
+    body = clone(WIDGET_DEFINITION)
+    body["metadata"]["name"] = "gadgets.test.dev"
+    body["spec"]["names"] = {"plural": "gadgets", "kind": "Gadget"}
+    schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema["x-kubernetes-validations"] = [{"rule": "true", **extra}]
+    with pytest.raises(ApiError, match=f"x-kubernetes-validations.*{next(iter(extra))}"):
+        await cluster.create(DEFINITIONS, body)

@@ -22,6 +22,7 @@ from pavane_operator.plan.model import (
     Problem,
     Resource,
     Settings,
+    Writers,
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,8 +53,13 @@ class ModelRenderer:
         body["data"] = {"image": resource.spec.image}
         return Manifest.of(body, create_only=True)
 
-    def shared(self, resource: Resource) -> tuple[Manifest, ...]:
-        return (Manifest.of(body_of("Secret", f"{NAME}-keys", None), create_only=True),)
+    def shared(self, resource: Resource, writers: Writers) -> tuple[Manifest, ...]:
+        keys = Manifest.of(body_of("Secret", f"{NAME}-keys", None), create_only=True)
+        if not resource.spec.pod_disruption_budget.enabled or not writers.generations:
+            return (keys,)
+        budget = body_of("PodDisruptionBudget", f"{NAME}-server", None)
+        budget["spec"] = {"over": list(writers.generations), "maxUnavailable": 0 if writers.moving else 1}
+        return keys, Manifest.of(budget)
 
     def public_service(self, resource: Resource, generation: int) -> Manifest:
         body = body_of("Service", NAME, None)

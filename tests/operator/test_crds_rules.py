@@ -39,7 +39,7 @@ async def test_the_server_completes_the_least_that_a_user_writes(cluster: Cluste
     made = await cluster.create(RESOURCE, _raft_cluster())
     spec = made["spec"]
     assert spec["replicas"] == 3
-    assert spec["storage"] == {"size": "2Gi"}
+    assert spec["storage"] == {"size": "2Gi", "retain": False}
     assert spec["electionTimeout"] == {"min": "200ms", "max": "300ms"}
     assert spec["resources"] == {"requests": {"cpu": "100m", "memory": "128Mi"}}
     assert spec["rollout"]["caughtUp"] == {"allowedLag": 100, "stabilityPeriod": "5s"}
@@ -92,12 +92,26 @@ async def test_a_name_that_no_service_can_have_is_refused(cluster: Cluster, name
 
 @pytest.mark.parametrize(
     "change",
-    [{"replicas": 5}, {"clusterId": "other"}, {"storage": {"size": "3Gi"}}],
+    [{"replicas": 5}, {"clusterId": "other"}, {"storage": {"size": "2047Mi"}}],
 )
 async def test_what_cannot_be_changed_is_refused(cluster: Cluster, change: dict[str, Any]) -> None:
     made = await cluster.create(RESOURCE, _raft_cluster())
-    with pytest.raises(ApiError, match="cannot be changed"):
+    with pytest.raises(ApiError, match=r"cannot (be changed|shrink)"):
         await cluster.update(RESOURCE, {**made, "spec": {**made["spec"], **change}})
+
+
+@pytest.mark.parametrize("field", ["podLabels", "podAnnotations", "serviceAnnotations"])
+@pytest.mark.parametrize("key", ["pavane.dev/generation", "app.kubernetes.io/name"])
+async def test_keys_that_the_operator_sets_are_refused(cluster: Cluster, field: str, key: str) -> None:
+    with pytest.raises(ApiError, match=f"{field}.* are set by the operator"):
+        await cluster.create(RESOURCE, _raft_cluster(**{field: {key: "mine"}}))
+    await cluster.create(RESOURCE, _raft_cluster(**{field: {"team.test/name": "mine"}}))
+
+
+async def test_volumes_may_grow(cluster: Cluster) -> None:
+    made = await cluster.create(RESOURCE, _raft_cluster())
+    changed = await cluster.update(RESOURCE, {**made, "spec": {**made["spec"], "storage": {"size": "3Gi"}}})
+    assert changed["spec"]["storage"]["size"] == "3Gi"
 
 
 async def test_the_user_may_change_what_steers_and_what_rolls(cluster: Cluster) -> None:

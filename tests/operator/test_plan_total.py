@@ -44,6 +44,7 @@ from pavane_operator.plan.model import (
     RunStep,
     StageView,
     StepCall,
+    Writers,
 )
 from pavane_operator.plan.planner import plan
 from tests.operator.model_cluster_kind import KIND, NAME, START, UID, ModelSpec
@@ -203,7 +204,7 @@ def _rendered(generation: int, stray: tuple[Child, ...]) -> tuple[Child, ...]:
     renderer = KIND.renderer
     revision = _live(renderer.revision(resource, generation, "other"))
     manifests = [
-        *renderer.shared(resource),
+        *renderer.shared(resource, Writers((generation,))),
         renderer.public_service(resource, generation - 1),
         *renderer.generation(resource, revision),
     ]

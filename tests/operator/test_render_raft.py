@@ -17,13 +17,18 @@ from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.raft.render import RaftRenderer
-from pavane_operator.plan.model import Child, Manifest, Resource
+from pavane_operator.plan.model import Child, Manifest, Resource, Writers
 
 GOLDEN = Path(__file__).parent / "golden" / "raft_objects.yaml"
 UID = "6f1c2f0e-8f0d-4a52-9d8e-2f6a1f2b3c4d"
 DEFAULTS = RenderDefaults(
-    image="registry.test/pavane:1", version="0.1.0", otlp_endpoint="http://pavane-api:8000", secret_key=b"k" * 32
+    image="registry.test/pavane:1",
+    version="0.1.0",
+    otlp_endpoint="http://pavane-api.pavane-system.svc:8000",
+    secret_key=b"k" * 32,
+    platform_namespace="pavane-system",
 )
+SERVING = Writers((1,))
 
 
 def resource(**spec: Any) -> Resource:
@@ -52,7 +57,11 @@ def objects(of: Resource, number: int = 1, defaults: RenderDefaults = DEFAULTS) 
     """All objects of a resource with one generation, by kind and name."""
     renderer = RaftRenderer(defaults)
     recorded = revision(of, number, defaults)
-    manifests = [*renderer.shared(of), renderer.public_service(of, number), *renderer.generation(of, recorded)]
+    manifests = [
+        *renderer.shared(of, Writers((number,))),
+        renderer.public_service(of, number),
+        *renderer.generation(of, recorded),
+    ]
     found = {f"{manifest.kind}/{manifest.name}": dict(manifest.body) for manifest in manifests}
     return {"ControllerRevision/" + recorded.name: dict(recorded.body), **found}
 
@@ -159,11 +168,30 @@ def test_the_default_image_is_recorded_when_a_generation_is_created() -> None:
     assert later.image(recorded) == "registry.test/pavane:1"
 
 
-def test_a_revision_of_another_render_version_is_not_guessed_at() -> None:
+@pytest.mark.parametrize("missing", ["image", "config", "statefulSet"])
+def test_a_revision_that_lacks_something_is_not_guessed_at(missing: str) -> None:
     recorded = revision(resource())
-    body = {**recorded.body, "data": {**recorded.body["data"], "renderVersion": 99}}
-    with pytest.raises(ValueError, match="render version 99"):
-        RaftRenderer(DEFAULTS).generation(resource(), replace(recorded, body=body))
+    data = {key: value for key, value in recorded.body["data"].items() if key != missing}
+    with pytest.raises(ValueError, match=f"revision log-g1 was written by another release .*{missing}"):
+        RaftRenderer(DEFAULTS).generation(resource(), replace(recorded, body={**recorded.body, "data": data}))
+
+
+def test_a_revision_of_a_release_with_other_templates_is_used_as_it_stands() -> None:
+    recorded = revision(resource())
+    data = json.loads(json.dumps(recorded.body["data"]))
+    data["statefulSet"]["template"]["metadata"]["labels"]["of"] = "another release"
+    (_, _, rendered) = RaftRenderer(DEFAULTS).generation(
+        resource(), replace(recorded, body={**recorded.body, "data": data})
+    )
+    assert rendered.body["spec"]["template"] == data["statefulSet"]["template"]
+
+
+def test_the_number_of_pods_is_live_and_the_size_of_their_claims_that_of_their_beginning() -> None:
+    recorded = revision(resource(storage={"size": "1Gi"}))
+    later = resource(storage={"size": "4Gi"}, replicas=5)
+    spec = RaftRenderer(DEFAULTS).generation(later, recorded)[2].body["spec"]
+    assert spec["replicas"] == 5
+    assert spec["volumeClaimTemplates"][0]["spec"]["resources"] == {"requests": {"storage": "1Gi"}}
 
 
 def test_a_revision_survives_storage_as_json() -> None:
@@ -175,7 +203,7 @@ def test_a_revision_survives_storage_as_json() -> None:
 
 def test_the_cluster_secret_is_a_random_ident_and_the_same_at_each_plan() -> None:
     def secret(of: Resource, key: bytes) -> str:
-        manifest = RaftRenderer(replace(DEFAULTS, secret_key=key)).shared(of)[0]
+        manifest = RaftRenderer(replace(DEFAULTS, secret_key=key)).shared(of, SERVING)[0]
         assert (manifest.kind, manifest.name, manifest.create_only) == ("Secret", "log-keys", True)
         return base64.b64decode(manifest.body["data"]["secret"]).decode()
 

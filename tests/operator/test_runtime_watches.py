@@ -34,7 +34,11 @@ from tests.services.eventually import eventually
 
 RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 NAMESPACE = "default"
-KINDS = kinds(RenderDefaults(image="pavane:local", version="0", otlp_endpoint=None, secret_key=b"k" * 32))
+KINDS = kinds(
+    RenderDefaults(
+        image="pavane:local", version="0", otlp_endpoint=None, secret_key=b"k" * 32, platform_namespace="pavane-system"
+    )
+)
 
 
 @pytest.fixture

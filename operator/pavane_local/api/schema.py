@@ -1,8 +1,10 @@
 """Structural schemas: prune, default, validate, CEL (`docs/specs/operator.md` 6.4)."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from decimal import Decimal
+from functools import lru_cache, reduce
 from typing import Any, cast
 
 import celpy
@@ -33,9 +35,20 @@ REASONS = {
 _ENVIRONMENT = celpy.Environment()
 
 
+def _quantity(text: Any) -> Any:
+    if (found := re.fullmatch(r"(\d+(?:\.\d+)?)([mkKMGTPE]?)(i?)", text)) is None:
+        raise CELEvalError(f"{text} is not a quantity")
+    power = "m kMGTPE".index(found[2].replace("K", "k") or " ") - 1
+    return Decimal(found[1]) * Decimal(1024 if found[3] else 1000) ** power
+
+
+def _compare(one: Decimal, other: Decimal) -> celpy.celtypes.IntType:
+    return celpy.celtypes.IntType((one > other) - (one < other))
+
+
 @lru_cache(COMPILED_RULES)
 def _program(rule: str) -> celpy.Runner:
-    return _ENVIRONMENT.program(_ENVIRONMENT.compile(rule))
+    return _ENVIRONMENT.program(_ENVIRONMENT.compile(rule), {"quantity": _quantity, "compareTo": _compare})
 
 
 def _check_type(validator: Any, kinds: Any, value: Any, schema: Schema) -> Iterator[Any]:
@@ -71,9 +84,7 @@ Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
 
 def join(path: str, step: str | int) -> str:
     """Return the field path one step deeper: `spec.list[0]`."""
-    if isinstance(step, int):
-        return f"{path}[{step}]"
-    return f"{path}.{step}" if path else step
+    return f"{path}[{step}]" if isinstance(step, int) else f"{path}.{step}".removeprefix(".")
 
 
 def child(schema: Schema, name: str) -> Schema:
@@ -126,9 +137,7 @@ def default(schema: Schema, value: Any) -> None:
 
 
 def _causes(error: jsonschema.ValidationError) -> Iterator[Cause]:
-    path = ""
-    for step in error.absolute_path:
-        path = join(path, step)
+    path = reduce(join, error.absolute_path, "")
     reason, label = REASONS.get(str(error.validator), ("FieldValueInvalid", "Invalid value"))
     if error.validator == "required":
         wanted, given = cast("list[str]", error.validator_value), cast("dict[str, Any]", error.instance)
@@ -142,10 +151,7 @@ def _broken_rules(schema: Schema, value: Any, old: Any, path: str) -> Iterator[C
         return
     for rule in schema.get(RULES, ()):
         if ("oldSelf" not in rule["rule"] or old is not None) and (problem := _broken(rule, value, old)):
-            reason = rule.get("reason", "FieldValueInvalid")
-            label = "Forbidden" if reason == "FieldValueForbidden" else "Invalid value"
-            field = (path + rule.get("fieldPath", "")).removeprefix(".")
-            yield Cause(reason, f"{label}: {problem}", field or "<nil>")
+            yield Cause("FieldValueInvalid", f"Invalid value: {problem}", path or "<nil>")
     for step, part in _children(schema, value):
         yield from _broken_rules(part, value[step], _before(schema, value, old, step), join(path, step))
 

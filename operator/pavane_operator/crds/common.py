@@ -20,7 +20,9 @@ from pavane_operator.crds.base import (
     rule,
     rules,
 )
+from pavane_operator.crds.exposure import DisruptionBudgetSpec, NetworkPolicySpec, ServiceType
 from pavane_operator.crds.rollout import RolloutSpec
+from pavane_operator.crds.scheduling import RESERVED_KEYS, PodSpec
 from pavane_operator.crds.values import Duration, Quantity
 
 ENV_NAME_PATTERN = "^[-._a-zA-Z][-._a-zA-Z0-9]*$"
@@ -106,15 +108,20 @@ class StorageSpec(Model):
     size: Quantity = Field(
         default="2Gi",
         json_schema_extra=marked(
-            Mark.LIVE, **rules(rule("self == oldSelf", "storage.size cannot be changed in this release"))
+            Mark.LIVE,
+            **rules(
+                rule("quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0", "storage.size cannot shrink")
+            ),
         ),
     )
-    """Size of the volume; cannot be changed in this release."""
+    """Size of the volume; it may grow, where the storage class allows that, and never shrink."""
     storage_class_name: Name | None = Field(default=None, json_schema_extra=marked(Mark.POD))
     """Storage class; absent = the cluster's default."""
+    retain: bool = Field(default=False, json_schema_extra=marked(Mark.CONTROL))
+    """Whether the volumes of a retired generation are kept."""
 
 
-class CommonSpec(Model):
+class CommonSpec(PodSpec):
     """What every resource can be told. Subclasses add the fields of their kind."""
 
     image: Name = Field(default="", json_schema_extra=marked(Mark.POD))
@@ -154,6 +161,16 @@ class CommonSpec(Model):
     """How long a pod may take to stop; 1s to 1h."""
     storage: StorageSpec = Field(default_factory=StorageSpec)
     """The volume of each pod."""
+    network_policy: NetworkPolicySpec = Field(default_factory=NetworkPolicySpec)
+    """Who may reach the pods, and whom they may reach."""
+    pod_disruption_budget: DisruptionBudgetSpec = Field(default_factory=DisruptionBudgetSpec)
+    """How many pods may be evicted at once."""
+    service_type: ServiceType = Field(default=ServiceType.CLUSTER_IP, json_schema_extra=marked(Mark.LIVE))
+    """How the public Service is reached."""
+    service_annotations: dict[str, Text] = Field(
+        default_factory=dict, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.LIVE, **RESERVED_KEYS)
+    )
+    """Annotations of the public Service; keys under `pavane.dev/` and `app.kubernetes.io/` are refused."""
     deletion_policy: DeletionPolicy = Field(default=DeletionPolicy.RETAIN, json_schema_extra=marked(Mark.CONTROL))
     """Whether volumes are kept when the resource is deleted."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)

@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
@@ -16,6 +17,11 @@ DURATION_MAX_SECONDS = 9_000_000_000
 DURATION_PATTERN = r"^([0-9]+(ms|s|m|h))+$"
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 
+_MULTIPLES = {
+    **{"": Decimal(1), "m": Decimal("0.001"), "k": Decimal(1000)},
+    **{letter: Decimal(1000) ** power for power, letter in enumerate("MGTPE", start=2)},
+    **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)},
+}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -47,3 +53,17 @@ def parse_duration(text: str) -> timedelta:
         raise ValueError(message)
     seconds = sum(int(number) * _SECONDS[unit] for number, unit in re.findall(r"([0-9]+)(ms|s|m|h)", text))
     return timedelta(seconds=min(seconds, DURATION_MAX_SECONDS))
+
+
+def parse_quantity(value: int | str) -> Decimal:
+    """The number that a valid quantity names.
+
+    Raises:
+        ValueError: not a quantity of ours; a server may hold some in other notations, such as `1e3`.
+    """
+    text = str(value)
+    if re.fullmatch(QUANTITY_PATTERN, text) is None:
+        message = f"{text!r} is not a quantity; write for example 2Gi or 100m"
+        raise ValueError(message)
+    number = text.rstrip("mkMGTPEKi")
+    return Decimal(number) * _MULTIPLES[text[len(number) :]]

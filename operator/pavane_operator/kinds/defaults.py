@@ -17,3 +17,5 @@ class RenderDefaults:
     """Where pods send spans; None = nowhere."""
     secret_key: bytes
     """Random, of this process: what generated secrets are derived from, so that rendering is a pure function."""
+    platform_namespace: str
+    """Where operator and control plane run: policies let their pods in."""

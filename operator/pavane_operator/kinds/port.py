@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.status import Status
-from pavane_operator.plan.model import Child, Facts, Manifest, Observed, Problem, Resource
+from pavane_operator.plan.model import Child, Facts, Manifest, Observed, Problem, Resource, Writers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,9 @@ class Renderer(Protocol):
         Its labels carry the generation, its annotation `pavane.dev/rollout-id` the id.
         """
 
-    def shared(self, resource: Resource) -> tuple[Manifest, ...]:
-        """Objects of the whole resource but the public Service: generated Secrets (create only), live ConfigMap."""
+    def shared(self, resource: Resource, writers: Writers) -> tuple[Manifest, ...]:
+        """Objects of the whole resource but the public Service: generated Secrets (create only), live ConfigMap,
+        ServiceAccount, policies and budgets. Of the kinds in `plan.children.WITHDRAWN`, what is left out is deleted."""
 
     def public_service(self, resource: Resource, generation: int) -> Manifest:
         """The public Service with a selector for this generation; 0 selects no pod."""

@@ -52,9 +52,12 @@ PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 SECRETS = Resource("", "v1", "secrets", "Secret")
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 VOLUME_CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 CONTROLLER_REVISIONS = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
+BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
@@ -68,9 +71,12 @@ BUILT_IN: tuple[Resource, ...] = (
     SERVICES,
     CONFIG_MAPS,
     SECRETS,
+    SERVICE_ACCOUNTS,
     VOLUME_CLAIMS,
     STATEFUL_SETS,
     CONTROLLER_REVISIONS,
+    BUDGETS,
+    NETWORK_POLICIES,
     ENDPOINT_SLICES,
     LEASES,
     EVENTS,

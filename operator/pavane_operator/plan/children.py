@@ -10,6 +10,10 @@ REVISION = "ControllerRevision"
 VOLUME = "PersistentVolumeClaim"
 SERVICE = "Service"
 
+WITHDRAWN = frozenset({"NetworkPolicy", "PodDisruptionBudget"})
+"""Kinds of which everything goes that is not wanted any more. Others stay: what somebody turned off can be turned on
+again, a Secret that was deleted cannot."""
+
 _NEVER_CHANGED = {STATEFUL_SET: frozenset({"template", "volumeClaimTemplates"})}
 """Parts of `spec` that are rendered once for ever: their drift is reported elsewhere and never applied away."""
 

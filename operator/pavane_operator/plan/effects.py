@@ -10,7 +10,7 @@ from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.common import DeletionPolicy
 from pavane_operator.crds.status import HISTORY_MAX_ITEMS, Attempt, Failure, Result, Rollout, State, Step
 from pavane_operator.crds.values import parse_duration
-from pavane_operator.plan.children import STATEFUL_SET, VOLUME, find, is_missing_or_drifted
+from pavane_operator.plan.children import STATEFUL_SET, VOLUME, WITHDRAWN, find, is_missing_or_drifted
 from pavane_operator.plan.model import (
     FINALIZER,
     LAST_GENERATION_ANNOTATION,
@@ -204,7 +204,7 @@ def is_incomplete(view: View) -> bool:
     """Whether an object of the next generation, or one that all generations need, does not exist."""
     if view.revision(view.next) is None:
         return True
-    wanted = (*view.kind.renderer.shared(view.resource), view.service_manifest, *view.manifests(view.next))
+    wanted = (*view.shared, view.service_manifest, *view.manifests(view.next))
     return any(find(view.observed.children, manifest.kind, manifest.name) is None for manifest in wanted)
 
 
@@ -342,11 +342,12 @@ def own_volumes(view: View) -> list[Child]:
 
 def repairs(view: View, *generations: int) -> tuple[Action, ...]:
     """Everything that the resource and these generations need and that is not there, or not as it should be."""
-    shared = () if _config_is_invalid(view) else view.kind.renderer.shared(view.resource)
+    invalid = _config_is_invalid(view)
+    shared = () if invalid else view.shared
     manifests = (*shared, *(manifest for number in generations for manifest in view.manifests(number)))
     wanted = [_put(manifest) for manifest in manifests if is_missing_or_drifted(manifest, view.observed.children)]
     ordered = sorted(wanted, key=lambda action: action.manifest.kind == STATEFUL_SET)
-    return (*_service_actions(view), *ordered)
+    return (*_service_actions(view), *ordered, *(() if invalid else _withdrawals(view)))
 
 
 def lead_ups(view: View, until: Stage) -> tuple[LeadUp, ...]:
@@ -416,6 +417,16 @@ def _call(view: View) -> Decision:
 
 def _put(manifest: Manifest) -> CreateChild | ApplyChild:
     return CreateChild(manifest) if manifest.create_only else ApplyChild(manifest)
+
+
+def _withdrawals(view: View) -> tuple[Action, ...]:
+    """Policies and budgets that the spec no longer asks for."""
+    wanted = {(manifest.kind, manifest.name) for manifest in view.shared}
+    return tuple(
+        deletion(child)
+        for child in view.observed.children
+        if child.kind in WITHDRAWN and (child.kind, child.name) not in wanted and not child.deleting
+    )
 
 
 def _service_actions(view: View) -> tuple[Action, ...]:

@@ -147,6 +147,15 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Writers:
+    """The generations that may write now; evicting their pods can cost the quorum."""
+
+    generations: tuple[int, ...] = ()
+    moving: bool = False
+    """The right to write moves from the first to the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class OwnCondition:
     """A condition that only this kind has."""
 

@@ -22,6 +22,7 @@ from pavane_operator.plan.model import (
     Problem,
     Resource,
     Settings,
+    Writers,
     parse_number,
 )
 
@@ -132,6 +133,14 @@ class View:
             rendered = () if revision is None else self.kind.renderer.generation(self.resource, revision)
             self._manifests[generation] = rendered
         return self._manifests[generation]
+
+    @cached_property
+    def shared(self) -> tuple[Manifest, ...]:
+        """What the resource needs beside its generations and the public Service."""
+        promoting = self.state is State.PROMOTING
+        numbers = (self.active, self.next) if promoting else (self.active,)
+        writers = Writers(tuple(number for number in numbers if number), moving=promoting)
+        return self.kind.renderer.shared(self.resource, writers)
 
     @cached_property
     def service_manifest(self) -> Manifest:

@@ -180,6 +180,7 @@ class OperatorProcess:
             version=version("pavane"),
             otlp_endpoint=self._settings.pod_otlp_endpoint,
             secret_key=secrets.token_bytes(SECRET_KEY_BYTES),
+            platform_namespace=self._settings.operator_namespace,
         )
 
     async def _await_definitions(self, kube: KubeClient) -> None:

@@ -17,11 +17,14 @@ from pavane_operator.crds.status import State, Status
 from pavane_operator.kinds.port import Kind, Promotion
 from pavane_operator.kube import Conflict, Gone, KubeClient, KubeError, TooManyRequests, Unavailable
 from pavane_operator.kube.resources import (
+    BUDGETS,
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
     ENDPOINT_SLICES,
+    NETWORK_POLICIES,
     PODS,
     SECRETS,
+    SERVICE_ACCOUNTS,
     SERVICES,
     STATEFUL_SETS,
     VOLUME_CLAIMS,
@@ -71,11 +74,14 @@ STORE_LOOK_S = 1.0
 tells when that changes."""
 
 CHILD_TYPES: tuple[ResourceType, ...] = (
+    BUDGETS,
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
     ENDPOINT_SLICES,
+    NETWORK_POLICIES,
     PODS,
     SECRETS,
+    SERVICE_ACCOUNTS,
     SERVICES,
     STATEFUL_SETS,
     VOLUME_CLAIMS,

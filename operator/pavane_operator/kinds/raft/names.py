@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 KIND = "RaftCluster"
 PLURAL = "raftclusters"
 ROLE = "server"
@@ -15,7 +17,7 @@ MANAGER_LABEL_VALUE = "pavane-operator"
 
 
 def stateful_set(name: str, generation: int) -> str:
-    """Name of the StatefulSet of a generation, of its headless Service and of its ConfigMap."""
+    """Name of the StatefulSet of a generation and of its headless Service."""
     return f"{name}-{ROLE}-g{generation}"
 
 
@@ -24,9 +26,9 @@ def pod(name: str, generation: int, ordinal: int) -> str:
     return f"{stateful_set(name, generation)}-{ordinal}"
 
 
-def revision(name: str, generation: int) -> str:
-    """Name of the ControllerRevision that records what a generation is made of."""
-    return f"{name}-g{generation}"
+def revision(name: str, generation: int, repair: int = 0) -> str:
+    """Name of the ControllerRevision that records what a generation, or a repair of it, is made of."""
+    return f"{name}-g{generation}" + (f"-r{repair}" if repair else "")
 
 
 def peer_url(name: str, namespace: str, generation: int, ordinal: int) -> str:
@@ -37,6 +39,11 @@ def peer_url(name: str, namespace: str, generation: int, ordinal: int) -> str:
 def peer_url_template(name: str, namespace: str, generation: int) -> str:
     """The same for whatever pod reads it, as the kubelet expands it."""
     return _pod_url(name, namespace, generation, "$(POD_NAME)")
+
+
+def config_map(name: str, generation: int, repair: int) -> str:
+    """Name of the ConfigMap of a generation; a repair makes another one, for they are immutable (2.13)."""
+    return stateful_set(name, generation) + (f"-r{repair}" if repair else "")
 
 
 def members(name: str, namespace: str, generation: int, replicas: int) -> list[tuple[str, str]]:
@@ -54,14 +61,25 @@ def seeds(name: str, namespace: str, generation: int) -> list[str]:
     ]
 
 
-def selector(name: str, generation: int) -> dict[str, str]:
-    """Labels that select the pods of a generation, and nothing else for ever; generation 0 selects none."""
+def all_pods(name: str) -> dict[str, str]:
+    """Labels that select the pods of all generations."""
     return {
         "app.kubernetes.io/name": KIND.lower(),
         "app.kubernetes.io/instance": name,
         "app.kubernetes.io/component": ROLE,
-        "pavane.dev/generation": str(generation),
     }
+
+
+def dns_names(name: str, namespace: str, generations: Iterable[int]) -> tuple[str, ...]:
+    """Names of the public Service, the shortest of them last, and of all pods of these generations."""
+    services = [name, *(stateful_set(name, generation) for generation in generations)]
+    pods = [f"*.{service}.{namespace}.svc" for service in services[1:]]
+    return (*(f"{service}.{namespace}.svc" for service in services), *pods, f"{name}.{namespace}", name)
+
+
+def selector(name: str, generation: int) -> dict[str, str]:
+    """Labels that select the pods of a generation, and nothing else for ever; generation 0 selects none."""
+    return {**all_pods(name), "pavane.dev/generation": str(generation)}
 
 
 def labels(name: str, version: str, generation: int | None = None) -> dict[str, str]:

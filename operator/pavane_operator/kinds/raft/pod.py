@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pavane_operator.crds.common import CommonSpec
+from pavane_operator.crds.values import parse_duration
 from pavane_operator.kinds.raft import names
+from pavane_operator.objects.pods import CONTAINER_SECURITY, pod_metadata, pod_spec
 
-RUN_AS = 10001
-"""uid, gid and fsGroup of all our processes: any fixed number that is nobody's on a node."""
 CONFIG_MOUNT = "/etc/pavane/config"
 LIVE_MOUNT = "/etc/pavane/live"
 KEYS_MOUNT = "/etc/pavane/keys"
@@ -30,25 +31,17 @@ class PodInputs:
     image: str
     version: str
     otlp_endpoint: str | None
-    resources: dict[str, Any]
-    extra_env: list[dict[str, Any]]
-    termination_grace_s: int
+    spec: CommonSpec
 
 
 def template(inputs: PodInputs) -> dict[str, Any]:
     """`spec.template` of the StatefulSet."""
+    spec = inputs.spec
     return {
-        "metadata": {"labels": names.labels(inputs.name, inputs.version, inputs.generation)},
+        "metadata": pod_metadata(spec, names.labels(inputs.name, inputs.version, inputs.generation)),
         "spec": {
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": inputs.termination_grace_s,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": RUN_AS,
-                "runAsGroup": RUN_AS,
-                "fsGroup": RUN_AS,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            **pod_spec(spec, inputs.name, names.selector(inputs.name, inputs.generation)),
+            "terminationGracePeriodSeconds": int(parse_duration(spec.termination_grace_period).total_seconds()),
             "containers": [_container(inputs)],
             "volumes": [
                 {"name": "config", "configMap": {"name": names.stateful_set(inputs.name, inputs.generation)}},
@@ -61,22 +54,21 @@ def template(inputs: PodInputs) -> dict[str, Any]:
 
 
 def _container(inputs: PodInputs) -> dict[str, Any]:
+    spec = inputs.spec
+    extra = [variable.model_dump(mode="json", by_alias=True, exclude_none=True) for variable in spec.extra_env]
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": inputs.image,
+        "imagePullPolicy": spec.image_pull_policy.value,
         "command": ["pavane", "pod"],
-        "env": [*_environment(inputs), *inputs.extra_env],
+        "env": [*_environment(inputs), *extra],
         "ports": [
             {"name": "stage", "containerPort": names.STAGE_PORT, "protocol": "TCP"},
             {"name": "ops", "containerPort": names.OPS_PORT, "protocol": "TCP"},
             {"name": "raft", "containerPort": names.RAFT_PORT, "protocol": "TCP"},
             {"name": "publish", "containerPort": names.PUBLISH_PORT, "protocol": "TCP"},
         ],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": dict(CONTAINER_SECURITY),
         "startupProbe": _probe("/livez", period_s=2, failures=150),
         "livenessProbe": _probe("/livez", period_s=10, failures=3),
         "readinessProbe": _probe("/readyz", period_s=2, failures=2),
@@ -88,8 +80,9 @@ def _container(inputs: PodInputs) -> dict[str, Any]:
             {"name": "tmp", "mountPath": TEMPORARY_MOUNT},
         ],
     }
-    if inputs.resources:
-        container["resources"] = inputs.resources
+    resources = spec.resources.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if resources:
+        container["resources"] = resources
     return container
 
 

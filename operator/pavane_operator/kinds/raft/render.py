@@ -1,7 +1,7 @@
 """RaftCluster's objects, as pure functions of the resource and of the revisions of its generations.
 
-Pods of generation n are rendered from revision n for ever, never from the live spec, so neither a spec change nor a new
-operator release touches running pods (docs/specs/operator.md 2.2, 4).
+What generation n consists of is rendered once, into revision n, and taken from there for ever: neither a spec change
+nor a new operator release touches running pods (docs/specs/operator.md 2.2, 4).
 """
 
 from __future__ import annotations
@@ -14,29 +14,38 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from pavane_operator.crds.common import pod_fields
 from pavane_operator.crds.raftcluster import RaftClusterSpec
-from pavane_operator.crds.values import parse_duration
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.raft import names, pod
 from pavane_operator.kinds.raft.settings import config_problem, timers_ms
+from pavane_operator.objects.budget import disruption_budget
+from pavane_operator.objects.owned import owned, service_account
+from pavane_operator.objects.policies import Ports, Surroundings, network_policies
 from pavane_operator.plan.model import (
+    GENERATION_LABEL,
     ROLLOUT_ID_ANNOTATION,
     UID_LABEL,
     Child,
     Manifest,
     Problem,
     Resource,
+    Writers,
 )
 
-API_VERSION = "pavane.dev/v1alpha1"
 RENDER_VERSION = 1
-"""Grows when these templates change; a revision is rendered for ever by the templates of its version."""
+"""Grows when these templates change. For people: what a revision holds is used as it stands, whatever its version."""
 RENDER_VERSION_ANNOTATION = "pavane.dev/render-version"
 SECRET_BYTES = 16
 """Of the cluster secret, written as 32 hex digits."""
+PORTS = Ports(
+    peers=(names.RAFT_PORT,),
+    clients=(names.RAFT_PORT, names.PUBLISH_PORT),
+    operator=(names.RAFT_PORT, names.STAGE_PORT, names.OPS_PORT),
+    control_plane=(names.RAFT_PORT,),
+)
+"""Who may connect to which port; `publish` is for subscribers, and no peer is one of another."""
 
 
 class RaftRenderer:
@@ -59,30 +68,46 @@ class RaftRenderer:
             ROLLOUT_ID_ANNOTATION: rollout_id,
             RENDER_VERSION_ANNOTATION: str(RENDER_VERSION),
         }
+        image = spec.image or self._defaults.image
         body["revision"] = generation
         body["data"] = {
-            "renderVersion": RENDER_VERSION,
             "version": self._defaults.version,
-            "image": spec.image or self._defaults.image,
-            "otlpEndpoint": self._defaults.otlp_endpoint,
+            "image": image,
             "fields": pod_fields(spec),
+            "config": yaml.safe_dump(_server_config(resource, spec, generation), sort_keys=True),
+            "service": _headless_service(resource, generation),
+            "statefulSet": self._stateful_set(resource, spec, generation, image),
         }
         return Manifest.of(body, create_only=True)
 
-    def shared(self, resource: Resource) -> tuple[Manifest, ...]:
-        """Secret `{name}-keys` (whoever creates it first decides) and ConfigMap `{name}-live`."""
+    def shared(self, resource: Resource, writers: Writers) -> tuple[Manifest, ...]:
+        """What all generations share: Secret `{name}-keys` (whoever creates it first decides), ConfigMap `{name}-live`,
+        ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
+        labels = names.labels(resource.name, self._defaults.version)
         keys = self._object(resource, "v1", "Secret", f"{resource.name}-keys")
         keys["type"] = "Opaque"
         keys["data"] = {pod.SECRET_KEY: base64.b64encode(self._secret(resource.uid).encode()).decode()}
         live = self._object(resource, "v1", "ConfigMap", f"{resource.name}-live")
         live["data"] = {"live.yaml": "{}\n"}
-        return (Manifest.of(keys, create_only=True), Manifest.of(live))
+        pods = names.all_pods(resource.name)
+        surroundings = Surroundings(self._defaults.platform_namespace, self._defaults.otlp_endpoint)
+        spare = (_spec(resource).replicas - 1) // 2
+        return (
+            Manifest.of(keys, create_only=True),
+            Manifest.of(live),
+            service_account(resource, labels),
+            *network_policies(resource, labels, pods, PORTS, surroundings),
+            *disruption_budget(resource, names.ROLE, labels, pods, writers, spare=spare),
+        )
 
     def public_service(self, resource: Resource, generation: int) -> Manifest:
         """Service `{name}`: where clients connect; its selector names the generation that may write."""
+        spec = _spec(resource)
         body = self._object(resource, "v1", "Service", resource.name)
+        if spec.service_annotations:
+            body["metadata"]["annotations"] = dict(spec.service_annotations)
         body["spec"] = {
-            "type": "ClusterIP",
+            "type": spec.service_type.value,
             "selector": names.selector(resource.name, generation),
             "ports": [_port("raft", names.RAFT_PORT), _port("publish", names.PUBLISH_PORT)],
         }
@@ -91,11 +116,14 @@ class RaftRenderer:
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """ConfigMap, headless Service and StatefulSet `{name}-server-g{n}` of the generation of this revision."""
         recorded = _Recorded.of(revision)
-        return (
-            self._config_map(resource, recorded),
-            self._headless_service(resource, recorded),
-            self._stateful_set(resource, recorded),
-        )
+        config = _generation_object(resource, recorded, "v1", "ConfigMap")
+        config["immutable"] = True
+        config["data"] = {pod.CONFIG_KEY: recorded.config}
+        service = _generation_object(resource, recorded, "v1", "Service")
+        service["spec"] = dict(recorded.service)
+        stateful_set = _generation_object(resource, recorded, "apps/v1", "StatefulSet")
+        stateful_set["spec"] = {**recorded.stateful_set, "replicas": _spec(resource).replicas}
+        return Manifest.of(config), Manifest.of(service), Manifest.of(stateful_set)
 
     def image(self, revision: Child) -> str:
         """The image that the revision recorded."""
@@ -108,91 +136,33 @@ class RaftRenderer:
         members = names.members(resource.name, resource.namespace, generation, _spec(resource).replicas)
         return {"bootstrap": "entry", "initial": json.dumps(members)}
 
-    def _config_map(self, resource: Resource, recorded: _Recorded) -> Manifest:
-        body = self._generation_object(resource, recorded, "v1", "ConfigMap")
-        body["immutable"] = True
-        body["data"] = {pod.CONFIG_KEY: yaml.safe_dump(_server_config(resource, recorded), sort_keys=True)}
-        return Manifest.of(body)
-
-    def _headless_service(self, resource: Resource, recorded: _Recorded) -> Manifest:
-        body = self._generation_object(resource, recorded, "v1", "Service")
-        body["spec"] = {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": names.selector(resource.name, recorded.generation),
-            "ports": [
-                _port("raft", names.RAFT_PORT),
-                _port("publish", names.PUBLISH_PORT),
-                _port("stage", names.STAGE_PORT),
-                _port("ops", names.OPS_PORT),
-            ],
-        }
-        return Manifest.of(body)
-
-    def _stateful_set(self, resource: Resource, recorded: _Recorded) -> Manifest:
-        spec = _spec(resource)
-        template = pod.template(
-            pod.PodInputs(
-                name=resource.name,
-                namespace=resource.namespace,
-                generation=recorded.generation,
-                image=recorded.image,
-                version=recorded.version,
-                otlp_endpoint=recorded.otlp_endpoint,
-                resources=recorded.spec.resources.model_dump(mode="json", by_alias=True, exclude_none=True),
-                extra_env=[
-                    variable.model_dump(mode="json", by_alias=True, exclude_none=True)
-                    for variable in recorded.spec.extra_env
-                ],
-                termination_grace_s=int(parse_duration(recorded.spec.termination_grace_period).total_seconds()),
-            )
-        )
-        body = self._generation_object(resource, recorded, "apps/v1", "StatefulSet")
-        body["spec"] = {
-            "replicas": spec.replicas,
-            "serviceName": names.stateful_set(resource.name, recorded.generation),
+    def _stateful_set(self, resource: Resource, spec: RaftClusterSpec, generation: int, image: str) -> dict[str, Any]:
+        """`spec` of the StatefulSet without the number of pods, which is live."""
+        version = self._defaults.version
+        selector = names.selector(resource.name, generation)
+        return {
+            "serviceName": names.stateful_set(resource.name, generation),
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
             "revisionHistoryLimit": 1,
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
-            "selector": {"matchLabels": names.selector(resource.name, recorded.generation)},
-            "template": template,
-            "volumeClaimTemplates": [_claim(resource, recorded, str(spec.storage.size))],
+            "selector": {"matchLabels": selector},
+            "template": pod.template(
+                pod.PodInputs(
+                    name=resource.name,
+                    namespace=resource.namespace,
+                    generation=generation,
+                    image=image,
+                    version=version,
+                    otlp_endpoint=self._defaults.otlp_endpoint,
+                    spec=spec,
+                )
+            ),
+            "volumeClaimTemplates": [_claim(resource, spec, names.labels(resource.name, version, generation))],
         }
-        return Manifest.of(body)
-
-    def _generation_object(
-        self, resource: Resource, recorded: _Recorded, api_version: str, kind: str
-    ) -> dict[str, Any]:
-        name = names.stateful_set(resource.name, recorded.generation)
-        body = self._object(resource, api_version, kind, name)
-        body["metadata"]["labels"] = names.labels(resource.name, recorded.version, recorded.generation)
-        body["metadata"]["annotations"] = {
-            ROLLOUT_ID_ANNOTATION: recorded.rollout_id,
-            RENDER_VERSION_ANNOTATION: str(recorded.render_version),
-        }
-        return body
 
     def _object(self, resource: Resource, api_version: str, kind: str, name: str) -> dict[str, Any]:
-        return {
-            "apiVersion": api_version,
-            "kind": kind,
-            "metadata": {
-                "name": name,
-                "namespace": resource.namespace,
-                "labels": names.labels(resource.name, self._defaults.version),
-                "ownerReferences": [
-                    {
-                        "apiVersion": API_VERSION,
-                        "kind": resource.kind,
-                        "name": resource.name,
-                        "uid": resource.uid,
-                        "controller": True,
-                        "blockOwnerDeletion": True,
-                    }
-                ],
-            },
-        }
+        return owned(resource, api_version, kind, name, names.labels(resource.name, self._defaults.version))
 
     def _secret(self, uid: str) -> str:
         return hashlib.blake2b(uid.encode(), key=self._defaults.secret_key, digest_size=SECRET_BYTES).hexdigest()
@@ -204,38 +174,32 @@ class _Recorded:
 
     generation: int
     rollout_id: str
-    render_version: int
+    render_version: str
     version: str
     image: str
-    otlp_endpoint: str | None
-    spec: RaftClusterSpec
-    """Only its P fields are those of the generation."""
+    config: str
+    service: dict[str, Any]
+    stateful_set: dict[str, Any]
 
     @classmethod
     def of(cls, revision: Child) -> _Recorded:
-        """Raises ValueError for an object that this release cannot render."""
+        """Raises ValueError for an object that this release cannot use."""
         data = revision.body.get("data") or {}
-        generation = revision.generation
-        if generation is None or data.get("renderVersion") != RENDER_VERSION:
-            raise ValueError(
-                f"revision {revision.name} was written by another release (render version {data.get('renderVersion')});"
-                " run the operator release that made it"
-            )
         try:
-            spec = RaftClusterSpec.model_validate(data["fields"])
-        except ValidationError as error:
+            return cls(
+                int(revision.labels[GENERATION_LABEL]),
+                revision.annotations.get(ROLLOUT_ID_ANNOTATION, ""),
+                revision.annotations.get(RENDER_VERSION_ANNOTATION, ""),
+                str(data["version"]),
+                str(data["image"]),
+                str(data["config"]),
+                dict(data["service"]),
+                dict(data["statefulSet"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"revision {revision.name} holds fields that this release does not know: {error}"
+                f"revision {revision.name} was written by another release ({error}); run the operator that made it"
             ) from error
-        return cls(
-            generation,
-            revision.annotations.get(ROLLOUT_ID_ANNOTATION, ""),
-            RENDER_VERSION,
-            str(data["version"]),
-            str(data["image"]),
-            data.get("otlpEndpoint"),
-            spec,
-        )
 
 
 def _spec(resource: Resource) -> RaftClusterSpec:
@@ -243,23 +207,49 @@ def _spec(resource: Resource) -> RaftClusterSpec:
     return resource.spec
 
 
-def _server_config(resource: Resource, recorded: _Recorded) -> dict[str, Any]:
-    """The server's settings by the keys of docs/specs/raft.md 16; times in milliseconds."""
+def _generation_object(resource: Resource, recorded: _Recorded, api_version: str, kind: str) -> dict[str, Any]:
+    name = names.stateful_set(resource.name, recorded.generation)
+    labels = names.labels(resource.name, recorded.version, recorded.generation)
+    body = owned(resource, api_version, kind, name, labels)
+    body["metadata"]["annotations"] = {
+        ROLLOUT_ID_ANNOTATION: recorded.rollout_id,
+        RENDER_VERSION_ANNOTATION: recorded.render_version,
+    }
+    return body
+
+
+def _headless_service(resource: Resource, generation: int) -> dict[str, Any]:
+    """`spec` of the headless Service, through which pods find each other before they are ready."""
     return {
-        **recorded.spec.config,
-        "cluster_id": recorded.spec.cluster_id or resource.name,
-        "machine": recorded.spec.state_machine.value,
-        "seeds": names.seeds(resource.name, resource.namespace, recorded.generation),
-        **timers_ms(recorded.spec),
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": names.selector(resource.name, generation),
+        "ports": [
+            _port("raft", names.RAFT_PORT),
+            _port("publish", names.PUBLISH_PORT),
+            _port("stage", names.STAGE_PORT),
+            _port("ops", names.OPS_PORT),
+        ],
     }
 
 
-def _claim(resource: Resource, recorded: _Recorded, size: str) -> dict[str, Any]:
-    spec: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
-    if recorded.spec.storage.storage_class_name is not None:
-        spec["storageClassName"] = recorded.spec.storage.storage_class_name
-    labels = {**names.labels(resource.name, recorded.version, recorded.generation), UID_LABEL: resource.uid}
-    return {"metadata": {"name": "data", "labels": labels}, "spec": spec}
+def _server_config(resource: Resource, spec: RaftClusterSpec, generation: int) -> dict[str, Any]:
+    """The server's settings by the keys of docs/specs/raft.md 16; times in milliseconds."""
+    return {
+        **spec.config,
+        "cluster_id": spec.cluster_id or resource.name,
+        "machine": spec.state_machine.value,
+        "seeds": names.seeds(resource.name, resource.namespace, generation),
+        **timers_ms(spec),
+    }
+
+
+def _claim(resource: Resource, spec: RaftClusterSpec, labels: Mapping[str, str]) -> dict[str, Any]:
+    size = str(spec.storage.size)  # as it is now: a server refuses to change it, the claims themselves grow
+    claim: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    if spec.storage.storage_class_name is not None:
+        claim["storageClassName"] = spec.storage.storage_class_name
+    return {"metadata": {"name": "data", "labels": {**labels, UID_LABEL: resource.uid}}, "spec": claim}
 
 
 def _port(name: str, number: int) -> dict[str, Any]:

@@ -1,0 +1,141 @@
+"""NetworkPolicies: who may reach the pods of a resource, and whom they may reach (docs/specs/operator.md 4.1)."""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from pavane_operator.crds.exposure import ClientSelector
+from pavane_operator.objects.owned import owned
+from pavane_operator.plan.model import Manifest, Resource
+
+NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+"""Set by the API server on each namespace, to its name."""
+DNS_PORT = 53
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """TCP ports of a resource's pods, by who may connect to them."""
+
+    peers: tuple[int, ...]
+    """Pods of the same resource, of all generations."""
+    clients: tuple[int, ...]
+    operator: tuple[int, ...]
+    """The operator; also where it speaks to the store as a client of it."""
+    control_plane: tuple[int, ...]
+    """The REST control plane."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What policies have to know about the installation."""
+
+    platform_namespace: str
+    """Where operator and control plane run."""
+    otlp_endpoint: str | None
+    """Url to which the pods send spans; None = nowhere."""
+
+
+def network_policies(
+    resource: Resource,
+    labels: Mapping[str, str],
+    selector: Mapping[str, str],
+    ports: Ports,
+    surroundings: Surroundings,
+) -> tuple[Manifest, ...]:
+    """NetworkPolicies `{name}-peers`, `-clients`, `-operator` and `-egress`; none if they are disabled.
+
+    Args:
+        resource: Whose pods.
+        labels: Of the objects.
+        selector: Labels of all pods of the resource, of every role and generation.
+        ports: The ports of its pods.
+        surroundings: The installation.
+    """
+    wanted = resource.spec.network_policy
+    if not wanted.enabled:
+        return ()
+    peers = [{"podSelector": {"matchLabels": dict(selector)}}]
+    clients = [_clients(wanted.client_selector), *_blocks(wanted.ingress_cidrs)]
+    platform = surroundings.platform_namespace
+    ingress = {
+        "peers": [_from(peers, ports.peers)],
+        "clients": [_from(clients, ports.clients)],
+        "operator": [
+            _from([_platform_pods(platform, "operator")], ports.operator),
+            _from([_platform_pods(platform, "api")], ports.control_plane),
+        ],
+    }
+    egress: list[dict[str, Any]] = [
+        {"to": peers, "ports": _tcp(ports.peers)},
+        # Anywhere: the address of a cluster's DNS, often the node's own, is not known here.
+        {"ports": [{"protocol": "UDP", "port": DNS_PORT}, {"protocol": "TCP", "port": DNS_PORT}]},
+        *_collector(surroundings.otlp_endpoint),
+    ]
+    if wanted.egress_cidrs:
+        egress.append({"to": _blocks(wanted.egress_cidrs)})
+    specs = {name: {"policyTypes": ["Ingress"], "ingress": rules} for name, rules in ingress.items()}
+    specs["egress"] = {"policyTypes": ["Egress"], "egress": egress}
+    manifests = []
+    for name, spec in specs.items():
+        body = owned(resource, "networking.k8s.io/v1", "NetworkPolicy", f"{resource.name}-{name}", labels)
+        body["spec"] = {"podSelector": {"matchLabels": dict(selector)}, **spec}
+        manifests.append(Manifest.of(body))
+    return tuple(manifests)
+
+
+def _from(peers: list[dict[str, Any]], ports: tuple[int, ...]) -> dict[str, Any]:
+    return {"from": peers, "ports": _tcp(ports)}
+
+
+def _tcp(ports: tuple[int, ...]) -> list[dict[str, Any]]:
+    return [{"protocol": "TCP", "port": port} for port in ports]
+
+
+def _blocks(cidrs: list[str]) -> list[dict[str, Any]]:
+    return [{"ipBlock": {"cidr": cidr}} for cidr in cidrs]
+
+
+def _clients(selector: ClientSelector | None) -> dict[str, Any]:
+    if selector is None:
+        return {"podSelector": {}}
+    peer: dict[str, Any] = selector.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return peer or {"podSelector": {}}
+
+
+def _platform_pods(namespace: str, component: str) -> dict[str, Any]:
+    return {
+        "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: namespace}},
+        "podSelector": {
+            "matchLabels": {"app.kubernetes.io/part-of": "pavane", "app.kubernetes.io/component": component}
+        },
+    }
+
+
+def _collector(endpoint: str | None) -> list[dict[str, Any]]:
+    """Egress to the collector of spans; one outside the cluster needs `egressCIDRs`, since policies know no names."""
+    if endpoint is None:
+        return []
+    url = urlsplit(endpoint)
+    host = url.hostname or ""
+    port = url.port or DEFAULT_PORTS.get(url.scheme, DEFAULT_PORTS["http"])
+    return [{"to": [peer], "ports": _tcp((port,))} for peer in _host(host)]
+
+
+def _host(host: str) -> list[dict[str, Any]]:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        service, *rest = host.split(".")
+    else:
+        return [{"ipBlock": {"cidr": f"{address}/{address.max_prefixlen}"}}]
+    if not service:
+        return []
+    if not rest:
+        return [{"podSelector": {}}]
+    if len(rest) == 1 or rest[1] == "svc":
+        return [{"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: rest[0]}}}]
+    return []
