@@ -22,7 +22,7 @@ RUN python3 $(echo /wheels/pip-*.whl)/pip --python /opt/pavane/bin/python instal
 COPY --chown=10001:10001 services /app/services
 COPY --chown=10001:10001 operator /app/operator
 COPY --chown=10001:10001 api /app/api
-ENV PATH=/opt/pavane/bin:$PATH PYTHONPATH=/app/services:/app/operator:/app/api PYTHONUNBUFFERED=1
+ENV PATH=/opt/pavane/bin:$PATH LOGNAME=pavane HOME=/tmp PYTHONPATH=/app/services:/app/operator:/app/api PYTHONUNBUFFERED=1
 USER 10001:10001
 ENTRYPOINT ["pavane"]
 
@@ -35,7 +35,8 @@ LABEL org.opencontainers.image.title="Pavane" \
   org.opencontainers.image.version="${VERSION}" \
   org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/pavane /opt/pavane
-ENV PATH=/opt/pavane/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# Libraries ask for the name and the home of the user, and a uid has neither.
+ENV PATH=/opt/pavane/bin:$PATH LOGNAME=pavane HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # A number, so that a cluster sees that it is not root; nobody's on a node.
 USER 10001:10001
 ENTRYPOINT ["pavane"]
