@@ -103,8 +103,8 @@ class Mirror(Cluster):
         self._complete = {name: asyncio.Event() for name in FOLLOWED}
 
     def kubeconfig_of(self, pod: Object) -> str:
-        """Return the kubeconfig of a pod that the mirror holds."""
-        return self._kubeconfigs[pod["metadata"]["uid"]]
+        """Return the kubeconfig of a pod that the mirror holds or held; empty if the pod's account was gone."""
+        return self._kubeconfigs.get(pod["metadata"]["uid"], "")
 
     async def run(self) -> None:
         """Follow the real server until cancelled."""
@@ -140,8 +140,8 @@ class Mirror(Cluster):
     async def _take(self, name: str, kind: str, found: Object) -> None:
         metadata = found["metadata"]
         gone = kind == "DELETED"
-        if name == "pods":
-            await self._credentials(found, gone=gone)
+        if name == "pods" and not gone:
+            await self._credentials(found)
         await self.store.transact(
             Key(name, metadata.get("namespace", ""), metadata["name"]),
             lambda current: None if gone and current is None else Change(found, removed=gone),
@@ -149,11 +149,9 @@ class Mirror(Cluster):
         if name == "services" and gone:
             await self._forget(Key(SLICES, metadata["namespace"], f"{metadata['name']}-local"))
 
-    async def _credentials(self, pod: Object, *, gone: bool) -> None:
+    async def _credentials(self, pod: Object) -> None:
         uid = pod["metadata"]["uid"]
-        if gone:
-            self._kubeconfigs.pop(uid, None)
-        elif uid not in self._kubeconfigs:
+        if uid not in self._kubeconfigs:
             with contextlib.suppress(NotFound):  # the account or the pod is gone: it will not run long
                 token, namespace = await self._client.token_of(pod), pod["metadata"]["namespace"]
                 self._kubeconfigs[uid] = kubeconfig(self._client.server, self._authority, token, namespace)

@@ -29,6 +29,7 @@ class Surroundings:
 
     address: str
     speed: float
+    once: bool  # what ends stays so (restartPolicy Never)
     prepare: Callable[["Container"], tuple[list[str], dict[str, str]]]  # arguments, environment
     changed: Callable[[], None]
     record: Callable[[str, str], Awaitable[None]]
@@ -60,6 +61,8 @@ class Container:
             if not await self._once():
                 await self._pause(START_RETRY_SECONDS)
                 continue
+            if self._around.once:
+                return
             if loop.time() - began >= BACKOFF_RESET_SECONDS:
                 delay = 0.0
             if delay and not self._stopping.is_set():

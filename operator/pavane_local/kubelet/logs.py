@@ -93,7 +93,7 @@ async def read(path: Path, options: LogOptions, live: RunLog | None = None) -> A
 def _fresh(path: Path, files: list[BufferedReader]) -> Iterator[bytes]:
     """Lines written since the last call, also over a rotation."""
     yield from files[-1]
-    if path.stat().st_ino != os.fstat(files[-1].fileno()).st_ino:
+    if path.exists() and path.stat().st_ino != os.fstat(files[-1].fileno()).st_ino:
         files.pop().close()
         files.append(path.open("rb"))
         yield from files[-1]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pavane_local.api.cluster import Cluster, DeleteOptions, WriteOptions
+from pavane_local.certs import write_private
 from pavane_local.controllers.loop import expected, name_of
 from pavane_local.kubelet import volumes
 from pavane_local.kubelet.container import Container, Surroundings, now_text
@@ -69,7 +70,8 @@ class PodRunner:
         self._deleted = False
         status = pod.get("status", {})
         self._began = status.get("startTime") or now_text()
-        around = Surroundings(address, settings.speed, self._command, self._changed.set, self._record)
+        self._once = pod["spec"].get("restartPolicy") == "Never"  # a real API server takes such pods
+        around = Surroundings(address, settings.speed, self._once, self._command, self._changed.set, self._record)
         former = {each["name"]: each for each in status.get("containerStatuses") or ()}
         self.containers = {
             spec["name"]: Container(spec, self.folder / spec["name"], former.get(spec["name"], {}), around)
@@ -147,19 +149,13 @@ class PodRunner:
         async with asyncio.TaskGroup() as group:
             while True:
                 self.refresh.clear()
-                if await self._prepared() and not runs:
-                    runs = [group.create_task(each.run()) for each in self.containers.values()]
+                try:
+                    for volume in self.pod["spec"].get("volumes") or ():
+                        self._materialize(volume)
+                    runs = runs or [group.create_task(each.run()) for each in self.containers.values()]
+                except CannotStart as error:
+                    await self._record("FailedMount", str(error))
                 await self.refresh.wait()
-
-    async def _prepared(self) -> bool:
-        """Make the volumes show what they should; False, with an event, while something is missing."""
-        try:
-            for volume in self.pod["spec"].get("volumes") or ():
-                self._materialize(volume)
-        except CannotStart as error:
-            await self._record("FailedMount", str(error))
-            return False
-        return True
 
     def _materialize(self, volume: dict[str, Any]) -> None:
         folder = self._volume_folder(volume)
@@ -221,9 +217,7 @@ class PodRunner:
         }
         if self.pod["spec"].get("automountServiceAccountToken", True):
             file = self.folder / "kubeconfig"
-            if not file.exists():
-                file.touch(0o600)
-                file.write_text(self._settings.kubeconfig_of(self.pod))
+            write_private(file, self._settings.kubeconfig_of(self.pod).encode())
             variables["KUBECONFIG"] = str(file)
         return variables
 
@@ -258,13 +252,16 @@ class PodRunner:
         containers = self.containers.values()
         ready = not self._ending.is_set() and all(each.ready for each in containers)
         begun = all(each.last_state or "waiting" not in each.state for each in containers)
+        codes = [each.state.get("terminated", {}).get("exitCode") for each in containers]
+        phase = "Running" if begun else "Pending"
+        phase = ("Failed" if any(codes) else "Succeeded") if self._once and None not in codes else phase
         states = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
         former = {(each["type"], each["status"]): each for each in self.pod["status"].get("conditions") or ()}
         told = [
             {"type": name, "status": str(value), "lastTransitionTime": now_text()} for name, value in states.items()
         ]
         return {
-            "phase": "Running" if begun else "Pending", "startTime": self._began, "qosClass": "BestEffort",
+            "phase": phase, "startTime": self._began, "qosClass": "BestEffort",
             "hostIP": HOST_ADDRESS, "podIP": self.address, "podIPs": [{"ip": self.address}],
             "conditions": [former.get((each["type"], each["status"]), each) for each in told],
             "containerStatuses": [each.status() for each in containers],
