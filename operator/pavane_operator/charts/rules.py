@@ -10,14 +10,17 @@ from dataclasses import dataclass
 
 from pavane_operator.crds.definitions import GROUP, definitions
 from pavane_operator.kube.resources import (
+    BUDGETS,
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
     CRDS,
     ENDPOINT_SLICES,
     EVENTS,
     LEASES,
+    NETWORK_POLICIES,
     PODS,
     SECRETS,
+    SERVICE_ACCOUNTS,
     SERVICES,
     STATEFUL_SETS,
     VOLUME_CLAIMS,
@@ -66,9 +69,12 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
             Rule(GROUP, tuple(f"{plural}/status" for plural in plurals), ("patch",)),
             # Asked for by servers that check who may make an owner block its deletion.
             Rule(GROUP, tuple(f"{plural}/finalizers" for plural in plurals), ("update",)),
-            *_of(OWN, CONFIG_MAPS, SECRETS, SERVICES, CONTROLLER_REVISIONS, STATEFUL_SETS),
-            *_of((*READ, "delete"), VOLUME_CLAIMS),
-            *_of(("list", "watch"), PODS, ENDPOINT_SLICES),
+            *_of(OWN, CONFIG_MAPS, SERVICES, CONTROLLER_REVISIONS, STATEFUL_SETS, BUDGETS, NETWORK_POLICIES),
+            # These go with their owner alone.
+            *_of((*READ, "create", "patch"), SECRETS, SERVICE_ACCOUNTS),
+            *_of(("list", "watch", "patch", "delete"), VOLUME_CLAIMS),
+            *_of(("list", "watch", "delete"), PODS),
+            *_of(("list", "watch"), ENDPOINT_SLICES),
             *_of(("create", "patch"), EVENTS),
         ),
         "operatorCluster": (*_of(("get",), CRDS, names=names), *_of(("list", "watch"), CRDS)),
