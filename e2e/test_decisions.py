@@ -126,14 +126,3 @@ async def test_force_promote_overrides_approval(raft: RaftTest) -> None:
     assert refused.returncode == 2
     raft.platform.run("rollout", "force-promote", "raft/q", "--yes", "-n", raft.namespace)
     await raft.until_current(generation=2)
-
-
-async def test_deletion_keeps_or_deletes_the_volumes(raft: RaftTest) -> None:
-    for policy, left in (("Retain", ["data-q-server-g1-0"]), ("Delete", [])):
-        await raft.apply(name="q", replicas=1, deletionPolicy=policy)
-        await raft.until_current()
-        raft.platform.run("delete", "raft/q", "--wait", "-n", raft.namespace)
-        assert await raft.pods() == []
-        assert await raft.stateful_sets() == []
-        if policy == "Retain":
-            assert await raft.claims() == left
