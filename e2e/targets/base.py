@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
 
+from e2e.kubernetes.tools import find
 from e2e.waiting import eventually
 from pavane_operator.kube import KubeClient, KubeError, Object
 from pavane_operator.kube import Target as KubeTarget
@@ -19,6 +20,8 @@ from pavane_operator.kube.resources import PODS
 SYSTEM = "pavane-system"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 COMMAND_S = 120
+KUBECTL = str(find("kubectl") or "kubectl")
+"""The user's own, else the one that `make e2e-tools` built."""
 PLATFORM_READY_S = 180.0
 """Longest start of operator and control plane: in containers an image may have to be unpacked first."""
 
@@ -73,22 +76,29 @@ class Target(ABC):
     ) -> "subprocess.CompletedProcess[str]":
         """Run `pavane` as a user would."""
         given = stdin.decode() if stdin is not None else None
-        return self._run([sys.executable, "-m", "pavane_cli.main", *arguments], check, given)
+        return self._run(
+            [sys.executable, "-m", "pavane_cli.main", *arguments], check, given, environment=self.environment()
+        )
 
     def kubectl(
         self, *arguments: str, check: bool = True, stdin: str | None = None
     ) -> "subprocess.CompletedProcess[str]":
         """Run `kubectl` as a user would."""
-        return self._run(["kubectl", *arguments], check, stdin)
+        return self._run([KUBECTL, *arguments], check, stdin)
 
     def _run(
-        self, command: list[str], check: bool, stdin: str | None, timeout_s: float = COMMAND_S
+        self,
+        command: list[str],
+        check: bool,
+        stdin: str | None,
+        timeout_s: float = COMMAND_S,
+        environment: Mapping[str, str] | None = None,
     ) -> "subprocess.CompletedProcess[str]":
         result = subprocess.run(
             command,
             check=False,
             cwd=self.folder,
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig), **self.environment()},
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig), **(environment or {})},
             input=stdin,
             capture_output=True,
             text=True,

@@ -76,7 +76,7 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{- /* What every container of ours gets to know about its pod. */ -}}
+{{- /* What every container of ours gets to know: its pod, and where spans go. */ -}}
 {{- define "pavane.podEnv" -}}
 - name: POD_NAME
   valueFrom:
@@ -94,6 +94,10 @@ capabilities:
   valueFrom:
     fieldRef:
       fieldPath: status.podIP
+{{- with include "pavane.otlpEndpoint" .root }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ . | quote }}
+{{- end }}
 {{- end }}
 
 {{- define "pavane.extraEnv" -}}

@@ -1,0 +1,97 @@
+"""Targets whose control plane is reached by a port-forward: those whose pods are containers."""
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import httpx2
+
+from e2e.targets.base import KUBECTL, SYSTEM
+from e2e.targets.charts import ChartTarget
+
+FORWARD_S = 30.0
+CHECK_S = 2.0
+
+
+class ForwardedTarget(ChartTarget):
+    """A target with the platform in containers."""
+
+    def __init__(self, folder: Path, image: str) -> None:
+        super().__init__(folder, folder / "kubeconfig")
+        self.image = image
+        self._forward: _Forward | None = None
+        self._token = ""
+
+    def environment(self) -> Mapping[str, str]:
+        """Address and token of the control plane, once it is installed."""
+        if self._forward is None:
+            return {}
+        return {"PAVANE_API_URL": self._forward.url(), "PAVANE_API_TOKEN": self._token}
+
+    @contextlib.contextmanager
+    def reachable(self) -> Iterator[None]:
+        """Forward a port of this machine to the control plane, for an account that may do everything."""
+        self._token = self.new_token()
+        self._forward = _Forward(self.kubeconfig)
+        try:
+            yield
+        finally:
+            self._forward.stop()
+            self._forward = None
+
+
+@dataclass
+class _Forward:
+    """A `kubectl port-forward` to the control plane. It ends with the pod that it found, so it is begun again."""
+
+    kubeconfig: Path
+    process: "subprocess.Popen[str] | None" = None
+    port: int = 0
+
+    def url(self) -> str:
+        """Address at which the control plane answers now."""
+        deadline = time.monotonic() + FORWARD_S
+        while not self._answers():
+            assert time.monotonic() < deadline, "the control plane cannot be reached through a port-forward"
+            self.stop()
+            self._start()
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """End it."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
+
+    def _answers(self) -> bool:
+        if self.process is None:
+            return False
+        with contextlib.suppress(httpx2.HTTPError):
+            url = f"http://127.0.0.1:{self.port}/api/v1/openapi.json"
+            return httpx2.get(url, timeout=CHECK_S, trust_env=False).status_code == httpx2.codes.OK
+        return False
+
+    def _start(self) -> None:
+        self.process = subprocess.Popen(
+            [KUBECTL, "port-forward", "--namespace", SYSTEM, "service/pavane-api", ":8000"],
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.port = _port(self.process.stdout)
+
+
+def _port(said: IO[str] | None) -> int:
+    """The port that the first line names; 0 when there is none, for it ended."""
+    assert said is not None
+    found = re.match(r"Forwarding from 127\.0\.0\.1:(\d+)", said.readline())
+    return int(found[1]) if found else 0
