@@ -116,7 +116,8 @@ def _ruled(role: str) -> set[tuple[str, str, str, str]]:
 def test_roles_hold_the_rules_that_are_compared_with_the_calls() -> None:
     documents = render("pavane")
     assert _granted(documents, "ClusterRole", "pavane-operator") == _ruled("operator")
-    assert _granted(documents, "ClusterRole", "pavane-operator-cluster") == _ruled("operatorCluster")
+    definitions_rules = _ruled("operatorDefinitions") | _ruled("operatorAllDefinitions")
+    assert _granted(documents, "ClusterRole", "pavane-operator-definitions") == definitions_rules
     assert _granted(documents, "Role", "pavane-operator-lease") == _ruled("operatorLease")
     assert _granted(documents, "ClusterRole", "pavane-api") == _ruled("api")
     for user in ("view", "edit", "admin"):
@@ -126,7 +127,8 @@ def test_roles_hold_the_rules_that_are_compared_with_the_calls() -> None:
 def test_in_some_namespaces_nothing_is_granted_in_all() -> None:
     documents = render("pavane", "--set", "watchNamespaces={one,two}")
     cluster_wide = {one["metadata"]["name"] for one in documents if one["kind"] == "ClusterRole"}
-    assert cluster_wide == {"pavane-operator-cluster", "pavane-view", "pavane-edit", "pavane-admin"}
+    assert cluster_wide == {"pavane-operator-definitions", "pavane-view", "pavane-edit", "pavane-admin"}
+    assert _granted(documents, "ClusterRole", "pavane-operator-definitions") == _ruled("operatorDefinitions")
     for component in ("operator", "api"):
         places = {
             (one["kind"], one["metadata"]["namespace"])

@@ -17,7 +17,7 @@ from tests.charts.recording import Call, allowed, recorded
 
 RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 RULES = rules()
-OPERATOR = (*RULES["operator"], *RULES["operatorCluster"], *RULES["operatorLease"])
+OPERATOR = tuple(rule for role, each in RULES.items() if role.startswith("operator") for rule in each)
 DELEGATED = (
     Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
     Rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
@@ -129,7 +129,7 @@ NOT_IN_THIS_LIFE: dict[tuple[str, str, str], str] = {
 """Rights that the life above does not need, and who does."""
 
 
-@pytest.mark.parametrize("role", ["operator", "operatorCluster", "operatorLease", "api"])
+@pytest.mark.parametrize("role", ["operator", "operatorDefinitions", "operatorAllDefinitions", "operatorLease", "api"])
 def test_no_right_is_granted_that_nobody_uses(role: str, calls: dict[str, set[Call]]) -> None:
     account = "pavane-api" if role == "api" else "pavane-operator"
     used = {(call.verb, call.resource) for call in calls[account]}

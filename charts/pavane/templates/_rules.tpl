@@ -39,11 +39,14 @@
   verbs: [create, patch]
 {{- end }}
 
-{{- define "pavane.rules.operatorCluster" -}}
+{{- define "pavane.rules.operatorDefinitions" -}}
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
   resourceNames: [raftclusters.pavane.dev]
   verbs: [get]
+{{- end }}
+
+{{- define "pavane.rules.operatorAllDefinitions" -}}
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
   verbs: [list, watch]

@@ -77,7 +77,9 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
             *_of(("list", "watch"), ENDPOINT_SLICES),
             *_of(("create", "patch"), EVENTS),
         ),
-        "operatorCluster": (*_of(("get",), CRDS, names=names), *_of(("list", "watch"), CRDS)),
+        "operatorDefinitions": _of(("get",), CRDS, names=names),
+        # Only an operator for all namespaces waits for definitions that change while it runs.
+        "operatorAllDefinitions": _of(("list", "watch"), CRDS),
         "operatorLease": (
             *_of(("create",), LEASES),  # no name can limit a creation
             *_of(("get", "update"), LEASES, names=(LEASE_NAME,)),

@@ -74,13 +74,13 @@ class _Converter:
         for name, inner in schema["properties"].items():
             converted = self.convert(inner, path)
             # Pydantic emits no default for a default_factory; the server completes an empty object, but only after
-            # it has tried the object's own rules on the default.
+            # it has tried the object's own rules on the default. (Without rules the chart keeps the same default.)
             nested = converted.get("type") == "object" and "properties" in converted and "anyOf" not in inner
             if self._defaults and nested and name not in required:
                 inner_defaults = {
                     key: each["default"] for key, each in converted["properties"].items() if "default" in each
                 }
-                converted["default"] = inner_defaults if _RULES in converted else {}
+                converted["default"] = inner_defaults if _RULES in self._resolved(inner, path)[0] else {}
             properties[name] = converted
         schema["properties"] = properties
 
