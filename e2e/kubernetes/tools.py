@@ -20,6 +20,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 VERSION_MODULE = "k8s.io/component-base/version"
+GO_FOLDER = "/usr/local/go/bin"
+"""Where Go's own installer puts it, often outside PATH."""
 OLDEST_MINOR = 29
 """Oldest Kubernetes that Pavane supports (docs/specs/operator.md 7.2)."""
 NEWEST_MINOR = 36
@@ -93,7 +95,7 @@ def build(names: Iterable[str]) -> None:
     stale = [name for name in names if _stamp(name).read_text() != _pins(name)]
     if not stale:
         return
-    go = shutil.which("go", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/local/go/bin")
+    go = shutil.which("go", path=os.pathsep.join((os.environ.get("PATH", ""), GO_FOLDER)))
     if go is None:
         raise ToolError(f"{', '.join(stale)}: no Go to build them with: install Go 1.26 or newer (https://go.dev/dl/)")
     for number, name in enumerate(stale, start=1):
