@@ -7,6 +7,7 @@ from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth
 from pavane_operator.plan.model import Problem
 from pavane_operator.plan.view import BEFORE_PROMOTION, View
+from pavane_operator.plan.volumes import CANNOT_GROW, RESIZING, growth_problem
 
 WRITE_STOP_LIMIT = timedelta(seconds=5)
 """A promotion may stop writes for a moment; only after this long is the resource not Ready."""
@@ -29,7 +30,10 @@ def conditions(view: View, status: Status) -> list[Condition]:
         "CaughtUp": _caught_up(view, status, rollout),
         "Paused": _paused(view, status, rollout),
     }
+    grows = growth_problem(view)
     stalled = _stalled(view, status, rollout, down)
+    if stalled is None and grows is not None and grows.reason == CANNOT_GROW:
+        stalled = _Verdict(Truth.TRUE, grows.reason, grows.message)
     if stalled is not None:
         verdicts["Stalled"] = stalled
     if down is not None and down.reason != "QuorumLost":
@@ -38,6 +42,8 @@ def conditions(view: View, status: Status) -> list[Condition]:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, rollout.state.value)
     elif verdicts["UpToDate"].reason == "ReferenceNotReady":
         verdicts["Reconciling"] = replace(verdicts["UpToDate"], truth=Truth.TRUE)
+    elif grows is not None and grows.reason == RESIZING:
+        verdicts["Reconciling"] = _Verdict(Truth.TRUE, grows.reason, grows.message)
     for own in view.facts.conditions:
         truth = Truth.UNKNOWN if own.status is None else Truth.TRUE if own.status else Truth.FALSE
         verdicts[own.type] = _Verdict(truth, own.reason, own.message)

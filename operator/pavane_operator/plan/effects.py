@@ -30,6 +30,7 @@ from pavane_operator.plan.model import (
     parse_number,
 )
 from pavane_operator.plan.view import RETIRE, SERVE, View
+from pavane_operator.plan.volumes import growth
 
 DELETION_LIMIT = timedelta(minutes=2)
 """After this long a deletion is let through unfinished: nobody should have to remove a finalizer by hand (2.10)."""
@@ -96,16 +97,17 @@ def delete(view: View) -> Decision:
 def upkeep(view: View) -> Decision:
     """B4-B6: what runs is kept in order while the new spec is held back."""
     leftovers = _leftovers(view)
-    return Decision(actions=leftovers + _lead_up_active(view), critical=bool(leftovers))
+    return Decision(actions=(*leftovers, *_lead_up_active(view), *growth(view)), critical=bool(leftovers))
 
 
 def steady(view: View) -> Decision:
     """B3: upkeep, and once the active generation is well, the volumes of former ones go."""
     leftovers = _leftovers(view)
-    volumes = [volume for volume in own_volumes(view) if volume.generation not in (None, view.active)]
-    deletions = tuple(deletion(volume) for volume in volumes if not volume.deleting) if _active_is_well(view) else ()
+    former = _active_is_well(view) and not view.spec.storage.retain
+    volumes = [volume for volume in view.volumes if former and volume.generation not in (None, view.active)]
+    deletions = tuple(deletion(volume) for volume in volumes if not volume.deleting)
     return Decision(
-        actions=leftovers + _lead_up_active(view) + deletions,
+        actions=(*leftovers, *_lead_up_active(view), *deletions, *growth(view)),
         changes={"failed": None},
         critical=bool(leftovers or deletions),
     )

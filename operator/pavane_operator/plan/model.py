@@ -198,6 +198,16 @@ class ActionFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A growth of a volume that the API server refused; kept in memory by the runtime."""
+
+    size: str
+    """What was asked for."""
+    message: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class StepCall:
     """How the last call of `Promotion.step` goes; kept in memory by the runtime."""
 
@@ -234,6 +244,8 @@ class Observed:
     """Names of the pods that are ready in the EndpointSlices of the public Service."""
     failure: ActionFailure | None = None
     step_call: StepCall | None = None
+    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    """By uid of the volume claim."""
     status_written_at: datetime | None = None
     """When the runtime last wrote the status; None = not since it started."""
 
@@ -308,6 +320,15 @@ class DeleteChild:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowVolume:
+    """Let a volume claim ask for this size. A refusal fails nothing: it is seen as `Observed.refusals`."""
+
+    name: str
+    uid: str
+    size: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeadUp:
     """Give the pod, on its stream, the commands up to this stage (D3, D9).
 
@@ -338,7 +359,7 @@ class Undo:
     generation: int
 
 
-Action: TypeAlias = MarkResource | CreateChild | ApplyChild | DeleteChild | LeadUp | RunStep | Undo
+Action: TypeAlias = MarkResource | CreateChild | ApplyChild | DeleteChild | GrowVolume | LeadUp | RunStep | Undo
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from pavane_operator.plan.model import (
     LAST_GENERATION_ANNOTATION,
     PAUSE_ANNOTATION,
     ROLLOUT_ID_ANNOTATION,
+    UID_LABEL,
     Child,
     Manifest,
     Observed,
@@ -133,6 +134,15 @@ class View:
             rendered = () if revision is None else self.kind.renderer.generation(self.resource, revision)
             self._manifests[generation] = rendered
         return self._manifests[generation]
+
+    @cached_property
+    def volumes(self) -> list[Child]:
+        """Volume claims of this very resource, not those that a former one of its name left."""
+        return [
+            child
+            for child in self.observed.children
+            if child.kind == VOLUME and child.labels.get(UID_LABEL) == self.resource.uid
+        ]
 
     @cached_property
     def shared(self) -> tuple[Manifest, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime
 
-from pavane_operator.kube import AlreadyExists, Invalid, KubeClient, KubeError, NotFound
-from pavane_operator.kube.resources import BUILT_IN, Object
+from pavane_operator.kube import AlreadyExists, Forbidden, Invalid, KubeClient, KubeError, NotFound
+from pavane_operator.kube.resources import BUILT_IN, VOLUME_CLAIMS, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import (
     FINALIZER,
@@ -14,8 +15,10 @@ from pavane_operator.plan.model import (
     ApplyChild,
     CreateChild,
     DeleteChild,
+    GrowVolume,
     Manifest,
     MarkResource,
+    Refusal,
     Resource,
 )
 from pavane_operator.runtime.cache import Cache
@@ -23,16 +26,21 @@ from pavane_operator.runtime.cache import Cache
 TYPES: Mapping[str, ResourceType] = {resource.kind: resource for resource in BUILT_IN}
 """Resource types by the kind that manifests and actions carry."""
 
-ChildAction = MarkResource | CreateChild | ApplyChild | DeleteChild
+ChildAction = MarkResource | CreateChild | ApplyChild | DeleteChild | GrowVolume
 
 
 class Executor:
     """Executes what concerns Kubernetes objects, and shows the cache what the server answered."""
 
-    def __init__(self, kube: KubeClient, resource_type: ResourceType, cache: Cache) -> None:
+    def __init__(
+        self, kube: KubeClient, resource_type: ResourceType, cache: Cache, now: Callable[[], datetime]
+    ) -> None:
         self._kube = kube
         self._type = resource_type
         self._cache = cache
+        self._now = now
+        self.refusals: dict[str, Refusal] = {}
+        """Growth of volumes that the server refused, by uid of the claim."""
 
     async def execute(self, resource: Resource, action: ChildAction) -> None:
         """One call. Raises KubeError; nothing is retried here."""
@@ -55,6 +63,9 @@ class Executor:
                     resource_version=action.resource_version,
                 )
 
+            case GrowVolume():
+                await self._grow(resource, action)
+
     async def write_status(self, resource: Resource, status: Object) -> None:
         """Apply the status, if the resource is still the one that was read. Raises KubeError."""
         metadata = {"name": resource.name, "resourceVersion": resource.resource_version}
@@ -72,6 +83,20 @@ class Executor:
             if present is not None:
                 _check_owner(resource, present)
         self._cache.seen(child_type, await self._kube.apply(child_type, intent, resource.namespace))
+
+    async def _grow(self, resource: Resource, action: GrowVolume) -> None:
+        intent: Object = {
+            # The uid makes this fail where the claim is gone: an apply would else create one.
+            "metadata": {"name": action.name, "uid": action.uid},
+            "spec": {"resources": {"requests": {"storage": action.size}}},
+        }
+        try:
+            body = await self._kube.apply(VOLUME_CLAIMS, intent, resource.namespace)
+        except (Forbidden, Invalid) as error:
+            self.refusals[action.uid] = Refusal(action.size, error.message, self._now())
+            return
+        self.refusals.pop(action.uid, None)
+        self._cache.seen(VOLUME_CLAIMS, body)
 
     async def _mark(self, resource: Resource, action: MarkResource) -> None:
         # The uid makes this fail where the resource is gone: an apply would else create an empty one.

@@ -118,7 +118,7 @@ class Reconciler:
         self._uid = uid
         self._wake = wake
         pod_spoke = functools.partial(wake, "pod")
-        self._executor = Executor(shared.kube, resource_type, shared.cache)
+        self._executor = Executor(shared.kube, resource_type, shared.cache, shared.now)
         self._streams = Streams(StreamContext(kind.stage_kind, shared.epochs, shared.rng, shared.now, pod_spoke))
         self._polls = StagePolls(shared.http, shared.rng, pod_spoke)
         self._promotion: Promotion | None = None
@@ -238,6 +238,7 @@ class Reconciler:
             service_pods=service_pods_of(resource.name, members),
             failure=self._failure,
             step_call=self._steps.call if self._steps is not None else None,
+            refusals=self._executor.refusals,
             status_written_at=self._status_written_at,
         )
         facts = await self._promotion.observe(resource, observed)

@@ -1,0 +1,71 @@
+"""Growth of volumes in place (docs/specs/operator.md 4.3): a claim asks for more, the cluster does the rest."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pavane_operator.crds.values import parse_quantity
+from pavane_operator.plan.model import Child, GrowVolume, Problem
+
+if TYPE_CHECKING:
+    from pavane_operator.plan.view import View
+
+RETRY = timedelta(minutes=10)
+"""After this long a refused growth is asked for again: a storage class can be changed to allow it."""
+CANNOT_GROW = "VolumeCannotGrow"
+RESIZING = "VolumeResizing"
+
+
+def growth(view: "View") -> tuple[GrowVolume, ...]:
+    """The claims of the active generation that ask for less than the spec does, and were not just refused."""
+    size = str(view.spec.storage.size)
+    return tuple(
+        GrowVolume(claim.name, claim.uid, size)
+        for claim in _active_claims(view)
+        if _is_less(_requested(claim), size) and not _is_refused(view, claim)
+    )
+
+
+def growth_problem(view: "View") -> Problem | None:
+    """Why a volume of the active generation has not the size of the spec yet: refused, or still being resized."""
+    size = str(view.spec.storage.size)
+    for claim in _active_claims(view):
+        if _is_less(_requested(claim), size) and _is_refused(view, claim):
+            refusal = view.observed.refusals[claim.uid]
+            text = f"{refusal.message}; let the storage class allow it, or roll to new volumes (spec.rollout.restart)"
+            return Problem(CANNOT_GROW, f"claim {claim.name} cannot grow to {size}: {text}")
+    for claim in _active_claims(view):
+        status = claim.body.get("status") or {}
+        if _is_less((status.get("capacity") or {}).get("storage"), size):
+            told = [f"{one['type']}: {one.get('message') or one.get('reason', '')}" for one in _true_conditions(status)]
+            return Problem(RESIZING, f"claim {claim.name} is growing to {size}" + "".join(f"; {text}" for text in told))
+    return None
+
+
+def _active_claims(view: "View") -> Iterator[Child]:
+    """A claim that is not bound cannot be changed; its volume will be made as it asks."""
+    for claim in view.volumes:
+        bound = (claim.body.get("status") or {}).get("phase") == "Bound"
+        if bound and view.active and claim.generation == view.active and not claim.deleting:
+            yield claim
+
+
+def _true_conditions(status: Any) -> list[Any]:
+    return [one for one in status.get("conditions") or () if one.get("status") == "True"]
+
+
+def _requested(claim: Child) -> object:
+    return claim.body["spec"]["resources"]["requests"]["storage"]
+
+
+def _is_refused(view: "View", claim: Child) -> bool:
+    refusal = view.observed.refusals.get(claim.uid)
+    return refusal is not None and refusal.size == str(view.spec.storage.size) and view.now < refusal.at + RETRY
+
+
+def _is_less(has: object, wanted: str) -> bool:
+    """Whether it is known to be less; a size that nobody told, or told in another notation, is not."""
+    try:
+        return has is not None and parse_quantity(str(has)) < parse_quantity(wanted)
+    except ValueError:
+        return False
