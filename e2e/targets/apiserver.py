@@ -32,6 +32,8 @@ class ApiServerTarget(ProcessTarget, ChartTarget):
 
     name: ClassVar[str] = "apiserver"
     capabilities: ClassVar[frozenset[Capability]] = CAPABILITIES
+    values = ("api.extraEnv.PAVANE_API_HOST=$(POD_IP)",)
+    """Processes share the machine's network: each keeps to the address of its pod."""
 
     def __init__(self, folder: Path, process: "subprocess.Popen[bytes]") -> None:
         super().__init__(folder)

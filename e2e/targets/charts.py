@@ -19,10 +19,13 @@ TOKEN_LIFE = "24h"  # noqa: S105 - longer than any run
 class ChartTarget(Target):
     """A target with operator and control plane as Helm installs them."""
 
+    values: tuple[str, ...] = ()
+    """What this target needs of the chart `pavane`, as for `helm --set`."""
+
     def install(self, *values: str) -> None:
-        """Install or upgrade both charts; ``values`` as for `helm --set`."""
+        """Install or upgrade both charts; ``values`` are further ones."""
         repository, _, tag = self.image.rpartition(":")
-        settings = [f"image.repository={repository}", f"image.tag={tag}", *values]
+        settings = [f"image.repository={repository}", f"image.tag={tag}", *self.values, *values]
         common = ["--namespace", SYSTEM, "--create-namespace", "--wait", "--timeout", f"{HELM_S}s"]
         definitions, platform = RELEASES
         self.helm("upgrade", "--install", definitions, str(CHARTS / definitions), *common)
