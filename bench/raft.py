@@ -1,4 +1,4 @@
-"""Three Raft peers as processes, real fsync, our client (docs/specs/raft.md 19)."""
+"""Three Raft peers as processes, real fsync, our client (docs/specs/raft.md 19); in clear and, in turn, with CURVE."""
 
 import asyncio
 import contextlib
@@ -6,13 +6,17 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import zmq
 
 from bench.cluster import PAVANE, POLL_S, START_TIMEOUT_S, STOP_TIMEOUT_S, BenchError
 from bench.machine import cpu_s
 from bench.options import Options
 from bench.report import Measure, latencies, median_of
 from pavane.raft.client import RaftClient
+from pavane.raft.curve import CurveKeys, CurveServer
 from pavane.raft.errors import RaftError
 
 PEERS = ("1", "2", "3")
@@ -27,10 +31,11 @@ MICRO = 1e6
 
 
 class Peers:
-    """Three peers on loopback, each with a folder below ``folder``."""
+    """Three peers on loopback, each with a folder below ``folder``; ``encrypted`` by CURVE or in clear."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, encrypted: bool) -> None:
         self._folder = folder
+        self._curve = CurveServer(zmq.curve_keypair()[1]) if encrypted else None
         self._urls = {
             peer: f"tcp://127.0.0.1:{port}" for peer, port in zip(PEERS, _free_ports(len(PEERS)), strict=True)
         }
@@ -44,12 +49,22 @@ class Peers:
     def start(self, peer: str) -> None:
         """Start one peer; its log is ``peer-ID.log``."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        if self._curve is not None:
+            key = self._folder / "curve.secret"
+            key.write_bytes(self._curve.secret)
         members = ",".join(f"{each}={url}" for each, url in self._urls.items())
         command = [*PAVANE, "raft", "peer", "--id", peer, "--data", str(self._folder / peer), "--peers", members]
+        if self._curve is not None:
+            command += ["--curve-secret-file", str(key)]
         with (self._folder / f"peer-{peer}.log").open("ab") as log:
             self._processes[peer] = subprocess.Popen(
                 [*command, "--secret", SECRET], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
+
+    def client(self) -> RaftClient:
+        """A client of the three, not yet open."""
+        keys = None if self._curve is None else CurveKeys(self._curve.public, *zmq.curve_keypair())
+        return RaftClient(self.urls, SECRET.encode(), curve=keys)
 
     async def until_up(self) -> None:
         """Wait until all peers serve."""
@@ -90,38 +105,58 @@ class Peers:
             process.wait(STOP_TIMEOUT_S)
 
 
+@dataclass(slots=True)
+class _Series:
+    """What the runs of one kind measured."""
+
+    sequential: list[float] = field(default_factory=list)
+    rates: dict[int, list[float]] = field(default_factory=lambda: {count: [] for count in IN_FLIGHT})
+    costs: dict[str, list[float]] = field(default_factory=dict)
+    reads: list[float] = field(default_factory=list)
+    failovers: list[float] = field(default_factory=list)
+
+    def measures(self, how: str) -> list[Measure]:
+        """All of them, with ``how`` behind each name."""
+        costs = self.costs.items()
+        return [
+            *latencies(f"sequential update of 100 B{how}", self.sequential, None, None),
+            *(median_of(f"updates of 100 B, {count} in flight{how}", "/s", self.rates[count]) for count in IN_FLIGHT),
+            *(median_of(f"CPU per update at {IN_FLIGHT[-1]} in flight{how}: {who}", "µs", cost) for who, cost in costs),
+            median_of(f"read of the whole log{how}", "entries/s", self.reads),
+            median_of(f"kill -9 of the leader → next update acknowledged{how}", "ms", self.failovers),
+        ]
+
+
 async def measure(folder: Path, options: Options) -> list[Measure]:
-    """Latency, throughput, reading and failover of one cluster; each run begins with an empty log."""
-    sequential: list[float] = []
-    rates: dict[int, list[float]] = {count: [] for count in IN_FLIGHT}
-    costs: dict[str, list[float]] = {}
-    reads: list[float] = []
-    failovers: list[float] = []
+    """Latency, throughput, reading and failover of one cluster; each run begins with an empty log.
+
+    Runs in clear and with CURVE take turns, so that whatever else the machine does befalls both.
+    """
+    clear, encrypted = _Series(), _Series()
     for number in range(options.runs):
-        with _running(folder / f"run-{number}") as peers:
-            await peers.until_up()
-            async with RaftClient(peers.urls, SECRET.encode()) as client:
-                await _sequential(client, WARM_UP)
-                sequential += await _sequential(client, SEQUENTIAL)
-                for count in IN_FLIGHT:
-                    rate, cost = await _bulk(client, peers, count)
-                    rates[count].append(rate)
-                for who, spent in cost.items():  # of the run with the most in flight
-                    costs.setdefault(who, []).append(spent)
-                reads.append(await _read(client))
-                failovers.append(await _failover(client, peers))
-    return [
-        *latencies("sequential update of 100 B", sequential, None, None),
-        *(median_of(f"updates of 100 B, {count} in flight", "/s", rates[count]) for count in IN_FLIGHT),
-        *(median_of(f"CPU per update at {IN_FLIGHT[-1]} in flight: {who}", "µs", costs[who]) for who in costs),
-        median_of("read of the whole log", "entries/s", reads),
-        median_of("kill -9 of the leader → next update acknowledged", "ms", failovers),
-    ]
+        for series, curve in ((clear, False), (encrypted, True)):
+            with _running(folder / f"run-{number}-{'curve' if curve else 'clear'}", encrypted=curve) as peers:
+                await peers.until_up()
+                async with peers.client() as client:
+                    await _run(client, peers, series)
+    return [*clear.measures(""), *encrypted.measures(", CURVE")]
+
+
+async def _run(client: RaftClient, peers: Peers, series: _Series) -> None:
+    await _sequential(client, WARM_UP)
+    series.sequential += await _sequential(client, SEQUENTIAL)
+    for count in IN_FLIGHT:
+        rate, cost = await _bulk(client, peers, count)
+        series.rates[count].append(rate)
+    for who, spent in cost.items():  # of the run with the most in flight
+        series.costs.setdefault(who, []).append(spent)
+    series.reads.append(await _read(client))
+    series.failovers.append(await _failover(client, peers))
 
 
 @contextlib.contextmanager
-def _running(folder: Path) -> Iterator[Peers]:
-    peers = Peers(folder)
+def _running(folder: Path, *, encrypted: bool) -> Iterator[Peers]:
+    peers = Peers(folder, encrypted=encrypted)
     try:
         for peer in PEERS:
             peers.start(peer)
