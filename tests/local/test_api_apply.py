@@ -51,7 +51,7 @@ async def test_another_value_of_a_field_with_an_owner_is_a_conflict(cluster: Clu
         ("FieldManagerConflict", ".spec.mode"),
         ("FieldManagerConflict", ".spec.size"),
     ]
-    assert 'conflict with "one" using test.dev/v1' in refusal.value.message
+    assert 'Apply failed with 2 conflicts: conflict with "one": .spec' in refusal.value.message
     taken = await apply(cluster, "two", force=True, size="2Gi", mode="B")
     assert owned(taken, "two") == {"f:spec": {"f:mode": {}, "f:size": {}}}
     assert "one" not in [each["manager"] for each in taken["metadata"]["managedFields"]]
@@ -117,9 +117,9 @@ async def test_an_apply_has_preconditions(cluster: Cluster, wrong: dict[str, str
     assert (await cluster.apply(WIDGETS, body, WriteOptions("me")))[0]["spec"]["size"] == "2Gi"
 
 
-async def test_an_apply_on_a_missing_object_with_a_version_creates_nothing(cluster: Cluster) -> None:
+async def test_an_apply_that_expects_a_missing_object_creates_nothing(cluster: Cluster) -> None:
     body = widget()
-    body["metadata"]["resourceVersion"] = "5"
+    body["metadata"]["uid"] = "gone"
     with pytest.raises(ApiError) as refusal:
         await cluster.apply(WIDGETS, body, WriteOptions("me"))
     assert refusal.value.code == 409

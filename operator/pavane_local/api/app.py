@@ -30,11 +30,11 @@ PATCH_KINDS = {
     "application/apply-patch+yaml": "apply",
 }
 POD_STREAMS = ("exec", "attach", "portforward", "proxy", "ephemeralcontainers", "eviction")
+NO_STREAMS = "pods/{} is not available in the local cluster: run the command in .pavane/pods/<namespace>/<pod>/<uid>"
 LIMITS_PAGE = "docs/limitations.md tells what the local cluster serves; use a real cluster for the rest"
 LOG_OPTIONS_REFUSED = ("sinceSeconds", "sinceTime", "limitBytes")
 
 log = logging.getLogger(__name__)
-
 
 PodLogs = Callable[..., AsyncIterator[bytes]]
 """`(pod, container, options, previous=)`: the log of a container's run. Raises `LookupError`: there is no such run."""
@@ -113,10 +113,8 @@ class Api:
             message = f'{resource.key} is forbidden: User "{identity.username}" may not use it'
             raise ApiError(403, "Forbidden", message)
         if target.subresource in POD_STREAMS:
-            message = f"pods/{target.subresource} is not available in the local cluster: run the command yourself; "
-            where = "the pod's files lie in .pavane/pods/{namespace}/{pod}/{uid}"
-            raise ApiError(501, "NotImplemented", message + where)
-        if request.method == "POST":
+            raise ApiError(501, "NotImplemented", NO_STREAMS.format(target.subresource))
+        if request.method == "POST" and not target.name:
             return await self._post(request, target)
         if resource.plural in REVIEWS:
             raise errors.not_served(405)
@@ -133,9 +131,8 @@ class Api:
 
     def _shown(self, request: Request, resource: Resource, found: list[Object], metadata: Object) -> Object | None:
         """Return objects as a Table, or None if the client did not ask for one."""
-        if "as=Table" not in request.headers.get("accept", ""):
-            return None
-        return tables.table(resource, found, metadata, self._cluster.now())
+        wanted = "as=Table" in request.headers.get("accept", "")
+        return tables.table(resource, found, metadata, self._cluster.now()) if wanted else None
 
     def _get(self, request: Request, target: Target) -> Response:
         found = self._cluster.get(target.resource.key, target.namespace or "", target.name)
@@ -190,9 +187,9 @@ class Api:
                         event = await anext(watch)
                 except TimeoutError:
                     if _flag(request, "allowWatchBookmarks"):  # This watcher has seen all there is.
+                        meta = {"resourceVersion": str(self._cluster.store.resource_version)}
                         head = {"kind": resource.kind, "apiVersion": resource.api_version}
-                        version = str(self._cluster.store.resource_version)
-                        yield _line("BOOKMARK", {**head, "metadata": {"resourceVersion": version}})
+                        yield _line("BOOKMARK", {**head, "metadata": meta})
                     if clock() >= end:
                         return
                 else:
@@ -200,11 +197,10 @@ class Api:
                     yield _line(event.type, self._shown(request, resource, [body], {}) or body)
 
     def _log(self, request: Request, pod: Object) -> Response:
-        query, spec = request.query_params, pod["spec"]
+        query, names = request.query_params, [each["name"] for each in pod["spec"]["containers"]]
         if refused := [name for name in LOG_OPTIONS_REFUSED if name in query]:
             raise errors.bad_request(f"{refused[0]} is not available in the local cluster; use tailLines")
-        names = [each["name"] for each in (*spec["containers"], *spec.get("initContainers", ()))]
-        name = query.get("container") or (names[0] if len(spec["containers"]) == 1 else "")
+        name = query.get("container") or (names[0] if len(names) == 1 else "")
         if name not in names:
             wanted = f"container {name} is not valid" if name else "a container name must be specified"
             raise errors.bad_request(f"{wanted} for pod {pod['metadata']['name']}, choose one of: {names}")
@@ -220,8 +216,6 @@ class Api:
         body = await _body(request)
         if target.resource.plural in REVIEWS:
             return self._reviewed(target.resource, section(body, "spec"), may_all=True)
-        if target.name:
-            raise errors.not_served(405)
         _complete(body, target)
         return _json(await self._cluster.create(target.resource.key, body, _write_options(request)), 201)
 
@@ -246,8 +240,9 @@ class Api:
         elif kind == "apply":
             if not request.query_params.get("fieldManager"):
                 raise errors.bad_request("PatchOptions.meta.k8s.io is invalid: fieldManager: Required value")
-            force = _flag(request, "force")
-            written, created = await self._cluster.apply(key, body, options, force=force, subresource=sub)
+            written, created = await self._cluster.apply(
+                key, body, options, force=_flag(request, "force"), subresource=sub
+            )
         else:
             written = await self._cluster.patch(key, namespace, target.name, body, kind, options, subresource=sub)
         return _json(written, 201 if created else 200)

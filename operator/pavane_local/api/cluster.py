@@ -164,16 +164,19 @@ class Cluster:
             body = {key: body[key] for key in ("apiVersion", "kind", "metadata", "status") if key in body}
         elif "status" in served.subresources:
             body.pop("status", None)
+        if unknown := list(schema.prune(served.schema, clone(body))):
+            raise errors.bad_request(f"failed to create typed patch object: unknown fields: {', '.join(unknown)}")
         writer = ownership.Manager(options.manager, "Apply", subresource)
         is_new = False
 
         def created() -> Change:
             nonlocal is_new
             is_new = True
-            if subresource or metadata.get("uid"):
+            if subresource:
                 raise errors.not_found(served.key, metadata.get("name", ""))
-            if metadata.get("resourceVersion"):
-                raise errors.conflict(served.key, metadata.get("name", ""))
+            if uid := metadata.get("uid"):  # A resourceVersion is no such precondition: a real server creates.
+                why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                raise errors.conflict(served.key, metadata.get("name", ""), why)
             return self._new(served, body, options, applied=body)
 
         def changed(current: Object) -> Change | None:
@@ -230,8 +233,9 @@ class Cluster:
             if "deletionTimestamp" in found["metadata"]:
                 text = f"namespace {namespace} is being terminated"
                 cause = errors.Cause("NamespaceTerminating", text, "metadata.namespace")
+                about = {"name": metadata.get("name"), "kind": resource.plural, "group": resource.group}
                 message = f"{resource.key} is forbidden: unable to create new content: {text}"
-                raise errors.ApiError(403, "Forbidden", message, [cause])
+                raise errors.ApiError(403, "Forbidden", message, [cause], **about)
         for stale in ("managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
             metadata.pop(stale, None)
         metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp(self.now())}
@@ -280,6 +284,7 @@ class Cluster:
         if "deletionTimestamp" not in held or grace < held.get("deletionGracePeriodSeconds", 0):
             end = timestamp(self.now() + timedelta(seconds=grace))
             new["metadata"] |= {"deletionTimestamp": end, "deletionGracePeriodSeconds": grace}
+            new["metadata"] |= {"generation": held["generation"] + 1} if "generation" in held else {}
             if resource.key == "namespaces":
                 new["status"] = {"phase": "Terminating"}
         removed = admission.released(new)

@@ -9,7 +9,6 @@ import yaml
 from pavane_local.api.schema import Schema, Validator
 
 REVIEWS = ("tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews")  # answered, never stored
-ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 DESCRIBED = yaml.safe_load(resources.files(__package__).joinpath("builtin.yaml").read_text(encoding="utf-8"))
 
 
@@ -31,7 +30,7 @@ class Resource:
         self.key = f"{self.plural}.{self.group}" if self.group else self.plural
         self.storage: str = told.get("storedAs", self.key)
         self.stored_fields: Mapping[str, str] = told.get("storedFields", {})
-        schema = told.get("schema", ANYTHING)
+        schema = told.get("schema", {"type": "object", "x-kubernetes-preserve-unknown-fields": True})
         metadata = {"metadata": told.get("metadata", DESCRIBED["metadata"])}
         self.schema: Schema = {**schema, "properties": DESCRIBED["object"] | schema.get("properties", {}) | metadata}
         self.validator = Validator(self.schema)

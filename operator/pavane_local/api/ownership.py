@@ -135,14 +135,16 @@ def _refuse_conflicts(
     wanted: Mapping[Path, Any], present: Mapping[Path, Any], others: Mapping[Manager, Object]
 ) -> None:
     differing = {path for path, value in wanted.items() if path not in present or present[path] != value}
+    by = {"Apply": "", "Update": " using {apiVersion}"}
     causes = [
-        Cause("FieldManagerConflict", f'conflict with "{who.name}" using {entry["apiVersion"]}', _readable(path))
+        Cause("FieldManagerConflict", f'conflict with "{who.name}"' + by[who.operation].format(**entry), path)
         for who, entry in others.items()
-        for path in sorted(owned(entry) & differing)
+        for path in map(_readable, sorted(owned(entry) & differing))
     ]
     if causes:
         listed = "; ".join(f"{cause.message}: {cause.field}" for cause in causes)
-        raise ApiError(409, "Conflict", f"Apply failed: {listed}", causes)
+        count = f"{len(causes)} conflict{'s' * (len(causes) > 1)}"
+        raise ApiError(409, "Conflict", f"Apply failed with {count}: {listed}", causes)
 
 
 def _readable(path: Path) -> str:

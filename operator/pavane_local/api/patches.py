@@ -52,7 +52,7 @@ def _strategic(schema: Schema, current: Any, patch: dict[str, Any]) -> dict[str,
             deleted = value.get("$patch") == "delete"
             merged[key] = None if deleted else _strategic(child(schema, key), merged.get(key), value)
         elif isinstance(value, list):
-            merged[key] = _strategic_list(child(schema, key), merged.get(key) or [], value)
+            merged[key] = _strategic_list(child(schema, key), merged.get(key) or [], value) or None
         else:
             merged[key] = value
     kept = patch.get("$retainKeys")

@@ -23,15 +23,20 @@ LIST_TYPE = "x-kubernetes-list-type"
 RULES = "x-kubernetes-validations"
 RULE = "x-pavane-rule"  # in the schema of definitions: this string is a CEL rule itself
 COMPILED_RULES = 1024  # kept compiled; the platform's definitions have far fewer
+_INVALID = "Invalid value: {value}: {path} in body "
+_MANY = ("FieldValueTooMany", "Too many: must have at most {wanted} items")
 REASONS = {
     "required": ("FieldValueRequired", "Required value"),
-    "enum": ("FieldValueNotSupported", "Unsupported value"),
-    "type": ("FieldValueTypeInvalid", "Invalid value"),
-    "maxLength": ("FieldValueTooLong", "Too long"),
-    "maxItems": ("FieldValueTooMany", "Too many"),
-    "maxProperties": ("FieldValueTooMany", "Too many"),
-    LIST_TYPE: ("FieldValueDuplicate", "Duplicate value"),
-}  # how a real server calls a violation of a keyword; all others are `FieldValueInvalid`
+    "enum": ("FieldValueNotSupported", "Unsupported value: {value}: supported values: {wanted}"),
+    "type": ("FieldValueTypeInvalid", _INVALID + "must be of type {wanted}"),
+    INT_OR_STRING: ("FieldValueTypeInvalid", _INVALID + "must be of type integer,string"),
+    "minimum": ("FieldValueInvalid", _INVALID + "should be greater than or equal to {wanted}"),
+    "maximum": ("FieldValueInvalid", _INVALID + "should be less than or equal to {wanted}"),
+    "pattern": ("FieldValueInvalid", _INVALID + "should match '{wanted}'"),
+    "maxLength": ("FieldValueTooLong", "Too long: may not be more than {wanted} bytes"),
+    **dict.fromkeys(("maxItems", "maxProperties"), _MANY),
+    LIST_TYPE: ("FieldValueDuplicate", "Duplicate value: {message}"),
+}  # how a real server calls a violation of a keyword, and in which words; all others are `FieldValueInvalid`
 _ENVIRONMENT = celpy.Environment()
 
 
@@ -52,19 +57,16 @@ def _program(rule: str) -> celpy.Runner:
 
 
 def _check_type(validator: Any, kinds: Any, value: Any, schema: Schema) -> Iterator[Any]:
+    kinds = ["integer", "string"] if kinds is True else kinds  # the keyword INT_OR_STRING says only that it is so
     if value is not None or not schema.get("nullable"):
         yield from jsonschema.Draft4Validator.VALIDATORS["type"](validator, kinds, value, schema)
-
-
-def _int_or_string(validator: Any, _wanted: Any, value: Any, schema: Schema) -> Iterator[Any]:
-    return _check_type(validator, ["integer", "string"], value, schema)
 
 
 def _check_rule(_validator: Any, _wanted: Any, value: Any, _schema: Schema) -> Iterator[Any]:
     try:
         _program(str(value))
     except CELParseError as error:
-        yield jsonschema.ValidationError(f"compilation of {value!r} failed: {error.args[0]}")
+        yield jsonschema.ValidationError(f"compilation failed: {value}: {error.args[0]}")
 
 
 def _check_list(_validator: Any, kind: Any, value: Any, schema: Schema) -> Iterator[Any]:
@@ -78,7 +80,7 @@ def _check_list(_validator: Any, kind: Any, value: Any, schema: Schema) -> Itera
 
 Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
     jsonschema.Draft4Validator,
-    {"type": _check_type, INT_OR_STRING: _int_or_string, RULE: _check_rule, LIST_TYPE: _check_list},
+    {"type": _check_type, INT_OR_STRING: _check_type, RULE: _check_rule, LIST_TYPE: _check_list},
 )  # OpenAPI 3.0 schemas are draft 4 but for these
 
 
@@ -138,12 +140,13 @@ def default(schema: Schema, value: Any) -> None:
 
 def _causes(error: jsonschema.ValidationError) -> Iterator[Cause]:
     path = reduce(join, error.absolute_path, "")
-    reason, label = REASONS.get(str(error.validator), ("FieldValueInvalid", "Invalid value"))
+    reason, words = REASONS.get(str(error.validator), ("FieldValueInvalid", "Invalid value: {message}"))
+    wanted, given = cast("Any", error.validator_value), cast("Any", error.instance)
     if error.validator == "required":
-        wanted, given = cast("list[str]", error.validator_value), cast("dict[str, Any]", error.instance)
-        yield from (Cause(reason, label, join(path, name)) for name in wanted if name not in given)
-    else:
-        yield Cause(reason, f"{label}: {error.message}", path)
+        yield from (Cause(reason, words, join(path, name)) for name in wanted if name not in given)
+        return
+    wanted = ", ".join(map(json.dumps, wanted)) if isinstance(wanted, list) else wanted
+    yield Cause(reason, words.format(value=json.dumps(given), wanted=wanted, path=path, message=error.message), path)
 
 
 def _broken_rules(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Cause]:

@@ -19,7 +19,7 @@ async def collect_garbage(cluster: Cluster) -> None:
     followed: set[str] = set()
 
     async def collect(resource: str, found: Object) -> None:
-        owners = _owners(cluster.find(resource, *name_of(found)) or found)
+        owners = (cluster.find(resource, *name_of(found)) or found)["metadata"].get("ownerReferences")
         if owners and not any(_lives(cluster, each, found) for each in owners):
             with contextlib.suppress(ApiError):  # gone, or another of its name: nothing to do
                 await cluster.delete(resource, *name_of(found), DeleteOptions(uid=found["metadata"]["uid"]))
@@ -29,9 +29,10 @@ async def collect_garbage(cluster: Cluster) -> None:
             if kind != "DELETED":
                 await collect(resource, found)
                 continue
+            uid = found["metadata"]["uid"]
             for where in list(followed):
                 for each in cluster.store.all(where):
-                    if found["metadata"]["uid"] in (owner["uid"] for owner in _owners(each)):
+                    if any(owner["uid"] == uid for owner in each["metadata"].get("ownerReferences", ())):
                         await collect(where, each)
 
     async with asyncio.TaskGroup() as group:
@@ -53,11 +54,6 @@ def _lives(cluster: Cluster, owner: dict[str, Any], dependent: Object) -> bool:
             found = cluster.find(resource.key, namespace, owner["name"])
             return found is not None and found["metadata"]["uid"] == owner["uid"]
     return False
-
-
-def _owners(found: Object) -> list[dict[str, Any]]:
-    owners: list[dict[str, Any]] = found["metadata"].get("ownerReferences") or []
-    return owners
 
 
 def namespaces(cluster: Cluster) -> Controller:

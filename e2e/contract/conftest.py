@@ -1,0 +1,99 @@
+"""Fixtures of the contract tests: one server of each sort per run, one namespace per test."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.contract.target import KubeTarget, Server, connected, in_namespace
+from e2e.contract.widgets import WIDGET_DEFINITION
+from e2e.kubernetes.control_plane import control_plane
+from e2e.kubernetes.tools import CONTROL_PLANE
+from pavane_local.store import HISTORY_EVENTS, Change, Key, Store
+from pavane_operator.crds.definitions import definitions
+from pavane_operator.kube.resources import CRDS, NAMESPACES
+from tests.requires import requires
+
+SERVERS: tuple[Server, ...] = ("embedded", "kubernetes")
+
+
+async def _age(folder: Path) -> None:
+    """Let a cluster begin where one that has lived for long stands: what it once told is forgotten."""
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "former"}}
+    with Store(folder / "store.sqlite") as store:
+        store.resource_version = 2 * HISTORY_EVENTS
+        await store.transact(Key("nodes", "", "former"), lambda _: Change(node))
+        await store.transact(Key("nodes", "", "former"), lambda _: Change(node, removed=True))
+
+
+@contextlib.contextmanager
+def _embedded(folder: Path) -> Iterator[Path]:
+    """The embedded cluster without operator and control plane; yields its kubeconfig."""
+    asyncio.run(_age(folder))
+    command = [sys.executable, "-m", "pavane_cli.main", "up", "--bare", "--folder", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        try:
+            printed = ""
+            for line in process.stdout:
+                printed += line
+                if "All is Ready" in line:
+                    break
+            assert process.poll() is None, printed
+            yield folder / "kubeconfig"
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def _kubernetes(folder: Path) -> Iterator[Path]:
+    """A real control plane with all its controllers; yields its kubeconfig."""
+    for program in CONTROL_PLANE:
+        requires(program)
+    with control_plane(folder) as plane:
+        yield plane.kubeconfig
+
+
+STARTERS = {"embedded": _embedded, "kubernetes": _kubernetes}
+
+
+def _started(name: Server, factory: pytest.TempPathFactory) -> Iterator[KubeTarget]:
+    with STARTERS[name](factory.mktemp(name)) as kubeconfig, connected(name, kubeconfig) as server:
+        for body in (WIDGET_DEFINITION, *definitions()):
+            server.apply(CRDS, body, "contract", force="true").ok()
+            server.until(CRDS, body["metadata"]["name"], _established)
+        yield server
+
+
+def _established(definition: dict[str, object] | None) -> bool:
+    conditions = (definition or {}).get("status", {}).get("conditions") or ()  # type: ignore[attr-defined]
+    return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeTarget]:
+    yield from _started("embedded", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeTarget]:
+    yield from _started("kubernetes", tmp_path_factory)
+
+
+@pytest.fixture(params=SERVERS)
+def target(request: pytest.FixtureRequest) -> Iterator[KubeTarget]:
+    """One of the two servers, with a namespace of the test's own."""
+    server: KubeTarget = request.getfixturevalue(request.param)
+    marks = list(request.node.iter_markers("contract"))
+    since = next(mark.kwargs["since"] for mark in marks if "since" in mark.kwargs)
+    if server.version < tuple(map(int, since.split("."))):
+        pytest.skip(f"the server is {server.version}, older than {since}")
+    namespace = f"c-{uuid.uuid4().hex[:8]}"
+    server.create(NAMESPACES, {"metadata": {"name": namespace}}).ok()
+    yield in_namespace(server, namespace, differs=any("differs" in mark.kwargs for mark in marks))
+    server.delete(NAMESPACES, namespace)
