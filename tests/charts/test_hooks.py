@@ -61,6 +61,6 @@ async def test_an_uninstallation_stops_while_a_resource_needs_the_operator(rig: 
     await rig.until_active(1)
     result = await hook(rig, "pre-delete")
     assert result.returncode == 1
-    assert f"kubectl delete -n default raftclusters.pavane.dev {NAME}" in result.stderr
+    assert f"RaftCluster default/{NAME}" in result.stderr
     assert "uninstall.force" in result.stderr
     assert (await hook(rig, "pre-delete", "--namespace", "pavane-system")).returncode == 0

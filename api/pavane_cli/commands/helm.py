@@ -11,7 +11,7 @@ from pavane_cli import output
 from pavane_cli.failures import UserError
 from pavane_cli.target import RAFT_CLUSTERS, Where, cluster, run
 from pavane_operator import kube
-from pavane_operator.crds.definitions import GROUP, definitions
+from pavane_operator.crds.definitions import definitions
 from pavane_operator.kube.resources import NAMESPACES, custom
 from pavane_operator.plan.model import FINALIZER
 
@@ -50,8 +50,8 @@ async def _pre_delete(where: Where, namespaces: "list[str] | list[None]") -> Non
     message = (
         f"{len(waiting)} resources would keep their finalizer, and nobody would be there to clean up after them:\n  "
         + "\n  ".join(shown)
-        + "\nDelete them first, or leave them as they are by `helm upgrade --reuse-values --set uninstall.force=true` "
-        "and then uninstall."
+        + "\nDelete them first with kubectl; or leave them as they are: `helm upgrade --reuse-values --set "
+        "uninstall.force=true`, then uninstall."
     )
     write_termination_log(message)
     raise UserError(message)
@@ -63,7 +63,7 @@ async def _finalized(client: kube.KubeClient, resource: kube.Resource, namespace
     except kube.NotFound:
         return []  # its definition is gone, and so are all resources
     return [
-        f"kubectl delete -n {item['metadata']['namespace']} {resource.plural}.{GROUP} {item['metadata']['name']}"
+        f"{resource.kind} {item['metadata']['namespace']}/{item['metadata']['name']}"
         for item in items
         if FINALIZER in (item["metadata"].get("finalizers") or ())
     ]
