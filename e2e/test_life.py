@@ -12,8 +12,8 @@ from e2e.targets import Capability, Target
 from e2e.targets.base import SYSTEM, is_ready
 from e2e.targets.charts import ChartTarget
 from e2e.targets.local import children_in
-from e2e.test_rollout import WARM_UP_WRITES, shown
 from e2e.waiting import eventually
+from e2e.writer import WARM_UP_WRITES, shown
 from pavane_operator.kube import Object
 from pavane_operator.kube.resources import BUILT_IN, EVENTS, PODS, VOLUME_CLAIMS
 

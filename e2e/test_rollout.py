@@ -9,21 +9,14 @@ import pytest
 from e2e.cluster import LOADED, RaftTest, state_of
 from e2e.conftest import RUNS
 from e2e.waiting import eventually
-from pavane_cli.probe import Proof
+from e2e.writer import WARM_UP_WRITES, shown
 from pavane_cli.target import RAFT_CLUSTERS
 
 STATES = ("CreatingNext", "Initializing", "CatchingUp", "CaughtUp", "Promoting", "Retiring")
-WARM_UP_WRITES = 50
 
 
 def restart(run: int) -> dict[str, Any]:
     return {"spec": {"rollout": {"restart": f"run-{run}"}}}
-
-
-def shown(what: str, run: int, proof: Proof) -> None:
-    gap = f"{proof.longest_gap_s * 1000:.0f} ms"
-    counts = f"{proof.acknowledged} acknowledged, {proof.lost} lost, {proof.doubled} doubled, {proof.unfenced} unfenced"
-    print(f"{what} {run}: {counts}, {proof.leaders} leaders, gap {gap}")  # noqa: T201
 
 
 async def roll(raft: RaftTest, run: int) -> None:

@@ -15,6 +15,8 @@ from pavane_operator.kube import KubeClient, KubeError, Object
 from pavane_operator.kube.resources import PODS
 
 KEYS = "/etc/pavane/keys"
+WARM_UP_WRITES = 50
+"""Acknowledged writes that a test waits for before and after what it does to the cluster."""
 GRACE_S = 120
 """For the end of the probe: writes under way may take a minute, then it reads the whole log."""
 
@@ -111,6 +113,13 @@ class Writer:
         else:
             self._last_words.append(line)
         self._progress.set()
+
+
+def shown(what: str, run: int, proof: Proof) -> None:
+    """Print what a run under load has shown."""
+    gap = f"{proof.longest_gap_s * 1000:.0f} ms"
+    counts = f"{proof.acknowledged} acknowledged, {proof.lost} lost, {proof.doubled} doubled, {proof.unfenced} unfenced"
+    print(f"{what} {run}: {counts}, {proof.leaders} leaders, gap {gap}")  # noqa: T201
 
 
 def _pod(pod: str, label: str, resource: Object, image: str) -> Object:
