@@ -106,24 +106,6 @@ def test_only_objects_of_a_generation_carry_its_number() -> None:
     }
 
 
-def test_pods_meet_the_restricted_security_level() -> None:
-    spec = stateful_set(resource())["spec"]["template"]["spec"]
-    assert spec["securityContext"] == {
-        "runAsNonRoot": True,
-        "runAsUser": 10001,
-        "runAsGroup": 10001,
-        "fsGroup": 10001,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    assert spec["automountServiceAccountToken"] is False
-    assert spec["containers"][0]["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-    }
-    assert {tuple(volume)[1] for volume in spec["volumes"]} == {"configMap", "secret", "emptyDir"}
-
-
 def test_the_selectors_of_two_generations_share_no_pod() -> None:
     first, second = (stateful_set(resource(), number)["spec"] for number in (1, 2))
     assert first["selector"]["matchLabels"] != second["selector"]["matchLabels"]
