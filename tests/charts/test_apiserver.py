@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx2
 import pytest
 
 from e2e.kubernetes.control_plane import control_plane
 from e2e.kubernetes.tools import CONTROL_PLANE
+from pavane_api.app import create_app
+from pavane_api.settings import ApiSettings
 from pavane_operator.kube import Forbidden, Identity, KubeClient, NotFound, Resource, Target, TooManyRequests
 from pavane_operator.kube.resources import (
     CONFIG_MAPS,
@@ -24,6 +27,7 @@ from pavane_operator.kube.resources import (
     STATEFUL_SETS,
     custom,
 )
+from tests.api.plane import serving
 from tests.charts.rendering import CHARTS, NAMESPACE, RELEASE, SHAPES
 from tests.requires import requires
 
@@ -217,9 +221,9 @@ async def test_a_call_with_the_token_of_an_account_is_refused_where_it_should_be
         assert (await admin.get(NAMESPACES, OTHER))["status"]["phase"] == "Active"
 
 
-async def _token(kubeconfig: Path, account: str) -> str:
+async def _token(kubeconfig: Path, account: str, *options: str) -> str:
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-    command = (requires("kubectl"), "create", "token", account, "--namespace", NAMESPACE)
+    command = (requires("kubectl"), "create", "token", account, "--namespace", NAMESPACE, *options)
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
     assert process.returncode == 0
@@ -258,3 +262,44 @@ async def _bind(kube: KubeClient, role: str) -> None:
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role}],
     }
     await kube.create_if_absent(BINDINGS, binding, WATCHED)
+
+
+@EVERYWHERE
+async def test_the_control_plane_lets_each_caller_do_what_kubectl_lets_him(release: Path, tmp_path: Path) -> None:
+    own = await _token(release, "pavane-api")
+    app = create_app(ApiSettings(data=tmp_path), lambda: KubeClient.connect(Target(release, token=own)))
+    resource = {"metadata": {"name": "q"}, "spec": {"stateMachine": "Broadcast"}}
+    path = f"/api/v1/namespaces/{WATCHED}/raftclusters"
+    async with serving(app) as url, await KubeClient.connect(Target(release)) as admin:
+
+        async def a_client(*verbs: str) -> httpx2.AsyncClient:
+            name = "-".join(verbs)
+            await admin.create(SERVICE_ACCOUNTS, {"metadata": {"name": name}}, NAMESPACE)
+            rule = {"apiGroups": ["pavane.dev"], "resources": ["raftclusters"], "verbs": list(verbs)}
+            await admin.create(ROLES, {"metadata": {"name": name}, "rules": [rule]}, WATCHED)
+            binding = {
+                "metadata": {"name": f"may-{name}"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}],
+            }
+            await admin.create(BINDINGS, binding, WATCHED)
+            token = await _token(release, name, "--audience", "pavane-api")
+            headers = {"Authorization": f"Bearer {token}"}
+            return httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False)
+
+        new = {"If-None-Match": "*"}
+        async with await a_client("update", "list") as changing, await a_client("create", "list", "watch") as creating:
+            assert (await changing.put(f"{path}/q", json=resource, headers=new)).status_code == 403
+            assert (await creating.put(f"{path}/q", json=resource, headers=new)).status_code == 201
+            assert (await creating.put(f"{path}/q", json=resource, headers={"If-Match": "*"})).status_code == 403
+            assert (await changing.put(f"{path}/q", json=resource, headers={"If-Match": "*"})).status_code == 200
+            for client in (changing, creating):
+                assert (await client.get(path)).status_code == 200
+                assert (await client.get(f"{path}/q")).status_code == 403
+                assert (await client.delete(f"{path}/q", headers={"If-Match": "*"})).status_code == 403
+            assert (await changing.get(path, params={"watch": "true"})).status_code == 403
+            async with creating.stream("GET", path, params={"watch": "true"}) as stream:
+                assert stream.status_code == 200
+        async with httpx2.AsyncClient(trust_env=False) as stranger:
+            assert (await stranger.get(url + path)).status_code == 401
+        await admin.delete(RAFT_CLUSTERS, "q", WATCHED)

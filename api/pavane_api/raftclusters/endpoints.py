@@ -9,12 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from pavane_api import problems
-from pavane_api.auth import MayDelete, MayGet, MayList, MayPatch, MayUpdate
+from pavane_api.auth import Caller, MayDelete, MayGet, MayList, MayPatch
 from pavane_api.control import Control, Shared
 from pavane_api.problems import responses
 from pavane_api.raftclusters import service
 from pavane_api.raftclusters.schemas import RaftCluster, RaftClusterList
 from pavane_api.resources import RAFT_CLUSTERS
+from pavane_operator.kube import Identity
 
 router = APIRouter(tags=["raftclusters"])
 
@@ -44,8 +45,11 @@ LIST_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-async def _list(control: Control, namespace: str | None, query: ListQuery, last_event_id: str | None) -> Response:
+async def _list(
+    control: Control, caller: Identity, namespace: str | None, query: ListQuery, last_event_id: str | None
+) -> Response:
     if query.watch:
+        await control.authority.require(caller, "watch", RAFT_CLUSTERS, namespace, None)
         since = last_event_id or query.resource_version
         events = service.events(
             control.kube, namespace, since=since, labels=query.label_selector, fields=query.field_selector
@@ -66,17 +70,19 @@ async def _list(control: Control, namespace: str | None, query: ListQuery, last_
 
 
 @router.get("/raftclusters", operation_id="list_all_raftclusters", responses=LIST_RESPONSES)
-async def list_everywhere(control: Shared, _: MayList, query: Listing, last_event_id: LastEventId = None) -> Response:
+async def list_everywhere(
+    control: Shared, caller: MayList, query: Listing, last_event_id: LastEventId = None
+) -> Response:
     """List or watch the RaftClusters of all namespaces."""
-    return await _list(control, None, query, last_event_id)
+    return await _list(control, caller, None, query, last_event_id)
 
 
 @router.get("/namespaces/{namespace}/raftclusters", operation_id="list_raftclusters", responses=LIST_RESPONSES)
 async def list_in_namespace(
-    control: Shared, _: MayList, namespace: str, query: Listing, last_event_id: LastEventId = None
+    control: Shared, caller: MayList, namespace: str, query: Listing, last_event_id: LastEventId = None
 ) -> Response:
     """List or watch the RaftClusters of one namespace."""
-    return await _list(control, namespace, query, last_event_id)
+    return await _list(control, caller, namespace, query, last_event_id)
 
 
 ONE = "/namespaces/{namespace}/raftclusters/{name}"
@@ -111,7 +117,7 @@ async def get_status(control: Shared, _: MayGet, namespace: str, name: str) -> d
 )
 async def put(
     control: Shared,
-    _: MayUpdate,
+    caller: Caller,
     namespace: str,
     name: str,
     document: Annotated[dict[str, Any], Body(description="The RaftCluster; its spec is the complete intent")],
@@ -119,6 +125,8 @@ async def put(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Create (If-None-Match: *) or change (If-Match) a RaftCluster; fields left out return to their defaults."""
+    verb = "update" if if_none_match is None else "create"
+    await control.authority.require(caller, verb, RAFT_CLUSTERS, namespace, name)
     stored, created = await service.put(
         control.kube, namespace, name, document, if_match=if_match, if_none_match=if_none_match
     )
