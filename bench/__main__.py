@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import crash, local, machine, raft, report, rollout
+from bench import crash, local, machine, operator, raft, report, rollout
 from bench.cluster import BenchError
 from bench.options import Options
 from bench.report import Measure
@@ -25,8 +25,9 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "rollout": rollout.measure,
     "raft": raft.measure,
     "crash": crash.measure,
+    "operator": operator.measure,
 }
-DEFAULT = ("local", "rollout", "raft")  # local contains crash
+DEFAULT = ("local", "rollout", "raft")  # local contains crash; operator needs a real API server
 
 
 def main() -> int:
@@ -65,13 +66,16 @@ def _arguments() -> tuple[list[str], Options]:
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(BENCHMARKS)}; default: {DEFAULT}")
     parser.add_argument("--runs", type=int, default=defaults.runs, help="repetitions (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=defaults.kills, help="crashes of `local` (default: %(default)s)")
+    parser.add_argument(
+        "--resources", type=int, default=defaults.resources, help="of `operator` (default: %(default)s)"
+    )
     found = parser.parse_args()
     unknown = [name for name in found.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(BENCHMARKS)}")
-    if found.runs < 1 or found.kills < 0:
-        parser.error("--runs must be at least 1, --kills at least 0")
-    return found.names or list(DEFAULT), Options(found.runs, found.kills)
+    if found.runs < 1 or found.kills < 0 or found.resources < 1:
+        parser.error("--runs and --resources must be at least 1, --kills at least 0")
+    return found.names or list(DEFAULT), Options(found.runs, found.kills, found.resources)
 
 
 if __name__ == "__main__":

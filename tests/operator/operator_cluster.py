@@ -126,6 +126,11 @@ class Rig:
                         return answer.text
                 await asyncio.sleep(0.03)
 
+    async def until_metric(self, text: str) -> None:
+        async with asyncio.timeout(UNTIL_S):
+            while text not in await self.metrics():  # noqa: ASYNC110
+                await asyncio.sleep(0.03)
+
     async def metrics(self) -> str:
         """What the operator's port tells."""
         async with httpx2.AsyncClient() as http:

@@ -165,7 +165,11 @@ async def test_an_idle_resource_costs_no_write(rig: Rig) -> None:
     await rig.until_active(1)
     before = await versions()
     assert await rig.stop_operator() == 0
+    stored = await rig.kube.get(RAFT_CLUSTERS, NAME, NAMESPACE)
     await rig.start_operator()
+    await rig.until_operator_ready()
+    await rig.until_metric('pavane_operator_reconciles_total{kind="RaftCluster",outcome="waiting"}')
+    assert await rig.kube.get(RAFT_CLUSTERS, NAME, NAMESPACE) == stored
     await rig.apply(rollout={"deadline": "1h"})
     generation = (await rig.kube.get(RAFT_CLUSTERS, NAME, NAMESPACE))["metadata"]["generation"]
     await rig.until(lambda status: status.get("observedGeneration") == generation)

@@ -244,32 +244,37 @@ async def posted(kube: KubeClient) -> list[tuple[str, str, int]]:
     return sorted((item["reason"], item["note"], (item.get("series") or {}).get("count", 1)) for item in items)
 
 
-async def test_the_same_reason_again_is_counted(kube: KubeClient) -> None:
+async def test_the_same_again_is_counted_and_of_errors_the_first_stands_for_all(kube: KubeClient) -> None:
     recorder = EventRecorder(kube, "here", random.Random(1))
     thing = await regarding(kube)
     for note in ("first", "second", "third"):
         await recorder.post(thing, "Warning", "ReconcileFailed", note, NOW)
-    await recorder.post(thing, "Normal", "Promoted", "done", NOW)
-    assert await posted(kube) == [("Promoted", "done", 1), ("ReconcileFailed", "third", 3)]
+    for note in ("read-only", "read-only", "caught up"):
+        await recorder.post(thing, "Normal", "StageReached", note, NOW)
+    assert await posted(kube) == [
+        ("ReconcileFailed", "first", 3),
+        ("StageReached", "caught up", 1),
+        ("StageReached", "read-only", 2),
+    ]
 
 
 async def test_after_ten_minutes_it_is_another_event(kube: KubeClient) -> None:
     recorder = EventRecorder(kube, "here", random.Random(1))
     thing = await regarding(kube)
-    await recorder.post(thing, "Normal", "Promoted", "one", NOW)
-    await recorder.post(thing, "Normal", "Promoted", "two", NOW + AGGREGATION)
-    assert await posted(kube) == [("Promoted", "one", 1), ("Promoted", "two", 1)]
+    await recorder.post(thing, "Warning", "ReconcileFailed", "one", NOW)
+    await recorder.post(thing, "Warning", "ReconcileFailed", "two", NOW + AGGREGATION)
+    assert await posted(kube) == [("ReconcileFailed", "one", 1), ("ReconcileFailed", "two", 1)]
 
 
 async def test_an_event_that_the_server_dropped_begins_anew(kube: KubeClient) -> None:
     recorder = EventRecorder(kube, "here", random.Random(1))
     thing = await regarding(kube)
-    await recorder.post(thing, "Normal", "Promoted", "one", NOW)
+    await recorder.post(thing, "Warning", "ReconcileFailed", "one", NOW)
     for item in (await kube.list(EVENTS, "default")).items:
         await kube.delete(EVENTS, item["metadata"]["name"], "default")
-    await recorder.post(thing, "Normal", "Promoted", "lost", NOW)
-    await recorder.post(thing, "Normal", "Promoted", "two", NOW)
-    assert await posted(kube) == [("Promoted", "two", 1)]
+    await recorder.post(thing, "Warning", "ReconcileFailed", "lost", NOW)
+    await recorder.post(thing, "Warning", "ReconcileFailed", "two", NOW)
+    assert await posted(kube) == [("ReconcileFailed", "two", 1)]
 
 
 async def test_a_note_is_cut_to_what_the_api_takes(kube: KubeClient) -> None:

@@ -1,4 +1,8 @@
-"""Events about resources, aggregated by reason and object, so that a loop of errors is one line with a count."""
+"""Events about resources, aggregated by reason and object, so that a loop of errors is one line with a count.
+
+A server lets nobody change the note of an event. So another note is another event, but for warnings: their notes carry
+whatever an error says, and the first one stands for the others of its reason.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +44,19 @@ class EventRecorder:
         self._kube = kube
         self._instance = instance
         self._rng = rng
-        self._series: OrderedDict[tuple[str, str], _Series] = OrderedDict()
+        self._series: OrderedDict[tuple[str, str, str], _Series] = OrderedDict()
 
     async def post(
         self, regarding: Object, event_type: EventType, reason: str, note: str, now: datetime, *, action: str = ""
     ) -> None:
         """Record that `reason` (CamelCase) happened to the object; `note` is a sentence for people, `now` is UTC."""
         metadata = regarding["metadata"]
-        key = (str(metadata["uid"]), reason)
         note = note.encode()[:NOTE_BYTES_MAX].decode(errors="ignore")
+        key = (str(metadata["uid"]), reason, note if event_type == "Normal" else "")
         series = self._series.get(key)
         try:
             if series is not None and now - series.began < AGGREGATION:
-                await self._again(metadata["namespace"], series, note, now)
+                await self._again(metadata["namespace"], series, now)
                 return
             series = _Series(f"{metadata['name']}.{self._rng.getrandbits(64):016x}", now, 1)
             event = self._event(regarding, series.name, event_type, reason, note, action or reason, now)
@@ -65,9 +69,9 @@ class EventRecorder:
         if len(self._series) > SERIES_MAX:
             self._series.popitem(last=False)
 
-    async def _again(self, namespace: str, series: _Series, note: str, now: datetime) -> None:
+    async def _again(self, namespace: str, series: _Series, now: datetime) -> None:
         series.count += 1
-        change: Object = {"note": note, "series": {"count": series.count, "lastObservedTime": _micro(now)}}
+        change: Object = {"series": {"count": series.count, "lastObservedTime": _micro(now)}}
         try:
             await self._kube.patch(EVENTS, series.name, change, namespace)
         except NotFound:

@@ -57,8 +57,11 @@ CHATTY_LOGGERS = ("httpx2", "kopf.activities", "kopf.objects")
 log = structlog.get_logger(__name__)
 
 
-def run() -> int:
-    """Run the operator until SIGTERM or SIGINT; returns the exit code (2 settings, 3 Lease lost)."""
+def run(kinds: Kinds = all_kinds) -> int:
+    """Run the operator until SIGTERM or SIGINT; returns the exit code (2 settings, 3 Lease lost).
+
+    `kinds` makes what it looks after.
+    """
     try:
         settings = OperatorSettings.load()
     except SettingsError as error:
@@ -69,7 +72,7 @@ def run() -> int:
     async def body(process: Process) -> None:
         for name in CHATTY_LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
-        await OperatorProcess(settings, process).live()
+        await OperatorProcess(settings, process, kinds).live()
 
     return run_process(body, service="pavane-operator")
 

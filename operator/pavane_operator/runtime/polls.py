@@ -40,6 +40,8 @@ class PollTarget:
 @dataclass(slots=True)
 class _Poll:
     due: float
+    asked: bool = False
+    """Whether it was asked at least once, with or without an answer."""
     failures: int = 0
     view: StageView | None = None
 
@@ -53,6 +55,7 @@ class StagePolls:
         self._wake = wake
         self._polls: dict[PollTarget, _Poll] = {}
         self._targets_changed = asyncio.Event()
+        self._asked = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="stage polls")
 
     def keep(self, targets: Mapping[PollTarget, StageView | None]) -> None:
@@ -64,6 +67,12 @@ class StagePolls:
             target: self._polls.get(target) or _Poll(due=now, view=known) for target, known in targets.items()
         }
         self._targets_changed.set()
+
+    async def asked(self) -> None:
+        """Wait until each of them was asked once, which takes at most POLL_TIMEOUT_S."""
+        while not all(poll.asked for poll in self._polls.values()):
+            self._asked.clear()
+            await self._asked.wait()
 
     def view(self, uid: str) -> StageView | None:
         """What the present run of the pod said last; None before it said anything."""
@@ -90,6 +99,8 @@ class StagePolls:
         poll = self._polls.get(target)
         if poll is None:
             return
+        poll.asked = True
+        self._asked.set()
         poll.failures = 0 if view is not None else poll.failures + 1
         delay_s = POLL_S if view is not None else min(RETRY_MIN_S * 2.0 ** min(poll.failures, 10), RETRY_MAX_S)
         poll.due = asyncio.get_running_loop().time() + delay_s * self._rng.uniform(0.8, 1.0)

@@ -167,7 +167,10 @@ class Reconciler:
 
     async def _run(self, span: RunSpan) -> float | None:
         if self._lists_are_old():
+            first = self._listed_at is None
             await self._read_afresh()
+            if first:
+                await self._ask_pods()
         for _ in range(PLANS_PER_RUN_MAX):
             found = await self._look()
             if found is not None and found[2].critical:
@@ -259,6 +262,14 @@ class Reconciler:
         if snapshot is None:
             return None
         return *snapshot, make_plan(self._kind, *snapshot, self._shared.now(), self._shared.settings)
+
+    async def _ask_pods(self) -> None:
+        """Hear of all pods before the first plan, so that a status does not say for a moment that none is known."""
+        snapshot = await self._observe()
+        if snapshot is not None:
+            pods = [pod for pod in snapshot[1].pods if not pod.deleting]
+            self._polls.keep({PollTarget(pod.uid, pod.address, pod.restarts): None for pod in pods if pod.address})
+            await self._polls.asked()
 
     async def _keep_streams(self, plan: Plan, observed: Observed) -> None:
         wanted: dict[str, tuple[str, int]] = {}

@@ -1,0 +1,340 @@
+"""Scenarios in which the operator is killed at one of its API calls, and what must hold whatever happens (7.5)."""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pavane.raft.client import RaftClient
+from pavane.raft.errors import RaftError
+from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
+from pavane_operator.kinds.raft.access import raft_client
+from pavane_operator.kube import KubeClient, KubeError, Target
+from pavane_operator.kube.resources import (
+    CONFIG_MAPS,
+    CONTROLLER_REVISIONS,
+    NAMESPACES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    STATEFUL_SETS,
+    VOLUME_CLAIMS,
+    Object,
+    Resource,
+)
+from tests.operator.api_proxy import ApiProxy, Moment, a_proxy
+from tests.operator.invariants import Invariants
+from tests.operator.operator_cluster import FAST, RAFT_CLUSTERS, condition, state
+
+NAME = "log"
+UNTIL_S = 60.0
+POLL_S = 0.03
+WRITE_S = 0.02
+KEPT = (CONFIG_MAPS, CONTROLLER_REVISIONS, SECRETS, SERVICES, STATEFUL_SETS, VOLUME_CLAIMS, PODS)
+"""What a final state consists of, beside the status."""
+COMMAND = "import sys; from pavane_operator.runtime.main import run; sys.stdin.readline(); sys.exit(run())"
+"""Ready to go, but for one line: a killed operator is followed as fast as its container would be."""
+
+
+@dataclass
+class Operators:
+    """One operator at a time, all of one pod; the next one waits with everything imported."""
+
+    variables: Mapping[str, str]
+    log: Path
+    running: asyncio.subprocess.Process | None = None
+    started: list[asyncio.subprocess.Process] = field(default_factory=list)
+
+    async def supervise(self) -> None:
+        """Let one run, and another one whenever it ends, as a kubelet would; does not return."""
+        spare = await self._make()
+        while True:
+            self.running = spare
+            assert self.running.stdin is not None
+            self.running.stdin.write(b"\n")
+            spare = await self._make()
+            await self.running.wait()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self.running is not None
+        self.running.kill()
+
+    async def close(self) -> None:
+        for process in self.started:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _make(self) -> asyncio.subprocess.Process:
+        with self.log.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", COMMAND, env=self.variables, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log
+            )
+        self.started.append(process)
+        return process
+
+
+@dataclass
+class Run:
+    """One RaftCluster in a namespace of its own, from its birth to its end."""
+
+    kube: KubeClient
+    local: LocalCluster
+    namespace: str
+    log: Path
+    invariants: Invariants = field(default_factory=Invariants)
+    spec: dict[str, Any] = field(default_factory=dict)
+    acknowledged: list[bytes] = field(default_factory=list)
+
+    async def apply(self, **spec: Any) -> None:
+        """Change these fields of the spec."""
+        rollout = {**FAST, **self.spec.get("rollout", {}), **spec.pop("rollout", {})}
+        self.spec = {"stateMachine": "Broadcast", "replicas": 1, **self.spec, **spec, "rollout": rollout}
+        await self.kube.apply(
+            RAFT_CLUSTERS, {"metadata": {"name": NAME}, "spec": self.spec}, self.namespace, manager="test"
+        )
+
+    async def body(self) -> Object | None:
+        return await self.kube.get_or_none(RAFT_CLUSTERS, NAME, self.namespace)
+
+    async def until(self, check: Callable[[Object], object], what: str) -> None:
+        """Wait until the resource, {} once it is gone, fulfils the condition."""
+        last: Object = {}
+        try:
+            async with asyncio.timeout(UNTIL_S):
+                while not check(last := await self.body() or {}):  # noqa: ASYNC110 - another process makes it so
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            words = self.log.read_text()[-2000:]
+            raise AssertionError(f"{self.namespace}: not {what}; status {last.get('status')}\n{words}") from None
+
+    async def until_active(self, generation: int) -> None:
+        def check(body: Object) -> bool:
+            status = body.get("status") or {}
+            current = status.get("observedGeneration") == (body.get("metadata") or {}).get("generation")
+            return current and status.get("activeGeneration") == generation and is_idle_and_current(status)
+
+        await self.until(check, f"active generation {generation}")
+
+    async def settled(self) -> tuple[Object, set[str]]:
+        """The final state: what stays of the status, and the names of all objects, once no more of them come or go."""
+        async with asyncio.timeout(UNTIL_S):
+            while True:
+                names = {name async for name in self._names()}
+                body = await self.body() or {}
+                if not any("/deleting" in name for name in names) and self.only_what_stays(body, names):
+                    return essence(body.get("status") or {}), names
+                await asyncio.sleep(POLL_S)
+
+    def only_what_stays(self, body: Object, names: set[str]) -> bool:
+        """Whether all has gone that goes by itself: volumes of former generations, what a deleted resource owned."""
+        volumes = {name for name in names if name.startswith("persistentvolumeclaims/")}
+        if not body:
+            return names == volumes
+        active = (body.get("status") or {}).get("activeGeneration")
+        return all(f"-g{active}-" in name for name in volumes)
+
+    async def _names(self) -> AsyncIterator[str]:
+        for resource in KEPT:
+            for item in (await self.kube.list_all(resource, self.namespace)).items:
+                mark = "/deleting" if "deletionTimestamp" in item["metadata"] else ""
+                if resource is SECRETS or item["metadata"]["name"].startswith((NAME, f"data-{NAME}")):
+                    yield f"{resource.plural}/{item['metadata']['name']}{mark}"
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[RaftClient]:
+        body = await self.body()
+        assert body is not None
+        hosts = self.local.folder / "hosts" / self.namespace
+
+        def resolve(host: str) -> list[str]:
+            lines = [line.split() for line in hosts.read_text().splitlines()]
+            return [words[0] for words in lines if host in words[1:]] or [host]
+
+        async with await raft_client(self.kube, body, resolve) as client:
+            yield client
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        """Write all the time; at the end each acknowledged entry stands in the log exactly once (I5)."""
+        async with self.client() as client:
+
+            async def write() -> None:
+                for number in itertools.count():
+                    data = b"%d" % number
+                    with contextlib.suppress(RaftError):
+                        await client.update(data, timeout_s=20.0)
+                        self.acknowledged.append(data)
+                    await asyncio.sleep(WRITE_S)
+
+            writer = asyncio.create_task(write())
+            try:
+                yield
+            finally:
+                writer.cancel()
+                await asyncio.wait({writer})
+        async with self.client() as client:
+            self.acknowledged.append(b"the end")
+            await client.update(b"the end")
+            stored = Counter([bytes(entry.data) async for entry in client.entries() if entry.type == 0])
+        lost = [data for data in self.acknowledged if stored[data] == 0]
+        doubled = [data for data, count in stored.items() if count > 1]
+        assert (lost, doubled) == ([], []), f"{self.namespace}: lost {lost}, doubled {doubled}"
+
+
+Phase = Callable[[Run], Awaitable[None]]
+
+
+async def nothing(_: Run) -> None:
+    return
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`prepare` is not counted; `act` is, until `done` returns."""
+
+    prepare: Phase
+    act: Phase
+    done: Phase
+    writes: bool = True
+    """Whether somebody writes meanwhile."""
+
+
+def is_idle_and_current(status: Object) -> bool:
+    return state(status) == "Idle" and (condition(status, "UpToDate") or ("", ""))[1] == "Applied"
+
+
+async def _born(run: Run) -> None:
+    await run.apply()
+    await run.until_active(1)
+
+
+async def _waits_for_approval(run: Run) -> None:
+    await _born(run)
+    await run.apply(rollout={"strategy": "Manual", "restart": "now"})
+    await run.until(
+        lambda body: (condition(body.get("status") or {}, "UpToDate") or ("", ""))[1] == "WaitingForApproval",
+        "waiting for approval",
+    )
+
+
+async def _aborted(run: Run) -> None:
+    def check(body: Object) -> bool:
+        status = body.get("status") or {}
+        return state(status) == "Idle" and (status.get("failed") or {}).get("generation") == 2
+
+    await run.until(check, "aborted")
+
+
+async def _deleted(run: Run) -> None:
+    run.invariants.deletion_asked()
+    await run.kube.delete(RAFT_CLUSTERS, NAME, run.namespace)
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "bootstrap": Scenario(nothing, lambda run: run.apply(), lambda run: run.until_active(1), writes=False),
+    "roll": Scenario(_born, lambda run: run.apply(rollout={"restart": "now"}), lambda run: run.until_active(2)),
+    "abort": Scenario(_waits_for_approval, lambda run: run.apply(rollout={"abort": 2}), _aborted),
+    "delete": Scenario(_born, _deleted, lambda run: run.until(lambda body: not body, "gone"), writes=False),
+}
+
+
+@dataclass
+class Killing:
+    """A cluster in which scenarios run one after the other, each in a namespace of its own."""
+
+    local: LocalCluster
+    kube: KubeClient
+    proxy: ApiProxy
+    operators: Operators
+    runs: int = 0
+
+    async def run(self, scenario: Scenario, call: int = 0, moment: Moment = Moment.BEFORE) -> tuple[Any, int, bool]:
+        """Run it once. Returns the final state, the number of counted calls, and whether the operator was killed."""
+        self.runs += 1
+        run = Run(self.kube, self.local, f"run-{self.runs}", self.operators.log)
+        await self.kube.create(NAMESPACES, {"metadata": {"name": run.namespace}})
+        async with self._watched(run):
+            await scenario.prepare(run)
+            async with run.writing() if scenario.writes else contextlib.nullcontext():
+                self.proxy.arm(call, moment)
+                await scenario.act(run)
+                await scenario.done(run)
+                final = await run.settled()
+                calls, killed = len(self.proxy.calls), self.proxy.killed.is_set()
+            self.proxy.arm()
+            if await run.body() is not None:
+                await _deleted(run)
+                await run.until(lambda body: not body, "gone")
+            await self.kube.delete(NAMESPACES, run.namespace)
+        return final, calls, killed
+
+    @asynccontextmanager
+    async def _watched(self, run: Run) -> AsyncIterator[None]:
+        """Check the invariants on each change of the namespace; the first broken one is raised at the end."""
+        watching = [
+            asyncio.create_task(self._watch(run, resource))
+            for resource in (RAFT_CLUSTERS, STATEFUL_SETS, SERVICES, VOLUME_CLAIMS)
+        ]
+        try:
+            yield
+        finally:
+            for task in watching:
+                task.cancel()
+            await asyncio.wait(watching)
+        assert run.invariants.broken == [], run.namespace
+
+    async def _watch(self, run: Run, resource: Resource) -> None:
+        while True:
+            with contextlib.suppress(KubeError):
+                async for change in self.kube.watch(resource, run.namespace):
+                    run.invariants.seen(resource, change)
+
+
+@asynccontextmanager
+async def killing(folder: Path) -> AsyncIterator[Killing]:
+    """A local cluster, a proxy before its API server, and an operator behind the proxy."""
+    settings = LocalSettings(folder / "cluster", fast=True, platform_pods=False)
+    async with local_cluster(settings) as local, await KubeClient.connect(Target(local.kubeconfig)) as kube:
+        variables = {
+            **os.environ,
+            "KUBECONFIG": str(folder / "kubeconfig"),
+            "POD_IP": "127.0.0.1",
+            "POD_UID": "the-same-pod",
+            "POD_NAMESPACE": "pavane-system",
+            "PAVANE_HEALTH_PORT": "0",
+            "PAVANE_DEFAULT_IMAGE": "pavane:local",
+        }
+        operators = Operators(variables, folder / "operator.log")
+        async with a_proxy(local.kubeconfig.read_text(), operators.kill) as (proxy, kubeconfig):
+            (folder / "kubeconfig").write_text(kubeconfig)
+            supervising = asyncio.create_task(operators.supervise())
+            try:
+                yield Killing(local, kube, proxy, operators)
+            finally:
+                supervising.cancel()
+                await asyncio.wait({supervising})
+                await operators.close()
+
+
+def essence(status: Object) -> Object:
+    """What of a status must not depend on when the operator was killed."""
+    failed = status.get("failed") or {}
+    return {
+        "active": status.get("activeGeneration"),
+        "next": status.get("nextGeneration"),
+        "last": status.get("lastGeneration"),
+        "state": state(status),
+        "failed": (failed.get("generation"), failed.get("reason")),
+        "history": [(one["generation"], one["result"], one.get("reason")) for one in status.get("history") or ()],
+        "conditions": sorted((one["type"], one["status"], one["reason"]) for one in status.get("conditions") or ()),
+        "members": (status.get("configuration") or {}).get("old"),
+    }

@@ -1,0 +1,54 @@
+"""The operator is killed at its k-th write to the API, before or after that is delivered (docs/specs/operator.md 7.5).
+
+Two kills per scenario in every run; `PAVANE_KILL_CALLS=all` (`make bench-kill`) tries every k and prints the figures.
+"""
+
+import itertools
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from pavane_cli import output
+from tests.operator.api_proxy import Moment
+from tests.operator.killing import SCENARIOS, Killing, killing
+
+ALL = os.environ.get("PAVANE_KILL_CALLS") == "all"
+
+pytestmark = [pytest.mark.platform, pytest.mark.timeout(0 if ALL else 240)]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Killing]:
+    async with killing(tmp_path) as running:
+        yield running
+
+
+def fates(calls: int) -> Iterator[tuple[int, Moment]]:
+    """Which calls are deadly, of a scenario that makes so many."""
+    if ALL:
+        yield from itertools.product(itertools.count(1), Moment)
+    else:
+        yield 1 + calls // 3, Moment.BEFORE
+        yield 1 + calls * 2 // 3, Moment.AFTER
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_whenever_the_operator_is_killed_the_end_is_the_same(cluster: Killing, name: str) -> None:
+    scenario = SCENARIOS[name]
+    began = time.monotonic()
+    expected, calls, _ = await cluster.run(scenario)
+    assert calls > 0
+    kills = 0
+    for call, moment in fates(calls):
+        final, _, killed = await cluster.run(scenario, call, moment)
+        assert final == expected, f"killed {moment} call {call}"
+        if not killed:
+            break  # this run needed fewer calls: there is no such k any more
+        kills += 1
+        if ALL:
+            output.note(f"{name}: killed {moment} call {call}, same end ({time.monotonic() - began:.0f} s)")
+    assert kills >= 1
+    output.say(f"{name}: {calls} calls, {kills} kills, {time.monotonic() - began:.0f} s")
