@@ -123,7 +123,7 @@ async def test_uninstall_is_refused_while_it_would_strand_a_resource_and_leaves_
     refused = installed.helm("uninstall", "pavane", "--namespace", SYSTEM, "--timeout", "60s", check=False)
     assert refused.returncode != 0
     job = installed.kubectl("logs", "--namespace", SYSTEM, "job/pavane-uninstall-check")
-    assert f"{raft.namespace}/q" in job.stdout
+    assert f"RaftCluster {raft.namespace}/q" in job.stdout
     raft.append("still served")
     raft.platform.run("delete", "raft/q", "--wait", "-n", raft.namespace)
     installed.uninstall()

@@ -62,9 +62,10 @@ class KubeconfigTarget(ForwardedTarget):
         self.kubectl("create", "--filename", "-", *bare, stdin=json.dumps(sender))
         ended = "--for=jsonpath={.status.containerStatuses[0].state.terminated}"
         self.kubectl("wait", f"pod/{name}", ended, f"--timeout={SIGNAL_S}", *bare)
-        phase = self.kubectl("get", "pod", name, "--output=jsonpath={.status.phase}", *bare).stdout
+        code = "--output=jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"
+        sent = self.kubectl("get", "pod", name, code, *bare).stdout == "0"
         self.kubectl("delete", "pod", name, "--wait=false", *bare)
-        return phase == "Succeeded"
+        return sent
 
     def _sender(self, node: str, number: int, containers: list[str]) -> dict[str, Any]:
         container = {

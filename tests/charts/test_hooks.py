@@ -62,5 +62,5 @@ async def test_an_uninstallation_stops_while_a_resource_needs_the_operator(rig: 
     result = await hook(rig, "pre-delete")
     assert result.returncode == 1
     assert f"RaftCluster default/{NAME}" in result.stderr
-    assert "uninstall.force" in result.stderr
+    assert "helm uninstall --no-hooks" in result.stderr
     assert (await hook(rig, "pre-delete", "--namespace", "pavane-system")).returncode == 0

@@ -50,8 +50,8 @@ async def _pre_delete(where: Where, namespaces: "list[str] | list[None]") -> Non
     message = (
         f"{len(waiting)} resources would keep their finalizer, and nobody would be there to clean up after them:\n  "
         + "\n  ".join(shown)
-        + "\nDelete them first with kubectl; or leave them as they are: `helm upgrade --reuse-values --set "
-        "uninstall.force=true`, then uninstall."
+        + "\nDelete them first with kubectl, then uninstall again; or leave them as they are: "
+        "`helm uninstall --no-hooks`."
     )
     write_termination_log(message)
     raise UserError(message)
