@@ -172,7 +172,8 @@ def test_a_standby_comes_up_before_the_first_operator_goes() -> None:
         ]
         for count in (1, 2)
     ]
-    assert strategies == [{"type": "Recreate"}, {"type": "RollingUpdate"}]
+    surges = [(each["rollingUpdate"]["maxSurge"], each["rollingUpdate"]["maxUnavailable"]) for each in strategies]
+    assert surges == [(0, 1), (1, 0)]
 
 
 @pytest.mark.parametrize("cel", [True, False])
