@@ -53,6 +53,12 @@ class ModelRenderer:
         body["data"] = {"image": resource.spec.image}
         return Manifest.of(body, create_only=True)
 
+    def labels(self, resource: Resource) -> dict[str, str]:
+        return {}
+
+    def dns_names(self, resource: Resource) -> tuple[str, ...]:
+        return (NAME,)
+
     def shared(self, resource: Resource, writers: Writers) -> tuple[Manifest, ...]:
         keys = Manifest.of(body_of("Secret", f"{NAME}-keys", None), create_only=True)
         if not resource.spec.pod_disruption_budget.enabled or not writers.generations:

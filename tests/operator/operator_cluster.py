@@ -1,7 +1,6 @@
 """A local cluster in this process, with the operator as a process beside it that tests may kill."""
 
 import asyncio
-import base64
 import contextlib
 import os
 import signal
@@ -17,6 +16,7 @@ import httpx2
 
 from pavane.raft.client import RaftClient
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
+from pavane_operator.kinds.raft.keys import RaftKeys
 from pavane_operator.kube import KubeClient, Target
 from pavane_operator.kube.resources import LEASES, PODS, SECRETS, Object, Resource, custom
 
@@ -149,7 +149,8 @@ class Rig:
         pods = (await self.kube.list(PODS, NAMESPACE)).items
         seeds = [f"tcp://{pod['status']['podIP']}:8047" for pod in pods]
         hosts = self.local.folder / "hosts" / NAMESPACE
-        async with RaftClient(seeds, base64.b64decode(keys["data"]["secret"]), resolve=_resolver(hosts)) as client:
+        known = RaftKeys.of(keys)
+        async with RaftClient(seeds, known.ident, curve=known.curve, resolve=_resolver(hosts)) as client:
             yield client
 
 

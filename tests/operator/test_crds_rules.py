@@ -123,3 +123,36 @@ async def test_the_user_may_change_what_steers_and_what_rolls(cluster: Cluster) 
     }
     changed = await cluster.update(RESOURCE, {**made, "spec": spec})
     assert changed["metadata"]["generation"] == made["metadata"]["generation"] + 1
+
+
+@pytest.mark.parametrize(
+    ("tls", "said"),
+    [
+        ({"mode": "CertManager"}, "spec.tls.mode"),
+        ({"mode": "Secret"}, "tls.secretName is needed in mode Secret"),
+        ({"secretName": "mine"}, "belongs to no other"),
+        ({"duration": "300h"}, "renewBefore must be shorter than tls.duration"),
+        ({"duration": "1h", "renewBefore": "59m51s"}, "by at least 10s"),
+        ({"duration": "1h", "renewBefore": "4m"}, "at least 5m"),
+        ({"dnsNames": ["no name"]}, "spec.tls.dnsNames"),
+    ],
+)
+async def test_certificates_that_cannot_be_are_refused(cluster: Cluster, tls: dict[str, Any], said: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        await cluster.create(RESOURCE, _raft_cluster(tls=tls))
+    assert refused.value.code == 422
+    assert said in str(refused.value)
+
+
+async def test_where_certificates_come_from_stays_and_how_long_they_live_may_change(cluster: Cluster) -> None:
+    made = await cluster.create(RESOURCE, _raft_cluster())
+    assert made["spec"]["tls"] == {"mode": "SelfSigned", "duration": "2160h", "renewBefore": "360h"}
+    for fixed in ({"mode": "Disabled"}, {"mode": "Secret", "secretName": "mine"}):
+        with pytest.raises(ApiError, match=r"tls.mode cannot be changed"):
+            await cluster.update(RESOURCE, {**made, "spec": {**made["spec"], "tls": {**made["spec"]["tls"], **fixed}}})
+    lived = {"mode": "SelfSigned", "dnsNames": ["a.test"], "duration": "24h", "renewBefore": "8h"}
+    assert (await cluster.update(RESOURCE, {**made, "spec": {**made["spec"], "tls": lived}}))["spec"]["tls"] == lived
+    given = await cluster.create(RESOURCE, _raft_cluster("given", tls={"mode": "Secret", "secretName": "mine"}))
+    other = {**given["spec"]["tls"], "secretName": "other"}
+    with pytest.raises(ApiError, match=r"tls.secretName cannot be changed"):
+        await cluster.update(RESOURCE, {**given, "spec": {**given["spec"], "tls": other}})

@@ -9,7 +9,7 @@ from pavane.raft.client import RaftClient
 from pavane.raft.errors import Unreachable
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.crds.status import Rollout, State
-from pavane_operator.kinds.raft.pod import SECRET_KEY
+from pavane_operator.kinds.raft.keys import IDENT_KEY
 from pavane_operator.kinds.raft.promotion import RaftPromotion
 from pavane_operator.plan.model import Child, Observed, Pod, Resource
 
@@ -60,7 +60,7 @@ def members(monkeypatch: pytest.MonkeyPatch) -> Members:
 
 
 def observed(*names: str) -> Observed:
-    data = {SECRET_KEY: base64.b64encode(b"secret").decode()}
+    data = {IDENT_KEY: base64.b64encode(b"secret").decode()}
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "log-keys"}, "data": data}
     secret = Child("Secret", "log-keys", "uid-keys", "1", body=body)
     pods = tuple(Pod(name, "uid-" + name, "1", 1, address=PODS[name], ready=True) for name in names)

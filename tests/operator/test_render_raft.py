@@ -14,8 +14,9 @@ import yaml
 
 from pavane.pods.raft_settings import RaftSettings, load
 from pavane_operator.crds.common import rollout_id
-from pavane_operator.crds.raftcluster import RaftClusterSpec
+from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.kinds.raft.keys import RaftKeys
 from pavane_operator.kinds.raft.render import RaftRenderer
 from pavane_operator.plan.model import Child, Manifest, Resource, Writers
 
@@ -207,8 +208,10 @@ def test_a_pod_understands_its_settings(tmp_path: Path) -> None:
     rendered = objects(of, 2)
     config = tmp_path / "config.yaml"
     config.write_text(rendered["ConfigMap/log-server-g2"]["data"]["config.yaml"])
-    secret = tmp_path / "secret"
-    secret.write_bytes(base64.b64decode(rendered["Secret/log-keys"]["data"]["secret"]))
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    for key, value in rendered["Secret/log-keys"]["data"].items():
+        (keys / key).write_bytes(base64.b64decode(value))
     pod = {"POD_NAME": "log-server-g2-1", "POD_NAMESPACE": "data", "POD_IP": "127.0.0.1"}
     variables = dict(pod)
     for variable in rendered["StatefulSet/log-server-g2"]["spec"]["template"]["spec"]["containers"][0]["env"]:
@@ -216,11 +219,11 @@ def test_a_pod_understands_its_settings(tmp_path: Path) -> None:
             value = variable["value"]
             for name, known in pod.items():
                 value = value.replace(f"$({name})", known)
-            variables[variable["name"]] = value
+            variables[variable["name"]] = value.replace("/etc/pavane/keys", str(keys))
     fields = {
         name.removeprefix("PAVANE_").lower(): value for name, value in variables.items() if name.startswith("PAVANE_")
     }
-    settings = RaftSettings(**{**fields, **pod, "config": config, "raft_secret_file": secret})  # type: ignore[arg-type]
+    settings = RaftSettings(**{**fields, **pod, "config": config})  # type: ignore[arg-type]
     loaded = load(settings)
     assert loaded.peer.id == "log-server-g2-1"
     assert loaded.peer.url == "tcp://log-server-g2-1.log-server-g2.data.svc:8047"
@@ -228,6 +231,49 @@ def test_a_pod_understands_its_settings(tmp_path: Path) -> None:
     assert (loaded.peer.election_min, loaded.peer.election_max, loaded.peer.heartbeat) == (240, 400, 60)
     assert (loaded.peer.rpc_timeout, loaded.cluster_id, loaded.peer.generation) == (60, "ledger", 2)
     assert len(loaded.peer.ident) == 32
+    client = RaftKeys.of(rendered["Secret/log-keys"])
+    assert settings.tls == Path("/etc/pavane/tls")
+    assert client.ident == loaded.peer.ident
+    assert client.curve is not None
+    assert loaded.curve is not None
+    assert client.curve.server == loaded.curve.public
+    assert loaded.curve.clients is not None
+    assert [path.read_bytes() for path in loaded.curve.clients.glob("*.pub")] == [client.curve.public]
+    assert RaftKeys.read(keys) == client
+
+
+def test_a_cluster_in_clear_gets_neither_keys_nor_certificates() -> None:
+    rendered = objects(resource(tls={"mode": "Disabled"}))
+    assert RaftKeys.of(rendered["Secret/log-keys"]).curve is None
+    template = json.dumps(stateful_set(resource(tls={"mode": "Disabled"})))
+    assert "CURVE" not in template
+    assert "tls" not in template.lower()
+
+
+@pytest.mark.parametrize(
+    ("tls", "mounted"),
+    [({}, "log-tls"), ({"mode": "Secret", "secretName": "mine"}, "mine")],
+    ids=["ours", "the user's"],
+)
+def test_pods_mount_the_certificate_and_not_its_authority(tls: dict[str, str], mounted: str) -> None:
+    volumes = stateful_set(resource(tls=tls))["spec"]["template"]["spec"]["volumes"]
+    secrets = {volume["name"]: volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
+    assert secrets == {"keys": "log-keys", "tls": mounted}
+
+
+def test_a_damaged_secret_is_told_by_what_it_lacks() -> None:
+    secret = objects(resource())["Secret/log-keys"]
+    for key in ("secret", "curve-client.pub", "curve-client.secret"):
+        data = {name: value for name, value in secret["data"].items() if name != key}
+        with pytest.raises(ValueError, match=f"Secret log-keys lacks {key}"):
+            RaftKeys.of({**secret, "data": data})
+
+
+def test_names_of_the_services_go_into_the_certificate() -> None:
+    of = replace(resource(), status=RaftClusterStatus(active_generation=3, next_generation=4))
+    names = RaftRenderer(DEFAULTS).dns_names(of)
+    assert names[0] == "log.data.svc"
+    assert {"*.log-server-g3.data.svc", "*.log-server-g4.data.svc", "log-server-g4.data.svc", "log"} <= set(names)
 
 
 def test_paths_stand_in_no_config_map() -> None:

@@ -23,6 +23,7 @@ from pavane_operator.crds.base import (
 from pavane_operator.crds.exposure import DisruptionBudgetSpec, NetworkPolicySpec, ServiceType
 from pavane_operator.crds.rollout import RolloutSpec
 from pavane_operator.crds.scheduling import RESERVED_KEYS, PodSpec
+from pavane_operator.crds.tls import TlsSpec
 from pavane_operator.crds.values import Duration, Quantity
 
 ENV_NAME_PATTERN = "^[-._a-zA-Z][-._a-zA-Z0-9]*$"
@@ -161,6 +162,8 @@ class CommonSpec(PodSpec):
     """How long a pod may take to stop; 1s to 1h."""
     storage: StorageSpec = Field(default_factory=StorageSpec)
     """The volume of each pod."""
+    tls: TlsSpec = Field(default_factory=TlsSpec)
+    """How connections are encrypted."""
     network_policy: NetworkPolicySpec = Field(default_factory=NetworkPolicySpec)
     """Who may reach the pods, and whom they may reach."""
     pod_disruption_budget: DisruptionBudgetSpec = Field(default_factory=DisruptionBudgetSpec)

@@ -33,6 +33,13 @@ class Renderer(Protocol):
         Its labels carry the generation, its annotation `pavane.dev/rollout-id` the id.
         """
 
+    def labels(self, resource: Resource) -> Mapping[str, str]:
+        """Labels of an object of the whole resource."""
+
+    def dns_names(self, resource: Resource) -> tuple[str, ...]:
+        """Under which names pods are reached: of the public Service, first, and of each generation that there is or is
+        to be. They go into certificates."""
+
     def shared(self, resource: Resource, writers: Writers) -> tuple[Manifest, ...]:
         """Objects of the whole resource but the public Service: generated Secrets (create only), live ConfigMap,
         ServiceAccount, policies and budgets. Of the kinds in `plan.children.WITHDRAWN`, what is left out is deleted."""

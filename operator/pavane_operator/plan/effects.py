@@ -199,6 +199,9 @@ def create(view: View) -> Decision:
     if view.revision(view.next) is None:
         revision = view.kind.renderer.revision(view.resource, view.next, view.rollout.id or view.want)
         return Decision(actions=(CreateChild(revision),), alone=True)
+    certificates = view.observed.certificates.actions
+    if certificates:  # before the pods that mount them
+        return Decision(actions=certificates, alone=True)
     return Decision(actions=repairs(view, view.next), alone=True)
 
 
@@ -207,7 +210,8 @@ def is_incomplete(view: View) -> bool:
     if view.revision(view.next) is None:
         return True
     wanted = (*view.shared, view.service_manifest, *view.manifests(view.next))
-    return any(find(view.observed.children, manifest.kind, manifest.name) is None for manifest in wanted)
+    missing = any(find(view.observed.children, manifest.kind, manifest.name) is None for manifest in wanted)
+    return missing or bool(view.observed.certificates.actions)
 
 
 def to_initializing(view: View) -> Decision:
@@ -349,7 +353,8 @@ def repairs(view: View, *generations: int) -> tuple[Action, ...]:
     manifests = (*shared, *(manifest for number in generations for manifest in view.manifests(number)))
     wanted = [_put(manifest) for manifest in manifests if is_missing_or_drifted(manifest, view.observed.children)]
     ordered = sorted(wanted, key=lambda action: action.manifest.kind == STATEFUL_SET)
-    return (*_service_actions(view), *ordered, *(() if invalid else _withdrawals(view)))
+    first = (*view.observed.certificates.actions, *_service_actions(view))
+    return (*first, *ordered, *(() if invalid else _withdrawals(view)))
 
 
 def lead_ups(view: View, until: Stage) -> tuple[LeadUp, ...]:

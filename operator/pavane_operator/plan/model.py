@@ -230,6 +230,18 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class Certificates:
+    """What is to be done about the certificates of the resource; the planner knows no cryptography."""
+
+    actions: "tuple[CreateChild | ApplyChild, ...]" = ()
+    """Write these Secrets, before any pod needs them."""
+    again_at: datetime | None = None
+    """When there is something to do next; None = nothing by itself."""
+    problem: Problem | None = None
+    """Why there is no certificate, for which the user has to do something."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """A snapshot of everything that the planner may look at beside the resource."""
 
@@ -242,6 +254,7 @@ class Observed:
     facts: Facts = Facts()
     service_pods: frozenset[str] = frozenset()
     """Names of the pods that are ready in the EndpointSlices of the public Service."""
+    certificates: Certificates = Certificates()
     failure: ActionFailure | None = None
     step_call: StepCall | None = None
     refusals: Mapping[str, Refusal] = field(default_factory=dict)

@@ -75,6 +75,7 @@ def _assembled(view: View, row: str, decision: Decision) -> Plan:
         wakes.append(wake)
     if view.observed.failure is not None and status is not None:
         actions = ()  # they would fail again before the status says why
+    wakes.append(_future(view, view.observed.certificates.again_at))
     if view.state is not State.IDLE:
         wakes += [view.now + WAKE_INTERVAL, _future(view, view.rollout.deadline)]
     if view.state is State.CATCHING_UP:

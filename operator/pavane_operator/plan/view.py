@@ -114,7 +114,10 @@ class View:
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
         """Why the spec cannot be rolled out (B4)."""
-        return self.kind.renderer.problems(self.resource)
+        found = self.kind.renderer.problems(self.resource)
+        if self.observed.certificates.problem is not None:
+            found = (*found, self.observed.certificates.problem)
+        return found
 
     @property
     def reconciliation_paused(self) -> bool:

@@ -9,7 +9,7 @@ import kopf
 
 from pavane_operator.kinds.port import Kind
 from pavane_operator.kube.connect import Credentials
-from pavane_operator.kube.resources import GROUP, VERSION, Object
+from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.runtime.operator import Operator
 from pavane_operator.runtime.reconcile import CHILD_TYPES
@@ -47,6 +47,7 @@ def registry(kinds: Iterable[Kind], operator: Operator, credentials: Credentials
         _watch_kind(handlers, kind, operator)
     for child_type in CHILD_TYPES:
         _watch_children(handlers, child_type, operator)
+    _watch_references(handlers, operator)
     return handlers
 
 
@@ -84,6 +85,14 @@ def _watch_children(handlers: kopf.OperatorRegistry, child_type: ResourceType, o
     )
     async def changed(event: kopf.RawEvent, **_: Any) -> None:
         operator.child_seen(child_type, _body(child_type, event), deleted=event["type"] == "DELETED")
+
+
+def _watch_references(handlers: kopf.OperatorRegistry, operator: Operator) -> None:
+    """Secrets of users carry no label of ours; kopf filters labels itself, so this is no second watch."""
+
+    @kopf.on.event(SECRETS.group, SECRETS.version, SECRETS.plural, registry=handlers, id="references")
+    async def changed(namespace: str | None, name: str, **_: Any) -> None:
+        operator.reference_seen(namespace or "", name)
 
 
 def _body(resource_type: ResourceType, event: kopf.RawEvent) -> Object:

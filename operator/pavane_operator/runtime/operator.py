@@ -65,6 +65,12 @@ class Operator:
         if uid is not None:
             self.keepers.wake(uid, "child")
 
+    def reference_seen(self, namespace: str, name: str) -> None:
+        """A Secret that may be a user's came, changed or went."""
+        for uid, reconciler in self._reconcilers.items():
+            if reconciler.reference_changed(namespace, name):
+                self.keepers.wake(uid, "reference")
+
     async def fill(self, namespaces: Sequence[str] = ()) -> None:
         """List our resources once, so that all of them are known; tries until the server lets us."""
         for kind in self._kinds.values():

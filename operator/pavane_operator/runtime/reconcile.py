@@ -46,6 +46,7 @@ from pavane_operator.plan.model import (
 )
 from pavane_operator.plan.planner import plan as make_plan
 from pavane_operator.runtime.cache import INSTANCE_LABEL, NAME_LABEL, Cache
+from pavane_operator.runtime.certificates import CertificateView
 from pavane_operator.runtime.events import EventRecorder, EventType
 from pavane_operator.runtime.execute import Executor, failure_of
 from pavane_operator.runtime.metrics import Metrics, Outcome, Source
@@ -121,6 +122,7 @@ class Reconciler:
         self._executor = Executor(shared.kube, resource_type, shared.cache, shared.now)
         self._streams = Streams(StreamContext(kind.stage_kind, shared.epochs, shared.rng, shared.now, pod_spoke))
         self._polls = StagePolls(shared.http, shared.rng, pod_spoke)
+        self._certificates = CertificateView(shared.kube, kind.renderer)
         self._promotion: Promotion | None = None
         self._steps: StepRunner | None = None
         self._listed_at: float | None = None
@@ -134,6 +136,10 @@ class Reconciler:
     def open_streams(self) -> int:
         """Stage streams that are connected."""
         return self._streams.connected
+
+    def reference_changed(self, namespace: str, name: str) -> bool:
+        """A Secret that is not ours came, changed or went; returns whether this resource uses it."""
+        return self._certificates.reference_changed(namespace, name)
 
     async def close(self) -> None:
         """End streams, polls and connections; the pods go on."""
@@ -219,6 +225,7 @@ class Reconciler:
         self._shared.cache.seen(self._type, fresh)
         listed = [(child_type, item) for child_type, page in lists for item in page.result().items]
         self._shared.cache.reset(listed, self._kind.name, namespace, name)
+        self._certificates.forget()
         self._listed_at = asyncio.get_running_loop().time()
 
     async def _observe(self) -> tuple[Resource, Observed] | None:
@@ -234,11 +241,16 @@ class Reconciler:
                 self._promotion, self._shared.now, self._shared.rng, functools.partial(self._wake, "step")
             )
         members = self._shared.cache.members(self._kind.name, resource.namespace, resource.name)
+        children = children_of(self._uid, members)
+        tls = await self._certificates.look(resource, children, self._shared.now())
+        self._streams.context.secured = tls.secured
+        self._streams.context.credentials = tls.credentials or self._streams.context.credentials
         observed = Observed(
             fresh=self._listed_at is not None,
-            children=children_of(self._uid, members),
+            children=children,
             pods=pods_of(members, self._stage_of),
             service_pods=service_pods_of(resource.name, members),
+            certificates=tls.plan,
             failure=self._failure,
             step_call=self._steps.call if self._steps is not None else None,
             refusals=self._executor.refusals,
@@ -277,7 +289,7 @@ class Reconciler:
         for pod in observed.pods:
             if pod.address is None or pod.deleting:
                 continue
-            if pod.name in plan.streams:
+            if pod.name in plan.streams and self._streams.context.dialable:
                 wanted[pod.name] = (socket_address(pod.address, STAGE_PORT), pod.generation)
             if pod.name not in plan.streams or self._streams.view(pod.name) is None:
                 # A stream that is closed now leaves no gap in what is known; a pod that restarts is known anew.

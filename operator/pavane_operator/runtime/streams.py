@@ -17,6 +17,7 @@ import structlog
 from pavane.compute.wire import Epoch, StageReport, Token
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageStreamError, StageSuperseded, StaleEpoch
+from pavane.stage.tls import StageCredentials
 from pavane.wire.stages import Stage
 from pavane_operator.plan.clock import within_lag_since
 from pavane_operator.plan.model import PodBlocker, StageView
@@ -81,8 +82,17 @@ class StreamContext:
     now: Callable[[], datetime]
     wake: Callable[[], None]
     """Called when something that a plan may look at has changed."""
+    secured: bool = False
+    """Whether the pods speak TLS."""
+    credentials: StageCredentials | None = None
+    """What to dial with from now on."""
     allowed_lag: int = 0
     """Of the present spec, in the kind's unit."""
+
+    @property
+    def dialable(self) -> bool:
+        """Whether streams can be opened: a secured pod is never dialled in clear."""
+        return self.credentials is not None or not self.secured
 
 
 class PodStream:
@@ -153,6 +163,7 @@ class PodStream:
             epoch=self._context.epochs.next(),
             kind=self._context.kind,
             generation=self.generation,
+            credentials=self._context.credentials,
             on_change=self._heard,
         )
         self._stream = stream

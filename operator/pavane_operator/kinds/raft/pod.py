@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from pavane_operator.crds.common import CommonSpec
+from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration
-from pavane_operator.kinds.raft import names
+from pavane_operator.kinds.raft import keys, names
 from pavane_operator.objects.pods import CONTAINER_SECURITY, pod_metadata, pod_spec
+from pavane_operator.tls.names import certificate_secret
 
 CONFIG_MOUNT = "/etc/pavane/config"
 LIVE_MOUNT = "/etc/pavane/live"
 KEYS_MOUNT = "/etc/pavane/keys"
+TLS_MOUNT = "/etc/pavane/tls"
 DATA_MOUNT = "/var/lib/pavane"
 TEMPORARY_MOUNT = "/tmp"  # noqa: S108 - an emptyDir of the pod's own
 CONFIG_KEY = "config.yaml"
-SECRET_KEY = "secret"  # noqa: S105 - a key's name
 CONTAINER = "server"
 
 
@@ -37,6 +39,9 @@ class PodInputs:
 def template(inputs: PodInputs) -> dict[str, Any]:
     """`spec.template` of the StatefulSet."""
     spec = inputs.spec
+    secrets = {"keys": keys.name_of(inputs.name)}
+    if _secured(inputs):
+        secrets["tls"] = certificate_secret(inputs.name, spec.tls)
     return {
         "metadata": pod_metadata(spec, names.labels(inputs.name, inputs.version, inputs.generation)),
         "spec": {
@@ -46,11 +51,18 @@ def template(inputs: PodInputs) -> dict[str, Any]:
             "volumes": [
                 {"name": "config", "configMap": {"name": names.stateful_set(inputs.name, inputs.generation)}},
                 {"name": "live", "configMap": {"name": f"{inputs.name}-live"}},
-                {"name": "keys", "secret": {"secretName": f"{inputs.name}-keys", "defaultMode": 0o440}},
+                *(
+                    {"name": volume, "secret": {"secretName": secret, "defaultMode": 0o440}}
+                    for volume, secret in secrets.items()
+                ),
                 {"name": "tmp", "emptyDir": {}},
             ],
         },
     }
+
+
+def _secured(inputs: PodInputs) -> bool:
+    return inputs.spec.tls.mode is not TlsMode.DISABLED
 
 
 def _container(inputs: PodInputs) -> dict[str, Any]:
@@ -76,6 +88,7 @@ def _container(inputs: PodInputs) -> dict[str, Any]:
             {"name": "config", "mountPath": CONFIG_MOUNT, "readOnly": True},
             {"name": "live", "mountPath": LIVE_MOUNT, "readOnly": True},
             {"name": "keys", "mountPath": KEYS_MOUNT, "readOnly": True},
+            *([{"name": "tls", "mountPath": TLS_MOUNT, "readOnly": True}] if _secured(inputs) else []),
             {"name": "data", "mountPath": DATA_MOUNT},
             {"name": "tmp", "mountPath": TEMPORARY_MOUNT},
         ],
@@ -107,9 +120,15 @@ def _environment(inputs: PodInputs) -> list[dict[str, Any]]:
         _value("PAVANE_RAFT_URL", names.peer_url_template(inputs.name, inputs.namespace, inputs.generation)),
         # A folder below the mount: the root of a real volume may hold what its file system put there.
         _value("PAVANE_RAFT_DATA", f"{DATA_MOUNT}/raft"),
-        _value("PAVANE_RAFT_SECRET_FILE", f"{KEYS_MOUNT}/{SECRET_KEY}"),
+        _value("PAVANE_RAFT_SECRET_FILE", f"{KEYS_MOUNT}/{keys.IDENT_KEY}"),
         _value("OTEL_RESOURCE_ATTRIBUTES", ",".join(f"{key}={value}" for key, value in attributes.items())),
     ]
+    if _secured(inputs):
+        environment += [
+            _value("PAVANE_TLS", TLS_MOUNT),
+            _value("PAVANE_RAFT_CURVE_SERVER_SECRET_FILE", f"{KEYS_MOUNT}/{keys.SERVER_SECRET_KEY}"),
+            _value("PAVANE_RAFT_CURVE_CLIENTS", KEYS_MOUNT),
+        ]
     if inputs.otlp_endpoint:
         environment.append(_value("OTEL_EXPORTER_OTLP_ENDPOINT", inputs.otlp_endpoint))
     return environment

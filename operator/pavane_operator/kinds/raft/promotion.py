@@ -7,9 +7,8 @@ counts is what the members tell of themselves afterwards.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import structlog
@@ -21,8 +20,8 @@ from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.kinds.raft import names
 from pavane_operator.kinds.raft.facts import ALLOW_WRITES, CHANGE_MEMBERS, PeerView, facts
+from pavane_operator.kinds.raft.keys import RaftKeys, name_of
 from pavane_operator.kinds.raft.peers import peer_view
-from pavane_operator.kinds.raft.pod import SECRET_KEY
 from pavane_operator.plan.children import find
 from pavane_operator.plan.model import Facts, Observed, Resource
 
@@ -55,7 +54,7 @@ class RaftPromotion:
         self._uid = uid
         self._addresses: dict[str, str] = {}
         self._client: RaftClient | None = None
-        self._client_secret: bytes | None = None
+        self._client_keys: RaftKeys | None = None
         self._expired_at: datetime | None = None
         self._silent: set[str] = set()
         self._leader_known = False
@@ -79,14 +78,14 @@ class RaftPromotion:
         assert generation is not None  # noqa: S101
         if self._is_changed(resource, observed, await self._ask(resource, observed)):
             return
-        secret = _secret(observed, self._name)
-        if secret is None or not self._addresses:
-            raise ConnectionError("no pod has an address yet, or the cluster secret is missing")
+        keys = _keys(observed, self._name)
+        if keys is None or not self._addresses:
+            raise ConnectionError(f"no pod has an address yet, or Secret {name_of(self._name)} is missing or damaged")
         reqid = rollout_reqid(self._uid, generation, CHANGE_MEMBERS_NUMBER, int(at.timestamp()))
         members = names.members(self._name, self._namespace, generation, _replicas(resource))
         seeds = [_url(address) for address in self._addresses.values()]
         try:
-            async with RaftClient(seeds, secret, resolve=self._resolve) as client:
+            async with RaftClient(seeds, keys.ident, curve=keys.curve, resolve=self._resolve) as client:
                 await client.change_members(members, reqid=reqid, timeout_s=CHANGE_TIMEOUT_S)
         except Expired:
             self._expired_at = at
@@ -133,17 +132,18 @@ class RaftPromotion:
         return CHANGE_MEMBERS in facts(resource, observed, views, request_expired=False).steps_done
 
     async def _connect(self, observed: Observed) -> RaftClient | None:
-        """A client that is used for `status` alone; None while there is nobody or no secret to talk with."""
+        """A client that is used for `status` alone; None while there is nobody to talk to or nothing to show."""
         self._addresses = {pod.name: pod.address for pod in observed.pods if pod.address is not None}
-        secret = _secret(observed, self._name)
-        if secret is None or not self._addresses:
+        keys = _keys(observed, self._name)
+        if keys is None or not self._addresses:
             return None
-        if self._client is not None and self._client_secret != secret:
+        if self._client is not None and self._client_keys != keys:
             await self.close()
         if self._client is None:
             seeds = [_url(address) for address in self._addresses.values()]
-            self._client = await RaftClient(seeds, secret, resolve=self._resolve).__aenter__()
-            self._client_secret = secret
+            client = RaftClient(seeds, keys.ident, curve=keys.curve, resolve=self._resolve)
+            self._client = await client.__aenter__()
+            self._client_keys = keys
         return self._client
 
     def _resolve(self, host: str) -> list[str]:
@@ -152,10 +152,15 @@ class RaftPromotion:
         return [] if address is None else [address]
 
 
-def _secret(observed: Observed, name: str) -> bytes | None:
-    child = find(observed.children, "Secret", f"{name}-keys")
-    data: Mapping[str, str] = (child.body.get("data") or {}) if child is not None else {}
-    return base64.b64decode(data[SECRET_KEY]) if SECRET_KEY in data else None
+def _keys(observed: Observed, name: str) -> RaftKeys | None:
+    child = find(observed.children, "Secret", name_of(name))
+    if child is None:
+        return None
+    try:
+        return RaftKeys.of(child.body)
+    except ValueError as error:
+        log.warning("the keys of a cluster are damaged", resource=name, error=str(error))
+        return None
 
 
 def _replicas(resource: Resource) -> int:

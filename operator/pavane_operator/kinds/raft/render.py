@@ -6,8 +6,6 @@ nor a new operator release touches running pods (docs/specs/operator.md 2.2, 4).
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +15,9 @@ import yaml
 
 from pavane_operator.crds.common import pod_fields
 from pavane_operator.crds.raftcluster import RaftClusterSpec
+from pavane_operator.crds.tls import TlsMode
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.kinds.raft import names, pod
+from pavane_operator.kinds.raft import keys, names, pod
 from pavane_operator.kinds.raft.settings import config_problem, timers_ms
 from pavane_operator.objects.budget import disruption_budget
 from pavane_operator.objects.owned import owned, service_account
@@ -37,8 +36,6 @@ from pavane_operator.plan.model import (
 RENDER_VERSION = 1
 """Grows when these templates change. For people: what a revision holds is used as it stands, whatever its version."""
 RENDER_VERSION_ANNOTATION = "pavane.dev/render-version"
-SECRET_BYTES = 16
-"""Of the cluster secret, written as 32 hex digits."""
 PORTS = Ports(
     peers=(names.RAFT_PORT,),
     clients=(names.RAFT_PORT, names.PUBLISH_PORT),
@@ -80,20 +77,32 @@ class RaftRenderer:
         }
         return Manifest.of(body, create_only=True)
 
+    def labels(self, resource: Resource) -> Mapping[str, str]:
+        """Labels of an object of the whole cluster."""
+        return names.labels(resource.name, self._defaults.version)
+
+    def dns_names(self, resource: Resource) -> tuple[str, ...]:
+        """The public Service, and the pods of the generations that stand in the status."""
+        status = resource.status
+        numbers = (status.active_generation, status.next_generation) if status is not None else ()
+        generations = [number for number in numbers if number]
+        return names.dns_names(resource.name, resource.namespace, generations)
+
     def shared(self, resource: Resource, writers: Writers) -> tuple[Manifest, ...]:
         """What all generations share: Secret `{name}-keys` (whoever creates it first decides), ConfigMap `{name}-live`,
         ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
-        labels = names.labels(resource.name, self._defaults.version)
-        keys = self._object(resource, "v1", "Secret", f"{resource.name}-keys")
-        keys["type"] = "Opaque"
-        keys["data"] = {pod.SECRET_KEY: base64.b64encode(self._secret(resource.uid).encode()).decode()}
+        labels = self.labels(resource)
+        secret = self._object(resource, "v1", "Secret", keys.name_of(resource.name))
+        secret["type"] = "Opaque"
+        encrypted = _spec(resource).tls.mode is not TlsMode.DISABLED
+        secret["data"] = keys.generated(resource.uid, self._defaults.secret_key, encrypted=encrypted)
         live = self._object(resource, "v1", "ConfigMap", f"{resource.name}-live")
         live["data"] = {"live.yaml": "{}\n"}
         pods = names.all_pods(resource.name)
         surroundings = Surroundings(self._defaults.platform_namespace, self._defaults.otlp_endpoint)
         spare = (_spec(resource).replicas - 1) // 2
         return (
-            Manifest.of(keys, create_only=True),
+            Manifest.of(secret, create_only=True),
             Manifest.of(live),
             service_account(resource, labels),
             *network_policies(resource, labels, pods, PORTS, surroundings),
@@ -162,10 +171,7 @@ class RaftRenderer:
         }
 
     def _object(self, resource: Resource, api_version: str, kind: str, name: str) -> dict[str, Any]:
-        return owned(resource, api_version, kind, name, names.labels(resource.name, self._defaults.version))
-
-    def _secret(self, uid: str) -> str:
-        return hashlib.blake2b(uid.encode(), key=self._defaults.secret_key, digest_size=SECRET_BYTES).hexdigest()
+        return owned(resource, api_version, kind, name, self.labels(resource))
 
 
 @dataclass(frozen=True, slots=True)

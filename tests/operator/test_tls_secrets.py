@@ -1,0 +1,237 @@
+"""The Secrets of certificates: what is written when, what a user may give, what the operator dials with."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from pavane_operator.crds.raftcluster import RaftClusterSpec
+from pavane_operator.plan.model import ApplyChild, Child, CreateChild, Resource
+from pavane_operator.tls.certificates import Pair, authorities_in, dns_names, new_authority, new_certificate
+from pavane_operator.tls.issue import SPREAD
+from pavane_operator.tls.secrets import Identity, Tls, look
+
+NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
+IDENTITY = Identity({"app.kubernetes.io/instance": "queue"}, ("queue.orders.svc", "*.queue-server-g1.orders.svc"))
+DAY = timedelta(days=1)
+
+
+def resource(**tls: Any) -> Resource:
+    return Resource(
+        kind="RaftCluster",
+        name="queue",
+        namespace="orders",
+        uid="uid",
+        resource_version="1",
+        metadata_generation=1,
+        spec=RaftClusterSpec.model_validate({"stateMachine": "Broadcast", "tls": tls}),
+        status=None,
+    )
+
+
+class Store:
+    """The Secrets of the resource, written as the actions say."""
+
+    def __init__(self, **tls: Any) -> None:
+        self.resource = resource(**tls)
+        self.children: dict[str, Child] = {}
+        self.now = NOW
+        self.writes: list[str] = []
+
+    def look(self) -> Tls:
+        return look(self.resource, self.children.values(), IDENTITY, None, self.now)
+
+    def settle(self) -> Tls:
+        """Do what is to be done until nothing is."""
+        for _ in range(10):
+            seen = self.look()
+            if not seen.plan.actions:
+                return seen
+            for action in seen.plan.actions:
+                self.write(action)
+        raise AssertionError("it never comes to rest")
+
+    def write(self, action: CreateChild | ApplyChild) -> None:
+        name = action.manifest.name
+        present = self.children.get(name)
+        assert isinstance(action, CreateChild) == (present is None)
+        if isinstance(action, ApplyChild) and present is not None:
+            assert action.resource_version == present.resource_version
+        self.writes.append(name)
+        body = action.manifest.body
+        self.children[name] = Child("Secret", name, f"uid-{name}", str(len(self.writes)), body)
+
+    def data(self, name: str) -> dict[str, bytes]:
+        return {key: base64.b64decode(value) for key, value in self.children[name].body["data"].items()}
+
+    def certificate(self) -> x509.Certificate:
+        return x509.load_pem_x509_certificate(self.data("queue-tls")["tls.crt"])
+
+    def spoil(self, name: str, **data: bytes) -> None:
+        child = self.children[name]
+        changed = {key.replace("_", "."): base64.b64encode(value).decode() for key, value in data.items()}
+        body = {**child.body, "data": {**child.body["data"], **changed}}
+        self.children[name] = replace(child, body=body)
+
+
+def test_authority_and_certificate_are_created_one_after_the_other() -> None:
+    store = Store()
+    seen = store.settle()
+    assert store.writes == ["queue-ca", "queue-tls"]
+    assert seen.plan.again_at == NOW + 75 * DAY
+    assert set(store.data("queue-ca")) == {"tls.crt", "tls.key"}
+    data = store.data("queue-tls")
+    assert data["ca.crt"] == store.data("queue-ca")["tls.crt"]
+    certificate = store.certificate()
+    assert dns_names(certificate) == IDENTITY.names
+    assert certificate.not_valid_after_utc == NOW + 90 * DAY
+    for child in store.children.values():
+        assert child.body["type"] == "kubernetes.io/tls"
+        assert child.body["metadata"]["ownerReferences"][0]["uid"] == "uid"
+        assert child.labels == IDENTITY.labels
+
+
+def test_the_operator_dials_with_the_resources_own_certificate_and_a_name_in_it() -> None:
+    store = Store()
+    assert store.look().credentials is None
+    seen = store.settle()
+    data = store.data("queue-tls")
+    assert seen.secured
+    assert seen.credentials is not None
+    assert (seen.credentials.certificate, seen.credentials.key) == (data["tls.crt"], data["tls.key"])
+    assert (seen.credentials.authorities, seen.credentials.name) == (data["ca.crt"], "queue.orders.svc")
+    assert "PRIVATE" not in repr(seen)
+
+
+def test_nothing_is_made_or_dialled_with_where_it_is_disabled() -> None:
+    assert Store(mode="Disabled").look() == Tls(Store(mode="Disabled").look().plan, secured=False)
+    assert Store(mode="Disabled").look().plan.actions == ()
+
+
+def test_a_certificate_is_renewed_in_time_by_the_same_authority() -> None:
+    store = Store()
+    store.settle()
+    before = store.certificate()
+    store.now += 74 * DAY
+    store.settle()
+    assert store.certificate() == before
+    store.now += DAY
+    store.settle()
+    assert store.certificate().serial_number != before.serial_number
+    assert store.writes == ["queue-ca", "queue-tls", "queue-tls"]
+
+
+def test_while_an_authority_is_replaced_both_are_trusted() -> None:
+    store = Store()
+    store.settle()
+    old = store.data("queue-ca")["tls.crt"]
+    while len(authorities_in(store.data("queue-tls")["ca.crt"])) == 1:
+        again_at = store.settle().plan.again_at
+        assert again_at is not None
+        store.now = again_at
+    both = store.data("queue-ca")
+    assert both["former.crt"] == old
+    assert store.data("queue-tls")["ca.crt"] == old + both["tls.crt"]
+    store.certificate().verify_directly_issued_by(x509.load_pem_x509_certificate(old))
+    store.now += SPREAD
+    store.settle()
+    store.certificate().verify_directly_issued_by(x509.load_pem_x509_certificate(both["tls.crt"]))
+    store.now += SPREAD
+    store.settle()
+    assert set(store.data("queue-ca")) == {"tls.crt", "tls.key"}
+    assert store.data("queue-tls")["ca.crt"] == both["tls.crt"]
+
+
+@pytest.mark.parametrize("key", ["tls_crt", "tls_key"])
+@pytest.mark.parametrize("secret", ["queue-ca", "queue-tls"])
+def test_what_was_damaged_by_hand_is_made_anew(secret: str, key: str) -> None:
+    store = Store()
+    store.settle()
+    store.spoil(secret, **{key: b"nonsense"})
+    seen = store.settle()
+    assert seen.credentials is not None
+    authority = x509.load_pem_x509_certificate(store.data("queue-ca")["tls.crt"])
+    store.certificate().verify_directly_issued_by(authority)
+
+
+def test_names_of_the_user_are_added() -> None:
+    store = Store(dnsNames=["queue.example.org", "*.queue.example.org"])
+    store.settle()
+    assert dns_names(store.certificate()) == (*IDENTITY.names, "queue.example.org", "*.queue.example.org")
+
+
+# ---- mode Secret
+
+
+def made(*names: str, until: timedelta = DAY) -> dict[str, bytes]:
+    authority = new_authority("mine", NOW, 10 * DAY)
+    pair = new_certificate(authority, names or ("queue.example.org",), NOW, until)
+    return {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": authority.certificate}
+
+
+def secret(data: Mapping[str, bytes]) -> dict[str, Any]:
+    return {"metadata": {"name": "mine"}, "data": {key: base64.b64encode(each).decode() for key, each in data.items()}}
+
+
+def given(data: Mapping[str, bytes] | None, *, now: datetime = NOW) -> Tls:
+    stored = None if data is None else secret(data)
+    return look(resource(mode="Secret", secretName="mine"), (), IDENTITY, stored, now)
+
+
+def test_what_the_user_gives_is_dialled_with_by_a_name_that_it_holds() -> None:
+    data = made("*.queue.example.org", "queue.example.org")
+    seen = given(data)
+    assert seen.plan.actions == ()
+    assert seen.plan.problem is None
+    assert seen.credentials is not None
+    assert seen.credentials.name == "pod.queue.example.org"
+    assert seen.credentials.authorities == data["ca.crt"]
+
+
+def test_a_secret_that_does_not_exist_is_waited_for() -> None:
+    seen = given(None)
+    assert seen.secured
+    assert seen.credentials is None
+    assert seen.plan.problem is not None
+    assert seen.plan.problem.reason == "ReferenceNotReady"
+    assert "Secret mine does not exist" in seen.plan.problem.message
+
+
+def foreign_key() -> dict[str, bytes]:
+    return {**made(), "tls.key": made()["tls.key"]}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({}, "Secret mine lacks tls.crt, tls.key, ca.crt"),
+        ({key: value for key, value in made().items() if key != "ca.crt"}, "lacks ca.crt"),
+        ({**made(), "tls.crt": b"nonsense"}, "tls.crt holds no certificate"),
+        ({**made(), "ca.crt": b"nonsense"}, "ca.crt holds no certificate"),
+        (foreign_key(), "tls.key is not its key"),
+        (made(until=timedelta(seconds=-1)), "tls.crt has expired at 2026-06-01 11:59 UTC"),
+    ],
+)
+def test_a_secret_that_cannot_be_used_is_told_in_words(data: dict[str, bytes], words: str) -> None:
+    problem = given(data).plan.problem
+    assert problem is not None
+    assert problem.reason == "ReferenceNotReady"
+    assert words in problem.message
+
+
+def test_an_authority_is_no_certificate_of_a_pod() -> None:
+    authority = new_authority("mine", NOW, DAY)
+    data = {"tls.crt": authority.certificate, "tls.key": authority.key, "ca.crt": authority.certificate}
+    problem = given(data).plan.problem
+    assert problem is not None
+    assert "names no DNS name" in problem.message
+
+
+def test_a_pair_that_does_not_match_is_no_pair() -> None:
+    one, other = new_authority("one", NOW, DAY), new_authority("other", NOW, DAY)
+    assert given({"tls.crt": one.certificate, "tls.key": other.key, "ca.crt": one.certificate}).credentials is None
+    assert repr(Pair(b"crt", b"key")) == "Pair(certificate=b'crt')"
