@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from e2e.targets.base import Capability, Target
 
-CAPABILITIES = frozenset({Capability.EMBEDDED, Capability.DIRECT, Capability.CEL})
+CAPABILITIES = frozenset({Capability.EMBEDDED, Capability.DIRECT, Capability.CEL, Capability.GROWTH})
 VERBS = {signal.SIGKILL: "kill", signal.SIGSTOP: "pause", signal.SIGCONT: "unpause"}
 LOG_SHOWN_CHARS = 2000
 
