@@ -34,7 +34,7 @@ async def keep(test: RaftTest, folder: Path) -> None:
 
 async def _logs(test: RaftTest, pod: str, namespace: str, folder: Path) -> None:
     for previous, suffix in ((False, "log"), (True, "previous.log")):
-        with contextlib.suppress(KubeError), (folder / f"{namespace}.{pod}.{suffix}").open("wb") as file:
+        with contextlib.suppress(KubeError):
             pieces = test.kube.pod_logs(pod, namespace, previous=previous, tail_lines=LOG_LINES, timestamps=True)
-            async for piece in pieces:
-                file.write(piece)
+            if content := b"".join([piece async for piece in pieces]):
+                (folder / f"{namespace}.{pod}.{suffix}").write_bytes(content)
