@@ -6,7 +6,7 @@ import pytest
 
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.raftcluster import RaftClusterSpec
-from pavane_operator.crds.values import DURATION_MAX_SECONDS, parse_duration
+from pavane_operator.crds.values import DURATION_MAX_SECONDS, parse_duration, parse_quantity
 
 LEAST: dict[str, Any] = {"stateMachine": "Broadcast"}
 
@@ -85,3 +85,26 @@ def test_an_absurd_duration_is_cut_and_a_wrong_one_refused() -> None:
     assert parse_duration("9" * 30 + "h").total_seconds() == DURATION_MAX_SECONDS
     with pytest.raises(ValueError, match="write for example 30s"):
         parse_duration("30 seconds")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0", 0),
+        (5, 5),
+        ("1.5", 1.5),
+        ("250m", 0.25),
+        ("3k", 3000),
+        ("2Ki", 2048),
+        ("1.5Gi", 1610612736),
+        ("1E", 10**18),
+    ],
+)
+def test_quantities(text: int | str, number: float) -> None:
+    assert parse_quantity(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1e3", "1gi", "Gi", "1 Gi"])
+def test_what_is_no_quantity_of_ours_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="write for example 2Gi"):
+        parse_quantity(text)

@@ -204,6 +204,19 @@ NAMES = st.text("abcXYZ-_.09é", max_size=12)
 DURATIONS = st.sampled_from(["1s", "30m", "1h30m", "200ms", "0s", "", "5", "s", "1 s", "-1s", "1d", "9" * 40 + "s"])
 QUANTITIES = st.sampled_from(["1", "2Gi", "100m", "1.5Gi", "", "x", "1gi", "-1", ".5"]) | st.integers(-3, 5000)
 NUMBERS = st.integers(-2, 2000) | st.sampled_from([2**53, 2**53 + 1, 10**9, 10**9 + 1])
+LABELS = st.dictionaries(NAMES, st.sampled_from(["", "a", "A_b.c-d", "-", "a-", "x" * 64]), max_size=3)
+RANGES = [
+    "10.0.0.0/8",
+    "0.0.0.0/0",
+    "::/0",
+    "2001:db8::/128",
+    "10.0.0.256/8",
+    "10.0.0.0/33",
+    "::/129",
+    "10.0.0.0",
+    "a/8",
+]
+CIDRS = st.lists(st.sampled_from(RANGES), max_size=2)
 ANYTHING = st.sampled_from([True, 3, "text", [], {}, 1.5, [1], {"a": 1}])
 
 
@@ -230,7 +243,32 @@ SPECS = _object(
     ),
     config=st.dictionaries(NAMES, ANYTHING, max_size=3),
     terminationGracePeriod=DURATIONS,
-    storage=_object(size=QUANTITIES, storageClassName=NAMES),
+    storage=_object(size=QUANTITIES, storageClassName=NAMES, retain=st.booleans()),
+    imagePullPolicy=st.sampled_from(["Always", "Sometimes"]),
+    imagePullSecrets=st.lists(_object(name=NAMES), max_size=2),
+    nodeSelector=LABELS,
+    tolerations=st.lists(_object(key=NAMES, operator=st.sampled_from(["Exists", "In"]), tolerationSeconds=NUMBERS)),
+    affinity=_object(nodeAffinity=st.dictionaries(NAMES, ANYTHING, max_size=2), neighbours=NAMES),
+    topologySpreadConstraints=st.lists(
+        _object(topologyKey=NAMES, maxSkew=NUMBERS, whenUnsatisfiable=st.sampled_from(["DoNotSchedule", "x"])),
+        max_size=2,
+    ),
+    podLabels=LABELS,
+    podAnnotations=LABELS,
+    networkPolicy=_object(
+        enabled=st.booleans(),
+        ingressCIDRs=CIDRS,
+        clientSelector=_object(
+            namespaceSelector=_object(matchLabels=LABELS),
+            podSelector=_object(
+                matchExpressions=st.lists(
+                    _object(key=NAMES, operator=st.sampled_from(["In", "Is"]), values=st.lists(NAMES))
+                )
+            ),
+        ),
+    ),
+    podDisruptionBudget=_object(enabled=st.booleans(), maxUnavailable=NUMBERS),
+    serviceType=st.sampled_from(["ClusterIP", "ExternalName"]),
     deletionPolicy=st.sampled_from(["Retain", "Delete", "Keep"]),
     rollout=_object(
         strategy=st.sampled_from(["WhenCaughtUp", "Manual", "Immediate", "manual"]),
@@ -270,6 +308,11 @@ def test_the_model_accepts_what_the_schema_accepts_and_nothing_else(spec: dict[s
         {"extraEnv": [{"name": f"N{number}"} for number in range(65)]},
         {"rollout": {"restart": "x" * 254}},
         {"clusterId": "x" * 65},
+        {"podLabels": {"a": "x" * 64}},
+        {"podAnnotations": {"a": "x" * 1025}},
+        {"tolerations": [{"operator": "Exists"}] * 65},
+        {"networkPolicy": {"egressCIDRs": ["10.0.0.0/8"] * 65}},
+        {"networkPolicy": {"ingressCIDRs": ["10.0.0.0/33"]}},
     ],
 )
 def test_limits_hold_in_model_and_schema(field: dict[str, Any]) -> None:
