@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.contract.target import KubeTarget, Server, connected, in_namespace
+from e2e.contract.target import KubeTarget, Server, connected, established, in_namespace
 from e2e.contract.widgets import WIDGET_DEFINITION
 from e2e.kubernetes.control_plane import control_plane
 from e2e.kubernetes.tools import CONTROL_PLANE
@@ -66,13 +66,8 @@ def _started(name: Server, factory: pytest.TempPathFactory) -> Iterator[KubeTarg
     with STARTERS[name](factory.mktemp(name)) as kubeconfig, connected(name, kubeconfig) as server:
         for body in (WIDGET_DEFINITION, *definitions()):
             server.apply(CRDS, body, "contract", force="true").ok()
-            server.until(CRDS, body["metadata"]["name"], _established)
+            server.until(CRDS, body["metadata"]["name"], established)
         yield server
-
-
-def _established(definition: dict[str, object] | None) -> bool:
-    conditions = (definition or {}).get("status", {}).get("conditions") or ()  # type: ignore[attr-defined]
-    return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
 
 
 @pytest.fixture(scope="session")
@@ -85,10 +80,9 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeTarget]
     yield from _started("kubernetes", tmp_path_factory)
 
 
-@pytest.fixture(params=SERVERS)
-def target(request: pytest.FixtureRequest) -> Iterator[KubeTarget]:
-    """One of the two servers, with a namespace of the test's own."""
-    server: KubeTarget = request.getfixturevalue(request.param)
+@contextlib.contextmanager
+def _test_of(server: KubeTarget, request: pytest.FixtureRequest) -> Iterator[KubeTarget]:
+    """The server with a namespace of the test's own, unless it is older than the test demands."""
     marks = list(request.node.iter_markers("contract"))
     since = next(mark.kwargs["since"] for mark in marks if "since" in mark.kwargs)
     if server.version < tuple(map(int, since.split("."))):
@@ -97,3 +91,19 @@ def target(request: pytest.FixtureRequest) -> Iterator[KubeTarget]:
     server.create(NAMESPACES, {"metadata": {"name": namespace}}).ok()
     yield in_namespace(server, namespace, differs=any("differs" in mark.kwargs for mark in marks))
     server.delete(NAMESPACES, namespace)
+
+
+@pytest.fixture(params=SERVERS)
+def target(request: pytest.FixtureRequest) -> Iterator[KubeTarget]:
+    """One of the two servers."""
+    with _test_of(request.getfixturevalue(request.param), request) as server:
+        yield server
+
+
+@pytest.fixture
+def targets(
+    embedded: KubeTarget, kubernetes: KubeTarget, request: pytest.FixtureRequest
+) -> Iterator[tuple[KubeTarget, KubeTarget]]:
+    """Both servers, to compare their answers."""
+    with _test_of(embedded, request) as one, _test_of(kubernetes, request) as other:
+        yield one, other

@@ -240,3 +240,9 @@ def connected(name: Server, kubeconfig: Path) -> Iterator[KubeTarget]:
 def in_namespace(target: KubeTarget, namespace: str, *, differs: bool) -> KubeTarget:
     """The same server, for one test."""
     return replace(target, namespace=namespace, differs=differs)
+
+
+def established(definition: Object | None) -> bool:
+    """Whether the kind of a CustomResourceDefinition is served."""
+    conditions = (definition or {}).get("status", {}).get("conditions") or ()
+    return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)

@@ -117,7 +117,7 @@ TYPED = Differs(
     ("spec", "code", "field"),
     [
         ({"env": [{"name": "x"}, {"name": "x"}]}, 422, "spec.env"),
-        ({"colour": "red"}, 400, "spec.colour"),
+        ({"colour": "red"}, 422, "spec.colour"),
         ({"replicas": "many"}, 422, "spec.replicas"),
     ],
 )

@@ -26,6 +26,14 @@ CLAIM = {
 }
 
 
+PODS_RUN = Differs(
+    "a pod without a node",
+    "bound to the node `local` and run at once, as a process",
+    "waits for the scheduler and a kubelet",
+    "the kubelet is part of the embedded server",
+)
+
+
 def is_there(found: Object | None) -> bool:
     return found is not None
 
@@ -154,14 +162,7 @@ def slice_of(target: KubeTarget, *, ready: bool) -> Object:
     raise AssertionError("no such slice")
 
 
-@pytest.mark.contract(
-    differs=Differs(
-        "a pod that is made without a node",
-        "bound to the node `local` and run at once, as a process",
-        "waits for the scheduler and a kubelet",
-        "the kubelet is part of the embedded server",
-    )
-)
+@pytest.mark.contract(differs=PODS_RUN)
 def test_a_service_has_a_slice_of_its_ready_pods(target: KubeTarget) -> None:
     target.create(NODES, {"metadata": {"name": "local"}})  # there already, or on a server without any
     target.create(SERVICES, service()).ok()

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from e2e.contract.target import Differs, KubeTarget
+from e2e.contract.target import Differs, KubeTarget, established
 from e2e.contract.widgets import WIDGET_DEFINITION, WIDGETS, widget
 from pavane_operator.crds.definitions import definitions
-from pavane_operator.kube.resources import CRDS, Object, custom
+from pavane_operator.kube.resources import CRDS, Object, Resource, custom
 
 pytestmark = pytest.mark.contract(since="1.29")
 
+GADGETS = Resource("test.dev", "v1", "gadgets", "Gadget")
 RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 
 
@@ -164,12 +165,60 @@ def test_a_wrong_scale_is_refused_in_the_words_of_the_schema(target: KubeTarget,
 def test_a_definition_must_be_structural_and_its_rules_compile(
     target: KubeTarget, change: dict[str, Any], words: str
 ) -> None:
+    refused = target.create(CRDS, gadgets(change), dryRun="All").refused(422, "Invalid")
+    assert words in refused.message
+
+
+def gadgets(schema: Object) -> Object:
+    """A definition with this schema, of a kind that nobody else defines."""
     body = copy.deepcopy(WIDGET_DEFINITION)
     body["metadata"]["name"] = "gadgets.test.dev"
     body["spec"]["names"] = {"plural": "gadgets", "singular": "gadget", "kind": "Gadget", "listKind": "GadgetList"}
-    body["spec"]["versions"][0] |= {"subresources": {}, "schema": {"openAPIV3Schema": change}}
-    refused = target.create(CRDS, body, dryRun="All").refused(422, "Invalid")
-    assert words in refused.message
+    body["spec"]["versions"][0] |= {"subresources": {}, "schema": {"openAPIV3Schema": schema}}
+    return body
+
+
+NOT_CHECKED = Differs(
+    "a definition whose default breaks its own rules, or whose list keys are neither required nor defaulted",
+    "accepted",
+    "422",
+    "definitions are generated, and these tests apply every one of them to a real server",
+)
+RULE = {"rule": "self.x > 1", "message": "x is too small"}
+DEFAULTED = {"type": "object", "default": {}, "properties": {"x": {"type": "integer", "default": 1}}}
+LISTED = {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}}
+SLIPS = {
+    "default": {**DEFAULTED, "x-kubernetes-validations": [RULE]},
+    "keys": {**LISTED, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+@pytest.mark.contract(differs=NOT_CHECKED)
+def test_slips_in_a_definition(target: KubeTarget, slip: str) -> None:
+    answer = target.create(CRDS, gadgets({"type": "object", "properties": {"spec": SLIPS[slip]}}), dryRun="All")
+    assert answer.code == target.either(embedded=201, kubernetes=422)
+
+
+@pytest.mark.contract(
+    differs=Differs(
+        "`DELETE` of a definition that still has objects",
+        "409: delete them first",
+        "deletes them all",
+        "a slip of the hand should not take a cluster's resources",
+    )
+)
+def test_a_definition_goes_with_its_objects_or_after_them(target: KubeTarget) -> None:
+    schema = {"type": "object", "properties": {"spec": {"type": "object"}}}
+    target.apply(CRDS, gadgets(schema), force="true").ok()
+    target.until(CRDS, "gadgets.test.dev", established)
+    target.create(GADGETS, {"metadata": {"name": "g"}, "spec": {}}).ok()
+    assert target.delete(CRDS, "gadgets.test.dev").code == target.either(embedded=409, kubernetes=200)
+    if target.either(embedded=True, kubernetes=False):
+        target.delete(GADGETS, "g").ok()
+        target.delete(CRDS, "gadgets.test.dev").ok()
+    target.until(CRDS, "gadgets.test.dev", lambda found: found is None)
+    assert target.list(GADGETS).code == 404
 
 
 def test_our_definitions_are_established(target: KubeTarget) -> None:

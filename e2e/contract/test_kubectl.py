@@ -13,9 +13,7 @@ from e2e.contract.test_watch import event, placed
 from e2e.contract.widgets import WIDGETS, widget
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.kube.resources import EVENTS, STATEFUL_SETS, Object
-from tests.requires import requires
 
-requires("kubectl")
 pytestmark = pytest.mark.contract(since="1.29")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

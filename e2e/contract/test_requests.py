@@ -9,6 +9,7 @@ from pavane_operator.kube.resources import (
     CONFIG_MAPS,
     LEASES,
     NAMESPACES,
+    PODS,
     SECRETS,
     TOKEN_REVIEWS,
     Object,
@@ -52,7 +53,7 @@ def test_an_unknown_sort_of_patch_is_refused(target: KubeTarget) -> None:
         "a body in protobuf",
         '415: "use apply -f"',
         "read",
-        "kubectl sends it for `create namespace|configmap|secret` alone",
+        "kubectl sends it for `create namespace`, `create configmap` and `create secret` alone",
     )
 )
 def test_protobuf(target: KubeTarget) -> None:
@@ -233,10 +234,58 @@ def test_the_server_says_that_it_lives(target: KubeTarget, path: str) -> None:
     assert (answer.code, answer.body) == (200, "ok")
 
 
+@pytest.mark.contract(
+    differs=Differs(
+        "`/version`",
+        "`v1.32.0+pavane`",
+        "its own",
+        "version only: the embedded server behaves as 1.32 does",
+    )
+)
 def test_the_version_is_told(target: KubeTarget) -> None:
     found = target.call("GET", "/version").ok()
     assert found["gitVersion"].startswith(f"v{target.version[0]}.{target.version[1]}.")
+    assert (found["gitVersion"] == "v1.32.0+pavane") is target.either(embedded=True, kubernetes=False)
     assert found["platform"]
+
+
+POD_SPECS = {
+    "initContainers": [{"name": "first", "image": "pavane"}],
+    "restartPolicy": "Never",
+    "volumes": [{"name": "v", "hostPath": {"path": "/tmp"}}],  # noqa: S108 - never mounted
+}
+
+
+@pytest.mark.parametrize("field", POD_SPECS)
+@pytest.mark.contract(
+    differs=Differs(
+        "a pod with init containers, another restart policy, a host path and whatever else section 6.5 refuses",
+        "422 with the field",
+        "accepted",
+        "a process kubelet would have to pretend",
+    )
+)
+def test_pods_with_more_than_the_platform_needs(target: KubeTarget, field: str) -> None:
+    container = {"name": "main", "image": "pavane"}
+    answer = target.create(
+        PODS, {"metadata": {"name": "p"}, "spec": {"containers": [container], field: POD_SPECS[field]}}
+    )
+    assert answer.code == target.either(embedded=422, kubernetes=201)
+    assert any(field in each for each in answer.causes) if answer.code == 422 else answer.ok()
+
+
+@pytest.mark.parametrize("sub", ["exec", "attach", "portforward"])
+@pytest.mark.contract(
+    differs=Differs(
+        "`kubectl exec`, `attach`, `port-forward`, `proxy`, ephemeral containers, eviction",
+        "501 with the folder in which to run the command",
+        "served by the kubelet",
+        "a pod is a process in a folder of this machine",
+    )
+)
+def test_streams_into_pods(target: KubeTarget, sub: str) -> None:
+    answer = target.call("POST", target.path(PODS, "none", sub), {})
+    assert answer.code == target.either(embedded=501, kubernetes=404)
 
 
 def test_a_namespace_needs_a_label_as_its_name(target: KubeTarget) -> None:

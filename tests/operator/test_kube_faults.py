@@ -11,7 +11,7 @@ import yaml
 
 from pavane_operator.kube import Gone, KubeClient, KubeError, Target, TooManyRequests, Unavailable
 from pavane_operator.kube import client as client_module
-from pavane_operator.kube.errors import from_status
+from pavane_operator.kube.errors import Invalid, from_status
 from pavane_operator.kube.resources import PODS
 
 Answer = Callable[[asyncio.StreamWriter], None]
@@ -162,3 +162,12 @@ def test_any_answer_becomes_an_error_of_ours(status: int, body: object) -> None:
     assert isinstance(error, KubeError)
     assert error.causes == ()
     assert error.retry_after_s is None
+
+
+def test_an_applied_body_that_does_not_fit_its_schema_is_no_fault_of_the_server() -> None:
+    # A real API server says 500 there, without a reason; the contract tests see it do so.
+    text = (
+        "failed to create typed patch object (/q; pavane.dev/v1alpha1, Kind=RaftCluster): .spec.x: field not declared"
+    )
+    error = from_status(500, {"kind": "Status", "message": text, "code": 500}, {})
+    assert (type(error), error.status, error.message) == (Invalid, 422, text)

@@ -160,7 +160,8 @@ class Api:
             token = base64.urlsafe_b64encode(json.dumps([version, *_place(found[-1])]).encode()).decode()
             metadata |= {"continue": token, "remainingItemCount": rest}
         head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": metadata}
-        return _json(self._shown(request, resource, found, metadata) or {**head, "items": found})
+        items = found if resource.custom else [admission.without(each, "apiVersion", "kind") for each in found]
+        return _json(self._shown(request, resource, found, metadata) or {**head, "items": items})
 
     def _watch(self, request: Request, target: Target) -> Response:
         query, resource = request.query_params, target.resource
@@ -260,7 +261,7 @@ class Api:
         if resource.kind == "SubjectAccessReview":
             status = {"allowed": auth.allowed(str(spec.get("user", "")), spec.get("groups") or ())}
         elif resource.kind == "TokenReview":
-            status = {"authenticated": False, "error": "invalid bearer token"}
+            status = {"error": "invalid bearer token"}
             if found := self._tokens.identify(str(spec.get("token", ""))):
                 # Good for every audience asked for: nobody but this cluster knows these tokens.
                 status = {"authenticated": True, "user": found._asdict(), "audiences": spec.get("audiences", [])}
@@ -280,8 +281,8 @@ def _scale_of(body: Object) -> Object:
     """Return the subresource `scale`: the number of replicas of whatever has one."""
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     head = {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {key: body["metadata"][key] for key in kept}}
-    status = {"replicas": body.get("status", {}).get("replicas", 0)}
-    return {**head, "spec": {"replicas": body["spec"].get("replicas", 0)}, "status": status}
+    told = {key: value for key, value in body.get("status", {}).items() if key in ("replicas", "selector")}
+    return {**head, "spec": {"replicas": body["spec"].get("replicas", 0)}, "status": {"replicas": 0, **told}}
 
 
 def _place(body: Object) -> list[str]:

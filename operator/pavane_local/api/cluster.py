@@ -165,7 +165,7 @@ class Cluster:
         elif "status" in served.subresources:
             body.pop("status", None)
         if unknown := list(schema.prune(served.schema, clone(body))):
-            raise errors.bad_request(f"failed to create typed patch object: unknown fields: {', '.join(unknown)}")
+            raise errors.ApiError(422, "Invalid", f"failed to create typed patch object: unknown {', '.join(unknown)}")
         writer = ownership.Manager(options.manager, "Apply", subresource)
         is_new = False
 
@@ -233,9 +233,8 @@ class Cluster:
             if "deletionTimestamp" in found["metadata"]:
                 text = f"namespace {namespace} is being terminated"
                 cause = errors.Cause("NamespaceTerminating", text, "metadata.namespace")
-                about = {"name": metadata.get("name"), "kind": resource.plural, "group": resource.group}
                 message = f"{resource.key} is forbidden: unable to create new content: {text}"
-                raise errors.ApiError(403, "Forbidden", message, [cause], **about)
+                raise errors.ApiError(403, "Forbidden", message, [cause], kind=resource.plural, group=resource.group)
         for stale in ("managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
             metadata.pop(stale, None)
         metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp(self.now())}

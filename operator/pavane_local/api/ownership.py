@@ -143,8 +143,8 @@ def _refuse_conflicts(
     ]
     if causes:
         listed = "; ".join(f"{cause.message}: {cause.field}" for cause in causes)
-        count = f"{len(causes)} conflict{'s' * (len(causes) > 1)}"
-        raise ApiError(409, "Conflict", f"Apply failed with {count}: {listed}", causes)
+        told = f"Apply failed with {len(causes)} conflict{'s' * (len(causes) > 1)}: {listed}"
+        raise ApiError(409, "Conflict", told, causes)
 
 
 def _readable(path: Path) -> str:

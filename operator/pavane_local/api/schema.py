@@ -24,7 +24,6 @@ RULES = "x-kubernetes-validations"
 RULE = "x-pavane-rule"  # in the schema of definitions: this string is a CEL rule itself
 COMPILED_RULES = 1024  # kept compiled; the platform's definitions have far fewer
 _INVALID = "Invalid value: {value}: {path} in body "
-_MANY = ("FieldValueTooMany", "Too many: must have at most {wanted} items")
 REASONS = {
     "required": ("FieldValueRequired", "Required value"),
     "enum": ("FieldValueNotSupported", "Unsupported value: {value}: supported values: {wanted}"),
@@ -34,7 +33,7 @@ REASONS = {
     "maximum": ("FieldValueInvalid", _INVALID + "should be less than or equal to {wanted}"),
     "pattern": ("FieldValueInvalid", _INVALID + "should match '{wanted}'"),
     "maxLength": ("FieldValueTooLong", "Too long: may not be more than {wanted} bytes"),
-    **dict.fromkeys(("maxItems", "maxProperties"), _MANY),
+    **dict.fromkeys(("maxItems", "maxProperties"), ("FieldValueTooMany", "Too many: must have at most {wanted} items")),
     LIST_TYPE: ("FieldValueDuplicate", "Duplicate value: {message}"),
 }  # how a real server calls a violation of a keyword, and in which words; all others are `FieldValueInvalid`
 _ENVIRONMENT = celpy.Environment()

@@ -23,10 +23,11 @@ _STEP = re.compile(
 def table(resource: Resource, objects: Iterable[Object], metadata: Object, now: datetime) -> Object:
     """Return a Table with the whole object behind each row."""
     columns = [NAME, *resource.columns]
-    definitions = [{"format": "", "description": "", "priority": 0, **each} for each in columns]
+    told = {"name": "", "type": "", "format": "", "description": "", "priority": 0}
+    shown = [{key: each.get(key, default) for key, default in told.items()} for each in columns]
     rows = [{"cells": [_cell(column, each, now) for column in columns], "object": each} for each in objects]
-    head = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
-    return {**head, "columnDefinitions": definitions, "rows": rows}
+    whole = {"metadata": metadata, "columnDefinitions": shown, "rows": rows}
+    return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", **whole}
 
 
 def _cell(column: Mapping[str, Any], body: Object, now: datetime) -> Any:

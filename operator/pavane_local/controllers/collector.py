@@ -29,10 +29,10 @@ async def collect_garbage(cluster: Cluster) -> None:
             if kind != "DELETED":
                 await collect(resource, found)
                 continue
-            uid = found["metadata"]["uid"]
             for where in list(followed):
                 for each in cluster.store.all(where):
-                    if any(owner["uid"] == uid for owner in each["metadata"].get("ownerReferences", ())):
+                    owners = each["metadata"].get("ownerReferences", ())
+                    if any(owner["uid"] == found["metadata"]["uid"] for owner in owners):
                         await collect(where, each)
 
     async with asyncio.TaskGroup() as group:

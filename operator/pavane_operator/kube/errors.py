@@ -14,6 +14,10 @@ from typing import Any
 MESSAGE_CHARS_MAX = 1024
 """Longest message taken over from a server; a whole HTML error page of a proxy helps nobody."""
 
+MISFIT = "failed to create typed patch object"
+"""What a server says, with status 500, of an applied body that does not fit its schema: a misspelt field, a wrong type.
+Nothing is wrong with the server, and a retry cannot help."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -112,6 +116,8 @@ def from_status(status: int, body: object, headers: Mapping[str, str]) -> KubeEr
     details = details if isinstance(details, Mapping) else {}
     reason = str(document.get("reason") or "")
     message = str(document.get("message") or (body if isinstance(body, str) and body else f"HTTP status {status}"))
+    if status == 500 and message.startswith(MISFIT):
+        status, reason = 422, "Invalid"
     kind = _BY_STATUS.get(status, Unavailable if status >= 500 else BadRequest)
     if kind is Conflict and reason == "AlreadyExists":
         kind = AlreadyExists
