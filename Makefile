@@ -12,7 +12,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test sim e2e e2e-tools e2e-apiserver e2e-kind bench demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test sim e2e e2e-tools e2e-apiserver e2e-kind bench demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -83,6 +83,18 @@ protos: setup ## regenerate the gRPC modules
 
 protos-check: setup
 	$(BIN)/python services/pavane/compute/proto/generate.py --check
+
+differences: setup ## regenerate docs/differences.md from the contract tests
+	$(BIN)/python -m e2e.contract.differences
+
+differences-check: setup
+	$(BIN)/python -m e2e.contract.differences --check
+
+contract: setup ## contract tests: the embedded server and a real kube-apiserver answer alike
+	$(BIN)/pytest -q e2e/contract
+
+contract-calls: setup ## record again which kinds of calls the platform makes
+	$(BIN)/python -m e2e.contract.calls
 
 diagram: setup ## regenerate docs/rollout.md from the planner's table
 	$(BIN)/python -m pavane_operator.plan.diagram
