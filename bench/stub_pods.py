@@ -22,9 +22,9 @@ from pavane_operator.kube import KubeClient, KubeError, NotFound, Object
 from pavane_operator.kube.client import MERGE
 from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS
 from pavane_operator.plan.model import GENERATION_LABEL, Facts, Observed, Resource
-from pavane_operator.runtime.handlers import MANAGED
 from pavane_operator.runtime.main import run
 from pavane_operator.runtime.observe import SERVICE_NAME_LABEL
+from pavane_operator.runtime.operator import MANAGED_SELECTOR
 
 OPS_PORT = 7071
 MANAGER = "stub-pods"
@@ -128,8 +128,7 @@ class StubNode:
             await asyncio.gather(*self._work, *(pod.stop() for pod in self._pods.values()), return_exceptions=True)
 
     async def _follow(self) -> None:
-        labels = ",".join(f"{key}={value}" for key, value in MANAGED.items())
-        async for change in self._kube.watch(PODS, labels=labels):
+        async for change in self._kube.watch(PODS, labels=MANAGED_SELECTOR):
             metadata = change.object["metadata"]
             if change.type == "ADDED" and metadata["uid"] not in self._pods:
                 self._spawn(change.object)

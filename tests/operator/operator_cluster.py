@@ -18,7 +18,7 @@ from pavane.raft.client import RaftClient
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
 from pavane_operator.kinds.raft.keys import RaftKeys
 from pavane_operator.kube import KubeClient, Target
-from pavane_operator.kube.resources import LEASES, PODS, SECRETS, Object, Resource, custom
+from pavane_operator.kube.resources import EVENTS, LEASES, PODS, SECRETS, Object, Resource, custom
 
 RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 NAMESPACE = "default"
@@ -42,7 +42,8 @@ class Rig:
     health_port: int = 0
     started: list[asyncio.subprocess.Process] = field(default_factory=list)
 
-    async def start_operator(self, **settings: str) -> None:
+    async def start_operator(self, module: str = "pavane_operator.runtime.main", **settings: str) -> None:
+        """Start the operator that `module` runs, with these variables."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.health_port = free.getsockname()[1]
         variables = {
@@ -55,7 +56,7 @@ class Rig:
             "PAVANE_DEFAULT_IMAGE": "pavane:local",
             **settings,
         }
-        command = (sys.executable, "-c", "import sys; from pavane_operator.runtime.main import run; sys.exit(run())")
+        command = (sys.executable, "-c", f"import sys; from {module} import run; sys.exit(run())")
         with (self.folder / "operator.log").open("ab") as log:
             self.operator = await asyncio.create_subprocess_exec(*command, env=variables, stdout=log, stderr=log)
         self.started.append(self.operator)
@@ -124,6 +125,11 @@ class Rig:
                     answer = await http.get(f"http://127.0.0.1:{self.health_port}/readyz")
                     if answer.status_code == httpx2.codes.OK:
                         return answer.text
+                await asyncio.sleep(0.03)
+
+    async def until_event(self, reason: str) -> None:
+        async with asyncio.timeout(UNTIL_S):
+            while reason not in {item["reason"] for item in (await self.kube.list(EVENTS, NAMESPACE)).items}:  # noqa: ASYNC110
                 await asyncio.sleep(0.03)
 
     async def until_metric(self, text: str) -> None:

@@ -18,7 +18,9 @@ from pavane_operator.kube.resources import (
     SERVICES,
     STATEFUL_SETS,
     VOLUME_CLAIMS,
+    Object,
 )
+from tests.operator.changed_release import MARK
 from tests.operator.operator_cluster import NAME, NAMESPACE, RAFT_CLUSTERS, Rig, a_rig, blockers, condition, state
 
 WRITERS = 4
@@ -103,6 +105,8 @@ async def test_manual_waits_for_the_number_of_the_attempt(rig: Rig) -> None:
     await rig.until_active(1)
     await rig.apply(rollout={"restart": "now"})
     await rig.until(lambda status: condition(status, "UpToDate") == ("Unknown", "WaitingForApproval"))
+    await rig.until_event("WaitingForApproval")
+    await rig.until_event("CaughtUp")
     await rig.apply(rollout={"promote": 2})
     await rig.until_active(2)
 
@@ -149,6 +153,38 @@ async def test_a_namesake_counts_on_where_the_volumes_of_the_former_one_end(rig:
     status = await rig.until_active(2)
     assert status["configuration"]["old"] == ["log-server-g2-0"]
     assert await rig.names(VOLUME_CLAIMS) == {"data-log-server-g1-0", "data-log-server-g2-0"}
+
+
+async def test_an_upgrade_of_the_operator_restarts_no_pod_and_changes_no_template(rig: Rig) -> None:
+    """Another default image, other templates: both count from the next generation on (2.2, 9.8)."""
+
+    async def pods() -> list[tuple[str, str, int]]:
+        items = (await rig.kube.list(PODS, NAMESPACE)).items
+        return [(pod["metadata"]["name"], pod["metadata"]["uid"], restarts(pod)) for pod in items]
+
+    async def sets() -> list[tuple[str, int, Object]]:
+        items = (await rig.kube.list(STATEFUL_SETS, NAMESPACE)).items
+        return [(one["metadata"]["uid"], one["metadata"]["generation"], one["spec"]["template"]) for one in items]
+
+    def restarts(pod: Object) -> int:
+        return sum(each["restartCount"] for each in pod["status"]["containerStatuses"])
+
+    await rig.apply(replicas=3)
+    await rig.until_active(1)
+    before = await pods(), await sets()
+    assert await rig.stop_operator() == 0
+    await rig.start_operator("tests.operator.changed_release", PAVANE_DEFAULT_IMAGE="pavane:next")
+    await rig.until_event("TemplateDrift")
+    await rig.apply(rollout={"deadline": "1h"})
+    generation = (await rig.kube.get(RAFT_CLUSTERS, NAME, NAMESPACE))["metadata"]["generation"]
+    await rig.until(lambda status: status.get("observedGeneration") == generation)
+    assert (await pods(), await sets()) == before
+
+    await rig.apply(rollout={"restart": "now"})
+    await rig.until_active(2)
+    ((_, _, template),) = await sets()
+    assert template["metadata"]["annotations"][MARK] == "a later release"
+    assert template["spec"]["containers"][0]["image"] == "pavane:next"
 
 
 async def test_an_idle_resource_costs_no_write(rig: Rig) -> None:

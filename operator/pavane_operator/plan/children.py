@@ -38,6 +38,11 @@ def is_missing_or_drifted(manifest: Manifest, children: Iterable[Child]) -> bool
     return not _contains(live.body, _compared(manifest))
 
 
+def template_drifted(manifest: Manifest, live: Child) -> bool:
+    """Whether the live StatefulSet's pods are made by another template than the manifest's."""
+    return not _contains(live.body["spec"]["template"], manifest.body["spec"]["template"])
+
+
 def replicas(manifests: Iterable[Manifest]) -> dict[str, int]:
     """Name of each StatefulSet to the number of pods it should have."""
     return {

@@ -233,7 +233,10 @@ def to_catching_up(view: View) -> Decision:
 
 def to_caught_up(view: View) -> Decision:
     """D5."""
-    return _stage_reached(view, State.CAUGHT_UP, "all pods have caught up")
+    return Decision(
+        rollout=view.rollout.model_copy(update={"state": State.CAUGHT_UP}),
+        events=(Event("CaughtUp", f"generation {view.next} has caught up"),),
+    )
 
 
 def promote(view: View) -> Decision:

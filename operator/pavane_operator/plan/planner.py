@@ -23,6 +23,7 @@ from pavane_operator.kinds.port import Kind
 from pavane_operator.plan.blockers import blockers
 from pavane_operator.plan.conditions import conditions
 from pavane_operator.plan.effects import Decision, repairs
+from pavane_operator.plan.events import standing_events
 from pavane_operator.plan.model import Action, Observed, Plan, Resource, Settings, parse_time
 from pavane_operator.plan.numbering import rebuilt_status
 from pavane_operator.plan.table import TABLE
@@ -86,6 +87,7 @@ def _assembled(view: View, row: str, decision: Decision) -> Plan:
         status=status,
         wake_at=min((wake for wake in wakes if wake is not None), default=None),
         events=decision.events,
+        standing=() if decision.frozen else standing_events(view),
         streams=frozenset() if view.resource.deleted_at else _streams(view),
         critical=decision.critical,
     )

@@ -11,11 +11,9 @@ from pavane_operator.kinds.port import Kind
 from pavane_operator.kube.connect import Credentials
 from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
-from pavane_operator.runtime.operator import Operator
+from pavane_operator.runtime.operator import MANAGED, Operator
 from pavane_operator.runtime.reconcile import CHILD_TYPES
 
-MANAGED = {"app.kubernetes.io/managed-by": "pavane-operator"}
-"""Label of everything that we make, that our StatefulSets make, and of the slices of our Services."""
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
 WATCH_SERVER_TIMEOUT_S = 600

@@ -146,7 +146,7 @@ class OperatorProcess:
         beside = {
             self._process.spawn(self._hold(election), name="Lease"),
             self._process.spawn(self._guard_epoch(election, epochs), name="epoch"),
-            self._process.spawn(self._fill_and_compare(operator), name="comparison with the watches"),
+            self._process.spawn(operator.compare(self._settings.watch_namespaces), name="comparison with the watches"),
         }
         watching = asyncio.create_task(self._watch(operator, kube), name="watches")
         try:
@@ -164,6 +164,8 @@ class OperatorProcess:
 
     async def _watch(self, operator: Operator, kube: KubeClient) -> None:
         namespaces = self._settings.watch_namespaces
+        await operator.fill(namespaces)
+        self._waits_for = None
         settings = handlers.settings()
         settings.scanning.disabled = bool(namespaces)
         others = asyncio.all_tasks()
@@ -193,11 +195,6 @@ class OperatorProcess:
             log.warning("not ready", waits_for=missing)
             await asyncio.sleep(START_RETRY_S)
         self._waits_for = None
-
-    async def _fill_and_compare(self, operator: Operator) -> None:
-        await operator.fill(self._settings.watch_namespaces)
-        self._waits_for = None
-        await operator.compare(self._settings.watch_namespaces)
 
     async def _hold(self, election: Election) -> None:
         self._abandon(await election.hold())

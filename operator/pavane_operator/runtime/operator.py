@@ -19,13 +19,17 @@ from pavane_operator.plan.model import parse_time
 from pavane_operator.runtime.cache import belongs_to
 from pavane_operator.runtime.keepers import Keepers
 from pavane_operator.runtime.metrics import Source
-from pavane_operator.runtime.reconcile import Reconciler, Shared
+from pavane_operator.runtime.reconcile import CHILD_TYPES, Reconciler, Shared
 
 COMPARE_S = 30.0
 """Between two looks whether the watches have told everything: a user waits for what they lost, and a look costs one
 list per kind (docs/specs/operator.md 5.12)."""
 FILL_RETRY_S = 1.0
 """Between two attempts to list our resources for the first time."""
+
+MANAGED = {"app.kubernetes.io/managed-by": "pavane-operator"}
+"""Label of everything that we make, that our StatefulSets make, and of the slices of our Services."""
+MANAGED_SELECTOR = ",".join(f"{key}={value}" for key, value in MANAGED.items())
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +42,8 @@ class Operator:
         self._shared = shared
         self._reconcilers: dict[str, Reconciler] = {}
         self._uids: dict[tuple[str, str, str], str] = {}
+        self._listed: dict[str, float] = {}
+        """When the objects of the resources that `fill` found were listed, by uid."""
         self._last_event_at: dict[str, float] = {}
         self.keepers = Keepers(self._reconcile, self._alive, shared.rng, self._ended, shared.metrics)
 
@@ -72,19 +78,32 @@ class Operator:
                 self.keepers.wake(uid, "reference")
 
     async def fill(self, namespaces: Sequence[str] = ()) -> None:
-        """List our resources once, so that all of them are known; tries until the server lets us."""
-        for kind in self._kinds.values():
-            resource_type = _resource_type(kind)
-            for namespace in namespaces or (None,):
-                while True:
-                    try:
-                        listed = (await self._shared.kube.list_all(resource_type, namespace)).items
-                        break
-                    except KubeError as error:
-                        log.warning("resources cannot be listed yet", kind=kind.name, error=str(error))
-                    await asyncio.sleep(FILL_RETRY_S)
-                for body in listed:
-                    self._take_over(resource_type, body, deleted=False)
+        """List everything once, so that a start costs a few lists and not some for each resource."""
+        listed_at = asyncio.get_running_loop().time()
+        types = [_resource_type(kind) for kind in self._kinds.values()]
+        resources = [(resource_type, await self._listed_by(resource_type, namespaces)) for resource_type in types]
+        for child_type in CHILD_TYPES:
+            for body in await self._listed_by(child_type, namespaces, labels=MANAGED_SELECTOR):
+                self._shared.cache.seen(child_type, body)
+        for resource_type, bodies in resources:
+            for body in bodies:
+                self._listed[body["metadata"]["uid"]] = listed_at
+                self._take_over(resource_type, body, deleted=False)
+
+    async def _listed_by(
+        self, resource_type: ResourceType, namespaces: Sequence[str], labels: str = ""
+    ) -> list[Object]:
+        """All of a type; tries until the server lets us."""
+        while True:
+            try:
+                pages = [
+                    await self._shared.kube.list_all(resource_type, namespace, labels=labels)
+                    for namespace in namespaces or (None,)
+                ]
+                return [body for page in pages for body in page.items]
+            except KubeError as error:
+                log.warning("resources cannot be listed yet", kind=resource_type.kind, error=str(error))
+            await asyncio.sleep(FILL_RETRY_S)
 
     async def compare(self, namespaces: Sequence[str] = ()) -> None:
         """List our resources every COMPARE_S and look after whatever no watch has told; does not return.
@@ -161,7 +180,9 @@ class Operator:
                 return None
             kind = self._kinds[body["kind"]]
             wake: Callable[[Source], None] = functools.partial(self.keepers.wake, uid)
-            reconciler = self._reconcilers[uid] = Reconciler(self._shared, kind, _resource_type(kind), uid, wake)
+            reconciler = self._reconcilers[uid] = Reconciler(
+                self._shared, kind, _resource_type(kind), uid, wake, listed_at=self._listed.pop(uid, None)
+            )
         return await reconciler.reconcile()
 
     async def _ended(self, uid: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -34,6 +34,7 @@ from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import (
     Action,
     ActionFailure,
+    Event,
     LeadUp,
     MarkResource,
     Observed,
@@ -70,6 +71,9 @@ RELIST_S = 290.0
 time of a resync, so that each resync does."""
 RELIST_ATTEMPT_S = 25.0
 """The same while an attempt is under way: then somebody waits. Below the planner's longest sleep (30 s)."""
+FRESH_S = 5.0
+"""Before what cannot be undone the resource is read again, and its objects unless a list is younger than this: steps of
+a promotion follow one another in less, and a read costs as many calls as there are kinds of objects."""
 STORE_LOOK_S = 1.0
 """While the store takes no writes, or the next generation does not lead yet, the store is looked at this often: nobody
 tells when that changes."""
@@ -108,10 +112,20 @@ class Shared:
 
 
 class Reconciler:
-    """Looks after one resource. `wake` lets its keeper run again; `close` ends all that it started."""
+    """Looks after one resource. `wake` lets its keeper run again; `close` ends all that it started.
+
+    `listed_at` is the time of the event loop at which everything that belongs to it was listed; None = it was not.
+    """
 
     def __init__(
-        self, shared: Shared, kind: Kind, resource_type: ResourceType, uid: str, wake: Callable[[Source], None]
+        self,
+        shared: Shared,
+        kind: Kind,
+        resource_type: ResourceType,
+        uid: str,
+        wake: Callable[[Source], None],
+        *,
+        listed_at: float | None = None,
     ):
         self._shared = shared
         self._kind = kind
@@ -125,10 +139,12 @@ class Reconciler:
         self._certificates = CertificateView(shared.kube, kind.renderer)
         self._promotion: Promotion | None = None
         self._steps: StepRunner | None = None
-        self._listed_at: float | None = None
+        self._listed_at = listed_at
+        self._pods_asked = False
         self._failure: ActionFailure | None = None
         self._failures = 0
         self._status_written_at: datetime | None = None
+        self._standing: tuple[Event, ...] = ()
         self._state: tuple[State, datetime] | None = None
         """Of the rollout, as we wrote it last, and since when; None before our first write."""
 
@@ -173,14 +189,14 @@ class Reconciler:
 
     async def _run(self, span: RunSpan) -> float | None:
         if self._lists_are_old():
-            first = self._listed_at is None
             await self._read_afresh()
-            if first:
-                await self._ask_pods()
+        if not self._pods_asked:
+            self._pods_asked = True
+            await self._ask_pods()
         for _ in range(PLANS_PER_RUN_MAX):
             found = await self._look()
             if found is not None and found[2].critical:
-                await self._read_afresh()
+                await self._read_afresh(lists_s=FRESH_S)
                 found = await self._look()
             if found is None:
                 return None
@@ -189,8 +205,9 @@ class Reconciler:
             if plan.empty and self._failure is not None:
                 self._failures, self._failure = 0, None  # what failed is not needed any more: plan without it
                 continue
+            await self._post_standing(resource, plan)
             if plan.empty:
-                await self._post(resource, plan)
+                await self._post(resource, plan.events)
                 return self._sleep_s(plan, resource, observed)
             await self._execute(resource, observed, plan, span)
         return RUN_YIELD_S
@@ -204,29 +221,32 @@ class Reconciler:
         allowed_s = RELIST_S if rollout.get("state") == State.IDLE else RELIST_ATTEMPT_S
         return asyncio.get_running_loop().time() - self._listed_at > allowed_s
 
-    async def _read_afresh(self) -> None:
-        """Read the resource and everything that belongs to it from the server."""
+    async def _read_afresh(self, *, lists_s: float = 0.0) -> None:
+        """Read the resource from the server, and what belongs to it unless the last list is younger than `lists_s`."""
         body = self._shared.cache.get(self._uid)
         if body is None:
             return
         name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
         labels = f"{NAME_LABEL}={self._kind.name.lower()},{INSTANCE_LABEL}={name}"
-        kube = self._shared.kube
+        kube, now = self._shared.kube, asyncio.get_running_loop().time()
+        listing = self._listed_at is None or now - self._listed_at >= lists_s
         async with asyncio.TaskGroup() as reads:
             own = reads.create_task(kube.get_or_none(self._type, name, namespace))
             lists = [
                 (child_type, reads.create_task(kube.list_all(child_type, namespace, labels=labels)))
-                for child_type in CHILD_TYPES
+                for child_type in (CHILD_TYPES if listing else ())
             ]
         fresh = own.result()
         if fresh is None or fresh["metadata"]["uid"] != self._uid:
             self._shared.cache.seen(self._type, body, deleted=True)
             return
         self._shared.cache.seen(self._type, fresh)
+        if not listing:
+            return
         listed = [(child_type, item) for child_type, page in lists for item in page.result().items]
         self._shared.cache.reset(listed, self._kind.name, namespace, name)
         self._certificates.forget()
-        self._listed_at = asyncio.get_running_loop().time()
+        self._listed_at = now
 
     async def _observe(self) -> tuple[Resource, Observed] | None:
         """The present snapshot, or None once the resource is gone."""
@@ -329,7 +349,7 @@ class Reconciler:
             log.info("another writer was faster", resource=resource.name, row=plan.row, error=str(error))
             return
         self._failures, self._failure = 0, None
-        await self._post(resource, plan)
+        await self._post(resource, plan.events)
 
     async def _act(self, resource: Resource, observed: Observed, action: Action) -> None:
         match action:
@@ -349,11 +369,16 @@ class Reconciler:
         self._status_written_at = self._shared.now()
         self._count(resource.status, status)
 
-    async def _post(self, resource: Resource, plan: Plan) -> None:
+    async def _post_standing(self, resource: Resource, plan: Plan) -> None:
+        began = tuple(event for event in plan.standing if event not in self._standing)
+        self._standing = plan.standing
+        await self._post(resource, began)
+
+    async def _post(self, resource: Resource, events: Iterable[Event]) -> None:
         body = self._shared.cache.get(resource.uid)
         if body is None:
             return
-        for event in plan.events:
+        for event in events:
             severity: EventType = "Warning" if event.warning else "Normal"
             await self._shared.events.post(body, severity, event.reason, event.note, self._shared.now())
 

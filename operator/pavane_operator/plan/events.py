@@ -1,0 +1,48 @@
+"""What is worth an event for as long as it lasts (docs/specs/operator.md 5.10); the runtime posts each one once."""
+
+from pavane_operator.crds.status import State
+from pavane_operator.plan.children import STATEFUL_SET, find, template_drifted
+from pavane_operator.plan.gates import closed_gate
+from pavane_operator.plan.model import Event
+from pavane_operator.plan.view import View
+
+TOLD_GATES = frozenset({"WaitingForApproval"})
+"""Gates that wait for a person; the others open by themselves, or the person closed them."""
+
+
+def standing_events(view: View) -> tuple[Event, ...]:
+    """Everything of this kind that holds now."""
+    return (*_gates(view), *_drifts(view), *_fenced(view))
+
+
+def _gates(view: View) -> tuple[Event, ...]:
+    gate = closed_gate(view) if view.state is State.CAUGHT_UP else None
+    return (Event(gate.reason, gate.message),) if gate is not None and gate.reason in TOLD_GATES else ()
+
+
+def _drifts(view: View) -> tuple[Event, ...]:
+    """StatefulSets of the active generation whose pods are not those that this operator would make."""
+    if view.state is not State.IDLE or not view.active:
+        return ()
+    return tuple(
+        Event(
+            "TemplateDrift",
+            f"the pod template of StatefulSet {manifest.name} is not what this operator renders; it stays as it is, "
+            "and counts from the next generation on",
+        )
+        for manifest in view.manifests(view.active)
+        if manifest.kind == STATEFUL_SET
+        and (live := find(view.observed.children, manifest.kind, manifest.name)) is not None
+        and template_drifted(manifest, live)
+    )
+
+
+def _fenced(view: View) -> tuple[Event, ...]:
+    """Pods of a former generation that run although it was retired: they may write no more, and are removed."""
+    if view.state is not State.IDLE:
+        return ()
+    return tuple(
+        Event("FencedPod", f"pod {pod.name} belongs to generation {pod.generation}; only {view.active} writes", True)
+        for pod in view.observed.pods
+        if pod.generation < view.active and not pod.deleting
+    )
