@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Any
 
 from pavane_api.resources import RAFT_CLUSTERS
+from pavane_operator.kube.resources import CONTROLLER_REVISIONS
 from tests.api.plane import BASE, Plane, created, plane
 
 
@@ -88,3 +89,66 @@ async def test_a_field_of_another_manager_is_a_conflict_not_a_victory(tmp_path: 
         assert answer.status_code == 409
         assert any("paused" in item["pointer"] for item in answer.json()["errors"])
         assert (await rollout_of(api))["paused"] is True
+
+
+async def post(api: Plane, path: str, **body: Any) -> Any:
+    return await api.http.post(f"{BASE}/q/{path}", json=body)
+
+
+async def test_scale_changes_a_number_that_others_own_and_refuses_even_ones(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        await created(api, replicas=3)
+        answer = await post(api, "scale", replicas=5)
+        assert (answer.status_code, answer.json()) == (202, {"field": "spec.replicas", "value": 5})
+        assert (await api.http.get(f"{BASE}/q")).json()["spec"]["replicas"] == 5
+        refused = await post(api, "scale", replicas=4)
+        assert refused.status_code == 422
+        assert "odd" in refused.text
+
+
+async def test_suspend_and_resume(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        await created(api)
+        assert (await post(api, "suspend")).json() == {"field": "spec.suspend", "value": True}
+        assert (await api.http.get(f"{BASE}/q")).json()["spec"]["suspend"] is True
+        assert (await post(api, "resume")).json() == {"field": "spec.suspend", "value": False}
+
+
+async def test_a_repair_names_the_active_generation_and_counts(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        await created(api)
+        assert (await act(api, "repair")).status_code == 409
+        await give_status(api, activeGeneration=2, rollout={"state": "Idle"})
+        assert [(await act(api, "repair")).json()["value"] for _ in range(2)] == ["2.1", "2.2"]
+        await give_status(api, activeGeneration=2, nextGeneration=3, rollout={"state": "Promoting"})
+        assert (await act(api, "repair")).json()["value"] == "3.1"
+
+
+async def revision_of(api: Plane, number: int, fields: dict[str, Any], repair: int = 0) -> None:
+    labels = {"app.kubernetes.io/instance": "q", "pavane.dev/generation": str(number)}
+    metadata = {"name": f"q-g{number}-r{repair}", "labels": labels, "annotations": {"pavane.dev/repair": str(repair)}}
+    body = {"metadata": metadata, "revision": number, "data": {"fields": fields}}
+    await api.kube.create(CONTROLLER_REVISIONS, body, "default")
+
+
+async def test_undo_gives_the_spec_the_fields_of_the_former_generation(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        broadcast, limits = {"stateMachine": "Broadcast"}, {"cpu": "2", "memory": "1Gi"}
+        await created(api, replicas=3, image="new", terminationGracePeriod="9s", resources={"limits": limits})
+        assert (await act(api, "undo")).status_code == 409, "there is no former generation"
+        history = [
+            {"generation": number, "id": "i", "result": result, "finishedAt": "2026-01-01T00:00:00Z"}
+            for number, result in ((4, "Promoted"), (3, "Aborted"), (2, "Promoted"), (1, "Promoted"))
+        ]
+        await give_status(api, activeGeneration=4, history=history)
+        assert "not known any more" in (await act(api, "undo")).json()["detail"]
+        await revision_of(api, 2, {**broadcast, "image": "broken"})
+        await revision_of(api, 2, {**broadcast, "image": "old", "resources": {"limits": {"cpu": "1"}}}, repair=1)
+        answer = await act(api, "undo")
+        assert (answer.status_code, answer.json().get("generation")) == (202, 2), answer.text
+        spec = (await api.http.get(f"{BASE}/q")).json()["spec"]
+        assert (spec["image"], spec["terminationGracePeriod"], spec["replicas"]) == ("old", "30s", 3)
+        assert spec["resources"]["limits"] == {"cpu": "1"}
+        assert spec["resources"]["requests"] == {"cpu": "100m", "memory": "128Mi"}
+        again = await act(api, "undo", generation=2)
+        assert (again.status_code, "no pod-affecting field" in again.json()["detail"]) == (409, True)

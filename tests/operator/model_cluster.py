@@ -11,6 +11,7 @@ from typing import Any
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import State, Status, Step
+from pavane_operator.kinds.raft.scaling import Membership, next_members
 from pavane_operator.plan.clock import within_lag_since
 from pavane_operator.plan.model import (
     FINALIZER,
@@ -39,7 +40,7 @@ from pavane_operator.plan.model import (
     Undo,
 )
 from pavane_operator.plan.planner import plan
-from tests.operator.model_cluster_kind import FENCE, KIND, NAME, PERMIT, SETTINGS, START, UID, body_of, spec_of
+from tests.operator.model_cluster_kind import FENCE, KIND, NAME, PERMIT, SCALE, SETTINGS, START, UID, body_of, spec_of
 
 
 class KilledError(Exception):
@@ -67,6 +68,9 @@ class ModelPod:
     waiting_reason: str | None = None
     told: bool = False
     """Got a bootstrap's members."""
+    repair: int = 0
+    lost: bool = False
+    """Its volume was empty although the store counts on it."""
 
 
 @dataclass
@@ -80,7 +84,12 @@ class Faults:
     """What goes wrong, by generation number."""
 
     crash: set[int] = field(default_factory=set)
+    """Pods of these generations crash, unless they were repaired."""
+    bad_repairs: int = 0
+    """So many repairs do not help."""
     unpullable: set[int] = field(default_factory=set)
+    unschedulable: set[str] = field(default_factory=set)
+    """Names of pods that no node takes."""
     lagging: set[int] = field(default_factory=set)
     unreachable: set[int] = field(default_factory=set)
     rejected: set[int] = field(default_factory=set)
@@ -110,6 +119,10 @@ class World:
         self.tokens: set[str] = set()
         """Names of volumes that carry a token of AllowWrites."""
         self.fence = 0
+        self.members: set[str] = set()
+        """Pods that the store counts on; the greatest name leads."""
+        self.removed: set[str] = set()
+        """Pods whose volumes say that they were members."""
         self.served = False
         self.entries = 10_000
         self.faults = Faults()
@@ -193,8 +206,42 @@ class World:
         )
 
     def writable(self, generation: int) -> bool:
-        ready = [pod for pod in self.pods_of(generation) if pod.stage is Stage.READ_WRITE]
-        return len(ready) * 2 > int(self.spec.get("replicas", 3))
+        ready = {pod.name for pod in self.pods_of(generation) if pod.stage is Stage.READ_WRITE and not pod.lost}
+        if generation and generation == self.fence:
+            return len(ready & self.members) * 2 > len(self.members)
+        return len(ready) * 2 > self.replicas_of(generation)
+
+    def replicas_of(self, generation: int) -> int:
+        live = self.objects.get(("StatefulSet", f"{NAME}-server-g{generation}"))
+        return live["spec"]["replicas"] if live else int(self.spec.get("replicas", 3))
+
+    @property
+    def leader(self) -> str | None:
+        return max(self.members, default=None) if self.writable(self.fence) else None
+
+    def lose_volume(self, name: str) -> None:
+        """The pod's volume is empty when it comes up again."""
+        self.restart(name)
+        self.pods[name].lost = True
+        self.tokens.discard(name)
+        self.removed.discard(name)
+
+    def next_members(self) -> frozenset[str] | None:
+        """What a kind's promotion would ask the store for."""
+        pods = self.pods_of(self.fence)
+        near = {pod.name for pod in pods if pod.progress == self.entries and pod.name not in self.removed}
+        lost = {pod.name for pod in pods if pod.lost}
+        writing = {pod.name for pod in pods if pod.stage is Stage.READ_WRITE}
+        return next_members(
+            Membership(
+                current=self.members,
+                own=self.members,
+                wanted=[f"{NAME}-server-g{self.fence}-{ordinal}" for ordinal in range(self.spec.get("replicas", 3))],
+                sound=(near & writing) - lost,
+                lost=lost,
+                ready=near & (writing | lost),
+            )
+        )
 
     def pods_of(self, generation: int) -> list[ModelPod]:
         return [pod for pod in self.pods.values() if pod.generation == generation and not pod.deleting]
@@ -248,19 +295,28 @@ class World:
         self._check_service()
 
     def remove(self, action: DeleteChild) -> None:
+        if action.kind == "Pod":
+            replaced = self.pods.get(action.name)
+            if replaced is not None and replaced.uid == action.uid:
+                assert not self.ready(replaced), "a pod that is Ready was replaced"
+                replaced.deleting = True
+            return
         live = self.objects.get((action.kind, action.name))
         if live is None:
             return
         if (live["metadata"]["uid"], live["metadata"]["resourceVersion"]) != (action.uid, action.resource_version):
             raise ConflictError
         number = live["metadata"]["labels"].get(GENERATION_LABEL)
-        if self.deleted_at is None and self.served:
-            assert number is None or int(number) != self.fence, f"I4, I5: {action} of the generation that writes"
         if action.kind == "PersistentVolumeClaim":
             pod = action.name.removeprefix("data-")
             assert pod not in self.pods, "a volume was deleted under its pod"
             assert live["metadata"]["labels"][UID_LABEL] == UID, "a volume of a former resource was deleted"
+            needed = self.served and self.deleted_at is None and pod in self.members
+            assert not needed, "I5: the volume of a member was deleted"
             self.tokens.discard(pod)
+            self.removed.discard(pod)
+        elif self.deleted_at is None and self.served:
+            assert number is None or int(number) != self.fence, f"I4, I5: {action} of the generation that writes"
         del self.objects[(action.kind, action.name)]
         self._check_service()
 
@@ -269,9 +325,9 @@ class World:
         rollout = self.status.rollout
         assert rollout is not None
         assert rollout.step is not None
+        state = State.IDLE if action.name == SCALE else State.PROMOTING
         recorded = (rollout.state, rollout.step.name, rollout.step.at)
-        assert recorded == (State.PROMOTING, action.name, action.at), "not recorded before it was taken"
-        assert action.name == FENCE.name
+        assert recorded == (state, action.name, action.at), "not recorded before it was taken"
         self.steps_run += 1
         if action.at in self.expired or len(self.expired) < self.faults.expired_requests:
             self.expired.add(action.at)
@@ -279,10 +335,28 @@ class World:
         if self.faults.step_refusals:
             self.faults.step_refusals -= 1
             return "refused, as the test asked"
+        if action.name == SCALE:
+            return self._scale()
         if not self.writable(action.generation) or not self.writable(self.fence):
             return "no quorum"
-        self.fence = max(self.fence, action.generation)
+        if action.generation > self.fence:
+            self.fence = action.generation
+            self._change({f"{NAME}-server-g{self.fence}-{i}" for i in range(self.replicas_of(self.fence))})
         return ""
+
+    def _scale(self) -> str:
+        target = self.next_members()
+        if target is not None:
+            assert self.writable(self.fence), "a change without a quorum"
+            assert not (target - self.members) & self.removed, "a member came back on its old volume"
+            for name in target - self.members:
+                self.pods[name].lost = False
+            self._change(set(target))
+        return ""
+
+    def _change(self, members: set[str]) -> None:
+        self.removed |= {name for name in self.members - members if not (pod := self.pods.get(name)) or not pod.lost}
+        self.members = members
 
     def lead_up(self, action: LeadUp) -> None:
         pod = self.pods.get(action.pod)
@@ -294,6 +368,8 @@ class World:
                 rollout is not None and rollout.state is State.PROMOTING and rollout.generation == pod.generation
             )
             assert permitted or pod.generation == self.status.active_generation, "AllowWrites before Promoting"
+            late = pod.generation == self.fence and self.served and pod.name not in self.members
+            assert permitted or not late or pod.progress == self.entries, "AllowWrites before it has caught up"
         if action.settings:
             pod.told = True
         pod.stage = max(pod.stage, action.until)
@@ -317,35 +393,51 @@ class World:
         sets = {name: body for (kind, name), body in self.objects.items() if kind == "StatefulSet"}
         wanted: dict[str, int] = {}
         for name, body in sets.items():
-            for ordinal in range(body["spec"]["replicas"]):
+            start = body["spec"].get("ordinals", {"start": 0})["start"]
+            for ordinal in range(start, start + body["spec"]["replicas"]):
                 wanted[f"{name}-{ordinal}"] = int(body["metadata"]["labels"][GENERATION_LABEL])
+        if self.deleted_at is None:
+            self._check_stops({name for name, pod in self.pods.items() if not pod.deleting} - wanted.keys())
         for name, pod in self.pods.items():
             pod.deleting = pod.deleting or name not in wanted
         for name, number in wanted.items():
             if name in self.pods:
                 continue
             self.version += 1
-            self.pods[name] = ModelPod(name, number, f"uid-{self.version}")
+            template = sets[name.rpartition("-")[0]]["spec"]["template"]
+            self.pods[name] = ModelPod(name, number, f"uid-{self.version}", repair=template["repair"])
             if ("PersistentVolumeClaim", f"data-{name}") not in self.objects:
                 volume = body_of("PersistentVolumeClaim", f"data-{name}", number)
                 volume["metadata"] |= {"uid": f"uid-v{self.version}", "resourceVersion": str(self.version)}
                 volume["metadata"]["labels"][UID_LABEL] = UID
                 self.objects[("PersistentVolumeClaim", f"data-{name}")] = volume
 
+    def _check_stops(self, stopped: set[str]) -> None:
+        """Which pods of the generation that writes may be stopped."""
+        serving = {pod.name for pod in self.pods_of(self.fence)} if self.served else set()
+        members = stopped & self.members & serving
+        assert not members or self.spec.get("suspend"), "a member was stopped"
+        known = self.leader if not self.faults.store_silent else None
+        assert known not in members or len(serving) == 1, "the leader was stopped before its followers"
+
     def _run_pod(self, pod: ModelPod) -> None:
         if pod.deleting:
+            return
+        if pod.name in self.faults.unschedulable:
             return
         if pod.generation in self.faults.unpullable:
             pod.waiting_reason = "ImagePullBackOff"
             return
-        if pod.generation in self.faults.crash:
+        if pod.generation in self.faults.crash and pod.repair <= self.faults.bad_repairs:
             self.restart(pod.name)
             pod.waiting_reason = "CrashLoopBackOff"
             return
         pod.waiting_reason = None
         if pod.address is None:
             pod.address = f"10.0.0.{len(pod.uid)}"
-        elif pod.generation == self.fence or (pod.name in self.tokens and pod.generation >= self.fence):
+        elif pod.lost:
+            pod.stage = max(pod.stage, Stage.READ_ONLY)
+        elif pod.name in self.members or (pod.name in self.tokens and pod.generation >= self.fence):
             pod.stage = Stage.READ_WRITE
         if pod.stage >= Stage.READ_ONLY and pod.generation not in self.faults.lagging:
             pod.progress = self.entries
@@ -358,12 +450,13 @@ class World:
 
     def _bootstrap_store(self) -> None:
         if not self.served and ("StatefulSet", f"{NAME}-server-g{self.fence}") not in self.objects:
-            self.fence = 0  # a store that never served is gone with its pods: their number never comes back
+            self.fence, self.members = 0, set()  # never served: gone with its pods, their number never comes back
         if self.fence:
             return
         for generation in sorted({pod.generation for pod in self.pods.values()}):
             if self.writable(generation) and any(pod.told for pod in self.pods_of(generation)):
                 self.fence = generation
+                self._change({f"{NAME}-server-g{generation}-{i}" for i in range(self.replicas_of(generation))})
 
     # ---- invariants
 
@@ -436,6 +529,7 @@ class Operator:
             deleting=pod.deleting,
             restarts=pod.restarts,
             waiting_reason=pod.waiting_reason,
+            repair=pod.repair,
             stage=self._stage(pod),
         )
 
@@ -458,6 +552,8 @@ class Operator:
             if beyond and pod.generation <= beyond
             else ()
         )
+        if pod.lost:
+            blocked = (PodBlocker("StateLost", "the volume was empty"),)
         return StageView(
             stage=pod.stage,
             connected=stream is not None,
@@ -483,13 +579,17 @@ class Operator:
         if coming and world.fence == coming and world.status.active_generation:
             done.add(FENCE.name)
         alive = [pod for pod in world.pods_of(coming) if pod.stage >= Stage.READ_ONLY]
-        safe = len(alive) * 2 > world.spec.get("replicas", 3) and world.writable(world.fence)
+        safe = (not coming or len(alive) * 2 > world.replicas_of(coming)) and world.writable(world.fence)
         everybody = all(pod.stage is Stage.READ_WRITE for pod in world.pods_of(coming))
         return Facts(
             leads=bool(coming) and world.fence == coming and world.writable(coming) and (world.served or everybody),
             safety=None if safe else Problem("NoQuorum", "no majority"),
             steps_done=frozenset(done),
             request_expired=self._refused_as_expired(),
+            members=frozenset(world.members) if world.writable(world.fence) else None,
+            removed=frozenset(world.removed & world.pods.keys() - world.members),
+            stops_last=world.leader,
+            due=SCALE if world.status.active_generation and not coming and world.next_members() is not None else None,
             fence=world.fence or None,
             down=None if world.writable(world.fence) else Problem("NoQuorum", "no majority"),
         )
@@ -575,7 +675,10 @@ class Operator:
 
 def settled(world: World) -> bool:
     """Whether a resource that is not held has come to rest."""
-    return world.gone or (world.state is State.IDLE and world.condition("UpToDate") == ("True", "Applied"))
+    told = world.status.observed_generation == world.metadata_generation
+    conditions = (world.condition("Ready"), world.condition("UpToDate"), world.condition("Reconciling"))
+    rests = conditions == (("True", "Serving"), ("True", "Applied"), None)
+    return world.gone or (told and rests and world.state is State.IDLE)
 
 
 def _mark_of(step: Step | None) -> tuple[str, datetime] | None:

@@ -16,10 +16,12 @@ from pavane_operator.crds.status import Status
 from pavane_operator.kinds.port import Kind, PromotionStep
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
+    REPAIR_ANNOTATION,
     ROLLOUT_ID_ANNOTATION,
     Child,
     Manifest,
     Problem,
+    Repair,
     Resource,
     Settings,
     Writers,
@@ -47,11 +49,18 @@ class ModelRenderer:
         reason = resource.spec.config.get("problem")
         return (Problem(str(reason), "as the test asked"),) if reason else ()
 
-    def revision(self, resource: Resource, generation: int, rollout_id: str) -> Manifest:
-        body = body_of("ControllerRevision", f"{NAME}-g{generation}", generation)
+    def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
+        suffix = "" if repair is None else f"-r{repair.time}"
+        body = body_of("ControllerRevision", f"{NAME}-g{generation}{suffix}", generation)
         body["metadata"]["annotations"] = {ROLLOUT_ID_ANNOTATION: rollout_id}
+        if repair is not None:
+            body["metadata"]["annotations"][REPAIR_ANNOTATION] = str(repair.time)
         body["data"] = {"image": resource.spec.image}
         return Manifest.of(body, create_only=True)
+
+    def repair_problem(self, resource: Resource, revision: Child) -> Problem | None:
+        kept = resource.spec.storage.storage_class_name
+        return Problem("InvalidConfig", "as the test asked") if kept is not None else None
 
     def labels(self, resource: Resource) -> dict[str, str]:
         return {}
@@ -78,7 +87,10 @@ class ModelRenderer:
         stateful_set = body_of("StatefulSet", f"{NAME}-server-g{number}", number)
         stateful_set["spec"] = {
             "replicas": resource.spec.replicas,  # type: ignore[attr-defined]
-            "template": {"image": revision.body["data"]["image"]},
+            "template": {
+                "image": revision.body["data"]["image"],
+                "repair": int(revision.annotations.get(REPAIR_ANNOTATION, 0)),
+            },
         }
         return Manifest.of(config), Manifest.of(stateful_set)
 
@@ -99,6 +111,8 @@ def _no_promotion(namespace: str, name: str, uid: str) -> Any:
 
 
 PERMIT = PromotionStep("Permit", allow_writes=True)
+SCALE = "Scale"
+"""What `Facts.due` names while the members are not those that the spec asks for."""
 FENCE = PromotionStep("Fence", irreversible=True)
 KIND = Kind(
     name="Model",

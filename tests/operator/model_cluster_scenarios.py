@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import State
@@ -11,45 +10,9 @@ from pavane_operator.plan.model import GENERATION_LABEL, PAUSE_ANNOTATION, SKIP_
 from pavane_operator.plan.view import BEFORE_PROMOTION
 from tests.operator.model_cluster import World, settled
 from tests.operator.model_cluster_kind import NAME, UID
-
-Until = Callable[[World], bool]
-Script = Generator[Until, None, None]
-Scenario = Callable[[World], Script]
-
-
-def state_is(state: State) -> Until:
-    return lambda world: world.state is state
-
-
-def failed_with(reason: str) -> Until:
-    return lambda world: world.state is State.IDLE and world.condition("UpToDate") == ("False", reason)
-
-
-def gone(world: World) -> bool:
-    return world.gone
-
-
-def rests_on(generation: int) -> Until:
-    """The resource has come to rest with this active generation, and nothing of others is left, volumes included."""
-
-    def check(world: World) -> bool:
-        numbers = {body["metadata"]["labels"].get(GENERATION_LABEL) for body in world.objects.values()} - {None}
-        return (
-            settled(world)
-            and world.status.failed is None
-            and world.status.active_generation == generation
-            and numbers == {str(generation)}
-        )
-
-    return check
-
-
-def after(seconds: float) -> Callable[[World], Until]:
-    def bind(world: World) -> Until:
-        start = world.now
-        return lambda later: (later.now - start).total_seconds() >= seconds
-
-    return bind
+from tests.operator.model_cluster_script import Scenario, Script, after, failed_with, gone, rests_on, state_is
+from tests.operator.model_cluster_upkeep import FROM_NOTHING as UPKEEP_FROM_NOTHING
+from tests.operator.model_cluster_upkeep import SCENARIOS as UPKEEP
 
 
 def bootstrap(world: World) -> Script:
@@ -522,14 +485,17 @@ SCENARIOS: dict[str, Scenario] = {
         delete_at_once,
     )
 }
-FROM_NOTHING = frozenset(
-    {
-        "bootstrap",
-        "crash_loop_in_bootstrap",
-        "status_lost_in_bootstrap",
-        "former_resource_left_volumes",
-        "delete_before_anything",
-    }
+FROM_NOTHING = (
+    frozenset(
+        {
+            "bootstrap",
+            "crash_loop_in_bootstrap",
+            "status_lost_in_bootstrap",
+            "former_resource_left_volumes",
+            "delete_before_anything",
+        }
+    )
+    | UPKEEP_FROM_NOTHING
 )
 """Scenarios that begin before there is anything; all others begin with a resource that has come to rest."""
 SCENARIOS |= {
@@ -548,3 +514,4 @@ SCENARIOS |= {
     for state in State
     if state is not State.IDLE
 }
+SCENARIOS |= UPKEEP

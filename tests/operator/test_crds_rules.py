@@ -13,6 +13,7 @@ from pavane_local.api.cluster import DEFINITIONS, Cluster, WriteOptions
 from pavane_local.api.errors import ApiError
 from pavane_local.store import Object
 from pavane_operator.crds.definitions import API_VERSION, definitions
+from pavane_operator.crds.rollout import parse_repair
 from tests.local.api_server import a_cluster
 
 RESOURCE = "raftclusters.pavane.dev"
@@ -92,7 +93,7 @@ async def test_a_name_that_no_service_can_have_is_refused(cluster: Cluster, name
 
 @pytest.mark.parametrize(
     "change",
-    [{"replicas": 5}, {"clusterId": "other"}, {"storage": {"size": "2047Mi"}}],
+    [{"clusterId": "other"}, {"storage": {"size": "2047Mi"}}],
 )
 async def test_what_cannot_be_changed_is_refused(cluster: Cluster, change: dict[str, Any]) -> None:
     made = await cluster.create(RESOURCE, _raft_cluster())
@@ -156,3 +157,23 @@ async def test_where_certificates_come_from_stays_and_how_long_they_live_may_cha
     other = {**given["spec"]["tls"], "secretName": "other"}
     with pytest.raises(ApiError, match=r"tls.secretName cannot be changed"):
         await cluster.update(RESOURCE, {**given, "spec": {**given["spec"], "tls": other}})
+
+
+@pytest.mark.parametrize("repair", ["1", "12.3", "999999999999999.9999"])
+async def test_a_repair_names_a_generation_and_perhaps_which_time(cluster: Cluster, repair: str) -> None:
+    made = await cluster.create(RESOURCE, _raft_cluster(rollout={"repair": repair}))
+    generation, _, time = repair.partition(".")
+    assert parse_repair(made["spec"]["rollout"]["repair"]) == (int(generation), int(time or 1))
+
+
+@pytest.mark.parametrize("repair", ["", "0", "1.0", "1.", "g1", "-1", "1.2.3"])
+async def test_no_other_repair_is_taken(cluster: Cluster, repair: str) -> None:
+    with pytest.raises(ApiError, match="repair"):
+        await cluster.create(RESOURCE, _raft_cluster(rollout={"repair": repair}))
+
+
+async def test_replicas_may_change_and_stay_odd(cluster: Cluster) -> None:
+    made = await cluster.create(RESOURCE, _raft_cluster())
+    made = await cluster.update(RESOURCE, {**made, "spec": {**made["spec"], "replicas": 5}})
+    with pytest.raises(ApiError, match="replicas must be odd"):
+        await cluster.update(RESOURCE, {**made, "spec": {**made["spec"], "replicas": 4}})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from pavane_operator.plan.children import is_missing_or_drifted, replicas
+from pavane_operator.plan.children import decided_replicas, is_missing_or_drifted, ordinal_in, pods_of_sets
 from pavane_operator.plan.model import Child, Manifest
 
 BODY: dict[str, Any] = {
@@ -63,7 +63,26 @@ def test_an_object_that_is_going_is_waited_for() -> None:
     assert not is_missing_or_drifted(manifest, [Child("StatefulSet", "thing", "u", "7", body)])
 
 
-def test_pods_are_counted_by_set() -> None:
+def test_a_set_names_its_pods() -> None:
     service = Manifest.of({**BODY, "kind": "Service"})
     single = Manifest.of({**BODY, "metadata": {"name": "other"}, "spec": {}})
-    assert replicas([Manifest.of(BODY), service, single]) == {"thing": 3, "other": 1}
+    later = Manifest.of({**BODY, "metadata": {"name": "late"}, "spec": {"replicas": 1, "ordinals": {"start": 2}}})
+    assert pods_of_sets([Manifest.of(BODY), service, single, later]) == (
+        "thing-0",
+        "thing-1",
+        "thing-2",
+        "other-0",
+        "late-2",
+    )
+
+
+def test_what_was_decided_outlives_what_somebody_set_by_hand() -> None:
+    noted = Manifest.of({**BODY, "metadata": {"name": "thing", "annotations": {"pavane.dev/replicas": "3"}}})
+    assert decided_replicas(_live(noted, replicas=7)) == 3
+    assert decided_replicas(_live(Manifest.of(BODY), replicas=7)) == 7
+
+
+def test_a_pod_and_its_volumes_have_the_ordinal_of_the_pod() -> None:
+    assert ordinal_in("thing-12", "thing") == 12
+    assert ordinal_in("data-thing-0", "thing") == 0
+    assert [ordinal_in(name, "thing") for name in ("thing-x", "something-0", "thing", "thing-g1-0", "")] == [None] * 5

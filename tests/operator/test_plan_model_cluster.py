@@ -11,7 +11,8 @@ import pytest
 from pavane_operator.crds.status import State
 from pavane_operator.plan.table import TABLE
 from tests.operator.model_cluster import KilledError, Operator, World
-from tests.operator.model_cluster_scenarios import FROM_NOTHING, SCENARIOS, Scenario, bootstrap
+from tests.operator.model_cluster_scenarios import FROM_NOTHING, SCENARIOS, bootstrap
+from tests.operator.model_cluster_script import Scenario
 
 ROUNDS_MAX = 300
 """Longer than any scenario needs, in rounds of a second."""
@@ -69,6 +70,7 @@ class Run:
             "failed": status.failed and (status.failed.generation, status.failed.reason),
             "selected": world.selected,
             "objects": sorted(world.objects),
+            "members": sorted(world.members),
             "conditions": sorted((each.type, each.status.value, each.reason) for each in status.conditions),
             "history": [(each.generation, each.result.value, each.reason) for each in status.history],
         }

@@ -38,11 +38,14 @@ class Life:
         world.faults = type(world.faults)()
         world.annotations.pop("pavane.dev/pause-reconciliation", None)
         world.change(
-            rollout={"caughtUp": {"stabilityPeriod": "2s"}, "retireDelay": "3s", "restart": "healed"}, config={}
+            rollout={"caughtUp": {"stabilityPeriod": "2s"}, "retireDelay": "3s", "restart": "healed"},
+            config={},
+            suspend=False,
         )
         for _ in range(HEALED_ROUNDS_MAX):
             self._run()
             if settled(world) and world.status.active_generation == world.fence:
+                assert len(world.members) == len(world.pods) == world.spec.get("replicas", 3)
                 return
         raise AssertionError(f"did not come to rest: {world.stored_status}")
 
@@ -76,7 +79,7 @@ class Life:
             "deadline": chance.choice(("10s", "30m")),
             "onDeadline": chance.choice(("Hold", "Abort")),
         }
-        match chance.randrange(11):
+        match chance.randrange(15):
             case 0 | 1 | 2:
                 world.rollout(**wish)
             case 3:
@@ -94,6 +97,16 @@ class Life:
                 world.faults.store_silent = not world.faults.store_silent
             case 9 if world.state is not State.PROMOTING:
                 world.stored_status = None
+            case 10:
+                world.change(replicas=chance.choice((1, 3, 5)))
+            case 11:
+                world.change(suspend=chance.random() < 0.5)
+            case 12 if len(world.members) > 2 and world.members <= world.pods.keys() and world.writable(world.fence):
+                if not any(pod.lost for pod in world.pods.values()):
+                    world.lose_volume(chance.choice(sorted(world.members)))
+            case 13 if world.status.active_generation:
+                world.faults.crash.add(world.fence)
+                world.rollout(repair=f"{world.status.active_generation}.{chance.randrange(1, 5)}")
             case _:
                 world.objects.pop(("ConfigMap", f"{NAME}-server-g{number}"), None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,9 +12,12 @@ import pytest
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import Blocker, State, Status
+from pavane_operator.plan.effects import RESIZE_LOOK
 from pavane_operator.plan.model import (
+    GENERATION_LABEL,
     ApplyChild,
     DeleteChild,
+    Facts,
     LeadUp,
     Plan,
     Pod,
@@ -474,7 +478,7 @@ def test_the_service_and_deletions_carry_what_was_read() -> None:
     lab.until(lambda world: world.state is State.RETIRING)
     lab.world.now += timedelta(seconds=60)
     deletions = [action for action in lab.plan().actions if isinstance(action, DeleteChild)]
-    assert {action.kind for action in deletions} == {"ControllerRevision", "ConfigMap", "StatefulSet"}
+    assert {action.kind for action in deletions} == {"ConfigMap", "StatefulSet"}, "what it was made of stays known"
     for action in deletions:
         metadata = lab.world.objects[(action.kind, action.name)]["metadata"]
         assert (action.uid, action.resource_version) == (metadata["uid"], metadata["resourceVersion"])
@@ -530,3 +534,72 @@ def test_a_failure_is_shown_before_the_failing_action_is_repeated() -> None:
     assert (None, "Unavailable") in _reasons(shown.status)
     lab.world.write_status(shown.status.dump(), lab.world.resource_version)
     assert lab.plan(failure=refused).actions != ()
+
+
+def test_the_status_tells_the_scale_subresource_how_many_pods_and_which() -> None:
+    lab = Lab()
+    lab.active(1)
+    world = lab.until(lambda world: lab.plan().empty)
+    assert (world.status.replicas, world.status.selector) == (3, f"{GENERATION_LABEL}=1")
+
+
+def test_scaling_says_what_it_waits_for() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.unschedulable.add(f"{NAME}-server-g1-4")
+    lab.world.change(replicas=5)
+    lab.until(lambda world: f"{NAME}-server-g1-3" in world.pods and lab.plan().empty)
+    status = lab.status()
+    assert (f"{NAME}-server-g1-4", "PodPending") in _reasons(status)
+    assert _conditions(status)["Reconciling"] == ("True", "Scaling")
+    assert _conditions(status)["Ready"] == ("True", "Serving")
+    assert lab.plan().wake_at == lab.world.now + RESIZE_LOOK
+
+
+def test_a_suspended_resource_is_neither_stalled_nor_reconciling() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.change(suspend=True)
+    lab.until(lambda world: not world.pods and lab.plan().empty)
+    assert _conditions(lab.world.status) == {
+        "Ready": ("False", "Suspended"),
+        "UpToDate": ("True", "Applied"),
+        "CaughtUp": ("Unknown", "Suspended"),
+        "Paused": ("False", "NotPaused"),
+    }
+    lab.world.rollout(restart="1")
+    assert _conditions(lab.status())["UpToDate"] == ("False", "Suspended")
+    assert "Stalled" not in _conditions(lab.status())
+
+
+def _resized(planned: Plan) -> list[int]:
+    applied = [action.manifest for action in planned.actions if isinstance(action, ApplyChild)]
+    return [manifest.body["spec"]["replicas"] for manifest in applied if manifest.kind == "StatefulSet"]
+
+
+def test_a_wish_alone_changes_no_set() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.until(lambda world: lab.plan().empty)
+    lab.world.change(replicas=1)
+    assert _resized(lab.plan(facts=Facts())) == []
+
+
+def test_fewer_pods_are_decided_from_what_was_read_afresh() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.change(replicas=1)
+    lab.until(lambda world: _resized(lab.plan()) == [1])
+    assert lab.plan().critical
+
+
+def test_a_set_changed_by_hand_keeps_the_number_that_was_decided() -> None:
+    lab = Lab()
+    lab.until(lambda world: world.state is State.IDLE and lab.plan().empty and bool(world.served))
+    key = ("StatefulSet", f"{NAME}-server-g1")
+    for by_hand in (0, 2, 7):
+        lab.world.objects[key] = copy.deepcopy(lab.world.objects[key])
+        lab.world.objects[key]["spec"]["replicas"] = by_hand
+        (action,) = lab.plan(facts=Facts()).actions
+        assert isinstance(action, ApplyChild)
+        assert action.manifest.body["spec"]["replicas"] == 3, "also while the store is silent"

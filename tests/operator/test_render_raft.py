@@ -18,7 +18,7 @@ from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.raft.keys import RaftKeys
 from pavane_operator.kinds.raft.render import RaftRenderer
-from pavane_operator.plan.model import Child, Manifest, Resource, Writers
+from pavane_operator.plan.model import Child, Manifest, Repair, Resource, Writers
 
 GOLDEN = Path(__file__).parent / "golden" / "raft_objects.yaml"
 UID = "6f1c2f0e-8f0d-4a52-9d8e-2f6a1f2b3c4d"
@@ -326,3 +326,49 @@ def test_resources_and_variables_of_the_user_reach_the_container() -> None:
     of = resource(resources={"limits": {"memory": "1Gi"}}, extraEnv=[{"name": "A", "value": "b"}])
     assert container(of)["resources"]["limits"] == {"memory": "1Gi"}
     assert {"name": "A", "value": "b"} in container(of)["env"]
+
+
+def repaired(of: Resource, former: Child, time: int = 1) -> Child:
+    renderer = RaftRenderer(DEFAULTS)
+    return stored(renderer.revision(of, 1, rollout_id("RaftCluster", of.spec), Repair(time, former)))
+
+
+def test_a_repair_renders_the_present_spec_beside_what_stands() -> None:
+    former = revision(resource(storage={"size": "1Gi"}, config={"rpc_timeout": 100}))
+    later = resource(storage={"size": "3Gi"}, config={"rpc_timeout": 200}, podAnnotations={"team": "log"})
+    again = repaired(later, former, 2)
+    assert again.name == "log-g1-r2"
+    assert again.generation == 1
+    renderer = RaftRenderer(DEFAULTS)
+    before, after = ([dict(each.body) for each in renderer.generation(later, each)] for each in (former, again))
+    names = [[each["metadata"]["name"] for each in objects] for objects in (before, after)]
+    assert names == [
+        ["log-server-g1", "log-server-g1", "log-server-g1"],
+        ["log-server-g1-r2", "log-server-g1", "log-server-g1"],
+    ]
+    assert "200" in after[0]["data"]["config.yaml"], "an immutable ConfigMap is replaced by another"
+    spec = after[2]["spec"]
+    assert spec["template"]["metadata"]["annotations"] == {"team": "log", "pavane.dev/repair": "2"}
+    volumes = {each["name"]: each for each in spec["template"]["spec"]["volumes"]}
+    assert volumes["config"]["configMap"]["name"] == "log-server-g1-r2"
+    assert spec["volumeClaimTemplates"] == before[2]["spec"]["volumeClaimTemplates"], "no server lets these change"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"clusterId": "other"}, "spec.clusterId"),
+        ({"storage": {"storageClassName": "fast"}}, "spec.storage"),
+        ({"tls": {"mode": "Disabled"}}, "spec.tls"),
+    ],
+)
+def test_a_repair_cannot_change_what_volumes_or_peers_depend_on(changed: dict[str, Any], words: str) -> None:
+    problem = RaftRenderer(DEFAULTS).repair_problem(resource(**changed), revision(resource()))
+    assert problem is not None
+    assert problem.reason == "InvalidConfig"
+    assert words in problem.message
+
+
+def test_a_repair_may_change_all_else() -> None:
+    later = resource(image="other", extraEnv=[{"name": "A", "value": "b"}], storage={"size": "9Gi"}, replicas=5)
+    assert RaftRenderer(DEFAULTS).repair_problem(later, revision(resource())) is None

@@ -1,15 +1,23 @@
-"""Rollout actions as server-side apply of one field, one manager per field (docs/specs/operator.md 8.1).
+"""Actions on a resource as server-side apply of one field, one manager per field (docs/specs/operator.md 8.1).
 
 The REST API and the command line both act through this module, so a field has one manager wherever it was set from,
-and the conflict with a GitOps tool that owns the field is visible instead of silently won.
+and the conflict with a GitOps tool that owns the field is visible instead of silently won. Two actions change what
+others own by their nature, as those of kubectl do: `scale`, for the number has a default, and `undo`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pavane_operator import kube
+from pavane_operator.crds.base import Model
+from pavane_operator.crds.common import pod_fields
+from pavane_operator.crds.raftcluster import RaftClusterSpec
+from pavane_operator.crds.rollout import parse_repair
+from pavane_operator.kube.resources import CONTROLLER_REVISIONS
 
+REPAIR = "pavane.dev/repair"
+"""Annotation of a revision that a repair made; of several of one generation the last counts."""
 FORWARD_ONLY = ("Promoting", "Retiring")
 """States in which an attempt can no longer be aborted or approved."""
 
@@ -25,8 +33,15 @@ class Action:
     name: str
     field: str
     value: Callable[[dict[str, Any], str | None], object]
-    takes_number: bool
+    takes_number: bool = False
     """The value is the number of the attempt, which a caller may state to be sure."""
+    of_rollout: bool = True
+    """The field is one of ``spec.rollout``, else of ``spec``."""
+
+    @property
+    def path(self) -> str:
+        """The field as users write it."""
+        return f"spec.rollout.{self.field}" if self.of_rollout else f"spec.{self.field}"
 
 
 def _status(document: dict[str, Any]) -> dict[str, Any]:
@@ -61,6 +76,17 @@ def _failed(document: dict[str, Any], _: str | None) -> object:
     return failed["generation"]
 
 
+def _repair(document: dict[str, Any], _: str | None) -> object:
+    status = _status(document)
+    state = (status.get("rollout") or {}).get("state", "Idle")
+    active = status.get("activeGeneration")
+    number = status.get("nextGeneration") if state == "Promoting" else active
+    if not number:
+        raise Refused("No generation is active yet: correct the spec, which starts a new attempt.")
+    former = parse_repair(((document.get("spec") or {}).get("rollout") or {}).get("repair"))
+    return f"{number}.{former[1] + 1 if former is not None and former[0] == number else 1}"
+
+
 def _restart(document: dict[str, Any], reason: str | None) -> object:
     if reason:
         return reason
@@ -73,14 +99,17 @@ ACTIONS = {
     for action in (
         Action("promote", "promote", _attempt, takes_number=True),
         Action("force-promote", "forcePromote", _attempt, takes_number=True),
-        Action("pause", "paused", lambda _document, _reason: True, takes_number=False),
-        Action("resume", "paused", lambda _document, _reason: False, takes_number=False),
+        Action("pause", "paused", lambda _document, _reason: True),
+        Action("resume", "paused", lambda _document, _reason: False),
         Action("abort", "abort", _abortable, takes_number=True),
         Action("retry", "retry", _failed, takes_number=True),
-        Action("restart", "restart", _restart, takes_number=False),
+        Action("restart", "restart", _restart),
+        Action("repair", "repair", _repair),
+        Action("suspend", "suspend", lambda _document, _reason: True, of_rollout=False),
+        Action("resume-resource", "suspend", lambda _document, _reason: False, of_rollout=False),
     )
 }
-"""Every action by its name."""
+"""Every action that sets one field, by its name."""
 
 
 async def act(
@@ -106,6 +135,77 @@ async def act(
     metadata: dict[str, Any] = {"name": name, "namespace": namespace}
     if annotations:
         metadata["annotations"] = annotations
-    body = {"metadata": metadata, "spec": {"rollout": {action.field: value}}}
+    spec: dict[str, Any] = {action.field: value}
+    body = {"metadata": metadata, "spec": {"rollout": spec} if action.of_rollout else spec}
     changed = await client.apply(resource, body, namespace, manager=f"pavane-{action.field}")
     return changed, value
+
+
+async def scale(
+    client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, replicas: int
+) -> kube.Object:
+    """Set ``spec.replicas``, whoever owns it, and return the changed resource.
+
+    Raises ``kube.NotFound``, ``kube.Invalid`` for a number that the kind does not allow.
+    """
+    body = {"spec": {"replicas": replicas}}
+    return await client.patch(resource, name, body, namespace, manager="pavane-replicas")
+
+
+async def undo(
+    client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, to: int | None = None
+) -> tuple[int, dict[str, Any]]:
+    """Give the pod-affecting fields of the spec the values of a former generation, by default the one before.
+
+    Returns its number and the fields that changed, None for one that is absent now. The operator then rolls out a new
+    generation. Raises Refused where no such generation is known or nothing differs, ``kube.NotFound``,
+    ``kube.Conflict`` when the resource changed meanwhile.
+    """
+    document = await client.get(resource, name, namespace)
+    number = to if to is not None else _former(document)
+    labels = f"app.kubernetes.io/instance={name},pavane.dev/generation={number}"
+    revisions = (await client.list_all(CONTROLLER_REVISIONS, namespace, labels=labels)).items
+    if not revisions:
+        raise Refused(f"What generation {number} was made of is not known any more: see `pavane rollout history`.")
+    revision = max(revisions, key=lambda item: int((item["metadata"].get("annotations") or {}).get(REPAIR, 0)))
+    changes = difference(RaftClusterSpec.model_validate(document["spec"]), revision["data"]["fields"])
+    if not changes:
+        raise Refused(f"The spec differs from generation {number} in no pod-affecting field.")
+    metadata = {"resourceVersion": document["metadata"]["resourceVersion"]}
+    await client.patch(resource, name, {"metadata": metadata, "spec": changes}, namespace, manager="pavane-undo")
+    return number, changes
+
+
+def difference(spec: Model, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The merge patch after which the pod-affecting fields of ``spec`` are ``wanted``, as ``pod_fields`` gives them.
+
+    A field that is not in ``wanted`` goes, and gets its default.
+    """
+    changes: dict[str, Any] = {}
+    present = pod_fields(spec)
+    for name, info in type(spec).model_fields.items():
+        value, alias = getattr(spec, name), info.alias or name
+        if isinstance(value, Model):
+            inner = difference(value, wanted.get(alias) or {})
+            changes |= {alias: inner} if inner else {}
+        elif present.get(alias) != wanted.get(alias):
+            changes[alias] = _replacement(value, wanted.get(alias))
+    return changes
+
+
+def _replacement(value: object, wanted: Any) -> Any:
+    """What a merge patch has to say so that ``wanted`` stands there: of a map also which keys go."""
+    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
+        return {**dict.fromkeys(value), **wanted}
+    return wanted
+
+
+def _former(document: dict[str, Any]) -> int:
+    """The generation that was active before the present one."""
+    status = _status(document)
+    active = status.get("activeGeneration")
+    promoted: list[int] = [item["generation"] for item in status.get("history") or () if item["result"] == "Promoted"]
+    former = [number for number in promoted if number != active]
+    if not former:
+        raise Refused("There is no former generation to go back to.")
+    return max(former)

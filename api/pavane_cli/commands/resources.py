@@ -1,7 +1,7 @@
 """``pavane get|describe|watch|apply|delete``."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -244,7 +244,22 @@ async def _apply(where: Where, files: list[Path], namespace: str, wait: bool, ti
 async def wait_ready(
     client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, timeout_s: float
 ) -> dict[str, Any]:
-    """Return the resource once its present spec is Ready, up to date and nothing is rolled out any more.
+    """Return the resource once its present spec is Ready, up to date and nothing is under way any more.
+
+    Raises ``UserError`` as `wait_until` does.
+    """
+    return await wait_until(client, resource, namespace, name, is_current, timeout_s)
+
+
+async def wait_until(
+    client: kube.KubeClient,
+    resource: kube.Resource,
+    namespace: str,
+    name: str,
+    done: Callable[[dict[str, Any]], bool],
+    timeout_s: float,
+) -> dict[str, Any]:
+    """Return the resource once it is ``done``.
 
     Raises ``UserError`` with exit code 5 and the blockers at the time-out, 6 when the attempt failed, 3 when it goes.
     """
@@ -255,7 +270,7 @@ async def wait_ready(
                 last = change.object
                 if change.type == "DELETED":
                     raise UserError(f"{resource.kind} {name} was deleted", ExitCode.NOT_FOUND)
-                if is_current(last):
+                if done(last):
                     return last
                 failed = condition(last, "Stalled")
                 if failed and failed["status"] == "True" and (last.get("status") or {}).get("failed"):
@@ -272,9 +287,11 @@ def condition(document: dict[str, Any], kind: str) -> dict[str, Any] | None:
 
 
 def is_current(document: dict[str, Any]) -> bool:
-    """Whether the status speaks of the present spec, Ready and UpToDate hold and no rollout is under way."""
+    """Whether the status speaks of the present spec, Ready and UpToDate hold and nothing is under way."""
     status = document.get("status") or {}
     seen = status.get("observedGeneration") == document["metadata"].get("generation")
+    if (condition(document, "Reconciling") or {}).get("status") == "True":
+        return False
     holds = all((condition(document, kind) or {}).get("status") == "True" for kind in ("Ready", "UpToDate"))
     return seen and holds and (status.get("rollout") or {}).get("state", "Idle") == "Idle"
 

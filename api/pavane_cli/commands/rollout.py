@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pavane_api.rollout.actions import ACTIONS, Refused, act
+from pavane_api.rollout import actions
+from pavane_api.rollout.actions import ACTIONS, Refused
 from pavane_cli import output
 from pavane_cli.commands.resources import Reference, changes, condition, is_current, summary, wait_ready
 from pavane_cli.failures import ExitCode, UserError
@@ -126,10 +127,56 @@ async def _act(
     resource, name = required_reference(reference)
     async with cluster(where) as client:
         try:
-            _, value = await act(client, resource, namespace, name, ACTIONS[action], number=generation, reason=reason)
+            _, value = await actions.act(
+                client, resource, namespace, name, ACTIONS[action], number=generation, reason=reason
+            )
         except Refused as error:
             raise UserError(str(error), ExitCode.REFUSED) from error
-        output.say(f"{resource.kind.lower()}/{name}: {ACTIONS[action].field} = {value}")
+        output.say(f"{resource.kind.lower()}/{name}: {ACTIONS[action].path} = {value}")
+        if wait_s is not None:
+            await wait_ready(client, resource, namespace, name, wait_s)
+
+
+@app.command()
+def repair(
+    reference: Reference,
+    wait: Wait = False,
+    timeout: Timeout = 300.0,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Replace the pods of the active generation that are not Ready by pods of the present spec, on their volumes."""
+    run(_act(Where(kubeconfig, context), reference, namespace, "repair", None, None, timeout if wait else None))
+
+
+@app.command()
+def undo(
+    reference: Reference,
+    to: Annotated[int | None, typer.Option(help="Go back to this generation; default: the one before.")] = None,
+    wait: Wait = False,
+    timeout: Timeout = 300.0,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Give the spec the pod-affecting fields of a former generation; it rolls out as a new one.
+
+    A GitOps tool that owns these fields will set its own again: there change them at the source.
+    """
+    run(_undo(Where(kubeconfig, context), reference, namespace, to, timeout if wait else None))
+
+
+async def _undo(where: Where, reference: str, namespace: str, to: int | None, wait_s: float | None) -> None:
+    resource, name = required_reference(reference)
+    async with cluster(where) as client:
+        try:
+            number, changes = await actions.undo(client, resource, namespace, name, to)
+        except Refused as error:
+            raise UserError(str(error), ExitCode.REFUSED) from error
+        output.say(f"{resource.kind.lower()}/{name}: back to what generation {number} was made of")
+        for field, value in _flat(changes).items():
+            output.say(f"  spec.{field} = {'<default>' if value is None else value}")
         if wait_s is not None:
             await wait_ready(client, resource, namespace, name, wait_s)
 
@@ -202,7 +249,7 @@ async def _diff(
             raise UserError(f"{name} has no active generation yet", ExitCode.REFUSED)
         revision = await client.get(CONTROLLER_REVISIONS, f"{name}-g{number}", namespace)
     wanted = _flat(pod_fields(RaftClusterSpec.model_validate(document["spec"])))
-    recorded = _flat(revision["data"].get("spec") or {})
+    recorded = _flat(revision["data"]["fields"])
     return [
         (f"spec.{field}", recorded.get(field, "<default>"), wanted.get(field, "<default>"))
         for field in sorted(wanted.keys() | recorded.keys())
@@ -213,7 +260,7 @@ async def _diff(
 def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, inner in value.items():
-        if isinstance(inner, dict):
+        if isinstance(inner, dict) and inner:
             found |= _flat(inner, f"{prefix}{key}.")
         else:
             found[prefix + key] = inner

@@ -27,8 +27,8 @@ def controller(cluster: Cluster) -> Controller:
         if (found := cluster.find(RESOURCE, namespace, name)) is not None:
             pods = _pods(cluster, found)
             if "deletionTimestamp" not in found["metadata"]:
-                wanted = set(range(found["spec"]["replicas"]))
-                for ordinal in wanted - pods.keys():
+                start = found["spec"].get("ordinals", {}).get("start", 0)
+                for ordinal in (wanted := set(range(start, start + found["spec"]["replicas"]))) - pods.keys():
                     await _create(cluster, found, ordinal)
                 for pod in [pods[ordinal] for ordinal in pods.keys() - wanted]:
                     if "deletionTimestamp" not in pod["metadata"]:

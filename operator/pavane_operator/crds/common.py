@@ -12,6 +12,7 @@ from pavane_operator.crds.base import (
     LIST_MAX_ITEMS,
     MAP_MAX_ENTRIES,
     MARK_KEY,
+    NO_DEFAULT_KEY,
     Mark,
     Model,
     Name,
@@ -174,6 +175,8 @@ class CommonSpec(PodSpec):
         default_factory=dict, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.LIVE, **RESERVED_KEYS)
     )
     """Annotations of the public Service; keys under `pavane.dev/` and `app.kubernetes.io/` are refused."""
+    suspend: bool = Field(default=False, json_schema_extra=marked(Mark.CONTROL, **{NO_DEFAULT_KEY: True}))
+    """Stop all pods and keep the volumes; false starts the same generation on them again."""
     deletion_policy: DeletionPolicy = Field(default=DeletionPolicy.RETAIN, json_schema_extra=marked(Mark.CONTROL))
     """Whether volumes are kept when the resource is deleted."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)

@@ -22,8 +22,13 @@ _NAME_RULES = [
 ]
 
 
-def definitions(*, cel: bool = True) -> tuple[dict[str, Any], ...]:
-    """All CustomResourceDefinitions, ready to be applied; `cel` False leaves the validation rules out."""
+def definitions(*, cel: bool = True, marks: bool = False) -> tuple[dict[str, Any], ...]:
+    """All CustomResourceDefinitions, ready to be applied.
+
+    Args:
+        cel: Whether they carry validation rules.
+        marks: Whether the fields of specs carry their marks: for readers, no server takes them.
+    """
     return (
         _definition(
             kind=raftcluster.KIND,
@@ -32,7 +37,9 @@ def definitions(*, cel: bool = True) -> tuple[dict[str, Any], ...]:
             spec=raftcluster.RaftClusterSpec,
             status=raftcluster.RaftClusterStatus,
             own_columns=(_column("Leader", "string", ".status.leader", priority=1),),
+            scale=True,
             cel=cel,
+            marks=marks,
         ),
     )
 
@@ -45,7 +52,9 @@ def _definition(
     spec: type[Model],
     status: type[Model],
     own_columns: tuple[dict[str, Any], ...],
+    scale: bool,
     cel: bool,
+    marks: bool,
 ) -> dict[str, Any]:
     schema: dict[str, Any] = {
         "description": f"{kind}: {' '.join((spec.__doc__ or '').split())}",
@@ -55,17 +64,24 @@ def _definition(
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
-            "spec": structural_schema(spec, cel=cel),
+            "spec": structural_schema(spec, cel=cel, marks=marks),
             "status": structural_schema(status, defaults=False, cel=cel),
         },
     }
     if cel:
         schema["x-kubernetes-validations"] = _NAME_RULES
+    subresources: dict[str, Any] = {"status": {}}
+    if scale:
+        subresources["scale"] = {
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        }
     version = {
         "name": VERSION,
         "served": True,
         "storage": True,
-        "subresources": {"status": {}},
+        "subresources": subresources,
         "additionalPrinterColumns": [*_columns(), *own_columns],
         "schema": {"openAPIV3Schema": schema},
     }

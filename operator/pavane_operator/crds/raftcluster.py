@@ -66,15 +66,9 @@ class RaftClusterSpec(CommonSpec):
         default=3,
         ge=1,
         le=REPLICAS_MAX,
-        json_schema_extra=marked(
-            Mark.LIVE,
-            **rules(
-                rule("self % 2 == 1", "replicas must be odd"),
-                rule("self == oldSelf", "replicas cannot be changed in this release"),
-            ),
-        ),
+        json_schema_extra=marked(Mark.LIVE, **rules(rule("self % 2 == 1", "replicas must be odd"))),
     )
-    """Number of voting members, odd; cannot be changed in this release."""
+    """Number of voting members, odd. A change adds or removes members of the running cluster, one change at a time."""
     cluster_id: Annotated[str, Field(min_length=1, max_length=CLUSTER_ID_MAX_CHARACTERS)] | None = Field(
         default=None,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "clusterId cannot be changed"))),

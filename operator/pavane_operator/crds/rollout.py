@@ -1,6 +1,7 @@
 """`spec.rollout`: how a new generation becomes the active one (docs/specs/operator.md 1.3)."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
@@ -11,6 +12,10 @@ LAG_MAX = 1_000_000_000
 """Largest allowed lag: beyond it *caught up* says nothing."""
 CRASH_LIMIT_MAX = 1000
 """Back-off between restarts grows to five minutes, so more would be days."""
+REPAIR_PATTERN = r"^[1-9][0-9]{0,14}(\.[1-9][0-9]{0,3})?$"
+"""Number of a generation, then which repair of it; nobody repairs one generation ten thousand times."""
+REPAIR_MAX_CHARACTERS = 20
+"""What the pattern allows at most."""
 
 
 class Strategy(StrEnum):
@@ -60,6 +65,11 @@ class RolloutSpec(Model):
     """Number of the attempt to abort."""
     retry: int | None = Field(default=None, ge=1, le=COUNTER_MAX, json_schema_extra=marked(Mark.CONTROL))
     """Number of the failed attempt (`status.failed.generation`) to try again."""
+    repair: Annotated[str, Field(pattern=REPAIR_PATTERN, max_length=REPAIR_MAX_CHARACTERS)] | None = Field(
+        default=None, json_schema_extra=marked(Mark.CONTROL)
+    )
+    """`n` or `n.k`: render the pods of generation n, active or being promoted, afresh from this spec, in place and for
+    the k-th time. Pods that are not Ready are replaced on their volumes, all others stay."""
     restart: Name = Field(default="", json_schema_extra=marked(Mark.POD, **{NO_DEFAULT_KEY: True}))
     """Any text; changing it rolls out a new generation without another difference."""
     caught_up: CaughtUpSpec = Field(default_factory=CaughtUpSpec)
@@ -72,3 +82,11 @@ class RolloutSpec(Model):
     """Container restarts of one new pod before the attempt is aborted; 0 = never."""
     retire_delay: Duration = Field(default="30s", json_schema_extra=marked(Mark.CONTROL))
     """How long the fenced old generation stays, so that clients can follow."""
+
+
+def parse_repair(text: str | None) -> tuple[int, int] | None:
+    """Which generation `repair` names, and for which time; None where it names none."""
+    if text is None:
+        return None
+    generation, _, time = text.partition(".")
+    return int(generation), int(time or 1)

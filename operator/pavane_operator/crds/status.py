@@ -244,6 +244,10 @@ class Status(StatusModel):
     """Ready, UpToDate, CaughtUp, Paused; Reconciling and Stalled only while they hold; and those of the kind."""
     endpoints: list[Endpoint] = Field(default_factory=list, max_length=ENDPOINTS_MAX_ITEMS)
     """What a client connects to."""
+    replicas: Count | None = None
+    """Pods of the active generation, for the subresource scale."""
+    selector: Text | None = None
+    """Labels of these pods, for the subresource scale."""
 
     @classmethod
     def parse(cls, stored: object) -> Self | None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.status import Status
-from pavane_operator.plan.model import Child, Facts, Manifest, Observed, Problem, Resource, Writers
+from pavane_operator.plan.model import Child, Facts, Manifest, Observed, Problem, Repair, Resource, Writers
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,16 @@ class Renderer(Protocol):
     def problems(self, resource: Resource) -> tuple[Problem, ...]:
         """Why this spec cannot be rolled out: reason `ReferenceNotReady`, `InvalidConfig` or `UnsupportedVersion`."""
 
-    def revision(self, resource: Resource, generation: int, rollout_id: str) -> Manifest:
+    def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
         """The ControllerRevision of a new generation: P fields, resolved image, render version; create only.
 
-        Its labels carry the generation, its annotation `pavane.dev/rollout-id` the id.
+        Its labels carry the generation, its annotation `pavane.dev/rollout-id` the id. Repair k of the generation
+        (2.13) is `{name}-g{n}-r{k}`; annotation `pavane.dev/repair` says so on it and on the pods' template.
         """
+
+    def repair_problem(self, resource: Resource, revision: Child) -> Problem | None:
+        """Why the pods of this revision cannot be rendered afresh from the present spec: volumes or peers depend on a
+        field that differs. None = they can."""
 
     def labels(self, resource: Resource) -> Mapping[str, str]:
         """Labels of an object of the whole resource."""
@@ -48,7 +53,10 @@ class Renderer(Protocol):
         """The public Service with a selector for this generation; 0 selects no pod."""
 
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
-        """ConfigMap, headless Service and StatefulSet of the generation whose revision this is, all with its label."""
+        """ConfigMap, headless Service and StatefulSet of the generation whose revision this is, all with its label.
+
+        A StatefulSet has as many replicas as the spec asks for; the planner decides how many it gets now.
+        """
 
     def image(self, revision: Child) -> str:
         """The image that the revision recorded."""
@@ -64,7 +72,8 @@ class Promotion(Protocol):
         """What the store says now. Never raises for an unreachable store: that is a fact too."""
 
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
-        """Take the step; idempotent, first looks whether its effect is there. Raises what the client raises."""
+        """Take the step of a promotion, or the one that is `Facts.due`; idempotent, first looks whether its effect is
+        there. Raises what the client raises."""
 
     async def undo(self, generation: int, resource: Resource, observed: Observed) -> None:
         """Take back what an aborted generation left in the store; idempotent."""

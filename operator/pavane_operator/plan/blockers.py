@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
@@ -97,6 +96,8 @@ def _found(view: View, rollout: Rollout) -> Iterator[_Found]:
         yield from _retiring(view)
     elif rollout.state is State.ABORTING:
         yield from _going(view, lambda number: number == view.next)
+    elif view.resizing or view.unrepaired:
+        yield from _keeping(view)
 
 
 def _before_promotion(view: View, rollout: Rollout) -> Iterator[_Found]:
@@ -110,16 +111,20 @@ def _before_promotion(view: View, rollout: Rollout) -> Iterator[_Found]:
     if view.observed.certificates.problem is not None:
         yield _of(view.observed.certificates.problem)
     yield from _pods(view, number, lag=state in (State.CATCHING_UP, State.CAUGHT_UP) and not view.bootstrap)
-    if not view.expected_pods(number):
+    expected = view.expected_pods(number)
+    for pod in view.pods(number):
+        if pod.name not in expected:
+            yield _Found("PodTerminating", "the pod is stopping, for fewer replicas are wanted", pod.name)
+    if not expected:
         yield _Found("PodPending", f"the objects of generation {number} are being created")
 
 
 def _promoting(view: View) -> Iterator[_Found]:
     if view.facts.down is not None:
         yield _of(view.facts.down)
-    call = view.observed.step_call
-    if call is not None and call.message and call.name == view.step_name:
-        yield _Found("PromotionStep", f"{call.name}: {call.message}; it is repeated until it succeeds")
+    yield from _failed_step(view)
+    if view.repair_is_new:
+        yield from map(_of, view.problems)
     if not view.irreversible and view.facts.safety is not None and not view.bootstrap:
         yield _of(view.facts.safety)
     yield from _pods(view, view.next, lag=False)
@@ -127,6 +132,22 @@ def _promoting(view: View) -> Iterator[_Found]:
         yield _Found("NoReadyEndpoint", f"the public Service has no ready pod of generation {view.next} yet")
     elif not view.facts.leads:
         yield _Found("NotLeading", f"generation {view.next} does not lead yet")
+
+
+def _keeping(view: View) -> Iterator[_Found]:
+    """What scaling, or a repair, of the active generation waits for."""
+    if view.facts.safety is not None:
+        yield _of(view.facts.safety)
+    yield from _failed_step(view)
+    yield from _pods(view, view.active, lag=False)
+    for pod in view.joining if view.facts.members else ():
+        yield from _behind(view, pod)
+
+
+def _failed_step(view: View) -> Iterator[_Found]:
+    call = view.observed.step_call
+    if call is not None and call.message and call.name == view.step_name:
+        yield _Found("PromotionStep", f"{call.name}: {call.message}; it is repeated until it succeeds")
 
 
 def _retiring(view: View) -> Iterator[_Found]:
@@ -178,14 +199,19 @@ def _stage(view: View, pod: Pod, *, lag: bool) -> Iterator[_Found]:
         yield _Found(reported.reason, reported.message, pod.name)
     if stage.stage < Stage.READ_ONLY:
         yield _Found("NotInitialized", f"the pod is in stage {stage.stage.title}", pod.name)
-    elif lag and stage.within_lag_since is None:
-        behind = max((stage.target or 0) - (stage.progress or 0), 0)
+    elif lag:
+        yield from _behind(view, pod)
+
+
+def _behind(view: View, pod: Pod) -> Iterator[_Found]:
+    settles_at = view.settles_at(pod)
+    if settles_at is None:
+        stage = pod.stage
+        behind = max((stage.target or 0) - (stage.progress or 0), 0) if stage is not None else 0
         yield _Found("Lagging", f"{behind} behind", pod.name, behind)
-    elif lag and stage.within_lag_since is not None:
-        period = parse_duration(view.spec.rollout.caught_up.stability_period)
-        left = stage.within_lag_since + period - view.now
-        if left > timedelta():
-            yield _Found("WithinStabilityPeriod", f"{left.total_seconds():.0f} s left", pod.name)
+    elif settles_at > view.now:
+        left = settles_at - view.now
+        yield _Found("WithinStabilityPeriod", f"{left.total_seconds():.0f} s left", pod.name)
 
 
 def _of(problem: Problem) -> _Found:

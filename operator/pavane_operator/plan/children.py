@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pavane_operator.plan.model import Child, Manifest
+from pavane_operator.plan.model import REPLICAS_ANNOTATION, Child, Manifest
 
 STATEFUL_SET = "StatefulSet"
 REVISION = "ControllerRevision"
@@ -38,18 +38,41 @@ def is_missing_or_drifted(manifest: Manifest, children: Iterable[Child]) -> bool
     return not _contains(live.body, _compared(manifest))
 
 
+def pods_of_sets(manifests: Iterable[Manifest]) -> tuple[str, ...]:
+    """Names of the pods that these StatefulSets make."""
+    found = []
+    for manifest in manifests:
+        if manifest.kind == STATEFUL_SET:
+            spec = manifest.body["spec"]
+            start = int((spec.get("ordinals") or {}).get("start", 0))
+            found += [f"{manifest.name}-{ordinal}" for ordinal in range(start, start + replicas_of(manifest.body))]
+    return tuple(found)
+
+
 def template_drifted(manifest: Manifest, live: Child) -> bool:
     """Whether the live StatefulSet's pods are made by another template than the manifest's."""
     return not _contains(live.body["spec"]["template"], manifest.body["spec"]["template"])
 
 
-def replicas(manifests: Iterable[Manifest]) -> dict[str, int]:
-    """Name of each StatefulSet to the number of pods it should have."""
-    return {
-        manifest.name: int(manifest.body["spec"].get("replicas", 1))
-        for manifest in manifests
-        if manifest.kind == STATEFUL_SET
-    }
+def replicas_of(body: Mapping[str, Any]) -> int:
+    """`spec.replicas` of a StatefulSet; absent means one."""
+    return int((body.get("spec") or {}).get("replicas", 1))
+
+
+def decided_replicas(stateful_set: Child) -> int:
+    """How many pods the planner decided that this set should have; 0 = it is suspended, or on its way there."""
+    noted = stateful_set.annotations.get(REPLICAS_ANNOTATION, "")
+    return int(noted) if noted.isascii() and noted.isdecimal() else replicas_of(stateful_set.body)
+
+
+def ordinal_in(name: str, stateful_set: str) -> int | None:
+    """Which pod of the set a pod's name, or that of a pod's volume claim, means; None for one of another set."""
+    stem, _, ordinal = name.rpartition("-")
+    if not (ordinal.isascii() and ordinal.isdecimal()) or not (
+        stem == stateful_set or stem.endswith(f"-{stateful_set}")
+    ):
+        return None
+    return int(ordinal)
 
 
 def _compared(manifest: Manifest) -> Mapping[str, Any]:

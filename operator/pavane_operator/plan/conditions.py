@@ -23,9 +23,10 @@ class _Verdict:
 def conditions(view: View, status: Status) -> list[Condition]:
     """All conditions for the status that the plan decided."""
     rollout = status.rollout or Rollout(state=State.IDLE)
-    down = _down(view, status, rollout)
+    suspended = view.spec.suspend and rollout.state is State.IDLE
+    down = None if suspended else _down(view, status, rollout)
     verdicts = {
-        "Ready": _ready(status, down),
+        "Ready": _ready(status, down, suspended=suspended),
         "UpToDate": _up_to_date(view, status, rollout),
         "CaughtUp": _caught_up(view, status, rollout),
         "Paused": _paused(view, status, rollout),
@@ -40,6 +41,8 @@ def conditions(view: View, status: Status) -> list[Condition]:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, down.reason, down.message)
     elif rollout.state is not State.IDLE:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, rollout.state.value)
+    elif view.unrepaired or view.resizing:
+        verdicts["Reconciling"] = _Verdict(Truth.TRUE, "Repairing" if view.unrepaired else "Scaling")
     elif verdicts["UpToDate"].reason == "ReferenceNotReady":
         verdicts["Reconciling"] = replace(verdicts["UpToDate"], truth=Truth.TRUE)
     elif grows is not None and grows.reason == RESIZING:
@@ -79,7 +82,9 @@ def _down(view: View, status: Status, rollout: Rollout) -> Problem | None:
     return down if view.now - since > WRITE_STOP_LIMIT else None
 
 
-def _ready(status: Status, down: Problem | None) -> _Verdict:
+def _ready(status: Status, down: Problem | None, *, suspended: bool) -> _Verdict:
+    if suspended:
+        return _Verdict(Truth.FALSE, "Suspended", "spec.suspend is true; the volumes are kept")
     if not status.active_generation:
         return _Verdict(Truth.FALSE, "Bootstrapping", "there is no active generation yet")
     if down is not None:
@@ -108,6 +113,8 @@ def _up_to_date(view: View, status: Status, rollout: Rollout) -> _Verdict:
 def _up_to_date_in_idle(view: View, status: Status) -> _Verdict:
     if _applied(view, status):
         return _Verdict(Truth.TRUE, "Applied")
+    if view.spec.suspend:
+        return _Verdict(Truth.FALSE, "Suspended", "set spec.suspend to false to start the rollout")
     if view.problems:
         return _Verdict(Truth.FALSE, view.problems[0].reason, view.problems[0].message)
     failed = status.failed
@@ -121,6 +128,8 @@ def _up_to_date_in_idle(view: View, status: Status) -> _Verdict:
 
 def _caught_up(view: View, status: Status, rollout: Rollout) -> _Verdict:
     if rollout.state is State.IDLE:
+        if view.spec.suspend:
+            return _Verdict(Truth.UNKNOWN, "Suspended")
         if _applied(view, status):
             return _Verdict(Truth.TRUE, "Applied")
         failed = status.failed is not None and status.failed.id == view.want
@@ -150,6 +159,6 @@ def _stalled(view: View, status: Status, rollout: Rollout, down: Problem | None)
     if rollout.state is not State.IDLE:
         return None
     verdict = _up_to_date_in_idle(view, status)
-    if verdict.truth is not Truth.FALSE or verdict.reason in ("Paused", "ReferenceNotReady"):
+    if verdict.truth is not Truth.FALSE or verdict.reason in ("Paused", "ReferenceNotReady", "Suspended"):
         return None
     return _Verdict(Truth.TRUE, verdict.reason, verdict.message)

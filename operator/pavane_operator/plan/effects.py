@@ -1,7 +1,7 @@
 """What each row of the transition table does (docs/specs/operator.md 2.4). All functions are pure."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,12 +10,11 @@ from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.common import DeletionPolicy
 from pavane_operator.crds.status import HISTORY_MAX_ITEMS, Attempt, Failure, Result, Rollout, State, Step
 from pavane_operator.crds.values import parse_duration
-from pavane_operator.plan.children import STATEFUL_SET, VOLUME, WITHDRAWN, find, is_missing_or_drifted
+from pavane_operator.plan.children import STATEFUL_SET, WITHDRAWN, find, is_missing_or_drifted
 from pavane_operator.plan.model import (
     FINALIZER,
     LAST_GENERATION_ANNOTATION,
     SKIP_FINALIZER_ANNOTATION,
-    UID_LABEL,
     Action,
     ApplyChild,
     Child,
@@ -25,13 +24,18 @@ from pavane_operator.plan.model import (
     LeadUp,
     Manifest,
     MarkResource,
+    Repair,
     RunStep,
     Undo,
     parse_number,
 )
+from pavane_operator.plan.sizes import differs, surplus_volumes
 from pavane_operator.plan.view import RETIRE, SERVE, View
 from pavane_operator.plan.volumes import growth
 
+POD = "Pod"
+RESIZE_LOOK = timedelta(seconds=1)
+"""While members are added or removed the store is looked at this often: nobody tells when it has settled."""
 DELETION_LIMIT = timedelta(minutes=2)
 """After this long a deletion is let through unfinished: nobody should have to remove a finalizer by hand (2.10)."""
 
@@ -83,9 +87,8 @@ def delete(view: View) -> Decision:
     )
     waiting = bool(view.observed.pods) or any(child.kind == STATEFUL_SET for child in view.observed.children)
     if not waiting and view.spec.deletion_policy is DeletionPolicy.DELETE:
-        volumes = own_volumes(view)
-        actions = tuple(deletion(volume) for volume in volumes if not volume.deleting)
-        waiting = bool(volumes)
+        actions = _deletions(view.volumes)
+        waiting = bool(view.volumes)
     if not waiting:
         actions = (release,)
     return Decision(actions=actions, wake_at=due, critical=bool(actions), frozen=True)
@@ -94,22 +97,66 @@ def delete(view: View) -> Decision:
 # ---- Idle
 
 
-def upkeep(view: View) -> Decision:
-    """B4-B6: what runs is kept in order while the new spec is held back."""
+def suspend(view: View) -> Decision:
+    """B1: what is stopped, and in which order, is a matter of sizes (`plan.sizes`)."""
+    if view.rollout.step is not None:
+        return Decision(rollout=Rollout(state=State.IDLE))
     leftovers = _leftovers(view)
-    return Decision(actions=(*leftovers, *_lead_up_active(view), *growth(view)), critical=bool(leftovers))
+    return Decision(actions=leftovers, critical=bool(leftovers))
+
+
+def repair_in_place(view: View) -> Decision:
+    """B2, D9: the revision, then the template, then the pods of former ones, one after the other."""
+    actions = repair_actions(view)
+    if actions:
+        return Decision(actions=actions, alone=True, critical=True)
+    return Decision(actions=_lead_up_active(view))
+
+
+def repair_actions(view: View) -> tuple[Action, ...]:
+    """What can be done for the repair now."""
+    if view.repair is None:
+        return ()
+    generation, time = view.repair
+    standing = view.revision(generation)
+    if view.repair_is_new and standing is not None:
+        repair = Repair(time, standing)
+        return (CreateChild(view.kind.renderer.revision(view.resource, generation, view.want, repair)),)
+    drifted = repairs(view, generation)
+    if drifted or any(pod.deleting for pod in view.pods(generation)):
+        return drifted
+    return tuple(DeleteChild(POD, pod.name, pod.uid, pod.resource_version) for pod in view.unrepaired[:1])
+
+
+def upkeep(view: View) -> Decision:
+    """B4-B6: what runs is kept in order while the new spec is held back; resume and scaling."""
+    return _kept(view, former_volumes=False)
 
 
 def steady(view: View) -> Decision:
     """B3: upkeep, and once the active generation is well, the volumes of former ones go."""
-    leftovers = _leftovers(view)
-    former = _active_is_well(view) and not view.spec.storage.retain
-    volumes = [volume for volume in view.volumes if former and volume.generation not in (None, view.active)]
-    deletions = tuple(deletion(volume) for volume in volumes if not volume.deleting)
+    decision = _kept(view, former_volumes=_active_is_well(view))
+    return decision if decision.rollout is not None else replace(decision, changes={"failed": None})
+
+
+def _kept(view: View, *, former_volumes: bool) -> Decision:
+    """Leftovers go, pods are led up, and the store gets the step that it needs: recorded first, then taken."""
+    step, due = view.rollout.step, view.facts.due
+    if due is None and step is not None:
+        return Decision(rollout=Rollout(state=State.IDLE))
+    if due is not None and (step is None or step.name != due or view.facts.request_expired):
+        return _record(view, due)
+    calls, retry_at = ((), None) if step is None else _calls(view, step, view.active)
+    volumes = surplus_volumes(view, view.active)
+    if former_volumes and not view.spec.storage.retain:
+        volumes += [volume for volume in view.volumes if volume.generation not in (None, view.active)]
+    deletions = (*_leftovers(view), *_deletions(volumes))
+    settling = [time for pod in view.joining if (time := view.settles_at(pod)) is not None and time > view.now]
+    looks = [view.now + RESIZE_LOOK] if view.resizing else []
     return Decision(
-        actions=(*leftovers, *_lead_up_active(view), *deletions, *growth(view)),
-        changes={"failed": None},
-        critical=bool(leftovers or deletions),
+        actions=(*deletions, *_lead_up_active(view), *calls, *growth(view)),
+        wake_at=min([*settling, *looks, *([retry_at] if retry_at else [])], default=None),
+        critical=bool(deletions),
     )
 
 
@@ -158,13 +205,12 @@ _RESULTS = {"Superseded": Result.SUPERSEDED}
 def take_back(view: View) -> Decision:
     """D15: objects first; volumes once no pod is left that could still use them."""
     objects = view.objects(view.next)
-    actions: tuple[Action, ...] = tuple(deletion(child) for child in objects if not child.deleting)
+    actions = _deletions(objects)
     if not view.pods(view.next) and not objects:
-        volumes = [volume for volume in own_volumes(view) if volume.generation == view.next]
-        actions = tuple(deletion(volume) for volume in volumes if not volume.deleting)
+        actions = _deletions(volume for volume in view.volumes if volume.generation == view.next)
     if actions:
-        actions = (Undo(view.next), *actions)
-    return Decision(actions=actions, critical=bool(actions))
+        return Decision(actions=(Undo(view.next), *actions), critical=True)
+    return Decision()
 
 
 def aborted(view: View) -> Decision:
@@ -202,16 +248,29 @@ def create(view: View) -> Decision:
     certificates = view.observed.certificates.actions
     if certificates:  # before the pods that mount them
         return Decision(actions=certificates, alone=True)
-    return Decision(actions=repairs(view, view.next), alone=True)
+    missing = repairs(view, view.next)
+    surplus = () if missing else _deletions(surplus_volumes(view, view.next))
+    return Decision(actions=missing or surplus, alone=True, critical=bool(surplus))
 
 
 def is_incomplete(view: View) -> bool:
-    """Whether an object of the next generation, or one that all generations need, does not exist."""
+    """Whether an object of the next generation, or one that all generations need, does not exist, or has not the size
+    that the spec asks for."""
     if view.revision(view.next) is None:
         return True
     wanted = (*view.shared, view.service_manifest, *view.manifests(view.next))
     missing = any(find(view.observed.children, manifest.kind, manifest.name) is None for manifest in wanted)
-    return missing or bool(view.observed.certificates.actions)
+    return missing or bool(view.observed.certificates.actions) or is_resized(view)
+
+
+def is_resized(view: View) -> bool:
+    """Whether the next generation has not the size that the spec asks for, or volumes beyond it."""
+    return differs(view, view.next)
+
+
+def to_creating(view: View) -> Decision:
+    """D1, back from a later state: `replicas` has changed."""
+    return Decision(rollout=view.rollout.model_copy(update={"state": State.CREATING_NEXT}))
 
 
 def to_initializing(view: View) -> Decision:
@@ -265,9 +324,10 @@ def take_step(view: View) -> Decision:
     step = view.steps[recorded]
     if step.allow_writes or step.name in view.facts.steps_done:
         return Decision(actions=_permissions(view))
-    if view.facts.request_expired:
+    if view.facts.request_expired or view.rollout.step is None:
         return _record(view, step.name)
-    return _call(view)
+    calls, retry_at = _calls(view, view.rollout.step, view.next)
+    return Decision(actions=(*_permissions(view), *calls), wake_at=retry_at)
 
 
 def open_service(view: View) -> Decision:
@@ -283,7 +343,7 @@ def to_retiring(view: View) -> Decision:
     now = view.now.replace(microsecond=0)
     attempt = Attempt(
         generation=view.next,
-        id=view.rollout.id or "",
+        id=view.id_of(view.next) or view.rollout.id or "",
         image=view.image_of(view.next),
         result=Result.PROMOTED,
         started_at=view.rollout.started_at,
@@ -340,13 +400,8 @@ def deletion(child: Child) -> DeleteChild:
     return DeleteChild(child.kind, child.name, child.uid, child.resource_version)
 
 
-def own_volumes(view: View) -> list[Child]:
-    """Volume claims of this very resource, not those that a former one of its name left."""
-    return [
-        child
-        for child in view.observed.children
-        if child.kind == VOLUME and child.labels.get(UID_LABEL) == view.resource.uid
-    ]
+def _deletions(children: Iterable[Child]) -> tuple[Action, ...]:
+    return tuple(deletion(child) for child in children if not child.deleting)
 
 
 def repairs(view: View, *generations: int) -> tuple[Action, ...]:
@@ -388,11 +443,16 @@ def _lead_up_active(view: View) -> tuple[LeadUp, ...]:
         for pod in view.live_pods(view.active)
         if pod.stage and any(blocker.reason == "StateLost" for blocker in pod.stage.blockers)
     }
-    return tuple(lead for lead in _lead(view, view.active, Stage.READ_WRITE, settings) if lead.pod not in lost)
+    early = {pod.name for pod in view.joining if not view.has_settled(pod)}
+    leads = (
+        *(lead for lead in _lead(view, view.active, Stage.READ_ONLY, settings) if lead.pod in early),
+        *(lead for lead in _lead(view, view.active, Stage.READ_WRITE, settings) if lead.pod not in early),
+    )
+    return tuple(lead for lead in leads if lead.pod not in lost)
 
 
 def _leftovers(view: View) -> tuple[Action, ...]:
-    return tuple(deletion(child) for child in view.foreign_objects if not child.deleting)
+    return _deletions(view.foreign_objects)
 
 
 def _active_is_well(view: View) -> bool:
@@ -413,16 +473,16 @@ def _record(view: View, name: str) -> Decision:
     return Decision(rollout=view.rollout.model_copy(update={"step": step}), critical=True)
 
 
-def _call(view: View) -> Decision:
-    step, call = view.rollout.step, view.observed.step_call
-    if step is None:
-        return Decision(actions=_permissions(view))
-    mine = call is not None and call.name == step.name and call.at == step.at
-    if call is not None and mine and call.running:
-        return Decision(actions=_permissions(view))
-    if call is not None and mine and call.retry_at is not None and call.retry_at > view.now:
-        return Decision(actions=_permissions(view), wake_at=call.retry_at)
-    return Decision(actions=(*_permissions(view), RunStep(step.name, view.next, step.at)))
+def _calls(view: View, step: Step, generation: int) -> tuple[tuple[Action, ...], datetime | None]:
+    """The call of the recorded step, unless one runs; and when it is to be repeated."""
+    call = view.observed.step_call
+    if call is None or (call.name, call.at) != (step.name, step.at):
+        return (RunStep(step.name, generation, step.at),), None
+    if call.running:
+        return (), None
+    if call.retry_at is not None and call.retry_at > view.now:
+        return (), call.retry_at
+    return (RunStep(step.name, generation, step.at),), None
 
 
 def _put(manifest: Manifest) -> CreateChild | ApplyChild:

@@ -21,6 +21,11 @@ UID_LABEL = "pavane.dev/uid"
 SPEC_HASH_ANNOTATION = "pavane.dev/spec-hash"
 ROLLOUT_ID_ANNOTATION = "pavane.dev/rollout-id"
 LAST_GENERATION_ANNOTATION = "pavane.dev/last-generation"
+REPLICAS_ANNOTATION = "pavane.dev/replicas"
+"""On a StatefulSet: the number of pods that the planner decided on, whatever somebody has set by hand since; 0 = it is
+suspended, or on its way there."""
+REPAIR_ANNOTATION = "pavane.dev/repair"
+"""On a revision and on the pods of its template: which repair of the generation it is (2.13); absent = none."""
 PAUSE_ANNOTATION = "pavane.dev/pause-reconciliation"
 SKIP_FINALIZER_ANNOTATION = "pavane.dev/skip-finalizer"
 FINALIZER = "pavane.dev/cleanup"
@@ -134,6 +139,8 @@ class Pod:
     """Why a container waits, as the kubelet says: `CrashLoopBackOff`, `ImagePullBackOff`, …"""
     waiting_message: str = ""
     created_at: datetime | None = None
+    repair: int = 0
+    """Which repair of its generation its template is from (2.13); 0 = the one it was created with."""
     stage: StageView | None = None
     """None while nothing was heard of it."""
 
@@ -152,7 +159,7 @@ class Writers:
 
     generations: tuple[int, ...] = ()
     moving: bool = False
-    """The right to write moves from the first to the last of them."""
+    """The right to write moves from the first to the last of them, or members come and go in the only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +189,15 @@ class Facts:
     """The generation that holds the fence in the store; None = the store did not answer, or has none."""
     down: Problem | None = None
     """Why the active generation takes no writes: `NoQuorum`, `ActiveDown`, `QuorumLost`. None = it does, or unknown."""
+    members: frozenset[str] | None = None
+    """Pods that the store counts on, known for good: no set of pods gets smaller than they need. Empty where a kind's
+    store counts on none; None = unknown, then no set changes its size."""
+    removed: frozenset[str] = frozenset()
+    """Pods that the store took out: they can come back on a new volume alone."""
+    stops_last: str | None = None
+    """The pod that a suspension stops after all others; None = any order."""
+    due: str | None = None
+    """A step that the store needs while nothing is rolled out, once all that it takes is there, until it is done."""
     own_status: Mapping[str, Any] = field(default_factory=dict)
     """Fields that only this kind's status has, by their Python names."""
     conditions: tuple[OwnCondition, ...] = ()
@@ -264,6 +280,16 @@ class Observed:
 
 
 # ---- decided
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A generation whose pods are rendered afresh in place (2.13)."""
+
+    time: int
+    """The first, the second, … of this generation."""
+    former: Child
+    """The revision that counted till now: what it says about volumes stays."""
 
 
 @dataclass(frozen=True, slots=True)

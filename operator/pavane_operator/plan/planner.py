@@ -21,10 +21,11 @@ from pavane_operator.crds.status import (
 )
 from pavane_operator.kinds.port import Kind
 from pavane_operator.plan.blockers import blockers
+from pavane_operator.plan.children import STATEFUL_SET, decided_replicas, find, replicas_of
 from pavane_operator.plan.conditions import conditions
 from pavane_operator.plan.effects import Decision, repairs
 from pavane_operator.plan.events import standing_events
-from pavane_operator.plan.model import Action, Observed, Plan, Resource, Settings, parse_time
+from pavane_operator.plan.model import Action, ApplyChild, Observed, Plan, Resource, Settings, parse_time
 from pavane_operator.plan.numbering import rebuilt_status
 from pavane_operator.plan.table import TABLE
 from pavane_operator.plan.view import BEFORE_PROMOTION, View
@@ -74,6 +75,7 @@ def _assembled(view: View, row: str, decision: Decision) -> Plan:
     if not decision.frozen:
         status, wake = _settled(view, _status(view, decision))
         wakes.append(wake)
+    critical = decision.critical or _shrinks(view, actions)
     if view.observed.failure is not None and status is not None:
         actions = ()  # they would fail again before the status says why
     wakes.append(_future(view, view.observed.certificates.again_at))
@@ -89,7 +91,18 @@ def _assembled(view: View, row: str, decision: Decision) -> Plan:
         events=decision.events,
         standing=() if decision.frozen else standing_events(view),
         streams=frozenset() if view.resource.deleted_at else _streams(view),
-        critical=decision.critical,
+        critical=critical,
+    )
+
+
+def _shrinks(view: View, actions: tuple[Action, ...]) -> bool:
+    """Whether pods go: that is decided from what was read afresh (5.4)."""
+    return any(
+        isinstance(action, ApplyChild)
+        and action.manifest.kind == STATEFUL_SET
+        and (live := find(view.observed.children, STATEFUL_SET, action.manifest.name)) is not None
+        and replicas_of(action.manifest.body) < decided_replicas(live)
+        for action in actions
     )
 
 
@@ -141,6 +154,8 @@ def _status(view: View, decision: Decision) -> Status:
             "rollout": rollout,
             "observed_generation": view.resource.metadata_generation,
             "endpoints": _endpoints(view),
+            "replicas": len(view.live_pods(view.active)),
+            "selector": _selector(view),
         }
     )
     changes: dict[str, Any] = {"generations": _generations(view, status), "conditions": conditions(view, status)}
@@ -220,6 +235,12 @@ def _endpoints(view: View) -> list[Endpoint]:
         for address in addresses
         for port in ports
     ][:ENDPOINTS_MAX_ITEMS]
+
+
+def _selector(view: View) -> str:
+    """The labels that the public Service selects when it leads to the active generation, as the API writes them."""
+    service = view.kind.renderer.public_service(view.resource, view.active)
+    return ",".join(f"{key}={value}" for key, value in service.body["spec"]["selector"].items())
 
 
 def _settled(view: View, status: Status) -> tuple[Status | None, datetime | None]:

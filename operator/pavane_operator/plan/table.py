@@ -1,7 +1,7 @@
 """The transition table as data (docs/specs/operator.md 2.4).
 
 Rows are tried from the top, the first that matches decides; their names are those of the specification. A3 stands in
-the planner, before there is anything to look at. C1, C2, C3, C5 and C7 are one row with several reasons. C0 is part of
+the planner, before there is anything to look at. C1 to C5 and C7 are one row with several reasons. C0 is part of
 their condition, C8 shows in the conditions of the status: neither decides anything.
 """
 
@@ -9,14 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pavane.wire.stages import Stage
-from pavane_operator.crds.rollout import OnDeadline
+from pavane_operator.crds.rollout import OnDeadline, parse_repair
 from pavane_operator.crds.status import State
 from pavane_operator.plan import effects
 from pavane_operator.plan.blockers import image_pull_overdue
 from pavane_operator.plan.effects import Decision
 from pavane_operator.plan.gates import closed_gate, may_skip_catching_up
 from pavane_operator.plan.model import FINALIZER, Problem
-from pavane_operator.plan.view import BEFORE_PROMOTION, View
+from pavane_operator.plan.sizes import is_stopped
+from pavane_operator.plan.view import BEFORE_PROMOTION, View, repair_of
 
 ANY = frozenset(State)
 IDLE = frozenset({State.IDLE})
@@ -43,7 +44,7 @@ class Row:
 
 
 def interrupt(view: View) -> Problem | None:
-    """Why the attempt is to be aborted (C1, C2, C3, C5, C7); in Promoting only while it can be undone."""
+    """Why the attempt is to be aborted (C1-C5, C7); in Promoting only while it can be undone."""
     if view.state is State.PROMOTING and view.irreversible:
         return None
     if view.spec.rollout.abort == view.next:
@@ -52,14 +53,38 @@ def interrupt(view: View) -> Problem | None:
         return Problem("Reverted", "the spec is that of the active generation again")
     if view.want != view.rollout.id:
         return Problem("Superseded", "the spec has changed")
+    if view.bootstrap and effects.is_resized(view):
+        return Problem("Superseded", "spec.replicas has changed before the first generation served")
+    if _repair_waits(view):
+        return Problem("Superseded", "the active generation is to be repaired first")
     if view.fence_too_low is not None:
         return Problem("Superseded", f"generation {view.fence_too_low} holds the fence in the store")
+    if view.spec.suspend and view.before_promotion:
+        return Problem("Suspended", "spec.suspend is true")
     failed = _failure(view)
     if failed is not None:
         return failed
     if view.deadline_passed and view.spec.rollout.on_deadline is OnDeadline.ABORT:
         return Problem("DeadlineExceeded", f"it was not ready within {view.spec.rollout.deadline}")
     return None
+
+
+def _repair_waits(view: View) -> bool:
+    """Whether row B2 would match in Idle: an active generation that crashes lets nobody catch up."""
+    named = parse_repair(view.spec.rollout.repair)
+    if named is None or named[0] != view.active or not view.before_promotion:
+        return False
+    revision = view.revision(view.active)
+    return revision is not None and repair_of(revision) < named[1] and not view.ready(view.active)
+
+
+def _repairable(view: View) -> bool:
+    """B2 waits for the pods that it replaces; in Promoting everything else goes on meanwhile."""
+    if view.repair is None or view.problems:
+        return False
+    if view.state is State.PROMOTING:
+        return bool(view.repair_is_new or view.unrepaired) and bool(effects.repair_actions(view))
+    return view.repair_is_new or bool(view.unrepaired)
 
 
 def _failure(view: View) -> Problem | None:
@@ -94,7 +119,7 @@ def _next_objects_left(view: View) -> bool:
     return (
         bool(view.objects(view.next))
         or bool(view.pods(view.next))
-        or any(volume.generation == view.next for volume in effects.own_volumes(view))
+        or any(volume.generation == view.next for volume in view.volumes)
     )
 
 
@@ -122,10 +147,13 @@ TABLE: tuple[Row, ...] = (
     ),
     Row("A4", ANY, lambda view: FINALIZER not in view.resource.finalizers, effects.add_finalizer, "finalizer missing"),
     # ---- Idle
+    Row("B1", IDLE, lambda view: view.spec.suspend, effects.suspend, "suspended"),
+    Row("B2", IDLE | {State.PROMOTING}, _repairable, effects.repair_in_place, "a repair of its pods is asked for"),
     Row("B3", IDLE, lambda view: view.want == view.have, effects.steady, "the spec is that of the active generation"),
     Row("B4", IDLE, lambda view: bool(view.problems), effects.upkeep, "the spec cannot be rolled out"),
     Row("B5", IDLE, _failed_before, effects.upkeep, "the spec failed before"),
     Row("B6", IDLE, lambda view: view.spec.rollout.paused, effects.upkeep, "paused"),
+    Row("B7", IDLE, is_stopped, effects.upkeep, "the active generation is scaled to 0"),
     Row("B7", IDLE, _always, effects.claim, "the spec has changed", State.CREATING_NEXT),
     # ---- interrupts
     Row(
@@ -138,6 +166,14 @@ TABLE: tuple[Row, ...] = (
     ),
     # ---- forward
     Row("D1", frozenset({State.CREATING_NEXT}), effects.is_incomplete, effects.create, "objects are missing"),
+    Row(
+        "D1",
+        BEFORE_PROMOTION - {State.CREATING_NEXT},
+        effects.is_resized,
+        effects.to_creating,
+        "replicas has changed",
+        State.CREATING_NEXT,
+    ),
     Row(
         "D2",
         frozenset({State.CREATING_NEXT}),

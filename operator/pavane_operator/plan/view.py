@@ -5,15 +5,16 @@ from functools import cached_property
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.common import rollout_id
-from pavane_operator.crds.rollout import Strategy
-from pavane_operator.crds.status import Blocker, Rollout, State, Status
+from pavane_operator.crds.rollout import Strategy, parse_repair
+from pavane_operator.crds.status import Blocker, Result, Rollout, State, Status
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.kinds.port import Kind, PromotionStep
-from pavane_operator.plan.children import REVISION, SERVICE, VOLUME, find, replicas
+from pavane_operator.plan.children import REVISION, SERVICE, STATEFUL_SET, VOLUME, find, pods_of_sets
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
     LAST_GENERATION_ANNOTATION,
     PAUSE_ANNOTATION,
+    REPAIR_ANNOTATION,
     ROLLOUT_ID_ANNOTATION,
     UID_LABEL,
     Child,
@@ -26,6 +27,7 @@ from pavane_operator.plan.model import (
     Writers,
     parse_number,
 )
+from pavane_operator.plan.sizes import differs, size_of, sized
 
 SERVE = "Serve"
 """Last step of a bootstrap: from here the public Service may let clients in (D10)."""
@@ -56,6 +58,7 @@ class View:
         self.active = status.active_generation or 0
         self.next = status.next_generation or 0
         self.bootstrap = self.active == 0
+        self._rendered: dict[int, tuple[Manifest, ...]] = {}
         self._manifests: dict[int, tuple[Manifest, ...]] = {}
 
     # ---- identities
@@ -113,29 +116,85 @@ class View:
 
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
-        """Why the spec cannot be rolled out (B4)."""
+        """Why the spec cannot be rolled out (B4), or the generation that it names not be repaired (2.13)."""
         found = self.kind.renderer.problems(self.resource)
         if self.observed.certificates.problem is not None:
             found = (*found, self.observed.certificates.problem)
-        return found
+        if self.repair is None or not self.repair_is_new:
+            return found
+        revision = self.revision(self.repair[0])
+        refused = None if revision is None else self.kind.renderer.repair_problem(self.resource, revision)
+        return found if refused is None else (*found, refused)
+
+    # ---- repair in place
+
+    @cached_property
+    def repair(self) -> tuple[int, int] | None:
+        """Which generation the spec asks to repair, and for which time, where that is possible now (2.13)."""
+        named = parse_repair(self.spec.rollout.repair)
+        if named is None or self.state not in (State.IDLE, State.PROMOTING):
+            return None
+        promoting = self.state is State.PROMOTING
+        if named[0] == self.active:  # once it has lost the fence nobody needs it any more
+            return None if promoting and (self.fence_moved or self.selected == self.next) else named
+        return named if promoting and named[0] == self.next else None
+
+    @cached_property
+    def repair_is_new(self) -> bool:
+        """Whether the repair has not begun and is needed: its revision does not stand, and a pod is not Ready."""
+        if self.repair is None:
+            return False
+        generation, time = self.repair
+        revision = self.revision(generation)
+        return revision is not None and repair_of(revision) < time and not self.ready(generation)
+
+    @cached_property
+    def unrepaired(self) -> list[Pod]:
+        """Pods of a generation under repair that are not Ready and come from a template before it."""
+        if self.repair is None:
+            return []
+        revision = self.revision(self.repair[0])
+        standing = repair_of(revision) if revision is not None else 0
+        return [pod for pod in self.live_pods(self.repair[0]) if not pod.ready and pod.repair < standing]
 
     @property
     def reconciliation_paused(self) -> bool:
         """Whether an annotation stops all work but observing (A2)."""
         return self.resource.annotations.get(PAUSE_ANNOTATION) == "true" and self.state is not State.PROMOTING
 
+    @property
+    def before_promotion(self) -> bool:
+        """Whether an attempt is under way that may still be given up."""
+        return self.state in BEFORE_PROMOTION
+
     # ---- objects
 
     def revision(self, generation: int) -> Child | None:
-        """The revision of a generation."""
-        return find(self.observed.children, REVISION, f"{self.resource.name}-g{generation}")
+        """The revision of a generation: that of its last repair, if it was ever repaired."""
+        name = f"{self.resource.name}-g{generation}"
+        standing = [
+            child
+            for child in self.observed.children
+            if child.kind == REVISION
+            and (child.name == name or (child.name.startswith(f"{name}-r") and child.generation == generation))
+        ]
+        return max(standing, key=repair_of, default=None)
+
+    def rendered(self, generation: int) -> tuple[Manifest, ...]:
+        """What the spec asks for a generation beside its revision; nothing while the revision is missing."""
+        if generation not in self._rendered:
+            revision = self.revision(generation)
+            found = () if revision is None else self.kind.renderer.generation(self.resource, revision)
+            self._rendered[generation] = found
+        return self._rendered[generation]
 
     def manifests(self, generation: int) -> tuple[Manifest, ...]:
-        """What a generation should consist of beside its revision; nothing while the revision is missing."""
+        """The same as it should be now: with as many pods as are possible on the way there."""
         if generation not in self._manifests:
-            revision = self.revision(generation)
-            rendered = () if revision is None else self.kind.renderer.generation(self.resource, revision)
-            self._manifests[generation] = rendered
+            self._manifests[generation] = tuple(
+                sized(manifest, size_of(self, generation, manifest)) if manifest.kind == STATEFUL_SET else manifest
+                for manifest in self.rendered(generation)
+            )
         return self._manifests[generation]
 
     @cached_property
@@ -152,7 +211,7 @@ class View:
         """What the resource needs beside its generations and the public Service."""
         promoting = self.state is State.PROMOTING
         numbers = (self.active, self.next) if promoting else (self.active,)
-        writers = Writers(tuple(number for number in numbers if number), moving=promoting)
+        writers = Writers(tuple(number for number in numbers if number), moving=promoting or self.resizing)
         return self.kind.renderer.shared(self.resource, writers)
 
     @cached_property
@@ -188,11 +247,15 @@ class View:
 
     @cached_property
     def foreign_objects(self) -> list[Child]:
-        """Live objects of generations that are not active, without volumes."""
+        """Live objects of generations that are not active, without volumes, and without the revisions of generations
+        that once were: a user may want to go back to one."""
+        former = {entry.generation for entry in self.status.history if entry.result is Result.PROMOTED}
         return [
             child
             for child in self.observed.children
-            if child.kind != VOLUME and child.generation not in (None, self.active)
+            if child.kind != VOLUME
+            and child.generation not in (None, self.active)
+            and not (child.kind == REVISION and child.generation in former)
         ]
 
     # ---- pods
@@ -207,11 +270,7 @@ class View:
 
     def expected_pods(self, generation: int) -> tuple[str, ...]:
         """Names of the pods that a generation should have."""
-        return tuple(
-            f"{name}-{ordinal}"
-            for name, count in replicas(self.manifests(generation)).items()
-            for ordinal in range(count)
-        )
+        return pods_of_sets(self.manifests(generation))
 
     def complete(self, generation: int, *, stage: Stage) -> bool:
         """Whether every pod of the generation is there and has reached the stage."""
@@ -226,17 +285,51 @@ class View:
         expected = self.expected_pods(self.next)
         return bool(expected) and answering.issuperset(expected)
 
+    def ready(self, generation: int) -> bool:
+        """Whether every pod of the generation is there and Ready."""
+        ready = {pod.name for pod in self.live_pods(generation) if pod.ready}
+        expected = self.expected_pods(generation)
+        return bool(expected) and ready.issuperset(expected)
+
+    # ---- the size of the active generation
+
+    @cached_property
+    def joining(self) -> list[Pod]:
+        """Live pods of the active generation that the store, as far as is known, does not count on yet."""
+        members = self.facts.members
+        counts_on_none = members is not None and not members
+        return [] if counts_on_none else [pod for pod in self.live_pods(self.active) if pod.name not in (members or ())]
+
+    def settles_at(self, pod: Pod) -> datetime | None:
+        """When the pod will have been within lag for the whole stability period; None while it is not."""
+        since = pod.stage.within_lag_since if pod.stage is not None and pod.stage.connected else None
+        return since and since + parse_duration(self.spec.rollout.caught_up.stability_period)
+
+    def has_settled(self, pod: Pod) -> bool:
+        """Whether the pod has been within lag for the whole stability period."""
+        time = self.settles_at(pod)
+        return time is not None and time <= self.now
+
+    @cached_property
+    def resizing(self) -> bool:
+        """Whether the active generation is on its way to the number of pods that the spec asks for."""
+        if self.state is not State.IDLE or not self.active or self.spec.suspend:
+            return False
+        wanted = set(pods_of_sets(self.rendered(self.active)))
+        members = self.facts.members
+        return (
+            self.facts.due is not None
+            or differs(self, self.active)
+            or (bool(members) and not wanted.issubset(members or ()))
+        )
+
     @cached_property
     def stable_at(self) -> datetime | None:
         """When every pod of n will have been within lag for the whole stability period; None while one is not."""
-        starts = []
         pods = {pod.name: pod for pod in self.live_pods(self.next)}
-        for name in self.expected_pods(self.next):
-            stage = pods[name].stage if name in pods else None
-            if stage is None or not stage.connected or stage.within_lag_since is None:
-                return None
-            starts.append(stage.within_lag_since)
-        return max(starts) + parse_duration(self.spec.rollout.caught_up.stability_period) if starts else None
+        times = [self.settles_at(pods[name]) if name in pods else None for name in self.expected_pods(self.next)]
+        known = [time for time in times if time is not None]
+        return max(known) if known and len(known) == len(times) else None
 
     @cached_property
     def caught_up(self) -> bool:
@@ -273,8 +366,12 @@ class View:
     @cached_property
     def irreversible(self) -> bool:
         """Whether nothing may abort the attempt any more: such a step is recorded, or its effect seen in the store."""
-        seen = any(step.irreversible and step.name in self.facts.steps_done for step in self.steps)
-        return self.irreversible_recorded or (seen and not self.bootstrap)
+        return self.irreversible_recorded or (self.fence_moved and not self.bootstrap)
+
+    @cached_property
+    def fence_moved(self) -> bool:
+        """Whether the effect of a step that cannot be taken back is seen in the store."""
+        return any(step.irreversible and step.name in self.facts.steps_done for step in self.steps)
 
     # ---- decisions of the user and time
 
@@ -315,3 +412,8 @@ class View:
         if not approved and self.state is State.CAUGHT_UP:
             return "WaitingForApproval"
         return "Paused" if control.paused else None
+
+
+def repair_of(revision: Child) -> int:
+    """Which repair of its generation the revision is; 0 = the generation as it was created."""
+    return parse_number(revision.annotations.get(REPAIR_ANNOTATION)) or 0

@@ -9,7 +9,15 @@ from typing import Any
 from pavane_operator.kinds.port import Kind
 from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS, VOLUME_CLAIMS, Object
 from pavane_operator.kube.resources import Resource as ResourceType
-from pavane_operator.plan.model import GENERATION_LABEL, Child, Pod, Resource, StageView, parse_number
+from pavane_operator.plan.model import (
+    GENERATION_LABEL,
+    REPAIR_ANNOTATION,
+    Child,
+    Pod,
+    Resource,
+    StageView,
+    parse_number,
+)
 
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 
@@ -99,6 +107,7 @@ def _pod(body: Object, generation: int, stage: StageView | None) -> Pod:
         waiting_reason=waiting.get("reason"),
         waiting_message=str(waiting.get("message") or ""),
         created_at=timestamp(created) if created else None,
+        repair=parse_number((metadata.get("annotations") or {}).get(REPAIR_ANNOTATION)) or 0,
         stage=stage,
     )
 

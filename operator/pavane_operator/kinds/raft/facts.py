@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pavane.raft.state.configuration import Configuration, generation_of
+from pavane.raft.state.configuration import Configuration, Members, generation_of
 from pavane.wire.stages import Stage
 from pavane_operator.crds.raftcluster import (
     MEMBERS_MAX_ITEMS,
@@ -15,10 +15,14 @@ from pavane_operator.crds.raftcluster import (
     RaftMember,
 )
 from pavane_operator.kinds.raft import names
+from pavane_operator.kinds.raft.scaling import Membership, majority, next_members
+from pavane_operator.plan.children import STATEFUL_SET, decided_replicas, find
 from pavane_operator.plan.model import Facts, Observed, OwnCondition, Problem, Resource
 
 ALLOW_WRITES = "AllowWrites"
 CHANGE_MEMBERS = "ChangeMembers"
+SCALE_MEMBERS = "ScaleMembers"
+"""The same joint change within one generation, while nothing is rolled out."""
 SERVE = "Serve"
 """Recorded by the planner in a bootstrap, before clients are let in."""
 
@@ -45,6 +49,8 @@ class PeerView:
     """Last entry known to be held, by member; only a leader knows."""
     state_lost: bool
     """It is named, but its volume was empty or damaged: it neither votes nor acknowledges yet."""
+    removed: bool = False
+    """It was a member, and a committed configuration has left it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +69,16 @@ class _Scene:
 
     @property
     def replicas(self) -> int:
-        assert isinstance(self.resource.spec, RaftClusterSpec)  # noqa: S101 - parsed by the kind's model
-        return self.resource.spec.replicas
+        return _replicas(self.resource)
+
+    @property
+    def recorded_step(self) -> str | None:
+        rollout = self.resource.status.rollout if self.resource.status is not None else None
+        return rollout.step.name if rollout is not None and rollout.step is not None else None
 
     def member_ids(self, generation: int) -> frozenset[str]:
-        return frozenset(names.pod(self.resource.name, generation, ordinal) for ordinal in range(self.replicas))
+        count = replicas_of_generation(self.resource, self.observed, generation)
+        return frozenset(names.pod(self.resource.name, generation, ordinal) for ordinal in range(count))
 
     def stage(self, pod: str) -> Stage:
         for one in self.observed.pods:
@@ -86,18 +97,54 @@ def facts(resource: Resource, observed: Observed, views: Iterable[PeerView], *, 
         request_expired=request_expired,
         fence=_fence(scene),
         down=_down(scene),
+        members=_members_for_good(scene),
+        removed=_removed(scene),
+        stops_last=scene.leader.id if scene.leader is not None else None,
+        due=_due(scene),
         own_status=_own_status(scene),
         conditions=_conditions(scene),
     )
 
 
-def majority(members: int) -> int:
-    """How many of so many members are a majority."""
-    return members // 2 + 1
+def members_due(resource: Resource, observed: Observed, views: Iterable[PeerView]) -> Members | None:
+    """The members (id, url) that the store should be asked for now, while nothing is rolled out; None = no change."""
+    scene = _scene(resource, observed, {view.id: view for view in views})
+    target = _target(scene)
+    if target is None or scene.leader is None or scene.active is None:
+        return None
+    known = dict(scene.leader.configuration.members)
+    pods = dict(names.members(resource.name, resource.namespace, scene.active, scene.replicas))
+    return tuple((peer, url) for peer, url in (pods | known).items() if peer in target)
+
+
+def has_members(views: Iterable[PeerView], ids: Iterable[str]) -> bool:
+    """Whether exactly these are the committed configuration, and nothing is under way."""
+    leader = _leader({view.id: view for view in views})
+    return leader is not None and _is_settled(leader) and _ids(leader.configuration) == frozenset(ids)
+
+
+def replicas_of_generation(resource: Resource, observed: Observed, generation: int) -> int:
+    """How many pods a generation has: what was decided for its StatefulSet, else what the spec asks for."""
+    stateful_set = find(observed.children, STATEFUL_SET, names.stateful_set(resource.name, generation))
+    return _replicas(resource) if stateful_set is None else decided_replicas(stateful_set)
+
+
+def _replicas(resource: Resource) -> int:
+    assert isinstance(resource.spec, RaftClusterSpec)  # noqa: S101 - parsed by the kind's model
+    return resource.spec.replicas
+
+
+def _leader(views: Mapping[str, PeerView]) -> PeerView | None:
+    return max((view for view in views.values() if view.leads), key=lambda view: view.term, default=None)
+
+
+def _is_settled(leader: PeerView) -> bool:
+    """Whether no change of members is under way."""
+    return leader.committed and not leader.configuration.transitional
 
 
 def _scene(resource: Resource, observed: Observed, views: Mapping[str, PeerView]) -> _Scene:
-    leader = max((view for view in views.values() if view.leads), key=lambda view: view.term, default=None)
+    leader = _leader(views)
     named = [view for view in views.values() if view.configuration.members]
     best = leader or max(named, key=lambda view: (view.commit, view.last), default=None)
     status = resource.status
@@ -114,10 +161,9 @@ def _scene(resource: Resource, observed: Observed, views: Mapping[str, PeerView]
 
 def _changed(scene: _Scene) -> bool:
     """Whether exactly the members of the next generation are the committed configuration, and nothing is under way."""
-    if scene.leader is None or scene.next is None or not scene.leader.committed:
+    if scene.leader is None or scene.next is None or not _is_settled(scene.leader):
         return False
-    configuration = scene.leader.configuration
-    return not configuration.transitional and _ids(configuration) == scene.member_ids(scene.next)
+    return _ids(scene.leader.configuration) == scene.member_ids(scene.next)
 
 
 def _leads(scene: _Scene) -> bool:
@@ -126,12 +172,8 @@ def _leads(scene: _Scene) -> bool:
     members = scene.member_ids(scene.next)
     if scene.leader.id not in members:
         return False
-    return scene.active is not None or _serving(scene) or all(scene.stage(pod) is Stage.READ_WRITE for pod in members)
-
-
-def _serving(scene: _Scene) -> bool:
-    rollout = scene.resource.status.rollout if scene.resource.status is not None else None
-    return rollout is not None and rollout.step is not None and rollout.step.name == SERVE
+    serving = scene.recorded_step == SERVE
+    return scene.active is not None or serving or all(scene.stage(pod) is Stage.READ_WRITE for pod in members)
 
 
 def _steps_done(scene: _Scene) -> frozenset[str]:
@@ -147,17 +189,22 @@ def _steps_done(scene: _Scene) -> frozenset[str]:
     return frozenset(done)
 
 
-def _safety(scene: _Scene) -> Problem | None:
-    if scene.active is None:
-        return None  # a bootstrap has none: there is nothing to lose yet
+def _quorum_problem(scene: _Scene) -> Problem | None:
     if scene.leader is None or scene.configuration is None:
         return Problem("NoQuorum", "no leader is known")
     for group in scene.configuration.groups:
         answering = sum(member in scene.views for member in group)
         if answering < majority(len(group)):
             return Problem("NoQuorum", f"{answering} of {len(group)} members answer; {majority(len(group))} are needed")
-    if scene.next is None:
-        return None
+    return None
+
+
+def _safety(scene: _Scene) -> Problem | None:
+    if scene.active is None:
+        return None  # a bootstrap has none: there is nothing to lose yet
+    problem = _quorum_problem(scene)
+    if problem is not None or scene.next is None or scene.leader is None:
+        return problem
     members = scene.member_ids(scene.next)
     able = [pod for pod in members if _able(scene, pod, scene.leader.commit)]
     if len(able) < majority(len(members)):
@@ -171,12 +218,55 @@ def _safety(scene: _Scene) -> Problem | None:
 
 def _able(scene: _Scene, pod: str, commit: int) -> bool:
     view = scene.views.get(pod)
-    return (
-        view is not None
-        and scene.stage(pod) >= Stage.READ_ONLY
-        and view.last > 0
-        and not view.state_lost
-        and commit - view.last <= SAFETY_LAG_ENTRIES
+    return view is not None and scene.stage(pod) >= Stage.READ_ONLY and not view.state_lost and _is_near(view, commit)
+
+
+def _is_near(view: PeerView, commit: int) -> bool:
+    """Whether it holds nearly all entries; an empty log is none, for it may be a lost one."""
+    return view.last > 0 and commit - view.last <= SAFETY_LAG_ENTRIES
+
+
+def _members_for_good(scene: _Scene) -> frozenset[str] | None:
+    """The members that are counted on, if nothing can take that back any more."""
+    if scene.leader is None or not scene.leader.committed or _quorum_problem(scene) is not None:
+        return None
+    return _ids(scene.leader.configuration)
+
+
+def _removed(scene: _Scene) -> frozenset[str]:
+    members = _members_for_good(scene) or ()
+    return frozenset(view.id for view in scene.views.values() if view.removed and view.id not in members)
+
+
+def _due(scene: _Scene) -> str | None:
+    """The change of members that is possible now, or under way."""
+    if scene.active is None or scene.next is not None:
+        return None
+    if scene.leader is None or not _is_settled(scene.leader):
+        return SCALE_MEMBERS if scene.recorded_step == SCALE_MEMBERS else None
+    return SCALE_MEMBERS if _target(scene) is not None else None
+
+
+def _target(scene: _Scene) -> frozenset[str] | None:
+    """The members that the active generation should get next."""
+    if scene.active is None or scene.leader is None or not _is_settled(scene.leader):
+        return None
+    commit = scene.leader.commit
+    views = scene.views.values()
+    near = {view.id for view in views if _is_near(view, commit) and not view.removed}
+    lost = {view.id for view in views if view.state_lost}
+    writing = {pod.name for pod in scene.observed.pods if pod.stage and pod.stage.stage is Stage.READ_WRITE}
+    current = _ids(scene.leader.configuration)
+    prefix = f"{names.stateful_set(scene.resource.name, scene.active)}-"
+    return next_members(
+        Membership(
+            current=current,
+            own={peer for peer in current if peer.startswith(prefix)},
+            wanted=[peer for peer, _ in names.members(scene.resource.name, "", scene.active, scene.replicas)],
+            sound=near - lost,
+            lost=lost,
+            ready=near & (writing | lost),
+        )
     )
 
 
@@ -189,9 +279,9 @@ def _fence(scene: _Scene) -> int | None:
 
 
 def _down(scene: _Scene) -> Problem | None:
-    if scene.active is None:
-        return None
-    members = scene.member_ids(scene.active)
+    if scene.active is None or not scene.observed.pods:
+        return None  # without pods there is nothing to ask; suspended or not, their first sign wakes the operator
+    members = _ids(scene.configuration) if scene.configuration is not None else scene.member_ids(scene.active)
     lost = sum(scene.views[pod].state_lost for pod in members if pod in scene.views)
     if lost >= majority(len(members)):
         return Problem(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pavane.raft.state.configuration import Configuration
+from pavane.raft.state.roles import Role
 from pavane_operator.kinds.raft.facts import STATE_LOST, PeerView
 
 
@@ -26,6 +27,7 @@ def peer_view(answer: Mapping[str, Any]) -> PeerView | None:
                 if member["match_index"] is not None
             },
             state_lost=STATE_LOST in answer["blockers"],
+            removed=answer["role"] == Role.REMOVED.title,
         )
     except (KeyError, TypeError, ValueError):
         return None

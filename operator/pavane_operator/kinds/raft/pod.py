@@ -10,6 +10,7 @@ from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.kinds.raft import keys, names
 from pavane_operator.objects.pods import CONTAINER_SECURITY, pod_metadata, pod_spec
+from pavane_operator.plan.model import REPAIR_ANNOTATION
 from pavane_operator.tls.names import certificate_secret
 
 CONFIG_MOUNT = "/etc/pavane/config"
@@ -34,6 +35,8 @@ class PodInputs:
     version: str
     otlp_endpoint: str | None
     spec: CommonSpec
+    repair: int = 0
+    """Which repair of the generation it is; 0 = none."""
 
 
 def template(inputs: PodInputs) -> dict[str, Any]:
@@ -42,14 +45,15 @@ def template(inputs: PodInputs) -> dict[str, Any]:
     secrets = {"keys": keys.name_of(inputs.name)}
     if _secured(inputs):
         secrets["tls"] = certificate_secret(inputs.name, spec.tls)
+    config = names.config_map(inputs.name, inputs.generation, inputs.repair)
     return {
-        "metadata": pod_metadata(spec, names.labels(inputs.name, inputs.version, inputs.generation)),
+        "metadata": _metadata(inputs),
         "spec": {
             **pod_spec(spec, inputs.name, names.selector(inputs.name, inputs.generation)),
             "terminationGracePeriodSeconds": int(parse_duration(spec.termination_grace_period).total_seconds()),
             "containers": [_container(inputs)],
             "volumes": [
-                {"name": "config", "configMap": {"name": names.stateful_set(inputs.name, inputs.generation)}},
+                {"name": "config", "configMap": {"name": config}},
                 {"name": "live", "configMap": {"name": f"{inputs.name}-live"}},
                 *(
                     {"name": volume, "secret": {"secretName": secret, "defaultMode": 0o440}}
@@ -63,6 +67,13 @@ def template(inputs: PodInputs) -> dict[str, Any]:
 
 def _secured(inputs: PodInputs) -> bool:
     return inputs.spec.tls.mode is not TlsMode.DISABLED
+
+
+def _metadata(inputs: PodInputs) -> dict[str, Any]:
+    metadata = pod_metadata(inputs.spec, names.labels(inputs.name, inputs.version, inputs.generation))
+    if inputs.repair:
+        metadata["annotations"] = {**metadata.get("annotations", {}), REPAIR_ANNOTATION: str(inputs.repair)}
+    return metadata
 
 
 def _container(inputs: PodInputs) -> dict[str, Any]:

@@ -9,17 +9,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import Expired, RaftError, Refused
+from pavane.raft.state.configuration import Members
 from pavane.raft.wire import rollout_reqid
-from pavane_operator.crds.raftcluster import RaftClusterSpec
+from pavane_operator.crds.raftcluster import REPLICAS_MAX
 from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.kinds.raft import names
-from pavane_operator.kinds.raft.facts import ALLOW_WRITES, CHANGE_MEMBERS, PeerView, facts
+from pavane_operator.kinds.raft.facts import (
+    ALLOW_WRITES,
+    CHANGE_MEMBERS,
+    SCALE_MEMBERS,
+    PeerView,
+    facts,
+    has_members,
+    members_due,
+    replicas_of_generation,
+)
 from pavane_operator.kinds.raft.keys import RaftKeys, name_of
 from pavane_operator.kinds.raft.peers import peer_view
 from pavane_operator.plan.children import find
@@ -29,6 +40,8 @@ STEPS = (PromotionStep(ALLOW_WRITES, allow_writes=True), PromotionStep(CHANGE_ME
 BOOTSTRAP_STEPS = (PromotionStep(ALLOW_WRITES, allow_writes=True),)
 CHANGE_MEMBERS_NUMBER = 3
 """Of the step in 3.1; goes into its request id."""
+SCALE_MEMBERS_NUMBERS = 1000
+"""The same for changes within a generation, the first of many."""
 STATUS_TIMEOUT_S = 0.5
 """Per pod: a pod that takes longer counts as silent in this look; the next look asks again."""
 STATUS_TIMEOUT_SILENT_S = 0.1
@@ -67,35 +80,31 @@ class RaftPromotion:
         return facts(resource, observed, views, request_expired=expired)
 
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
-        """Step 3: ask for the joint change, then wait until the new configuration is committed.
+        """Step 3, or *Scaling*: ask for the joint change, then wait until the new configuration is committed.
 
         Raises RaftError when the cluster refuses or does not answer, TimeoutError by the caller's clock.
         """
-        if name != CHANGE_MEMBERS:
-            raise ValueError(f"RaftCluster has no step {name}")
-        assert resource.status is not None  # noqa: S101 - a recorded step stands in a status
-        generation = resource.status.next_generation
-        assert generation is not None  # noqa: S101
-        if self._is_changed(resource, observed, await self._ask(resource, observed)):
+        views = await self._ask(resource, observed)
+        change = _change(name, resource, observed, views)
+        if change is None or has_members(views, change.ids):
             return
         keys = _keys(observed, self._name)
         if keys is None or not self._addresses:
             raise ConnectionError(f"no pod has an address yet, or Secret {name_of(self._name)} is missing or damaged")
-        reqid = rollout_reqid(self._uid, generation, CHANGE_MEMBERS_NUMBER, int(at.timestamp()))
-        members = names.members(self._name, self._namespace, generation, _replicas(resource))
+        reqid = rollout_reqid(self._uid, change.generation, change.number, int(at.timestamp()))
         seeds = [_url(address) for address in self._addresses.values()]
         try:
             async with RaftClient(seeds, keys.ident, curve=keys.curve, resolve=self._resolve) as client:
-                await client.change_members(members, reqid=reqid, timeout_s=CHANGE_TIMEOUT_S)
+                await client.change_members(change.members, reqid=reqid, timeout_s=CHANGE_TIMEOUT_S)
         except Expired:
             self._expired_at = at
             raise
         except Refused as error:
             # "no change in membership": an earlier call, or another operator's, has done it already.
             log.info("change of members refused", resource=self._name, error=str(error))
-            if not self._is_changed(resource, observed, await self._ask(resource, observed)):
+            if not has_members(await self._ask(resource, observed), change.ids):
                 raise
-        while not self._is_changed(resource, observed, await self._ask(resource, observed)):  # noqa: ASYNC110
+        while not has_members(await self._ask(resource, observed), change.ids):  # noqa: ASYNC110
             await asyncio.sleep(SETTLED_POLL_S)
 
     async def undo(self, generation: int, resource: Resource, observed: Observed) -> None:
@@ -127,9 +136,6 @@ class RaftPromotion:
             return None
         self._silent.discard(name)
         return view
-
-    def _is_changed(self, resource: Resource, observed: Observed, views: Sequence[PeerView]) -> bool:
-        return CHANGE_MEMBERS in facts(resource, observed, views, request_expired=False).steps_done
 
     async def _connect(self, observed: Observed) -> RaftClient | None:
         """A client that is used for `status` alone; None while there is nobody to talk to or nothing to show."""
@@ -163,9 +169,37 @@ def _keys(observed: Observed, name: str) -> RaftKeys | None:
         return None
 
 
-def _replicas(resource: Resource) -> int:
-    assert isinstance(resource.spec, RaftClusterSpec)  # noqa: S101 - parsed by the kind's model
-    return resource.spec.replicas
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A joint change of members and what its request id is made of."""
+
+    generation: int
+    number: int
+    members: Members
+
+    @property
+    def ids(self) -> list[str]:
+        return [peer for peer, _ in self.members]
+
+
+def _change(name: str, resource: Resource, observed: Observed, views: Sequence[PeerView]) -> _Change | None:
+    """The change that a step stands for; None where nothing is to be changed any more."""
+    assert resource.status is not None  # noqa: S101 - a recorded step stands in a status
+    coming, active = resource.status.next_generation, resource.status.active_generation
+    if name == CHANGE_MEMBERS and coming is not None:
+        count = replicas_of_generation(resource, observed, coming)
+        members = tuple(names.members(resource.name, resource.namespace, coming, count))
+        return _Change(coming, CHANGE_MEMBERS_NUMBER, members)
+    if name == SCALE_MEMBERS and active is not None:
+        due = members_due(resource, observed, views)
+        return None if due is None else _Change(active, _number_of(due), due)
+    raise ValueError(f"RaftCluster has no step {name} now")
+
+
+def _number_of(members: Members) -> int:
+    """What tells a change to these members from one to others in the same second: who, one bit per pod."""
+    ordinals = [int(ordinal) for peer, _ in members if (ordinal := peer.rpartition("-")[2]).isdecimal()]
+    return SCALE_MEMBERS_NUMBERS + sum(1 << ordinal for ordinal in set(ordinals) if ordinal < REPLICAS_MAX)
 
 
 def _url(address: str) -> str:

@@ -24,18 +24,23 @@ from pavane_operator.objects.owned import owned, service_account
 from pavane_operator.objects.policies import Ports, Surroundings, network_policies
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
+    REPAIR_ANNOTATION,
     ROLLOUT_ID_ANNOTATION,
     UID_LABEL,
     Child,
     Manifest,
     Problem,
+    Repair,
     Resource,
     Writers,
+    parse_number,
 )
 
 RENDER_VERSION = 1
 """Grows when these templates change. For people: what a revision holds is used as it stands, whatever its version."""
 RENDER_VERSION_ANNOTATION = "pavane.dev/render-version"
+KEPT_BY_REPAIRS = ("clusterId", "stateMachine", "storage", "tls")
+"""Fields that volumes, or the members of a generation among each other, depend on (2.13)."""
 PORTS = Ports(
     peers=(names.RAFT_PORT,),
     clients=(names.RAFT_PORT, names.PUBLISH_PORT),
@@ -56,16 +61,22 @@ class RaftRenderer:
         problem = config_problem(_spec(resource))
         return () if problem is None else (Problem("InvalidConfig", problem),)
 
-    def revision(self, resource: Resource, generation: int, rollout_id: str) -> Manifest:
-        """The ControllerRevision `{name}-g{n}`: what this generation is made of, for ever."""
-        spec = _spec(resource)
-        body = self._object(resource, "apps/v1", "ControllerRevision", names.revision(resource.name, generation))
+    def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
+        """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair: what this generation is made of, for ever."""
+        spec, time = _spec(resource), 0 if repair is None else repair.time
+        name = names.revision(resource.name, generation, time)
+        body = self._object(resource, "apps/v1", "ControllerRevision", name)
         body["metadata"]["labels"] = names.labels(resource.name, self._defaults.version, generation)
         body["metadata"]["annotations"] = {
             ROLLOUT_ID_ANNOTATION: rollout_id,
             RENDER_VERSION_ANNOTATION: str(RENDER_VERSION),
         }
         image = spec.image or self._defaults.image
+        stateful_set = self._stateful_set(resource, spec, generation, image, time)
+        if repair is not None:
+            body["metadata"]["annotations"][REPAIR_ANNOTATION] = str(repair.time)
+            # No server lets these change; where the claims have grown since, they are the truth.
+            stateful_set["volumeClaimTemplates"] = _Recorded.of(repair.former).stateful_set["volumeClaimTemplates"]
         body["revision"] = generation
         body["data"] = {
             "version": self._defaults.version,
@@ -73,9 +84,18 @@ class RaftRenderer:
             "fields": pod_fields(spec),
             "config": yaml.safe_dump(_server_config(resource, spec, generation), sort_keys=True),
             "service": _headless_service(resource, generation),
-            "statefulSet": self._stateful_set(resource, spec, generation, image),
+            "statefulSet": stateful_set,
         }
         return Manifest.of(body, create_only=True)
+
+    def repair_problem(self, resource: Resource, revision: Child) -> Problem | None:
+        """Volumes hold the data of one `clusterId` and `stateMachine`; a storage class is that of the volumes."""
+        wanted, recorded = pod_fields(_spec(resource)), revision.body["data"]["fields"]
+        differing = [field for field in KEPT_BY_REPAIRS if wanted.get(field) != recorded.get(field)]
+        if not differing:
+            return None
+        fields = " and ".join(f"spec.{field}" for field in differing)
+        return Problem("InvalidConfig", f"a repair cannot change {fields}: set it back to what {revision.name} holds")
 
     def labels(self, resource: Resource) -> Mapping[str, str]:
         """Labels of an object of the whole cluster."""
@@ -126,6 +146,7 @@ class RaftRenderer:
         """ConfigMap, headless Service and StatefulSet `{name}-server-g{n}` of the generation of this revision."""
         recorded = _Recorded.of(revision)
         config = _generation_object(resource, recorded, "v1", "ConfigMap")
+        config["metadata"]["name"] = names.config_map(resource.name, recorded.generation, recorded.repair)
         config["immutable"] = True
         config["data"] = {pod.CONFIG_KEY: recorded.config}
         service = _generation_object(resource, recorded, "v1", "Service")
@@ -145,7 +166,9 @@ class RaftRenderer:
         members = names.members(resource.name, resource.namespace, generation, _spec(resource).replicas)
         return {"bootstrap": "entry", "initial": json.dumps(members)}
 
-    def _stateful_set(self, resource: Resource, spec: RaftClusterSpec, generation: int, image: str) -> dict[str, Any]:
+    def _stateful_set(
+        self, resource: Resource, spec: RaftClusterSpec, generation: int, image: str, repair: int
+    ) -> dict[str, Any]:
         """`spec` of the StatefulSet without the number of pods, which is live."""
         version = self._defaults.version
         selector = names.selector(resource.name, generation)
@@ -165,6 +188,7 @@ class RaftRenderer:
                     version=version,
                     otlp_endpoint=self._defaults.otlp_endpoint,
                     spec=spec,
+                    repair=repair,
                 )
             ),
             "volumeClaimTemplates": [_claim(resource, spec, names.labels(resource.name, version, generation))],
@@ -179,6 +203,7 @@ class _Recorded:
     """What a revision says about its generation."""
 
     generation: int
+    repair: int
     rollout_id: str
     render_version: str
     version: str
@@ -194,6 +219,7 @@ class _Recorded:
         try:
             return cls(
                 int(revision.labels[GENERATION_LABEL]),
+                parse_number(revision.annotations.get(REPAIR_ANNOTATION)) or 0,
                 revision.annotations.get(ROLLOUT_ID_ANNOTATION, ""),
                 revision.annotations.get(RENDER_VERSION_ANNOTATION, ""),
                 str(data["version"]),

@@ -1,0 +1,137 @@
+"""How many pods each StatefulSet gets now, on its way to what the spec asks for (docs/specs/operator.md 2.8, 3.1).
+
+A set never gets smaller than the store needs, and never larger over the volume of a pod that the store took out. The
+number that was decided is noted on the set itself, so that one set by hand is told from it and applied away.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pavane_operator.crds.status import State
+from pavane_operator.plan.children import (
+    STATEFUL_SET,
+    decided_replicas,
+    find,
+    ordinal_in,
+    replicas_of,
+)
+from pavane_operator.plan.model import REPLICAS_ANNOTATION, SPEC_HASH_ANNOTATION, Child, Manifest
+
+if TYPE_CHECKING:
+    from pavane_operator.plan.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a StatefulSet is told."""
+
+    replicas: int
+    start: int = 0
+    """Ordinal of its first pod; another than 0 only while the last pod of a suspension still runs."""
+    decided: int | None = None
+    """The number to note; None = `replicas`."""
+
+
+STOPPED = Size(0)
+
+
+def sized(manifest: Manifest, size: Size) -> Manifest:
+    """A rendered StatefulSet with this size instead of the one that the spec asks for."""
+    metadata = dict(manifest.body["metadata"])
+    noted = size.replicas if size.decided is None else size.decided
+    former = {key: value for key, value in metadata["annotations"].items() if key != SPEC_HASH_ANNOTATION}
+    metadata["annotations"] = {**former, REPLICAS_ANNOTATION: str(noted)}
+    spec = {**manifest.body["spec"], "replicas": size.replicas}
+    if size.start:
+        spec["ordinals"] = {"start": size.start}
+    return Manifest.of({**manifest.body, "metadata": metadata, "spec": spec})
+
+
+def size_of(view: "View", generation: int, manifest: Manifest) -> Size:
+    """The size that a StatefulSet of the active or the next generation should have now."""
+    wanted = replicas_of(manifest.body)
+    live = find(view.observed.children, STATEFUL_SET, manifest.name)
+    decided = None if live is None else decided_replicas(live)
+    if generation != view.active:
+        follows = view.before_promotion and not view.bootstrap  # the members of a bootstrap were told to its pods
+        return Size(wanted if decided is None or follows else decided)
+    if view.state is State.IDLE and view.spec.suspend:
+        return _stopping(view, manifest.name, live)
+    named = max(_ordinals(view.facts.members or (), manifest.name), default=-1) + 1
+    if not decided:  # suspended till now, or deleted by hand: as many as it has volumes, for they are the quorum
+        volumes = _ordinals((volume.name for volume in view.volumes), manifest.name)
+        return Size(max(*volumes, named - 1, -1) + 1 or wanted)
+    if view.state is not State.IDLE or view.facts.members is None:
+        return Size(max(decided, named))
+    return Size(max(named, _possible(view, manifest.name, wanted, decided)))
+
+
+def surplus_volumes(view: "View", generation: int) -> list[Child]:
+    """Volumes beyond the size of their set that no pod uses and the store does not count on.
+
+    They go before a pod of their name can come back: an old log that names it would make it vote (3.1).
+    """
+    pods = {pod.name for pod in view.pods(generation)}
+    members = view.facts.members
+    if generation == view.active and members is None:
+        return []
+    found = []
+    for stateful_set in _live_sets(view, generation):
+        decided = decided_replicas(stateful_set)
+        for volume in view.volumes if decided else ():
+            ordinal = ordinal_in(volume.name, stateful_set.name)
+            pod = f"{stateful_set.name}-{ordinal}"
+            if ordinal is not None and ordinal >= decided and pod not in pods and pod not in (members or ()):
+                found.append(volume)
+    return found
+
+
+def is_stopped(view: "View") -> bool:
+    """Whether the active generation was scaled to 0."""
+    sets = _live_sets(view, view.active)
+    return bool(sets) and all(decided_replicas(each) == 0 for each in sets)
+
+
+def differs(view: "View", generation: int) -> bool:
+    """Whether a set of the generation has not the size that the spec asks for, or has volumes beyond it."""
+    return bool(surplus_volumes(view, generation)) or any(
+        (live := find(view.observed.children, STATEFUL_SET, manifest.name)) is not None
+        and decided_replicas(live) != replicas_of(manifest.body)
+        for manifest in view.rendered(generation)
+        if manifest.kind == STATEFUL_SET
+    )
+
+
+def _live_sets(view: "View", generation: int) -> list[Child]:
+    return [child for child in view.observed.children if child.kind == STATEFUL_SET and child.generation == generation]
+
+
+def _ordinals(names: Iterable[str], stateful_set: str) -> list[int]:
+    return [ordinal for name in names if (ordinal := ordinal_in(name, stateful_set)) is not None]
+
+
+def _possible(view: "View", stateful_set: str, wanted: int, decided: int) -> int:
+    """As much of what is wanted as the pods and volumes of those that the store took out leave room for."""
+    removed = _ordinals(view.facts.removed, stateful_set)
+    left = _ordinals((volume.name for volume in surplus_volumes(view, view.active)), stateful_set)
+    if left:
+        wanted = min(wanted, decided)
+    return min([wanted, *removed])
+
+
+def _stopping(view: "View", stateful_set: str, live: Child | None) -> Size:
+    """The next step of a suspension: all pods but the last one, then that."""
+    if live is None:
+        return STOPPED
+    pods = {
+        ordinal: pod for pod in view.pods(view.active) if (ordinal := ordinal_in(pod.name, stateful_set)) is not None
+    }
+    if decided_replicas(live):
+        last = ordinal_in(view.facts.stops_last or "", stateful_set)
+    else:
+        start = int((live.body["spec"].get("ordinals") or {}).get("start", 0))
+        last = start if replicas_of(live.body) else None
+    if last is None or last not in pods or len(pods) == 1:
+        return STOPPED
+    return Size(1, start=last, decided=0)
