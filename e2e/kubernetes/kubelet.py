@@ -35,6 +35,8 @@ VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced
 STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)
 STORAGE_CLASS = "folder"
 PROVISIONER = "pavane.dev/process-kubelet"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+"""Annotation of a claim by which the scheduler asks for its volume."""
 LEASE_S = 40
 """As of a real kubelet; it is renewed four times as often."""
 FAST = 20.0
@@ -113,10 +115,17 @@ class _Volumes:
             "name": STORAGE_CLASS,
             "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
         }
-        body = {"metadata": metadata, "provisioner": PROVISIONER, "allowVolumeExpansion": True}
+        body = {
+            "metadata": metadata,
+            "provisioner": PROVISIONER,
+            "allowVolumeExpansion": True,
+            # Bound at once, a claim may be missed by the scheduler, which then leaves its pod alone for minutes.
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }
         await self._client.apply(STORAGE_CLASSES, body, manager=MANAGER)
         async for kind, claim in changes(self._mirror, "persistentvolumeclaims"):
-            if claim["spec"].get("storageClassName") == STORAGE_CLASS:
+            chosen = SELECTED_NODE in (claim["metadata"].get("annotations") or {})
+            if chosen and claim["spec"].get("storageClassName") == STORAGE_CLASS:
                 await self._serve(claim, gone=kind == "DELETED")
 
     async def _serve(self, claim: Object, *, gone: bool) -> None:
