@@ -32,22 +32,29 @@ async def _age(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _embedded(folder: Path) -> Iterator[Path]:
-    """The embedded cluster without operator and control plane; yields its kubeconfig."""
-    asyncio.run(_age(folder))
-    command = [sys.executable, "-m", "pavane_cli.main", "up", "--bare", "--folder", str(folder)]
+def _process(module: str, *arguments: str, says: str) -> Iterator[None]:
+    """A program of ours that runs from the line in which it `says` that it is ready to the end of the block."""
+    command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         try:
             printed = ""
             for line in process.stdout:
                 printed += line
-                if "All is Ready" in line:
+                if says in line:
                     break
             assert process.poll() is None, printed
-            yield folder / "kubeconfig"
+            yield
         finally:
             process.terminate()
+
+
+@contextlib.contextmanager
+def _embedded(folder: Path) -> Iterator[Path]:
+    """The embedded cluster without operator and control plane; yields its kubeconfig."""
+    asyncio.run(_age(folder))
+    with _process("pavane_cli.main", "up", "--bare", "--folder", str(folder), says="All is Ready"):
+        yield folder / "kubeconfig"
 
 
 @contextlib.contextmanager
@@ -59,11 +66,19 @@ def _kubernetes(folder: Path) -> Iterator[Path]:
         yield plane.kubeconfig
 
 
-STARTERS = {"embedded": _embedded, "kubernetes": _kubernetes}
+@contextlib.contextmanager
+def _with_node(folder: Path) -> Iterator[Path]:
+    """A real control plane and a node that runs pods as processes; yields its kubeconfig."""
+    for program in CONTROL_PLANE:
+        requires(program)
+    with _process("e2e.kubernetes.cluster", str(folder), says="export KUBECONFIG"):
+        yield folder / "kubeconfig"
 
 
-def _started(name: Server, factory: pytest.TempPathFactory) -> Iterator[KubeTarget]:
-    with STARTERS[name](factory.mktemp(name)) as kubeconfig, connected(name, kubeconfig) as server:
+@contextlib.contextmanager
+def _served(name: Server, started: contextlib.AbstractContextManager[Path]) -> Iterator[KubeTarget]:
+    """A server with the definitions of widgets and of our kinds."""
+    with started as kubeconfig, connected(name, kubeconfig) as server:
         for body in (WIDGET_DEFINITION, *definitions()):
             server.apply(CRDS, body, "contract", force="true").ok()
             server.until(CRDS, body["metadata"]["name"], established)
@@ -72,12 +87,20 @@ def _started(name: Server, factory: pytest.TempPathFactory) -> Iterator[KubeTarg
 
 @pytest.fixture(scope="session")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeTarget]:
-    yield from _started("embedded", tmp_path_factory)
+    with _served("embedded", _embedded(tmp_path_factory.mktemp("embedded"))) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeTarget]:
-    yield from _started("kubernetes", tmp_path_factory)
+    with _served("kubernetes", _kubernetes(tmp_path_factory.mktemp("kubernetes"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kubernetes_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeTarget]:
+    with _served("kubernetes", _with_node(tmp_path_factory.mktemp("node"))) as server:
+        yield server
 
 
 @contextlib.contextmanager
@@ -107,3 +130,10 @@ def targets(
     """Both servers, to compare their answers."""
     with _test_of(embedded, request) as one, _test_of(kubernetes, request) as other:
         yield one, other
+
+
+@pytest.fixture(params=("embedded", "kubernetes_node"))
+def node_target(request: pytest.FixtureRequest) -> Iterator[KubeTarget]:
+    """One of the two servers, with a node that runs pods."""
+    with _test_of(request.getfixturevalue(request.param), request) as server:
+        yield server
