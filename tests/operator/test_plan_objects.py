@@ -35,6 +35,16 @@ def test_the_budget_covers_all_who_may_write_and_lets_nobody_go_while_that_moves
     lab.until(lambda world: world.state is State.RETIRING and _budget(world) == {"over": [2], "maxUnavailable": 1})
 
 
+def test_nobody_may_go_while_members_come_and_go() -> None:
+    lab = Lab()
+    lab.active(1)
+    world = lab.until(lambda world: lab.plan().empty)
+    world.change(replicas=5)
+    lab.until(lambda world: _budget(world) == {"over": [1], "maxUnavailable": 0})
+    lab.until(lambda world: _budget(world) == {"over": [1], "maxUnavailable": 1})
+    assert len(world.pods) == 5
+
+
 def test_a_budget_that_is_turned_off_goes_and_comes_back() -> None:
     lab = Lab()
     world = lab.active(1)

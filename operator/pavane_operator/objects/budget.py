@@ -32,7 +32,7 @@ def disruption_budget(
     body = owned(resource, "policy/v1", "PodDisruptionBudget", f"{resource.name}-{role}", labels)
     numbers = [str(number) for number in writers.generations]
     body["spec"] = {
-        # While the right to write moves, old and new pods are needed together: nobody leaves by choice.
+        # While the right to write moves, old and new members are needed together: nobody leaves by choice.
         "maxUnavailable": 0 if writers.moving else min(wanted.max_unavailable, max(spare, 1)),
         "selector": {
             "matchLabels": dict(selector),
