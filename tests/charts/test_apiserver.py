@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx2
 import pytest
+import yaml
 
 from e2e.kubernetes.control_plane import control_plane
 from e2e.kubernetes.tools import CONTROL_PLANE
@@ -303,3 +305,42 @@ async def test_the_control_plane_lets_each_caller_do_what_kubectl_lets_him(relea
         async with httpx2.AsyncClient(trust_env=False) as stranger:
             assert (await stranger.get(url + path)).status_code == 401
         await admin.delete(RAFT_CLUSTERS, "q", WATCHED)
+
+
+def _kubeconfig(admin: Path, token: str, path: Path) -> str:
+    """A kubeconfig for the owner of a token."""
+    config = yaml.safe_load(admin.read_text())
+    config["users"][0]["user"] = {"token": token}
+    path.write_text(yaml.safe_dump(config))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("release", "watched"), [([], ""), (["--set", f"watchNamespaces={{{WATCHED}}}"], WATCHED)], indirect=["release"]
+)
+async def test_the_operator_needs_no_right_that_it_has_not(release: Path, watched: str, tmp_path: Path) -> None:
+    settings = {
+        "KUBECONFIG": _kubeconfig(release, await _token(release, "pavane-operator"), tmp_path / "kubeconfig"),
+        "POD_NAMESPACE": NAMESPACE,
+        "PAVANE_WATCH_NAMESPACES": watched,
+        "PAVANE_HEALTH_PORT": "0",
+    }
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        operator = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pavane_cli.main", "operator"), env={**os.environ, **settings}, stderr=file
+        )
+    try:
+        async with await KubeClient.connect(Target(release)) as admin, asyncio.timeout(UNTIL_S):
+            spec = {"stateMachine": "Broadcast", "replicas": 1, "deletionPolicy": "Delete"}
+            await admin.create(RAFT_CLUSTERS, {"metadata": {"name": "w"}, "spec": spec}, WATCHED)
+            while await admin.get_or_none(STATEFUL_SETS, "w-server-g1", WATCHED) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            await admin.delete(RAFT_CLUSTERS, "w", WATCHED)
+            while await admin.get_or_none(RAFT_CLUSTERS, "w", WATCHED) is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    finally:
+        operator.terminate()  # it gives the Lease back, for the next one
+        await operator.wait()
+    complaints = [line for line in log.read_text().splitlines() if "forbidden" in line.lower() or "Traceback" in line]
+    assert complaints == []
