@@ -60,11 +60,13 @@ bench: setup ## benchmarks
 demo: setup ## the main job, live: a cluster, a client that writes, a rollout under it
 	$(BIN)/pavane demo examples/quickstart.yaml
 
-crds: setup ## regenerate the custom resource definitions
+crds: setup ## regenerate the custom resource definitions and their reference
 	$(BIN)/python -m pavane_operator.crds.gen
+	$(BIN)/python -m pavane_operator.crds.reference
 
 crds-check: setup
 	$(BIN)/python -m pavane_operator.crds.gen --check
+	$(BIN)/python -m pavane_operator.crds.reference --check
 
 charts: setup ## regenerate values, schemas and roles of the charts
 	$(BIN)/python -m pavane_operator.charts.gen
