@@ -72,6 +72,7 @@ async def test_deletion_leaves_nothing_but_retained_volumes(raft: RaftTest) -> N
     await eventually(only_volumes, "only the volumes are left")
 
 
+@pytest.mark.smoke
 async def test_deletion_takes_the_volumes_where_the_policy_says_so(raft: RaftTest) -> None:
     await raft.apply(deletionPolicy="Delete")
     await raft.until_current()

@@ -132,7 +132,7 @@ async def test_a_node_lost_while_promoting_delays_the_rollout_and_no_more(raft: 
         await writer.reach(WARM_UP_WRITES)
         kind.kubectl("uncordon", node)
         await roll(raft, 1)
-        await reached(raft, "Promoting", 2)
+        await reached(raft, "Promoting", 2, RETURN_S)
         kind.lose_node(node)
         kind.start_node(node)
         await until_complete(raft, 2)

@@ -8,7 +8,7 @@ import pytest
 
 from e2e.cluster import LOADED, RaftTest, state_of
 from e2e.conftest import RUNS
-from e2e.waiting import eventually
+from e2e.waiting import READY_S, eventually
 from e2e.writer import WARM_UP_WRITES, shown
 from pavane_cli.target import RAFT_CLUSTERS
 
@@ -23,6 +23,7 @@ async def roll(raft: RaftTest, run: int) -> None:
     await raft.kube.patch(RAFT_CLUSTERS, "q", restart(run), raft.namespace, manager="e2e")
 
 
+@pytest.mark.smoke
 async def test_a_rollout_under_load_loses_and_doubles_nothing(raft: RaftTest) -> None:
     await raft.apply()
     await raft.until_current(generation=1)
@@ -51,7 +52,7 @@ async def kill_leader(raft: RaftTest) -> None:
     await eventually(killed, "a leader was killed")
 
 
-@pytest.mark.parametrize("victim", ["leader", "operator"])
+@pytest.mark.parametrize("victim", ["leader", pytest.param("operator", marks=pytest.mark.smoke)])
 async def test_a_rollout_survives_a_kill_at_a_random_moment(raft: RaftTest, victim: str) -> None:
     dice = random.Random(RUNS)
     await raft.apply(**LOADED)
@@ -74,8 +75,9 @@ async def test_a_rollout_survives_a_kill_at_a_random_moment(raft: RaftTest, vict
         assert await raft.stateful_sets() == [f"q-server-g{run + 1}"]
 
 
-async def reached(raft: RaftTest, state: str, generation: int) -> None:
-    await raft.until(lambda item: position(item, generation) >= STATES.index(state), f"state {state}")
+async def reached(raft: RaftTest, state: str, generation: int, timeout_s: float = READY_S) -> None:
+    far_enough = STATES.index(state)
+    await raft.until(lambda item: position(item, generation) >= far_enough, f"state {state}", timeout_s=timeout_s)
 
 
 def position(document: dict[str, Any], generation: int) -> int:
