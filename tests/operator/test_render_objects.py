@@ -39,7 +39,7 @@ def pod(**spec: Any) -> dict[str, Any]:
 # ---- pods
 
 
-@pytest.mark.parametrize("spec", [{}, {"extraEnv": [{"name": "A", "value": "b"}]}])
+@pytest.mark.parametrize("spec", [{}, {"tls": {"mode": "Disabled"}}, {"extraEnv": [{"name": "A", "value": "b"}]}])
 def test_pods_are_admitted_at_the_restricted_level(spec: dict[str, Any]) -> None:
     assert violations(pod(**spec)) == []
 
