@@ -163,6 +163,8 @@ class RaftPod:
             stage=self._stage_json,
         )
         self._role: RaftRole | None = None
+        self._last_words: dict[str, Any] | None = None
+        """What the pod said of itself when it began to stop; a peer that is being closed cannot be asked."""
         self._stage: StageServer | None = None
 
     async def start(self) -> None:
@@ -183,6 +185,7 @@ class RaftPod:
     async def stop(self) -> None:
         """Stop in order: streams hear that the pod goes, a leader hands over, the store and the ports close."""
         if self._stage is not None:
+            self._last_words = self._stage_json()
             await self._stage.stop()
         await self._server.stop()
         await self._ops.stop()
@@ -257,7 +260,9 @@ class RaftPod:
 
     def _stage_json(self) -> dict[str, Any]:
         generation = self._settings.generation
-        if self._stage is None or self._process.ending:
+        if self._last_words is not None:
+            return self._last_words
+        if self._stage is None:
             return {"stage": Stage.CREATION.title, "generation": generation, "progress": 0, "target": 0, "blockers": []}
         report = self._stage.report()
         return {

@@ -236,3 +236,29 @@ async def test_the_secret_is_never_printed(pods: Pods) -> None:
     pod.kill()
     assert SECRET not in (pod.folder / "output").read_bytes()
     assert SECRET.decode() not in metrics.text
+
+
+async def test_a_pod_that_stops_says_to_the_end_where_it_was(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = pods.add(1)
+    await pods.bootstrap(member)
+    member.kill()
+    for name, value in member.environment().items():
+        monkeypatch.setenv(name, value)
+    answers = []
+    real_stop = raft_server.RaftServer.stop
+
+    async def stop(server: raft_server.RaftServer) -> None:
+        answers.append(await member.stage())
+        await real_stop(server)
+        answers.append(await member.stage())
+
+    monkeypatch.setattr(raft_server.RaftServer, "stop", stop)
+    settings = RaftSettings.load()
+    process = Process()
+    pod = raft_server.RaftPod(settings, load(settings), process)
+    await pod.start()
+    before = await member.reaches("ReadWrite", leads=True)
+    process.exit(0, "asked to")
+    await pod.stop()
+    await process.cancel_tasks()
+    assert [(each["stage"], each["progress"]) for each in answers] == [("ReadWrite", before["progress"])] * 2
