@@ -19,6 +19,7 @@ _NAME_RULES = [
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
         "the name must start with a letter and contain only lower-case letters, digits and '-': a Service is named so",
     ),
+    rule("self.metadata.name != 'default'", "the name must not be 'default': each namespace has an account of it"),
 ]
 
 
