@@ -104,9 +104,11 @@ async def test_what_cannot_be_changed_is_refused(cluster: Cluster, change: dict[
 @pytest.mark.parametrize("field", ["podLabels", "podAnnotations", "serviceAnnotations"])
 @pytest.mark.parametrize("key", ["pavane.dev/generation", "app.kubernetes.io/name"])
 async def test_keys_that_the_operator_sets_are_refused(cluster: Cluster, field: str, key: str) -> None:
+    refused: dict[str, Any] = {field: {key: "mine"}}
     with pytest.raises(ApiError, match=f"{field}.* are set by the operator"):
-        await cluster.create(RESOURCE, _raft_cluster(**{field: {key: "mine"}}))
-    await cluster.create(RESOURCE, _raft_cluster(**{field: {"team.test/name": "mine"}}))
+        await cluster.create(RESOURCE, _raft_cluster(**refused))
+    taken: dict[str, Any] = {field: {"team.test/name": "mine"}}
+    await cluster.create(RESOURCE, _raft_cluster(**taken))
 
 
 async def test_volumes_may_grow(cluster: Cluster) -> None:
