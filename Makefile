@@ -6,13 +6,14 @@ SEEDS ?= 2000
 RUNS ?= 20
 TIME ?= 60
 WORKERS ?= 2
+RESOURCES ?= 200
 IMAGE ?= pavane
 ROLE ?=
 BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test sim e2e e2e-tools e2e-apiserver e2e-kind bench demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test sim e2e e2e-tools e2e-apiserver e2e-kind bench bench-operator bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -56,6 +57,12 @@ e2e: setup ## end-to-end tests on the embedded cluster, the long runs too (RUNS 
 
 bench: setup ## benchmarks
 	$(BIN)/python -m bench
+
+bench-operator: setup ## RESOURCES=200 RaftClusters of stub pods on a real API server (`make e2e-tools`)
+	$(BIN)/python -m bench operator --resources $(RESOURCES)
+
+bench-kill: setup ## the operator is killed before and after each of its API calls: 20 to 60 minutes
+	PAVANE_KILL_CALLS=all $(BIN)/pytest -q -s -n $(WORKERS) tests/operator/test_runtime_killed.py
 
 demo: setup ## the main job, live: a cluster, a client that writes, a rollout under it
 	$(BIN)/pavane demo examples/quickstart.yaml

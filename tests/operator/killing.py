@@ -239,10 +239,32 @@ async def _deleted(run: Run) -> None:
     await run.kube.delete(RAFT_CLUSTERS, NAME, run.namespace)
 
 
+async def _scaled(run: Run) -> None:
+    def check(body: Object) -> bool:
+        status = body.get("status") or {}
+        members = (status.get("configuration") or {}).get("old") or ()
+        return is_idle_and_current(status) and len(members) == status.get("replicas") == 3
+
+    await run.until(check, "scaled to 3")
+
+
+async def _suspended_and_resumed(run: Run) -> None:
+    def ready(body: Object) -> tuple[str, str]:
+        return condition(body.get("status") or {}, "Ready") or ("", "")
+
+    await run.until(lambda body: ready(body) == ("False", "Suspended"), "suspended")
+    while (await run.kube.list(PODS, run.namespace)).items:  # noqa: ASYNC110 - another process ends them
+        await asyncio.sleep(POLL_S)
+    await run.apply(suspend=False)
+    await run.until(lambda body: ready(body)[0] == "True", "resumed")
+
+
 SCENARIOS: dict[str, Scenario] = {
     "bootstrap": Scenario(nothing, lambda run: run.apply(), lambda run: run.until_active(1), writes=False),
     "roll": Scenario(_born, lambda run: run.apply(rollout={"restart": "now"}), lambda run: run.until_active(2)),
     "abort": Scenario(_waits_for_approval, lambda run: run.apply(rollout={"abort": 2}), _aborted),
+    "scale": Scenario(_born, lambda run: run.apply(replicas=3), _scaled),
+    "suspend": Scenario(_born, lambda run: run.apply(suspend=True), _suspended_and_resumed),
     "delete": Scenario(_born, _deleted, lambda run: run.until(lambda body: not body, "gone"), writes=False),
 }
 

@@ -174,7 +174,6 @@ async def test_an_upgrade_of_the_operator_restarts_no_pod_and_changes_no_templat
     before = await pods(), await sets()
     assert await rig.stop_operator() == 0
     await rig.start_operator("tests.operator.changed_release", PAVANE_DEFAULT_IMAGE="pavane:next")
-    await rig.until_event("TemplateDrift")
     await rig.apply(rollout={"deadline": "1h"})
     generation = (await rig.kube.get(RAFT_CLUSTERS, NAME, NAMESPACE))["metadata"]["generation"]
     await rig.until(lambda status: status.get("observedGeneration") == generation)
@@ -185,6 +184,18 @@ async def test_an_upgrade_of_the_operator_restarts_no_pod_and_changes_no_templat
     ((_, _, template),) = await sets()
     assert template["metadata"]["annotations"][MARK] == "a later release"
     assert template["spec"]["containers"][0]["image"] == "pavane:next"
+
+
+async def test_a_template_that_somebody_changed_is_told_and_rolls_nothing(rig: Rig) -> None:
+    await rig.apply()
+    await rig.until_active(1)
+    before = (await rig.kube.get(PODS, "log-server-g1-0", NAMESPACE))["metadata"]["uid"]
+    change = [{"op": "replace", "path": "/spec/template/spec/terminationGracePeriodSeconds", "value": 77}]
+    await rig.kube.patch(STATEFUL_SETS, "log-server-g1", change, NAMESPACE, manager="somebody")
+    await rig.until_event("TemplateDrift")
+    changed = await rig.kube.get(STATEFUL_SETS, "log-server-g1", NAMESPACE)
+    assert changed["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 77
+    assert (await rig.kube.get(PODS, "log-server-g1-0", NAMESPACE))["metadata"]["uid"] == before
 
 
 async def test_an_idle_resource_costs_no_write(rig: Rig) -> None:

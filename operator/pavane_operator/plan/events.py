@@ -21,14 +21,14 @@ def _gates(view: View) -> tuple[Event, ...]:
 
 
 def _drifts(view: View) -> tuple[Event, ...]:
-    """StatefulSets of the active generation whose pods are not those that this operator would make."""
+    """StatefulSets of the active generation whose template is not that of its revision any more (4.3)."""
     if view.state is not State.IDLE or not view.active:
         return ()
     return tuple(
         Event(
             "TemplateDrift",
-            f"the pod template of StatefulSet {manifest.name} is not what this operator renders; it stays as it is, "
-            "and counts from the next generation on",
+            f"somebody changed the pod template of StatefulSet {manifest.name}: no pod is replaced for it, and the "
+            "next generation is rendered from the spec",
         )
         for manifest in view.manifests(view.active)
         if manifest.kind == STATEFUL_SET
