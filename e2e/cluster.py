@@ -21,6 +21,8 @@ from pavane_operator.kube.resources import NAMESPACES, PODS, STATEFUL_SETS, VOLU
 
 LOADED: dict[str, Any] = {"electionTimeout": {"min": "1500ms", "max": "2500ms"}}
 """Election times for runs that kill, on machines with few cores."""
+ADMISSION = {"pod-security.kubernetes.io/enforce": "restricted"}
+"""What every pod of a test has to pass, where the server checks it."""
 QUICK: dict[str, Any] = {"rollout": {"caughtUp": {"stabilityPeriod": "500ms"}, "retireDelay": "1s"}}
 """A rollout that does not wait longer than a test needs."""
 
@@ -149,7 +151,7 @@ def blockers_of(document: Object) -> list[str]:
 async def namespace_of(platform: Target, name: str) -> AsyncIterator[RaftTest]:
     """Make a namespace for one test; it goes with everything in it."""
     async with await KubeClient.connect(KubeTarget(platform.kubeconfig)) as kube:
-        await kube.create(NAMESPACES, {"metadata": {"name": name}})
+        await kube.create(NAMESPACES, {"metadata": {"name": name, "labels": ADMISSION}})
         try:
             yield RaftTest(platform, kube, name)
         finally:
