@@ -15,8 +15,8 @@ from typing import Any
 import httpx2
 
 from pavane.raft.client import RaftClient
+from pavane.raft.keys import RaftKeys
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
-from pavane_operator.kinds.raft.keys import RaftKeys
 from pavane_operator.kube import KubeClient, Target
 from pavane_operator.kube.resources import EVENTS, LEASES, PODS, SECRETS, Object, Resource, custom
 

@@ -7,9 +7,10 @@ import pytest
 
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import Unreachable
+from pavane.raft.keys import IDENT_KEY
+from pavane.raft.state.roles import Role
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.crds.status import Rollout, State
-from pavane_operator.kinds.raft.keys import IDENT_KEY
 from pavane_operator.kinds.raft.promotion import RaftPromotion
 from pavane_operator.plan.model import Child, Observed, Pod, Resource
 
@@ -39,6 +40,7 @@ class Members:
         name = next(name for name, address in PODS.items() if address in peer)
         return {
             "id": name,
+            "role": (Role.LEADER if name == self.leader else Role.FOLLOWER).title,
             "is_leader": name == self.leader,
             "term": 1,
             "last_index": 3,

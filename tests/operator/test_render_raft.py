@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from pavane.pods.raft_settings import RaftSettings, load
+from pavane.raft.keys import RaftKeys
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.kinds.raft.keys import RaftKeys
 from pavane_operator.kinds.raft.render import RaftRenderer
 from pavane_operator.plan.model import Child, Manifest, Repair, Resource, Writers
 

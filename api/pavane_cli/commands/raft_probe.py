@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from pavane.raft.client import RaftClient
+from pavane.raft.keys import RaftKeys
 from pavane.runtime.process import Process, run
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.probe import SteadyWriter
-from pavane_operator.kinds.raft.keys import RaftKeys
 
 PROGRESS_S = 0.2
 """Between two lines of progress: often enough to wait for one, rare enough for a log."""

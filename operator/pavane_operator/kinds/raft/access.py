@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pavane.raft.client import RaftClient
+from pavane.raft.keys import RaftKeys
 from pavane.runtime import names
-from pavane_operator.kinds.raft.keys import RaftKeys, name_of
+from pavane_operator.kinds.raft.keys import name_of
 from pavane_operator.kube import KubeClient
 from pavane_operator.kube.resources import SECRETS, Object
 

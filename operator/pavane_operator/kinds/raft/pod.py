@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pavane.raft.keys import IDENT_KEY, SERVER_SECRET_KEY
 from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration
@@ -131,13 +132,13 @@ def _environment(inputs: PodInputs) -> list[dict[str, Any]]:
         _value("PAVANE_RAFT_URL", names.peer_url_template(inputs.name, inputs.namespace, inputs.generation)),
         # A folder below the mount: the root of a real volume may hold what its file system put there.
         _value("PAVANE_RAFT_DATA", f"{DATA_MOUNT}/raft"),
-        _value("PAVANE_RAFT_SECRET_FILE", f"{KEYS_MOUNT}/{keys.IDENT_KEY}"),
+        _value("PAVANE_RAFT_SECRET_FILE", f"{KEYS_MOUNT}/{IDENT_KEY}"),
         _value("OTEL_RESOURCE_ATTRIBUTES", ",".join(f"{key}={value}" for key, value in attributes.items())),
     ]
     if _secured(inputs):
         environment += [
             _value("PAVANE_TLS", TLS_MOUNT),
-            _value("PAVANE_RAFT_CURVE_SERVER_SECRET_FILE", f"{KEYS_MOUNT}/{keys.SERVER_SECRET_KEY}"),
+            _value("PAVANE_RAFT_CURVE_SERVER_SECRET_FILE", f"{KEYS_MOUNT}/{SERVER_SECRET_KEY}"),
             _value("PAVANE_RAFT_CURVE_CLIENTS", KEYS_MOUNT),
         ]
     if inputs.otlp_endpoint:

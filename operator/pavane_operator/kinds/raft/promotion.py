@@ -16,6 +16,7 @@ import structlog
 
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import Expired, RaftError, Refused
+from pavane.raft.keys import RaftKeys
 from pavane.raft.state.configuration import Members
 from pavane.raft.wire import rollout_reqid
 from pavane_operator.crds.raftcluster import REPLICAS_MAX
@@ -31,7 +32,7 @@ from pavane_operator.kinds.raft.facts import (
     members_due,
     replicas_of_generation,
 )
-from pavane_operator.kinds.raft.keys import RaftKeys, name_of
+from pavane_operator.kinds.raft.keys import name_of
 from pavane_operator.kinds.raft.peers import peer_view
 from pavane_operator.plan.children import find
 from pavane_operator.plan.model import Facts, Observed, Resource
