@@ -19,7 +19,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -197,13 +197,6 @@ def _free_ports(count: int) -> list[int]:
 @contextlib.contextmanager
 def _running(command: list[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a program; it is killed at the end, for nothing of it is kept and an orderly end takes seconds."""
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
     with log.open("wb") as file:
         process = subprocess.Popen(
             command,
@@ -211,13 +204,24 @@ def _running(command: list[str], log: Path) -> Iterator["subprocess.Popen[bytes]
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - it calls nothing that takes a lock
+            preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - it calls nothing that takes a lock
         )
     try:
         yield process
     finally:
         process.kill()
         process.wait()
+
+
+def dies_with(parent: int) -> Callable[[], None]:
+    """What a child of ``parent`` (the main thread of that process) does so as not to outlive it."""
+
+    def die() -> None:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return die
 
 
 def _until(plane: ControlPlane, path: str, process: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from e2e.kubernetes.control_plane import dies_with
 from e2e.kubernetes.kubelet import NODES
 from e2e.kubernetes.mirror import NODE
 from e2e.targets.base import SYSTEM, Capability, Target, is_ready
@@ -88,6 +90,7 @@ def _started(folder: Path) -> Iterator[ApiServerTarget]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - it calls nothing that takes a lock
         )
     try:
         yield ApiServerTarget(folder, process)
