@@ -11,7 +11,7 @@ RUN python3 -m venv --without-pip /opt/pavane \
   && python3 $(echo /wheels/pip-*.whl)/pip --python /opt/pavane/bin/python install --quiet --no-compile --no-cache-dir \
        --no-index --find-links /wheels "pavane[${EXTRAS}]" \
   && cd /opt/pavane/lib/python3*/site-packages \
-  && find kubernetes \( -path '*/client/api/*_api.py' -o -path '*/client/models/v[0-9]*.py' \) -delete \
+  && find . -path './kubernetes/*' \( -path '*/client/api/*_api.py' -o -path '*/client/models/v[0-9]*.py' \) -delete \
   && find . -type d \( -name tests -o -name test \) -prune -exec rm -rf {} + \
   && python3 -m compileall -q .
 
