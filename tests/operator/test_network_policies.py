@@ -148,8 +148,16 @@ def test_other_resources_are_not_concerned() -> None:
     assert connects(policies(), Party("198.51.100.7"), other, STAGE)
 
 
-def test_the_pods_that_the_chart_makes_are_those_that_are_let_in() -> None:
-    made = [pod("pavane-system", one["metadata"]["labels"]) for one in pod_templates(render("pavane"))]
-    found = [reached(party, policies()) for party in made]
-    assert {RAFT, STAGE, OPS} in found
-    assert {RAFT} in found
+def test_operator_and_control_plane_get_through_the_policies_of_the_chart_and_of_the_resource() -> None:
+    documents = render("pavane", "--set", "networkPolicy.enabled=true")
+    found = [*policies(), *(one for one in documents if one["kind"] == "NetworkPolicy")]
+    made = {
+        one["metadata"]["labels"]["app.kubernetes.io/component"]: pod("pavane-system", one["metadata"]["labels"])
+        for one in pod_templates([one for one in documents if one["kind"] == "Deployment"])
+    }
+    assert {component: reached(party, found) for component, party in made.items()} == {
+        "operator": {RAFT, STAGE, OPS},
+        "api": {RAFT},
+    }
+    assert connects(found, SERVER, made["api"], 8000)
+    assert not connects(found, SERVER, made["operator"], 8080)
