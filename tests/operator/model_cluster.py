@@ -17,6 +17,7 @@ from pavane_operator.plan.model import (
     FINALIZER,
     GENERATION_LABEL,
     LAST_GENERATION_ANNOTATION,
+    REPLICAS_ANNOTATION,
     UID_LABEL,
     Action,
     ActionFailure,
@@ -85,6 +86,8 @@ class Faults:
 
     crash: set[int] = field(default_factory=set)
     """Pods of these generations crash, unless they were repaired."""
+    crashing_pods: set[str] = field(default_factory=set)
+    """The same for single pods."""
     bad_repairs: int = 0
     """So many repairs do not help."""
     unpullable: set[int] = field(default_factory=set)
@@ -257,6 +260,7 @@ class World:
         claimed = self.status.next_generation
         if claimed is not None and claimed != former.next_generation and claimed not in self.claimed:
             assert claimed > max([*self.claimed, self.removed_before, self.fence]), "I3: a number was used again"
+            assert not self.served or self.replicas_of(self.fence), "an attempt began beside a suspended generation"
             self.claimed.append(claimed)
         if former.active_generation != self.status.active_generation and self.status.active_generation:
             assert self.status.active_generation == self.fence, "active before it has the fence"
@@ -283,6 +287,9 @@ class World:
             return
         if live is not None and resource_version not in (None, live["metadata"]["resourceVersion"]):
             raise ConflictError
+        if live is not None and manifest.kind == "StatefulSet" and self.state in (State.PROMOTING, State.RETIRING):
+            noted = [each["metadata"]["annotations"][REPLICAS_ANNOTATION] for each in (live, manifest.body)]
+            assert noted[0] == noted[1], "a change of size did not wait for the end of the promotion"
         body = copy.deepcopy(dict(manifest.body))
         self.version += 1
         body["metadata"] = {
@@ -428,7 +435,8 @@ class World:
         if pod.generation in self.faults.unpullable:
             pod.waiting_reason = "ImagePullBackOff"
             return
-        if pod.generation in self.faults.crash and pod.repair <= self.faults.bad_repairs:
+        crashes = pod.generation in self.faults.crash or pod.name in self.faults.crashing_pods
+        if crashes and pod.repair <= self.faults.bad_repairs:
             self.restart(pod.name)
             pod.waiting_reason = "CrashLoopBackOff"
             return

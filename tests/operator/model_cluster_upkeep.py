@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pavane.wire.stages import Stage
 from pavane_operator.crds.status import State
 from pavane_operator.plan.view import BEFORE_PROMOTION
 from tests.operator.model_cluster import World
@@ -63,7 +64,7 @@ def scale_while_a_new_pod_cannot_start(world: World) -> Script:
     yield rests_on(1)
     world.faults.unschedulable.add(pod(1, 4))
     world.change(replicas=5)
-    yield lambda world: world.pods[pod(1, 3)].stage.title == "ReadWrite" if pod(1, 3) in world.pods else False
+    yield lambda world: pod(1, 3) in world.pods and world.pods[pod(1, 3)].stage is Stage.READ_WRITE
     yield after(10)(world)
     assert len(world.members) == 3, "an even number of members"
     world.faults.unschedulable.clear()
@@ -156,6 +157,16 @@ def resume_to_another_spec(world: World) -> Script:
     yield rests_on(2)
 
 
+def resume_to_fewer_replicas(world: World) -> Script:
+    yield rests_on(1)
+    world.change(suspend=True)
+    yield suspended
+    world.begin_kills()
+    world.change(replicas=1)
+    world.change(suspend=False)
+    yield rests_on(1)
+
+
 def suspend_while_scaling_down(world: World) -> Script:
     yield rests_on(1)
     world.change(replicas=1)
@@ -232,6 +243,18 @@ def repair_what_crashes(world: World) -> Script:
     assert world.status.generations[0].image == "good"
 
 
+def repair_leaves_alone_what_is_ready(world: World) -> Script:
+    yield rests_on(1)
+    world.faults.crashing_pods.add(pod(1, 1))
+    yield lambda world: world.pods[pod(1, 1)].restarts > 0
+    world.begin_kills()
+    world.change(image="good")
+    world.rollout(repair="1")
+    yield lambda world: pod(1, 1) in world.pods and world.pods[pod(1, 1)].stage is Stage.READ_WRITE
+    yield rests_on(1)
+    assert [world.pods[pod(1, ordinal)].repair for ordinal in range(3)] == [0, 1, 0]
+
+
 def repair_again(world: World) -> Script:
     yield rests_on(1)
     world.faults.crash.add(1)
@@ -305,12 +328,14 @@ SCENARIOS: dict[str, Scenario] = {
         suspend_and_resume,
         resume_half_way,
         resume_to_another_spec,
+        resume_to_fewer_replicas,
         suspend_while_scaling_down,
         suspend_while_scaling_up,
         suspend_before_anything,
         volume_lost,
         volume_lost_while_scaling,
         repair_what_crashes,
+        repair_leaves_alone_what_is_ready,
         repair_again,
         repair_what_is_well,
         repair_ends_an_attempt,

@@ -15,6 +15,7 @@ from pavane_operator.crds.status import Blocker, State, Status
 from pavane_operator.plan.effects import RESIZE_LOOK
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
+    REPLICAS_ANNOTATION,
     ApplyChild,
     DeleteChild,
     Facts,
@@ -603,3 +604,16 @@ def test_a_set_changed_by_hand_keeps_the_number_that_was_decided() -> None:
         (action,) = lab.plan(facts=Facts()).actions
         assert isinstance(action, ApplyChild)
         assert action.manifest.body["spec"]["replicas"] == 3, "also while the store is silent"
+
+
+def test_the_volume_of_a_member_is_kept_whatever_is_noted_on_the_set() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.until(lambda world: lab.plan().empty)
+    key = ("StatefulSet", f"{NAME}-server-g1")
+    lab.world.objects[key] = copy.deepcopy(lab.world.objects[key])
+    lab.world.objects[key]["metadata"]["annotations"][REPLICAS_ANNOTATION] = "1"
+    del lab.world.pods[f"{NAME}-server-g1-2"]
+    planned = lab.plan()
+    assert _resized(planned) == [3]
+    assert not [action for action in planned.actions if isinstance(action, DeleteChild)]
