@@ -14,8 +14,9 @@ import structlog
 
 from pavane_operator.runtime.metrics import Metrics, Source
 
-RECONCILES_OPEN_MAX = 100
-"""Reconciles at once; more would only queue for the API calls (20 at once)."""
+RECONCILES_OPEN_MAX = 20
+"""Reconciles at once: as many as calls to the API. More would wait in the middle for one another's calls instead of at
+their begin, and on a slow server none of them would end within RECONCILE_TIMEOUT_S."""
 MERGE_S = 0.05
 """Two reconciles of one resource begin at least this far apart, so a burst of wake-ups becomes one."""
 RESYNC_S = 300.0
