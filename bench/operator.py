@@ -83,6 +83,11 @@ class Operator:
         streams = int(STREAMS.findall(text)[0])
         return Counts(calls, reconciles, cpu_s(self.process.pid), streams)
 
+    def check(self) -> None:
+        """Raise BenchError if it has ended."""
+        if self.process.poll() is not None:
+            raise BenchError(f"the operator ended with code {self.process.returncode}; 3: the machine is too slow for it")
+
     async def until_ready(self) -> None:
         """Wait until it looks after resources."""
         async with asyncio.timeout(TIMEOUT_S):
@@ -90,8 +95,7 @@ class Operator:
                 with contextlib.suppress(httpx2.HTTPError):
                     await self._get("/readyz")
                     return
-                if self.process.poll() is not None:
-                    raise BenchError(f"the operator ended with code {self.process.returncode}")
+                self.check()
                 await asyncio.sleep(POLL_S)
 
     async def _get(self, path: str) -> str:
@@ -116,7 +120,7 @@ async def _measure(folder: Path, plane: ControlPlane, resources: int) -> list[Me
             began = time.monotonic()
             await _create(kube, resources)
             created = time.monotonic() - began
-            await _until_ready(kube, resources)
+            await _until_ready(kube, resources, operator)
             reconciled = time.monotonic() - began
             resident = resident_mb(operator.process.pid)
             busy = await operator.counts()
@@ -197,11 +201,12 @@ async def _create(kube: StubClient, resources: int) -> None:
     await asyncio.gather(*(create(number) for number in range(resources)))
 
 
-async def _until_ready(kube: StubClient, resources: int) -> None:
+async def _until_ready(kube: StubClient, resources: int, operator: Operator) -> None:
     told = 0
     began = time.monotonic()
     async with asyncio.timeout(TIMEOUT_S):
         while True:
+            operator.check()
             items = (await kube.list_all(RAFT_CLUSTERS, NAMESPACE)).items
             ready = sum(_is_ready(item) for item in items)
             if ready // STEP > told // STEP:
