@@ -87,7 +87,9 @@ def told(call: Callable[Parameters, Awaitable[Result]]) -> Callable[Parameters, 
             except (Unavailable, TooManyRequests):
                 await asyncio.sleep(RETRY_S)
             except KubeError as error:
-                raise ApiError(error.status, error.reason, error.message) from error
+                # A real server calls a patch of a pod's namesake invalid, the embedded one a conflict.
+                namesake = any(cause.field == "metadata.uid" for cause in error.causes)
+                raise ApiError(409 if namesake else error.status, error.reason, error.message) from error
 
     return told_call
 
