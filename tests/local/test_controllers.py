@@ -86,6 +86,16 @@ async def test_three_pods_with_identity_claims_and_status(tmp_path: Path) -> Non
         await eventually(lambda: not (tmp_path / "volumes/default/data-db-2").exists())
 
 
+async def test_a_set_may_begin_with_a_later_pod(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        await node.cluster.create(SETS, stateful_set())
+        await eventually(lambda: ready(node) == 3)
+        await node.cluster.patch(SETS, "default", "db", {"spec": {"replicas": 1, "ordinals": {"start": 2}}})
+        await eventually(lambda: [each["metadata"]["name"] for each in node.cluster.list("pods")] == ["db-2"])
+        await node.cluster.patch(SETS, "default", "db", {"spec": {"replicas": 2, "ordinals": None}})
+        await eventually(lambda: [each["metadata"]["name"] for each in node.cluster.list("pods")] == ["db-0", "db-1"])
+
+
 async def test_a_changed_template_reaches_a_pod_only_when_it_is_deleted(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.cluster.create(SETS, stateful_set(replicas=2))
