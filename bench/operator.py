@@ -86,7 +86,9 @@ class Operator:
     def check(self) -> None:
         """Raise BenchError if it has ended."""
         if self.process.poll() is not None:
-            raise BenchError(f"the operator ended with code {self.process.returncode}; 3: the machine is too slow for it")
+            raise BenchError(
+                f"the operator ended with code {self.process.returncode}; 3: the machine is too slow for it"
+            )
 
     async def until_ready(self) -> None:
         """Wait until it looks after resources."""

@@ -63,6 +63,12 @@ async def test_three_replicas_come_up_and_roll_under_writes_without_losing_one(r
     assert f'pavane_operator_write_gap_seconds_sum{{kind="RaftCluster"}} {gap_ms / 1000:g}\n' in metrics
     assert 'pavane_operator_reconciles_total{kind="RaftCluster",outcome="applied"}' in metrics
     assert 'pavane_operator_api_calls_total{verb="patch",code="200"}' in metrics
+    assert 'pavane_operator_rollouts_total{kind="RaftCluster",result="Promoted"} 2\n' in metrics
+    assert 'pavane_operator_rollout_seconds_count{kind="RaftCluster",state="Promoting"} 2\n' in metrics
+    assert 'pavane_operator_generations{kind="RaftCluster",role="Active"} 1\n' in metrics
+    for counted in ("reconcile_seconds_count", "queue_seconds_count", "last_event_age_seconds", "streams", "leader 1"):
+        assert f"pavane_operator_{counted}" in metrics
+    assert 'pavane_operator_wakeups_total{source="pod"}' in metrics
     assert all(member.startswith("log-server-g2-") for member in status["configuration"]["old"])
     await rig.until_gone(VOLUME_CLAIMS, "data-log-server-g1-")
     assert {name for name in await rig.names(STATEFUL_SETS)} == {"log-server-g2"}

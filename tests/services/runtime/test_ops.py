@@ -81,11 +81,21 @@ async def test_an_address_in_use_is_an_error() -> None:
             await taken.start(Process())
 
 
-async def test_a_loop_that_did_not_turn_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = LoopWatch()
-    assert watch.check() is None
-    monkeypatch.setattr(ops, "LOOP_LATE_SECONDS_MAX", -1.0)
-    assert "did not turn" in str(watch.check())
+async def test_a_loop_that_did_not_turn_is_not_alive() -> None:
+    assert LoopWatch().check() is None
+    assert "did not turn" in str(LoopWatch(limit_seconds=-1.0).check())
+
+
+async def test_who_serves_may_say_how_late_is_too_late() -> None:
+    process = Process()
+    server = OpsServer(
+        host=HOST, port=0, live=lambda: None, ready=lambda: None, metrics=lambda: [], late_seconds_max=-1.0
+    )
+    await server.start(process)
+    async with httpx2.AsyncClient(base_url=f"http://{HOST}:{server.port}", trust_env=False) as client:
+        assert (await client.get("/livez")).status_code == httpx2.codes.SERVICE_UNAVAILABLE
+    await server.stop()
+    await process.cancel_tasks()
 
 
 async def test_the_watch_notices_a_blocked_loop(monkeypatch: pytest.MonkeyPatch) -> None:
