@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from pavane.raft.client import RaftClient
+from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import RaftError
 from pavane.raft.wire import EntryType
 from pavane_cli.commands.raft_peer import announced_url, peer
@@ -130,6 +132,30 @@ async def test_sigterm_ends_in_order_and_everything_is_there_at_the_next_start(p
         assert (await ended(process))[0] == 0
         await peers.up("1", f"1={url}")
         assert await written(client) == [b"kept"]
+
+
+async def test_peers_with_the_clusters_key_serve_listed_clients(peers: Peers, tmp_path: Path) -> None:
+    urls = free_urls(3)
+    members = ",".join(f"{number}={url}" for number, url in enumerate(urls, 1))
+    server, (client_public, client_secret) = zmq.curve_keypair(), zmq.curve_keypair()
+    (tmp_path / "server").write_bytes(server[1])
+    (tmp_path / "mine.pub").write_bytes(client_public)
+    options = ("--election-min-ms", "300", "--election-max-ms", "600", "--curve-secret-file", str(tmp_path / "server"))
+    await asyncio.gather(
+        *(peers.up(str(number), members, *options, "--curve-clients", str(tmp_path)) for number in (1, 2, 3))
+    )
+    keys = CurveKeys(server[0], client_public, client_secret)
+    async with RaftClient(urls, SECRET.encode(), curve=keys) as client:
+        await client.update(b"sealed")
+        assert await written(client) == [b"sealed"]
+
+
+async def test_a_file_that_holds_no_key_is_a_mistake_of_use(peers: Peers, tmp_path: Path) -> None:
+    (tmp_path / "server").write_bytes(b"no key")
+    [url] = free_urls(1)
+    code, errors = await ended(await peers.run("1", f"1={url}", "--curve-secret-file", str(tmp_path / "server")))
+    assert code == ExitCode.USAGE
+    assert "--curve-secret-file" in errors
 
 
 async def test_a_full_disk_ends_the_process_with_4_and_loses_nothing_acknowledged(peers: Peers) -> None:
