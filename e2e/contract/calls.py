@@ -133,9 +133,10 @@ def _is_ready(pod: Object) -> bool:
 
 
 def main() -> int:
-    """Record and write the file."""
+    """Record, and add to the file: some calls come only when a run takes long. Remove the file to begin anew."""
+    kinds = set(RECORDED.read_text(encoding="utf-8").splitlines()) if RECORDED.exists() else set()
     with tempfile.TemporaryDirectory() as folder:
-        kinds = asyncio.run(record(Path(folder)))
+        kinds |= asyncio.run(record(Path(folder)))
     RECORDED.write_text("".join(f"{each}\n" for each in sorted(kinds)), encoding="utf-8")
     sys.stdout.write(f"{len(kinds)} kinds of calls in {RECORDED}\n")
     return 0

@@ -170,7 +170,9 @@ def plain(answer: Answer, target: KubeTarget) -> Any:
                 name: {**each, "verbs": {verb: "" for verb in each.get("verbs", ())}} for name, each in named.items()
             }
         case "Table":
-            rows = [{**each, "cells": each["cells"][:-1]} for each in body["rows"]]  # the last one is an age
+            ages = [each["type"] == "date" for each in body["columnDefinitions"]]
+            told = [[cell for cell, age in zip(each["cells"], ages, strict=True) if not age] for each in body["rows"]]
+            rows = [{**each, "cells": cells} for each, cells in zip(body["rows"], told, strict=True)]
             body = {**body, "rows": [each for each in rows if _mine(each["object"], target)]}
         case _ if isinstance(body.get("items"), list):
             body = {**body, "items": [each for each in body["items"] if _mine(each, target)]}

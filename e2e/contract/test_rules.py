@@ -1,0 +1,101 @@
+"""Every rule of our definitions refuses on both servers, in the same words, by its field (6.4)."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from e2e.contract.target import KubeTarget
+from pavane_operator.crds.definitions import definitions
+from pavane_operator.kube.resources import Object, custom
+
+pytestmark = pytest.mark.contract(since="1.29")  # the first with quantity()
+
+RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
+
+
+class Breach(NamedTuple):
+    """How to break a rule: by a spec, or, where it compares, by a change `then` of a spec that is fine."""
+
+    field: str
+    spec: dict[str, Any]
+    then: dict[str, Any] | None = None
+    name: str = "q"
+
+
+BREACHES = {
+    "names starting with PAVANE_": Breach("spec.extraEnv[0].name", {"extraEnv": [{"name": "PAVANE_X", "value": "1"}]}),
+    "tls.secretName is needed in mode Secret": Breach("spec.tls", {"tls": {"mode": "Secret"}}),
+    "set exactly one of fieldRef": Breach("spec.extraEnv[0].valueFrom", {"extraEnv": [{"name": "X", "valueFrom": {}}]}),
+    "stabilityPeriod must be between": Breach(
+        "spec.rollout.caughtUp.stabilityPeriod", {"rollout": {"caughtUp": {"stabilityPeriod": "2h"}}}
+    ),
+    "terminationGracePeriod must be between": Breach(
+        "spec.terminationGracePeriod", {"terminationGracePeriod": "500ms"}
+    ),
+    "electionTimeout.max must be at least 1.5 times": Breach(
+        "spec.electionTimeout", {"electionTimeout": {"min": "200ms", "max": "250ms"}}
+    ),
+    "electionTimeout.min must be at least 50ms": Breach(
+        "spec.electionTimeout", {"electionTimeout": {"min": "10ms", "max": "300ms"}}
+    ),
+    "tls.renewBefore must be shorter": Breach("spec.tls", {"tls": {"duration": "1h", "renewBefore": "1h"}}),
+    "tls.renewBefore must be at least 5m": Breach("spec.tls", {"tls": {"renewBefore": "1m"}}),
+    "clusterId cannot be changed": Breach("spec", {"clusterId": "one"}, {"clusterId": None}),
+    "storage.size cannot shrink": Breach(
+        "spec.storage.size", {"storage": {"size": "1Gi"}}, {"storage": {"size": "999Mi"}}
+    ),
+    "replicas must be odd": Breach("spec.replicas", {"replicas": 2}),
+    "tls.mode cannot be changed": Breach(
+        "spec.tls.mode", {"tls": {"mode": "Disabled"}}, {"tls": {"mode": "SelfSigned"}}
+    ),
+    "tls.secretName cannot be changed": Breach(
+        "spec.tls.secretName", {"tls": {"mode": "Secret", "secretName": "a"}}, {"tls": {"secretName": "b"}}
+    ),
+    "set only one of value and valueFrom": Breach(
+        "spec.extraEnv",
+        {"extraEnv": [{"name": "X", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]},
+    ),
+    "keys under pavane.dev/ and": Breach("spec.podLabels", {"podLabels": {"pavane.dev/x": "y"}}),
+    "the name must start with a letter": Breach("<nil>", {}, name="1q"),
+    "the name must not be 'default'": Breach("<nil>", {}, name="default"),
+    "the name must have at most 32 characters": Breach("<nil>", {}, name="q" * 33),
+}
+
+
+UNBREAKABLE = "stateMachine cannot be changed"  # there is only one state machine yet
+
+
+def rules(schema: Object) -> Iterator[str]:
+    """The messages of all rules of a schema."""
+    yield from (rule["message"] for rule in schema.get("x-kubernetes-validations", ()))
+    for part in (*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")):
+        if isinstance(part, dict):
+            yield from rules(part)
+
+
+def test_each_rule_of_our_definitions_is_tried() -> None:
+    schemas = (version["schema"]["openAPIV3Schema"] for body in definitions() for version in body["spec"]["versions"])
+    messages = {message for schema in schemas for message in rules(schema)}
+    assert {each for each in messages if not each.startswith((*BREACHES, UNBREAKABLE))} == set()
+
+
+@pytest.mark.parametrize("words", BREACHES)
+def test_a_broken_rule_is_told(target: KubeTarget, words: str) -> None:
+    breach = BREACHES[words]
+    body = {"metadata": {"name": breach.name}, "spec": {"stateMachine": "Broadcast", **breach.spec}}
+    answer = target.create(RAFT_CLUSTERS, body, fieldValidation="Strict")
+    if breach.then is not None:
+        answer.ok()
+        answer = target.patch(RAFT_CLUSTERS, breach.name, {"spec": breach.then})
+    answer.refused(422, "Invalid")
+    assert any(
+        each["field"] == breach.field and words in each["message"] for each in answer.body["details"]["causes"]
+    ), answer.message
+
+
+@pytest.mark.parametrize("grown", ["1Gi", "1024Mi", "1.5Gi", 2_000_000_000, "2Gi"])
+def test_a_volume_may_grow(target: KubeTarget, grown: str | int) -> None:
+    body = {"metadata": {"name": "q"}, "spec": {"stateMachine": "Broadcast", "storage": {"size": "1Gi"}}}
+    target.create(RAFT_CLUSTERS, body).ok()
+    target.patch(RAFT_CLUSTERS, "q", {"spec": {"storage": {"size": grown}}}).ok()
