@@ -10,6 +10,7 @@ import pytest
 from pavane.compute.wire import Epoch, Token
 from pavane.pods import raft_server
 from pavane.pods.raft_settings import RaftSettings, load
+from pavane.raft.server import RaftServer
 from pavane.runtime.process import Process
 from pavane.stage.client import StageStream
 from pavane.wire import Stage
@@ -245,14 +246,14 @@ async def test_a_pod_that_stops_says_to_the_end_where_it_was(pods: Pods, monkeyp
     for name, value in member.environment().items():
         monkeypatch.setenv(name, value)
     answers = []
-    real_stop = raft_server.RaftServer.stop
+    real_stop = RaftServer.stop
 
-    async def stop(server: raft_server.RaftServer) -> None:
+    async def stop(server: RaftServer) -> None:
         answers.append(await member.stage())
         await real_stop(server)
         answers.append(await member.stage())
 
-    monkeypatch.setattr(raft_server.RaftServer, "stop", stop)
+    monkeypatch.setattr(RaftServer, "stop", stop)
     settings = RaftSettings.load()
     process = Process()
     pod = raft_server.RaftPod(settings, load(settings), process)
