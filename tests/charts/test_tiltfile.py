@@ -55,9 +55,9 @@ def tilt() -> Recorded:
     functions = {
         "TRIGGER_MODE_MANUAL": "manual",
         "allow_k8s_contexts": recorded.contexts.extend,
-        "blob": str,
         "decode_yaml_stream": lambda text: [one for one in yaml.safe_load_all(text) if one],
         "docker_build": lambda image, context, **options: recorded.builds.update({image: options}),
+        "encode_yaml": yaml.safe_dump,
         "encode_yaml_stream": yaml.safe_dump_all,
         "fall_back_on": lambda paths: ("fall_back_on", paths),
         "helm": _helm,
