@@ -1,4 +1,4 @@
-"""Between an operator and its API server: counts the writes, and kills the operator before or after one of them."""
+"""Between an operator and its API server: counts writes, kills the operator at one of them, cuts the operator off."""
 
 import asyncio
 import ssl
@@ -34,6 +34,8 @@ class ApiProxy:
     calls: list[str] = field(default_factory=list)
     """The writes since `arm`, as method and path."""
     killed: asyncio.Event = field(default_factory=asyncio.Event)
+    cut_off: bool = False
+    """Whether nothing gets through any more."""
     _deadly: tuple[int, Moment] | None = None
 
     def arm(self, call: int = 0, moment: Moment = Moment.BEFORE) -> None:
@@ -44,6 +46,8 @@ class ApiProxy:
 
     async def forward(self, session: aiohttp.ClientSession, request: web.Request) -> web.StreamResponse:
         """Pass one request on, and its answer back as it comes."""
+        if self.cut_off:
+            return self._break_off(request)
         fate = self._fate(request)
         if fate is Moment.BEFORE:
             return self._die(request)
@@ -74,6 +78,10 @@ class ApiProxy:
     def _die(self, request: web.Request) -> web.Response:
         self.kill()
         self.killed.set()
+        return self._break_off(request)
+
+    @staticmethod
+    def _break_off(request: web.Request) -> web.Response:
         if request.transport is not None:
             request.transport.abort()
         return web.Response(status=503)

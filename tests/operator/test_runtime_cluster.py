@@ -20,6 +20,7 @@ from pavane_operator.kube.resources import (
     VOLUME_CLAIMS,
     Object,
 )
+from tests.operator.api_proxy import a_proxy
 from tests.operator.changed_release import MARK
 from tests.operator.operator_cluster import NAME, NAMESPACE, RAFT_CLUSTERS, Rig, a_rig, blockers, condition, state
 
@@ -283,6 +284,28 @@ async def test_a_leader_that_was_frozen_ends_and_undoes_nothing(rig: Rig) -> Non
         assert await frozen.wait() == 3
     status = await rig.until_active(2)
     assert [entry["result"] for entry in status["history"]] == ["Promoted", "Promoted"]
+    lease = await rig.kube.get(LEASES, "pavane-operator", "pavane-system")
+    assert lease["spec"]["holderIdentity"].startswith("another-pod_")
+
+
+@pytest.mark.timeout(150)  # the Lease has to run out
+async def test_a_leader_without_api_server_is_gone_before_another_one_acts(rig: Rig) -> None:
+    await rig.stop_operator()
+    async with a_proxy(rig.local.kubeconfig.read_text(), lambda: None) as (proxy, kubeconfig):
+        (rig.folder / "kubeconfig").write_text(kubeconfig)
+        await rig.start_operator(KUBECONFIG=str(rig.folder / "kubeconfig"))
+        await rig.apply()
+        await rig.until_active(1)
+        leader, rig.operator = rig.operator, None
+        assert leader is not None
+        await rig.start_operator(POD_UID="another-pod")
+        await rig.until_operator_ready()
+        proxy.cut_off = True
+        assert await leader.wait() == 3
+    lease = await rig.kube.get(LEASES, "pavane-operator", "pavane-system")
+    assert lease["spec"]["holderIdentity"].startswith("the-same-pod_")
+    await rig.apply(rollout={"restart": "now"})
+    await rig.until_active(2)
     lease = await rig.kube.get(LEASES, "pavane-operator", "pavane-system")
     assert lease["spec"]["holderIdentity"].startswith("another-pod_")
 
