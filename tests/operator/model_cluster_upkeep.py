@@ -7,7 +7,7 @@ from pavane_operator.crds.status import State
 from pavane_operator.plan.view import BEFORE_PROMOTION
 from tests.operator.model_cluster import World
 from tests.operator.model_cluster_kind import NAME
-from tests.operator.model_cluster_script import Scenario, Script, after, failed_with, rests_on, state_is
+from tests.operator.model_cluster_script import Scenario, Script, Until, after, failed_with, rests_on, state_is
 
 
 def pod(generation: int, ordinal: int) -> str:
@@ -16,6 +16,10 @@ def pod(generation: int, ordinal: int) -> str:
 
 def suspended(world: World) -> bool:
     return not world.pods and world.condition("Ready") == ("False", "Suspended")
+
+
+def all_repaired(time: int) -> Until:
+    return lambda world: len(world.pods) == 3 and all(each.repair == time for each in world.pods.values())
 
 
 def scale_up(world: World) -> Script:
@@ -262,10 +266,10 @@ def repair_again(world: World) -> Script:
     yield lambda world: world.condition("Ready") == ("False", "NoQuorum")
     world.begin_kills()
     world.rollout(repair="1", restart="no help")
-    yield lambda world: all(each.repair == 1 for each in world.pods.values())
+    yield all_repaired(1)
     world.rollout(repair="1.2", restart="help")
+    yield all_repaired(2)
     yield rests_on(1)
-    assert {each.repair for each in world.pods.values()} == {2}
 
 
 def repair_what_is_well(world: World) -> Script:
@@ -282,8 +286,8 @@ def repair_ends_an_attempt(world: World) -> Script:
     world.faults.crash.add(1)
     world.begin_kills()
     world.rollout(repair="1")
+    yield all_repaired(1)
     yield rests_on(1)
-    assert {each.repair for each in world.pods.values()} == {1}
 
 
 def repair_refused(world: World) -> Script:
