@@ -262,4 +262,5 @@ async def test_a_pod_that_stops_says_to_the_end_where_it_was(pods: Pods, monkeyp
     process.exit(0, "asked to")
     await pod.stop()
     await process.cancel_tasks()
-    assert [(each["stage"], each["progress"]) for each in answers] == [("ReadWrite", before["progress"])] * 2
+    assert [each["stage"] for each in answers] == ["ReadWrite"] * 2
+    assert all(each["progress"] >= before["progress"] > 0 for each in answers)
