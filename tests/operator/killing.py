@@ -35,8 +35,6 @@ from tests.operator.operator_cluster import FAST, RAFT_CLUSTERS, condition, stat
 
 NAME = "log"
 UNTIL_S = 60.0
-POLL_S = 0.03
-WRITE_S = 0.02
 KEPT = (CONFIG_MAPS, CONTROLLER_REVISIONS, SECRETS, SERVICES, STATEFUL_SETS, VOLUME_CLAIMS, PODS)
 """What a final state consists of, beside the status."""
 COMMAND = "import sys; from pavane_operator.runtime.main import run; sys.stdin.readline(); sys.exit(run())"
@@ -111,7 +109,7 @@ class Run:
         try:
             async with asyncio.timeout(UNTIL_S):
                 while not check(last := await self.body() or {}):  # noqa: ASYNC110 - another process makes it so
-                    await asyncio.sleep(POLL_S)
+                    await asyncio.sleep(0.03)
         except TimeoutError:
             words = self.log.read_text()[-2000:]
             raise AssertionError(f"{self.namespace}: not {what}; status {last.get('status')}\n{words}") from None
@@ -132,7 +130,7 @@ class Run:
                 body = await self.body() or {}
                 if not any("/deleting" in name for name in names) and self.only_what_stays(body, names):
                     return essence(body.get("status") or {}), names
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(0.03)
 
     def only_what_stays(self, body: Object, names: set[str]) -> bool:
         """Whether all has gone that goes by itself: volumes of former generations, what a deleted resource owned."""
@@ -173,7 +171,7 @@ class Run:
                     with contextlib.suppress(RaftError):
                         await client.update(data, timeout_s=20.0)
                         self.acknowledged.append(data)
-                    await asyncio.sleep(WRITE_S)
+                    await asyncio.sleep(0.02)
 
             writer = asyncio.create_task(write())
             try:
@@ -254,7 +252,7 @@ async def _suspended_and_resumed(run: Run) -> None:
 
     await run.until(lambda body: ready(body) == ("False", "Suspended"), "suspended")
     while (await run.kube.list(PODS, run.namespace)).items:  # noqa: ASYNC110 - another process ends them
-        await asyncio.sleep(POLL_S)
+        await asyncio.sleep(0.03)
     await run.apply(suspend=False)
     await run.until(lambda body: ready(body)[0] == "True", "resumed")
 
