@@ -8,8 +8,9 @@ from datetime import timedelta
 from pavane_operator.crds.status import State, Truth
 from pavane_operator.plan.model import ApplyChild, Certificates, CreateChild, Manifest, Plan, Problem
 from pavane_operator.plan.planner import plan
-from tests.operator.model_cluster import Operator, World
+from tests.operator.model_cluster import World
 from tests.operator.model_cluster_kind import KIND, NAME, body_of
+from tests.operator.model_operator import Operator
 
 SECRET = Manifest.of(body_of("Secret", f"{NAME}-tls", None), create_only=True)
 CREATED = CreateChild(SECRET)

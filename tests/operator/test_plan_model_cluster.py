@@ -10,9 +10,10 @@ import pytest
 
 from pavane_operator.crds.status import State
 from pavane_operator.plan.table import TABLE
-from tests.operator.model_cluster import KilledError, Operator, World
+from tests.operator.model_cluster import KilledError, World
 from tests.operator.model_cluster_scenarios import FROM_NOTHING, SCENARIOS, bootstrap
 from tests.operator.model_cluster_script import Scenario
+from tests.operator.model_operator import Operator
 
 ROUNDS_MAX = 300
 """Longer than any scenario needs, in rounds of a second."""

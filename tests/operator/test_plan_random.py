@@ -7,8 +7,9 @@ import random
 import pytest
 
 from pavane_operator.crds.status import State
-from tests.operator.model_cluster import KilledError, Operator, World, settled
+from tests.operator.model_cluster import KilledError, World, settled
 from tests.operator.model_cluster_kind import NAME
+from tests.operator.model_operator import Operator
 
 SEEDS = 40
 ROUNDS = 60

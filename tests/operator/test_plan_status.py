@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,13 +11,9 @@ import pytest
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import Blocker, State, Status
-from pavane_operator.plan.effects import RESIZE_LOOK
 from pavane_operator.plan.model import (
-    GENERATION_LABEL,
-    REPLICAS_ANNOTATION,
     ApplyChild,
     DeleteChild,
-    Facts,
     LeadUp,
     Plan,
     Pod,
@@ -28,8 +23,9 @@ from pavane_operator.plan.model import (
     StageView,
 )
 from pavane_operator.plan.planner import TEXT_INTERVAL, plan
-from tests.operator.model_cluster import Operator, World
+from tests.operator.model_cluster import World
 from tests.operator.model_cluster_kind import KIND, NAME
+from tests.operator.model_operator import Operator
 
 ROUNDS_MAX = 100
 
@@ -67,7 +63,7 @@ class Lab:
         return planned.status or self.world.status
 
 
-def _reasons(status: Status) -> list[tuple[str | None, str]]:
+def reasons_of(status: Status) -> list[tuple[str | None, str]]:
     assert status.rollout is not None
     return [(blocker.pod, blocker.reason) for blocker in status.rollout.blockers]
 
@@ -77,7 +73,7 @@ def _blocker(status: Status, reason: str) -> Blocker:
     return next(blocker for blocker in status.rollout.blockers if blocker.reason == reason)
 
 
-def _conditions(status: Status) -> dict[str, tuple[str, str]]:
+def conditions_of(status: Status) -> dict[str, tuple[str, str]]:
     return {each.type: (each.status.value, each.reason) for each in status.conditions}
 
 
@@ -86,7 +82,7 @@ def test_a_steady_resource_is_ready_and_says_so_once() -> None:
     lab.active(1)
     lab.until(lambda world: lab.plan().empty)
     status = lab.world.status
-    assert _conditions(status) == {
+    assert conditions_of(status) == {
         "Ready": ("True", "Serving"),
         "UpToDate": ("True", "Applied"),
         "CaughtUp": ("True", "Applied"),
@@ -116,7 +112,7 @@ def test_conditions_of_an_attempt_that_catches_up() -> None:
     lab.world.rollout(restart="1")
     world = lab.until(lambda world: world.state is State.CATCHING_UP)
     world.tick()
-    conditions = _conditions(lab.status())
+    conditions = conditions_of(lab.status())
     assert conditions["Ready"] == ("True", "Serving")
     assert conditions["UpToDate"] == ("Unknown", "Applying")
     assert conditions["CaughtUp"] == ("False", "Lagging")
@@ -141,10 +137,10 @@ def test_an_active_generation_that_is_down_is_not_ready_and_promotes_nobody() ->
     lab.world.faults.crash.add(1)
     lab.world.tick()
     status = lab.status()
-    assert _conditions(status)["Ready"] == ("False", "NoQuorum")
-    assert _conditions(status)["Reconciling"] == ("True", "NoQuorum")
+    assert conditions_of(status)["Ready"] == ("False", "NoQuorum")
+    assert conditions_of(status)["Reconciling"] == ("True", "NoQuorum")
     lost = dataclasses.replace(lab.operator.observe().facts, down=Problem("QuorumLost", "two volumes are gone"))
-    conditions = _conditions(lab.status(facts=lost))
+    conditions = conditions_of(lab.status(facts=lost))
     assert conditions["Ready"] == ("False", "QuorumLost")
     assert conditions["Stalled"] == ("True", "QuorumLost")
     assert "Reconciling" not in conditions
@@ -159,10 +155,10 @@ def test_writes_may_stop_for_a_moment_while_promoting() -> None:
     down = dataclasses.replace(lab.operator.observe().facts, down=Problem("NoQuorum"))
     first = lab.plan(facts=down).status
     assert first is not None
-    assert _conditions(first)["Ready"] == ("True", "Serving")
+    assert conditions_of(first)["Ready"] == ("True", "Serving")
     world.write_status(first.dump(), world.resource_version)
     world.now += timedelta(seconds=6)
-    assert _conditions(lab.status(facts=down))["Ready"] == ("False", "NoQuorum")
+    assert conditions_of(lab.status(facts=down))["Ready"] == ("False", "NoQuorum")
 
 
 def test_blockers_name_the_pods_and_keep_the_time_they_appeared() -> None:
@@ -170,8 +166,8 @@ def test_blockers_name_the_pods_and_keep_the_time_they_appeared() -> None:
     lab.active(1)
     lab.world.faults.unpullable.add(2)
     lab.world.rollout(restart="1")
-    world = lab.until(lambda world: (None, "ImagePull") in [(None, each[1]) for each in _reasons(world.status)])
-    assert _reasons(world.status) == [(f"{NAME}-server-g2-{ordinal}", "ImagePull") for ordinal in range(3)]
+    world = lab.until(lambda world: (None, "ImagePull") in [(None, each[1]) for each in reasons_of(world.status)])
+    assert reasons_of(world.status) == [(f"{NAME}-server-g2-{ordinal}", "ImagePull") for ordinal in range(3)]
     since = _blocker(world.status, "ImagePull").since
     world.now += timedelta(seconds=7)
     assert _blocker(lab.status(), "ImagePull").since == since
@@ -196,7 +192,7 @@ def test_what_keeps_a_pod_is_said_with_a_hint(seen: dict[str, Any], reason: str,
     name = f"{NAME}-server-g2-1"
     pods = tuple(dataclasses.replace(pod, **seen) if pod.name == name else pod for pod in lab.operator.observe().pods)
     status = lab.status(pods=pods)
-    assert (name, reason) in _reasons(status)
+    assert (name, reason) in reasons_of(status)
     assert message in next(each.message for each in status.rollout.blockers if each.pod == name)  # type: ignore[union-attr]
 
 
@@ -234,9 +230,9 @@ def test_only_the_ten_worst_blockers_are_stored() -> None:
     lab.world.rollout(paused=True, crashLimit=0)
     lab.world.tick()
     status = lab.status()
-    assert len(_reasons(status)) == 10
-    assert _reasons(status)[0] == (None, "Paused")
-    assert {reason for _, reason in _reasons(status)[1:]} == {"CrashLoop"}
+    assert len(reasons_of(status)) == 10
+    assert reasons_of(status)[0] == (None, "Paused")
+    assert {reason for _, reason in reasons_of(status)[1:]} == {"CrashLoop"}
 
 
 def test_a_change_of_texts_alone_waits_five_seconds() -> None:
@@ -271,7 +267,7 @@ def test_a_new_blocker_is_written_at_once() -> None:
     lab.world.faults.unreachable.add(2)
     status = lab.plan().status
     assert status is not None
-    assert "StageUnreachable" in {reason for _, reason in _reasons(status)}
+    assert "StageUnreachable" in {reason for _, reason in reasons_of(status)}
 
 
 def test_time_spent_waiting_for_the_user_moves_the_deadline() -> None:
@@ -300,12 +296,12 @@ def test_the_first_closed_gate_is_the_reason() -> None:
     lab.world.rollout(restart="1")
     world = lab.until(lambda world: world.state is State.CAUGHT_UP)
     world.rollout(paused=True)
-    assert _reasons(lab.status())[0] == (None, "WaitingForApproval")
+    assert reasons_of(lab.status())[0] == (None, "WaitingForApproval")
     world.rollout(promote=2)
-    assert _reasons(lab.status())[0] == (None, "Paused")
+    assert reasons_of(lab.status())[0] == (None, "Paused")
     world.rollout(paused=False)
     world.faults.store_silent = True
-    assert _reasons(lab.status())[0] == (None, "NoQuorum")
+    assert reasons_of(lab.status())[0] == (None, "NoQuorum")
     world.faults.store_silent = False
     assert lab.plan().row == "D8"
 
@@ -532,88 +528,6 @@ def test_a_failure_is_shown_before_the_failing_action_is_repeated() -> None:
     shown = lab.plan(failure=refused)
     assert shown.actions == ()
     assert shown.status is not None
-    assert (None, "Unavailable") in _reasons(shown.status)
+    assert (None, "Unavailable") in reasons_of(shown.status)
     lab.world.write_status(shown.status.dump(), lab.world.resource_version)
     assert lab.plan(failure=refused).actions != ()
-
-
-def test_the_status_tells_the_scale_subresource_how_many_pods_and_which() -> None:
-    lab = Lab()
-    lab.active(1)
-    world = lab.until(lambda world: lab.plan().empty)
-    assert (world.status.replicas, world.status.selector) == (3, f"{GENERATION_LABEL}=1")
-
-
-def test_scaling_says_what_it_waits_for() -> None:
-    lab = Lab()
-    lab.active(1)
-    lab.world.faults.unschedulable.add(f"{NAME}-server-g1-4")
-    lab.world.change(replicas=5)
-    lab.until(lambda world: f"{NAME}-server-g1-3" in world.pods and lab.plan().empty)
-    status = lab.status()
-    assert (f"{NAME}-server-g1-4", "PodPending") in _reasons(status)
-    assert _conditions(status)["Reconciling"] == ("True", "Scaling")
-    assert _conditions(status)["Ready"] == ("True", "Serving")
-    assert lab.plan().wake_at == lab.world.now + RESIZE_LOOK
-
-
-def test_a_suspended_resource_is_neither_stalled_nor_reconciling() -> None:
-    lab = Lab()
-    lab.active(1)
-    lab.world.change(suspend=True)
-    lab.until(lambda world: not world.pods and lab.plan().empty)
-    assert _conditions(lab.world.status) == {
-        "Ready": ("False", "Suspended"),
-        "UpToDate": ("True", "Applied"),
-        "CaughtUp": ("Unknown", "Suspended"),
-        "Paused": ("False", "NotPaused"),
-    }
-    lab.world.rollout(restart="1")
-    assert _conditions(lab.status())["UpToDate"] == ("False", "Suspended")
-    assert "Stalled" not in _conditions(lab.status())
-
-
-def _resized(planned: Plan) -> list[int]:
-    applied = [action.manifest for action in planned.actions if isinstance(action, ApplyChild)]
-    return [manifest.body["spec"]["replicas"] for manifest in applied if manifest.kind == "StatefulSet"]
-
-
-def test_a_wish_alone_changes_no_set() -> None:
-    lab = Lab()
-    lab.active(1)
-    lab.until(lambda world: lab.plan().empty)
-    lab.world.change(replicas=1)
-    assert _resized(lab.plan(facts=Facts())) == []
-
-
-def test_fewer_pods_are_decided_from_what_was_read_afresh() -> None:
-    lab = Lab()
-    lab.active(1)
-    lab.world.change(replicas=1)
-    lab.until(lambda world: _resized(lab.plan()) == [1])
-    assert lab.plan().critical
-
-
-def test_a_set_changed_by_hand_keeps_the_number_that_was_decided() -> None:
-    lab = Lab()
-    lab.until(lambda world: world.state is State.IDLE and lab.plan().empty and bool(world.served))
-    key = ("StatefulSet", f"{NAME}-server-g1")
-    for by_hand in (0, 2, 7):
-        lab.world.objects[key] = copy.deepcopy(lab.world.objects[key])
-        lab.world.objects[key]["spec"]["replicas"] = by_hand
-        (action,) = lab.plan(facts=Facts()).actions
-        assert isinstance(action, ApplyChild)
-        assert action.manifest.body["spec"]["replicas"] == 3, "also while the store is silent"
-
-
-def test_the_volume_of_a_member_is_kept_whatever_is_noted_on_the_set() -> None:
-    lab = Lab()
-    lab.active(1)
-    lab.until(lambda world: lab.plan().empty)
-    key = ("StatefulSet", f"{NAME}-server-g1")
-    lab.world.objects[key] = copy.deepcopy(lab.world.objects[key])
-    lab.world.objects[key]["metadata"]["annotations"][REPLICAS_ANNOTATION] = "1"
-    del lab.world.pods[f"{NAME}-server-g1-2"]
-    planned = lab.plan()
-    assert _resized(planned) == [3]
-    assert not [action for action in planned.actions if isinstance(action, DeleteChild)]
