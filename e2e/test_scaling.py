@@ -102,7 +102,11 @@ async def test_suspension_stops_all_pods_and_keeps_all_entries(raft: RaftTest) -
     await raft.until_current(generation=1)
     index = raft.append("before the suspension")
     raft.platform.run("suspend", "raft/q", "--wait", "-n", raft.namespace)
-    assert await raft.pods() == []
+
+    async def nothing_runs() -> bool:
+        return await raft.pods() == []
+
+    await eventually(nothing_runs, "the last pod has stopped")
     assert await raft.claims() == [f"data-{pod}" for pod in pods(3)]
     assert reason_of(await raft.get(), "Ready") == "Suspended"
     raft.platform.run("resume-resource", "raft/q", "--wait", "-n", raft.namespace)
