@@ -352,7 +352,9 @@ class World:
             permitted = (
                 rollout is not None and rollout.state is State.PROMOTING and rollout.generation == pod.generation
             )
-            assert permitted or pod.generation == self.status.active_generation, "AllowWrites before Promoting"
+            # Where the status was lost the store still knows who may write.
+            active = self.status.active_generation or self.fence
+            assert permitted or pod.generation == active, "AllowWrites before Promoting"
             late = pod.generation == self.fence and self.served and pod.name not in self.members
             assert permitted or not late or pod.progress == self.entries, "AllowWrites before it has caught up"
         if action.settings:
