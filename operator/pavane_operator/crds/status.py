@@ -255,7 +255,7 @@ class Status(StatusModel):
         if not stored:
             return None
         try:
-            return cls.model_validate(stored)
+            return cls.model_validate(stored, extra="ignore")
         except ValidationError:
             return None
 

@@ -37,6 +37,8 @@ def pod_spec(spec: CommonSpec, account: str, selector: Mapping[str, str]) -> dic
     found: dict[str, Any] = {
         "serviceAccountName": account,
         "automountServiceAccountToken": False,
+        # A variable for each Service of the namespace: one of a Service named pavane-… would look like a setting.
+        "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": RUN_AS,

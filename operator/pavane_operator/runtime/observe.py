@@ -23,7 +23,10 @@ SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 
 
 def resource_of(kind: Kind, body: Object) -> Resource:
-    """The custom resource. Raises pydantic's ValidationError for a spec that this release does not know."""
+    """The custom resource; fields of a newer release's definition, defaults among them, are not looked at.
+
+    Raises pydantic's ValidationError for a value that no definition of ours allows.
+    """
     metadata = body["metadata"]
     return Resource(
         kind=kind.name,
@@ -32,7 +35,7 @@ def resource_of(kind: Kind, body: Object) -> Resource:
         uid=metadata["uid"],
         resource_version=metadata["resourceVersion"],
         metadata_generation=int(metadata.get("generation") or 0),
-        spec=kind.spec_model.model_validate(body.get("spec") or {}),
+        spec=kind.spec_model.model_validate(body.get("spec") or {}, extra="ignore"),
         status=kind.status_model.parse(body.get("status")),
         finalizers=tuple(metadata.get("finalizers") or ()),
         annotations=metadata.get("annotations") or {},

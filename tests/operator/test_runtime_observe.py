@@ -1,0 +1,32 @@
+"""What the operator reads of a resource (docs/specs/operator.md 2.2, 7.5 operator upgrade)."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.kinds.raft import kind
+from pavane_operator.runtime.observe import resource_of
+
+DEFAULTS = RenderDefaults("image", "0.1.0", None, b"k" * 32, "pavane-system")
+METADATA = {"name": "q", "namespace": "default", "uid": "1", "resourceVersion": "1"}
+
+
+def body(spec: dict[str, Any], status: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"metadata": METADATA, "spec": {"stateMachine": "Broadcast", **spec}, "status": status or {}}
+
+
+def test_fields_of_a_newer_definition_hold_up_nothing() -> None:
+    """The definitions are upgraded first, so an operator meets defaults that it does not know, at any depth."""
+    spec = {"fieldOfTomorrow": {"a": 1}, "rollout": {"gateOfTomorrow": True, "restart": "again"}}
+    status = {"activeGeneration": 7, "tomorrow": 1, "rollout": {"state": "Idle", "tomorrow": 1}}
+    resource = resource_of(kind(DEFAULTS), body(spec, status))
+    assert resource.spec.rollout.restart == "again"
+    assert resource.status is not None
+    assert resource.status.active_generation == 7
+
+
+def test_a_value_that_no_definition_allows_is_refused() -> None:
+    with pytest.raises(ValidationError, match="replicas"):
+        resource_of(kind(DEFAULTS), body({"replicas": "many"}))
