@@ -39,4 +39,19 @@ def group(commands: dict[str, str]) -> type[TyperGroup]:
             command.name = cmd_name
             return command
 
+        def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+            """Return name, command and its arguments: options given to this group come first, so its own ones win."""
+            name, command, rest = super().resolve_command(ctx, args)
+            given = [
+                text
+                for option in self.params
+                if option.name and ctx.params.get(option.name) is not None
+                for text in (option.opts[0], str(ctx.params[option.name]))
+            ]
+            if not isinstance(command, TyperGroup):
+                return name, command, [*given, *rest]
+            # They belong to the command that the group is asked for, if it is.
+            named = bool(rest) and not rest[0].startswith("-")
+            return name, command, [rest[0], *given, *rest[1:]] if named else rest
+
     return LazyGroup

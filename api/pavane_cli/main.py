@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -28,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "suspend": "scaling:suspend",
     "resume-resource": "scaling:resume_resource",
     "why": "why:why",
+    "check": "check:check",
     "raft": "raft:app",
     "trace": "trace:app",
     "operator": "processes:operator",
@@ -48,8 +50,15 @@ app = typer.Typer(
 
 
 @app.callback()
-def _root() -> None:
-    """Coordination services on Kubernetes, rolled out by fenced generations."""
+def _root(
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the resource.")] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    kubeconfig: Annotated[Path | None, typer.Option(help="Kubeconfig.")] = None,
+) -> None:
+    """Coordination services on Kubernetes, rolled out by fenced generations.
+
+    Options before a command count as if they stood behind it.
+    """
 
 
 def main() -> None:

@@ -76,3 +76,34 @@ def test_a_plugin_of_kubectl_calls_itself_what_its_user_typed(tmp_path: Path) ->
     )
     assert "Usage: kubectl pavane rollout" in shown.stdout
     assert "Usage: pavane rollout" in pavane("rollout", "--help", folder=tmp_path).stdout
+
+
+@pytest.mark.parametrize("command", [("get", "raft"), ("rollout", "status", "raft/q"), ("raft", "read", "q")])
+def test_options_before_a_command_count_as_its_own(tmp_path: Path, command: tuple[str, ...]) -> None:
+    before = pavane("--kubeconfig", "first", *command, folder=tmp_path)
+    assert before.returncode == ExitCode.ERROR
+    assert "no kubeconfig at first" in before.stderr
+    both = pavane("--kubeconfig", "first", *command, "--kubeconfig", "second", folder=tmp_path)
+    assert "no kubeconfig at second" in both.stderr
+
+
+def test_a_context_may_stand_before_the_command(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(
+        "{apiVersion: v1, kind: Config, clusters: [], users: [], contexts: [], current-context: ''}"
+    )
+    result = pavane("--kubeconfig", "config", "--context", "elsewhere", "get", "raft", folder=tmp_path)
+    assert result.returncode == ExitCode.ERROR
+    assert "elsewhere" in result.stderr
+
+
+def test_options_before_a_command_that_has_none_of_them_are_refused(tmp_path: Path) -> None:
+    result = pavane("-n", "team", "up", folder=tmp_path)
+    assert result.returncode == ExitCode.USAGE
+    assert "No such option: --namespace" in result.stderr
+
+
+@pytest.mark.parametrize("wanted", [("rollout",), ("rollout", "--help"), ("get", "--help")])
+def test_options_before_a_command_leave_its_help_alone(tmp_path: Path, wanted: tuple[str, ...]) -> None:
+    shown = pavane("-n", "team", *wanted, folder=tmp_path)
+    assert f"Usage: pavane {wanted[0]}" in shown.stdout + shown.stderr
+    assert "No such option" not in shown.stdout + shown.stderr

@@ -24,7 +24,7 @@ from pavane_cli.target import (
     run,
 )
 from pavane_operator import kube
-from pavane_operator.kube.resources import EVENTS
+from pavane_operator.kube.resources import CORE_EVENTS
 
 MANAGER = "pavane-cli"
 EVENTS_SHOWN_MAX = 20
@@ -102,7 +102,7 @@ def describe(
 async def _describe(where: Where, resource: kube.Resource, name: str, namespace: str) -> None:
     async with cluster(where) as client:
         document = await client.get(resource, name, namespace)
-        events = (await client.list_all(EVENTS, namespace)).items
+        events = (await client.list_all(CORE_EVENTS, namespace)).items
     status = document.get("status") or {}
     rollout = status.get("rollout") or {}
     output.say(f"{resource.kind} {namespace}/{name}, {output.age(document['metadata']['creationTimestamp'])} old")
@@ -122,17 +122,18 @@ async def _describe(where: Where, resource: kube.Resource, name: str, namespace:
         (item["reason"], item.get("pod", ""), output.age(item["since"]), item.get("message", ""))
         for item in rollout.get("blockers") or ()
     ])  # fmt: skip
-    own = [event for event in events if (event.get("regarding") or {}).get("uid") == document["metadata"]["uid"]]
+    own = [event for event in events if (event.get("involvedObject") or {}).get("uid") == document["metadata"]["uid"]]
     own.sort(key=_event_time)
-    _section("Events", ("AGE", "TYPE", "REASON", "NOTE"), [
-        (output.age(_event_time(event)), event.get("type", ""), event.get("reason", ""), event.get("note", ""))
+    _section("Events", ("AGE", "TYPE", "REASON", "MESSAGE"), [
+        (output.age(_event_time(event)), event.get("type", ""), event.get("reason", ""), event.get("message", ""))
         for event in own[-EVENTS_SHOWN_MAX:]
     ])  # fmt: skip
 
 
 def _event_time(event: dict[str, Any]) -> str:
     series = event.get("series") or {}
-    return str(series.get("lastObservedTime") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+    told = series.get("lastObservedTime") or event.get("eventTime") or event.get("lastTimestamp")
+    return str(told or event["metadata"]["creationTimestamp"])
 
 
 def _section(title: str, headers: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:

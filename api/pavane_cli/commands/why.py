@@ -25,6 +25,7 @@ ADVICE = {
     "Suspended": "Start it again with `pavane resume-resource {reference}`.",
     "PodTerminating": "It goes on by itself when the pod has stopped.",
     "QuorumLost": "A majority lost its volumes: a person must decide what to give up.",
+    "ReferenceNotReady": "Create or correct what the message names; it goes on by itself.",
     "InvalidConfig": "Correct the spec; the message names the field.",
     "DeadlineExceeded": "Correct the spec, abort with `pavane rollout abort {reference}`, or wait on.",
     "Cancelled": "Change the spec, or try again with `pavane rollout retry {reference}`.",
@@ -52,13 +53,23 @@ async def _read(where: Where, resource: kube.Resource, name: str, namespace: str
 
 def explain(document: dict[str, Any], reference: str) -> str:
     """Return the paragraph about a resource."""
+    sentences = [_standing(document, reference), *_waits(document, reference)]
+    unique = dict.fromkeys(sentence for sentence in sentences if sentence)
+    return " ".join(sentence if sentence.endswith((".", "!")) else sentence + "." for sentence in unique)
+
+
+def waits(document: dict[str, Any]) -> bool:
+    """Whether there is anything to explain: no operator has seen it, or it is held up, not Ready or not up to date."""
+    return not document.get("status") or bool(_waits(document, ""))
+
+
+def _waits(document: dict[str, Any], reference: str) -> list[str]:
     status = document.get("status") or {}
     rollout = status.get("rollout") or {}
-    state = rollout.get("state", "Idle")
-    sentences = [_standing(document, reference, state)]
+    sentences = []
     for name in ("Stalled", "Ready", "UpToDate"):
         found = condition(document, name)
-        if found is None or _is_fine(found) or (name == "UpToDate" and state != "Idle"):
+        if found is None or _is_fine(found) or (name == "UpToDate" and _state(document) != "Idle"):
             continue
         text = f"{name} is {found['status']} since {output.age(found['lastTransitionTime'])}: {found['reason']}"
         sentences.append(f"{text} – {found['message']}" if found.get("message") else f"{text}.")
@@ -75,16 +86,20 @@ def explain(document: dict[str, Any], reference: str) -> str:
             f"{failed['reason']}{_because(failed)}; its spec is not tried again by itself."
         )
         sentences.append(_advice(failed["reason"], reference))
-    unique = dict.fromkeys(sentence for sentence in sentences if sentence)
-    return " ".join(sentence if sentence.endswith((".", "!")) else sentence + "." for sentence in unique)
+    return sentences
 
 
-def _standing(document: dict[str, Any], reference: str, state: str) -> str:
+def _state(document: dict[str, Any]) -> str:
+    return str(((document.get("status") or {}).get("rollout") or {}).get("state", "Idle"))
+
+
+def _standing(document: dict[str, Any], reference: str) -> str:
+    state = _state(document)
     status = document.get("status") or {}
     if document["metadata"].get("deletionTimestamp"):
         return f"{reference} is being deleted."
     if not status:
-        return f"{reference} has not been seen by an operator yet: is one running? `pavane ps`"
+        return f"{reference} has not been seen by an operator yet: is one running? `pavane check`"
     active, upcoming = status.get("activeGeneration"), status.get("nextGeneration")
     if state == "Idle":
         settled = all(_is_fine(condition(document, name) or {"type": name}) for name in ("Ready", "UpToDate"))

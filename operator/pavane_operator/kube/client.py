@@ -23,7 +23,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 from .connect import Credentials, Target, load
 from .errors import AlreadyExists, KubeError, NotFound, Unavailable, from_status
-from .resources import ACCESS_REVIEWS, PODS, TOKEN_REVIEWS, Object, Resource
+from .resources import ACCESS_REVIEWS, OWN_ACCESS_REVIEWS, PODS, TOKEN_REVIEWS, Object, Resource
 
 CALL_TIMEOUT_S = 10.0
 """Longest a call may take. The operator passes 5 s, so that none of a lost Lease's holder lands late (5.6)."""
@@ -351,6 +351,25 @@ class KubeClient:
         subresource: str | None = None,
     ) -> bool:
         """Whether `identity` may do `verb` (get, list, watch, create, update, patch, delete) to the resource."""
+        who = {"user": identity.user, "uid": identity.uid, "groups": list(identity.groups)}
+        return await self._review(ACCESS_REVIEWS, who, verb, resource, namespace, name, subresource)
+
+    async def own_access_review(
+        self, verb: str, resource: Resource, *, namespace: str | None = None, subresource: str | None = None
+    ) -> bool:
+        """Whether we ourselves may do `verb` to resources of this type, in the namespace or in all of them."""
+        return await self._review(OWN_ACCESS_REVIEWS, {}, verb, resource, namespace, None, subresource)
+
+    async def _review(
+        self,
+        review: Resource,
+        who: Object,
+        verb: str,
+        resource: Resource,
+        namespace: str | None,
+        name: str | None,
+        subresource: str | None,
+    ) -> bool:
         attributes = _query(
             verb=verb,
             group=resource.group,
@@ -360,15 +379,8 @@ class KubeClient:
             namespace=namespace,
             name=name,
         )
-        spec = {
-            "user": identity.user,
-            "uid": identity.uid,
-            "groups": list(identity.groups),
-            "resourceAttributes": attributes,
-        }
-        answer = await self._call(
-            "POST", ACCESS_REVIEWS.path(), body=_typed(ACCESS_REVIEWS, {"metadata": {}, "spec": spec})
-        )
+        body = {"metadata": {}, "spec": {**who, "resourceAttributes": attributes}}
+        answer = await self._call("POST", review.path(), body=_typed(review, body))
         return bool((answer.get("status") or {}).get("allowed"))
 
     # ---- transport ---------------------------------------------------------------------------------------------
