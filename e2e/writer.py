@@ -15,6 +15,7 @@ from pavane_operator.kube import KubeClient, KubeError, Object
 from pavane_operator.kube.resources import PODS
 
 KEYS = "/etc/pavane/keys"
+SECRET = "/etc/pavane/secret"  # noqa: S105 - a folder
 WARM_UP_WRITES = 50
 """Acknowledged writes that a test waits for before and after what it does to the cluster."""
 GRACE_S = 120
@@ -126,7 +127,12 @@ def _pod(pod: str, label: str, resource: Object, image: str) -> Object:
     name = resource["metadata"]["name"]
     endpoints = (resource.get("status") or {}).get("endpoints") or ()
     seeds = [f"tcp://{item['address']}:{item['port']}" for item in endpoints if item["name"] == "raft"]
-    arguments = [part for seed in seeds for part in ("--seed", seed)]
+    arguments = [part for seed in seeds for part in ("--seed", seed)] + ["--keys", KEYS, "--label", label]
+    secrets = {"keys": (KEYS, f"{name}-keys")}
+    reference = resource["spec"].get("secretRef")
+    if reference is not None:
+        secrets["secret"] = (SECRET, reference["name"])
+        arguments += ["--secret-file", f"{SECRET}/{reference['key']}"]
     return {
         "metadata": {"name": pod, "labels": {"app.kubernetes.io/name": "probe"}},
         "spec": {
@@ -138,8 +144,8 @@ def _pod(pod: str, label: str, resource: Object, image: str) -> Object:
                     "name": "probe",
                     "image": image,
                     "command": ["pavane", "raft", "probe"],
-                    "args": [*arguments, "--keys", KEYS, "--label", label],
-                    "volumeMounts": [{"name": "keys", "mountPath": KEYS}],
+                    "args": arguments,
+                    "volumeMounts": [{"name": volume, "mountPath": path} for volume, (path, _) in secrets.items()],
                     "securityContext": {
                         "allowPrivilegeEscalation": False,
                         "readOnlyRootFilesystem": True,
@@ -147,6 +153,6 @@ def _pod(pod: str, label: str, resource: Object, image: str) -> Object:
                     },
                 }
             ],
-            "volumes": [{"name": "keys", "secret": {"secretName": f"{name}-keys"}}],
+            "volumes": [{"name": volume, "secret": {"secretName": of}} for volume, (_, of) in secrets.items()],
         },
     }

@@ -42,6 +42,7 @@ BREACHES = {
     "tls.renewBefore must be shorter": Breach("spec.tls", {"tls": {"duration": "1h", "renewBefore": "1h"}}),
     "tls.renewBefore must be at least 5m": Breach("spec.tls", {"tls": {"renewBefore": "1m"}}),
     "clusterId cannot be changed": Breach("spec", {"clusterId": "one"}, {"clusterId": None}),
+    "secretRef cannot be changed": Breach("spec", {"secretRef": {"name": "one"}}, {"secretRef": None}),
     "storage.size cannot shrink": Breach(
         "spec.storage.size", {"storage": {"size": "1Gi"}}, {"storage": {"size": "999Mi"}}
     ),

@@ -45,9 +45,15 @@ def spec_of(text: str) -> ModelSpec:
 class ModelRenderer:
     """Renders the least that a kind has."""
 
-    def problems(self, resource: Resource) -> tuple[Problem, ...]:
+    def references(self, resource: Resource) -> tuple[str, ...]:
+        named = resource.spec.config.get("references")
+        return tuple(str(name) for name in named) if isinstance(named, list) else ()
+
+    def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
+        missing = [name for name in self.references(resource) if name not in references]
+        found = [Problem("ReferenceNotReady", f"Secret {name} does not exist") for name in missing]
         reason = resource.spec.config.get("problem")
-        return (Problem(str(reason), "as the test asked"),) if reason else ()
+        return (*found, *((Problem(str(reason), "as the test asked"),) if reason else ()))
 
     def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
         suffix = "" if repair is None else f"-r{repair.time}"

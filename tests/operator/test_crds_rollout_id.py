@@ -64,6 +64,7 @@ def test_defaults_and_fields_that_touch_no_pod_do_not_roll(fields: dict[str, Any
         {"terminationGracePeriod": "31s"},
         {"storage": {"storageClassName": "fast"}},
         {"clusterId": "other"},
+        {"secretRef": {"name": "mine"}},
     ],
 )
 def test_fields_of_the_pod_roll(fields: dict[str, Any]) -> None:

@@ -111,6 +111,28 @@ async def test_keys_that_the_operator_sets_are_refused(cluster: Cluster, field: 
     await cluster.create(RESOURCE, _raft_cluster(**taken))
 
 
+async def test_whose_secret_a_cluster_has_stays(cluster: Cluster) -> None:
+    made = await cluster.create(RESOURCE, _raft_cluster())
+    given = await cluster.create(RESOURCE, _raft_cluster("given", secretRef={"name": "mine"}))
+    assert given["spec"]["secretRef"] == {"name": "mine", "key": "secret"}
+    without = {name: value for name, value in given["spec"].items() if name != "secretRef"}
+    for before, spec in (
+        (made, {**made["spec"], "secretRef": {"name": "mine"}}),
+        (given, {**given["spec"], "secretRef": {"name": "other"}}),
+        (given, {**given["spec"], "secretRef": {"name": "mine", "key": "other"}}),
+        (given, without),
+    ):
+        with pytest.raises(ApiError, match=r"secretRef cannot be changed"):
+            await cluster.update(RESOURCE, {**before, "spec": spec})
+    await cluster.update(RESOURCE, {**given, "spec": {**given["spec"], "image": "pavane:2"}})
+
+
+@pytest.mark.parametrize("reference", [{}, {"name": ""}, {"name": "mine", "key": "a/b"}, {"name": "mine", "key": ""}])
+async def test_a_reference_that_can_name_no_secret_is_refused(cluster: Cluster, reference: dict[str, Any]) -> None:
+    with pytest.raises(ApiError, match=r"spec.secretRef"):
+        await cluster.create(RESOURCE, _raft_cluster(secretRef=reference))
+
+
 async def test_volumes_may_grow(cluster: Cluster) -> None:
     made = await cluster.create(RESOURCE, _raft_cluster())
     changed = await cluster.update(RESOURCE, {**made, "spec": {**made["spec"], "storage": {"size": "3Gi"}}})

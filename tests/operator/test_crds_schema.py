@@ -106,7 +106,7 @@ def test_a_defaulted_object_with_rules_is_spelled_out_for_them() -> None:
 def test_the_state_machine_is_required_and_immutable() -> None:
     assert SPEC["required"] == ["stateMachine"]
     assert SPEC["properties"]["stateMachine"]["enum"] == ["Broadcast"]
-    for name in ("stateMachine", "clusterId"):
+    for name in ("stateMachine", "clusterId", "secretRef"):
         rules = [each["rule"] for each in SPEC["properties"][name]["x-kubernetes-validations"]]
         assert "self == oldSelf" in rules
 
@@ -228,6 +228,7 @@ SPECS = _object(
     stateMachine=st.sampled_from(["Broadcast", "KeyValue"]),
     replicas=NUMBERS,
     clusterId=NAMES,
+    secretRef=_object(name=NAMES, key=NAMES),
     image=NAMES,
     electionTimeout=_object(min=DURATIONS, max=DURATIONS, other=NAMES),
     resources=_object(

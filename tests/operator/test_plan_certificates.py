@@ -1,9 +1,12 @@
-"""What the planner makes of what it is told about certificates (docs/specs/operator.md 2.4 B4, D1; 4.1)."""
+"""What the planner makes of what it is told about certificates and users' Secrets (docs/specs/operator.md 2.4, 4.1)."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
 
 from pavane_operator.crds.status import State, Truth
 from pavane_operator.plan.model import ApplyChild, Certificates, CreateChild, Manifest, Plan, Problem
@@ -17,6 +20,8 @@ CREATED = CreateChild(SECRET)
 RENEWED = ApplyChild(Manifest.of(body_of("Secret", f"{NAME}-tls", None)), "7")
 MISSING = Problem("ReferenceNotReady", "Secret mine does not exist")
 ROUNDS_MAX = 100
+NOTHING = Certificates()
+NO_SECRETS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Lab:
@@ -36,8 +41,8 @@ class Lab:
             self.world.tick()
         raise AssertionError(f"never {state}")
 
-    def plan(self, certificates: Certificates) -> Plan:
-        seen = dataclasses.replace(self.operator.observe(), certificates=certificates)
+    def plan(self, certificates: Certificates = NOTHING, references: Mapping[str, Any] = NO_SECRETS) -> Plan:
+        seen = dataclasses.replace(self.operator.observe(), certificates=certificates, references=references)
         return plan(KIND, self.world.resource(), seen, self.world.now)
 
 
@@ -79,6 +84,21 @@ def test_a_missing_reference_holds_back_a_new_generation_and_says_so() -> None:
     told = {one.type: (one.status, one.reason, one.message) for one in found.status.conditions}
     assert told["UpToDate"] == (Truth.FALSE, "ReferenceNotReady", MISSING.message)
     assert told["Reconciling"][0] is Truth.TRUE
+
+
+def test_a_secret_that_the_kind_refers_to_is_waited_for() -> None:
+    lab = Lab()
+    lab.world.change(config={"references": ["mine"]})
+    found = lab.plan()
+    while found.row == "A4":
+        lab.operator.turn()
+        found = lab.plan()
+    assert found.row == "B4"
+    assert found.status is not None
+    told = {one.type: (one.status, one.reason, one.message) for one in found.status.conditions}
+    assert told["UpToDate"] == (Truth.FALSE, "ReferenceNotReady", "Secret mine does not exist")
+    assert told["Reconciling"][0] is Truth.TRUE
+    assert lab.plan(references={"mine": {}}).row == "B7"
 
 
 def test_a_reference_that_vanishes_during_an_attempt_is_its_blocker() -> None:

@@ -1,6 +1,7 @@
 """Which members are heard when they are slow (docs/specs/operator.md 3.1)."""
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,29 @@ def observed(*names: str) -> Observed:
     secret = Child("Secret", "log-keys", "uid-keys", "1", body=body)
     pods = tuple(Pod(name, "uid-" + name, "1", 1, address=PODS[name], ready=True) for name in names)
     return Observed(fresh=True, children=(secret,), pods=pods)
+
+
+async def test_members_are_asked_with_the_secret_that_the_user_gave(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[bytes] = []
+    opened = RaftClient.__init__
+
+    def opening(client: RaftClient, seeds: list[str], ident: bytes, **settings: Any) -> None:
+        shown.append(ident)
+        opened(client, seeds, ident, **settings)
+
+    monkeypatch.setattr(RaftClient, "__init__", opening)
+    resource = replace(
+        RESOURCE, spec=RaftClusterSpec.read({"stateMachine": "Broadcast", "secretRef": {"name": "mine"}})
+    )
+    promotion = RaftPromotion("data", "log", "uid")
+    assert (await promotion.observe(resource, observed(*PODS))).own_status["leader"] is None
+    mine = {"metadata": {"name": "mine"}, "data": {"secret": base64.b64encode(b"mine\n").decode()}}
+    seen = replace(observed(*PODS), references={"mine": mine})
+    assert (await promotion.observe(resource, seen)).own_status["leader"] == members.leader
+    assert shown == [b"mine"]
+    await promotion.close()
 
 
 async def leader_seen_by(promotion: RaftPromotion) -> object:

@@ -17,6 +17,7 @@ from pavane.raft.keys import RaftKeys
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.kinds.raft.keys import known
 from pavane_operator.kinds.raft.render import RaftRenderer
 from pavane_operator.plan.model import Child, Manifest, Repair, Resource, Writers
 
@@ -202,28 +203,45 @@ def test_the_secret_is_no_argument_and_no_variable() -> None:
     assert secret not in json.dumps(stateful_set(resource()))
 
 
-def test_a_pod_understands_its_settings(tmp_path: Path) -> None:
-    """The pod's own program reads what the renderer wrote: environment, config file and secret."""
-    of = resource(config={"rpc_timeout": 60}, electionTimeout={"min": "240ms", "max": "400ms"}, clusterId="ledger")
-    rendered = objects(of, 2)
-    config = tmp_path / "config.yaml"
+def secret_of(name: str, **data: bytes) -> dict[str, Any]:
+    """A Secret of the user's, as the API server shows it."""
+    encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+    return {"metadata": {"name": name}, "data": encoded}
+
+
+def settings_of(rendered: dict[str, dict[str, Any]], given: dict[str, Any], folder: Path) -> RaftSettings:
+    """What a pod of generation 2 sees, with the volumes as folders below `folder`."""
+    config = folder / "config.yaml"
     config.write_text(rendered["ConfigMap/log-server-g2"]["data"]["config.yaml"])
-    keys = tmp_path / "keys"
-    keys.mkdir()
-    for key, value in rendered["Secret/log-keys"]["data"].items():
-        (keys / key).write_bytes(base64.b64decode(value))
+    pod_spec = rendered["StatefulSet/log-server-g2"]["spec"]["template"]["spec"]
+    secrets = {"log-keys": rendered["Secret/log-keys"], "mine": given}
+    names = {each["name"]: each["secret"]["secretName"] for each in pod_spec["volumes"] if "secret" in each}
+    mounts = {each["name"]: each["mountPath"] for each in pod_spec["containers"][0]["volumeMounts"]}
+    for volume in names.keys() - {"tls"}:
+        (folder / volume).mkdir()
+        for key, value in secrets[names[volume]]["data"].items():
+            (folder / volume / key).write_bytes(base64.b64decode(value))
     pod = {"POD_NAME": "log-server-g2-1", "POD_NAMESPACE": "data", "POD_IP": "127.0.0.1"}
     variables = dict(pod)
-    for variable in rendered["StatefulSet/log-server-g2"]["spec"]["template"]["spec"]["containers"][0]["env"]:
+    for variable in pod_spec["containers"][0]["env"]:
         if "value" in variable:
             value = variable["value"]
             for name, known in pod.items():
                 value = value.replace(f"$({name})", known)
-            variables[variable["name"]] = value.replace("/etc/pavane/keys", str(keys))
+            for volume in names.keys() - {"tls"}:
+                value = value.replace(mounts[volume], str(folder / volume))
+            variables[variable["name"]] = value
     fields = {
         name.removeprefix("PAVANE_").lower(): value for name, value in variables.items() if name.startswith("PAVANE_")
     }
-    settings = RaftSettings(**{**fields, **pod, "config": config})  # type: ignore[arg-type]
+    return RaftSettings(**{**fields, **pod, "config": config})  # type: ignore[arg-type]
+
+
+def test_a_pod_understands_its_settings(tmp_path: Path) -> None:
+    """The pod's own program reads what the renderer wrote: environment, config file and secret."""
+    of = resource(config={"rpc_timeout": 60}, electionTimeout={"min": "240ms", "max": "400ms"}, clusterId="ledger")
+    rendered = objects(of, 2)
+    settings = settings_of(rendered, {}, tmp_path)
     loaded = load(settings)
     assert loaded.peer.id == "log-server-g2-1"
     assert loaded.peer.url == "tcp://log-server-g2-1.log-server-g2.data.svc:8047"
@@ -239,7 +257,52 @@ def test_a_pod_understands_its_settings(tmp_path: Path) -> None:
     assert client.curve.server == loaded.curve.public
     assert loaded.curve.clients is not None
     assert [path.read_bytes() for path in loaded.curve.clients.glob("*.pub")] == [client.curve.public]
-    assert RaftKeys.read(keys) == client
+    assert RaftKeys.read(tmp_path / "keys") == client
+
+
+def test_pods_operator_and_clients_use_the_secret_that_the_user_gave(tmp_path: Path) -> None:
+    of = resource(secretRef={"name": "mine", "key": "ident"})
+    rendered, given = objects(of, 2), secret_of("mine", ident=b"of the user\n", secret=b"for something else")
+    settings = settings_of(rendered, given, tmp_path)
+    client = known(rendered["Secret/log-keys"], RaftClusterSpec.model_validate(of.spec).secret_ref, {"mine": given})
+    assert load(settings).peer.ident == client.ident == b"of the user"
+    assert RaftKeys.read(tmp_path / "keys", settings.raft_secret_file) == client
+    assert client.curve is not None
+    assert "secret" not in rendered["Secret/log-keys"]["data"], "there must not be two"
+    assert settings.raft_curve_clients == tmp_path / "keys", "what else the user's Secret holds lets nobody in"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (None, "Secret mine does not exist: create it with the cluster's secret in ident"),
+        (secret_of("mine", secret=b"x"), "Secret mine lacks ident"),
+        ({"metadata": {"name": "mine"}}, "Secret mine lacks ident"),
+        (secret_of("mine", ident=b""), "Secret mine: ident holds 0 bytes"),
+        (secret_of("mine", ident=b"\n"), "Secret mine: ident holds 0 bytes"),
+        (secret_of("mine", ident=b"x" * 257), "Secret mine: ident holds 257 bytes, where 1 to 256 are allowed"),
+    ],
+    ids=["no Secret", "no key", "no data", "nothing", "a newline", "too much"],
+)
+def test_a_reference_to_no_secret_is_not_ready(given: dict[str, Any] | None, words: str) -> None:
+    of = resource(secretRef={"name": "mine", "key": "ident"})
+    renderer = RaftRenderer(DEFAULTS)
+    assert renderer.references(of) == ("mine",)
+    (problem,) = renderer.problems(of, {} if given is None else {"mine": given})
+    assert problem.reason == "ReferenceNotReady"
+    assert words in problem.message
+
+
+def test_a_reference_to_a_secret_is_ready() -> None:
+    of, most = resource(secretRef={"name": "mine", "key": "ident"}), b"x" * 256 + b"\n"
+    assert RaftRenderer(DEFAULTS).problems(of, {"mine": secret_of("mine", ident=most)}) == ()
+    assert RaftRenderer(DEFAULTS).references(resource()) == ()
+
+
+def test_pods_of_a_cluster_in_clear_mount_the_users_secret_too() -> None:
+    volumes = stateful_set(resource(tls={"mode": "Disabled"}, secretRef={"name": "mine"}))["spec"]["template"]["spec"]
+    secrets = {each["name"]: each["secret"]["secretName"] for each in volumes["volumes"] if "secret" in each}
+    assert secrets == {"keys": "log-keys", "secret": "mine"}
 
 
 def test_a_cluster_in_clear_gets_neither_keys_nor_certificates() -> None:
@@ -312,14 +375,14 @@ def test_no_endpoint_means_no_export() -> None:
     ],
 )
 def test_a_setting_that_a_server_would_refuse_is_a_problem(config: dict[str, Any], words: str) -> None:
-    (problem,) = RaftRenderer(DEFAULTS).problems(resource(config=config))
+    (problem,) = RaftRenderer(DEFAULTS).problems(resource(config=config), {})
     assert problem.reason == "InvalidConfig"
     assert words in problem.message
 
 
 @pytest.mark.parametrize("config", [{}, {"rpc_timeout": 60, "append_timeout": 90}, {"broadcast_heartbeat": 250}])
 def test_settings_that_a_server_takes_are_none(config: dict[str, Any]) -> None:
-    assert RaftRenderer(DEFAULTS).problems(resource(config=config)) == ()
+    assert RaftRenderer(DEFAULTS).problems(resource(config=config), {}) == ()
 
 
 def test_resources_and_variables_of_the_user_reach_the_container() -> None:
@@ -358,6 +421,7 @@ def test_a_repair_renders_the_present_spec_beside_what_stands() -> None:
     ("changed", "words"),
     [
         ({"clusterId": "other"}, "spec.clusterId"),
+        ({"secretRef": {"name": "mine"}}, "spec.secretRef"),
         ({"storage": {"storageClassName": "fast"}}, "spec.storage"),
         ({"tls": {"mode": "Disabled"}}, "spec.tls"),
     ],

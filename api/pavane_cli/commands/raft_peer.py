@@ -10,6 +10,7 @@ import typer
 
 from pavane.raft.config import Config
 from pavane.raft.curve import CurveServer
+from pavane.raft.keys import ident_in
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreError
 from pavane.runtime.process import Process, run
 from pavane_cli.failures import ExitCode, UserError
@@ -107,7 +108,7 @@ def _secret(text: str | None, file: Path | None, variable: str | None) -> bytes:
         return text.encode()
     if file is not None:
         try:
-            return file.read_bytes().removesuffix(b"\n")
+            return ident_in(file.read_bytes())
         except OSError as error:
             raise UserError(f"the secret cannot be read: {error}", ExitCode.USAGE) from error
     value = os.environ.get(variable or "")

@@ -24,6 +24,10 @@ def probe(
     keys: Annotated[
         Path, typer.Option("--keys", metavar="DIR", help="Folder with the cluster's keys, such as a mounted Secret.")
     ],
+    secret_file: Annotated[
+        Path | None,
+        typer.Option("--secret-file", metavar="FILE", help="The cluster's secret, if it is in no file of DIR."),
+    ] = None,
     label: Annotated[str, typer.Option("--label", help="Begins every text that is written.")] = "probe",
     writers: Annotated[int, typer.Option("--writers", min=1, max=64, help="Writes under way at a time.")] = 2,
 ) -> None:
@@ -32,7 +36,7 @@ def probe(
     Prints JSON lines: {"acknowledged": N} while it writes, {"proof": {…}} at the end.
     """
     try:
-        known = RaftKeys.read(keys)
+        known = RaftKeys.read(keys, secret_file)
     except (OSError, ValueError) as error:
         raise UserError(f"the keys cannot be read: {error}", ExitCode.USAGE) from error
 

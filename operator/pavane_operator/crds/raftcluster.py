@@ -5,7 +5,17 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from pavane_operator.crds.base import MAP_MAX_ENTRIES, Count, Mark, Model, Name, marked, rule, rules
+from pavane_operator.crds.base import (
+    MAP_MAX_ENTRIES,
+    NAME_MAX_CHARACTERS,
+    Count,
+    Mark,
+    Model,
+    Name,
+    marked,
+    rule,
+    rules,
+)
 from pavane_operator.crds.common import CommonSpec, ResourceRequirements
 from pavane_operator.crds.status import Status, StatusModel
 from pavane_operator.crds.values import Duration, Quantity
@@ -16,6 +26,10 @@ REPLICAS_MAX = 9
 """Every write waits for a majority, so more members only make writes slower."""
 MEMBERS_MAX_ITEMS = 32
 """Members of the old and the new configuration and learners of one more generation."""
+SECRET_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"  # noqa: S105 - of the name of a key
+"""As a server wants the keys of a Secret."""
+SECRET_KEY_DEFAULT = "secret"  # noqa: S105 - the name of a key
+"""As in the Secret that is generated."""
 CLUSTER_ID_MAX_CHARACTERS = 64
 """Fits into the hello message of the protocol."""
 
@@ -55,11 +69,27 @@ class ElectionTimeout(Model):
     """Longest time; at least one and a half times `min`."""
 
 
+class SecretRef(Model):
+    """A Secret of yours with the cluster's secret, and the key in it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=NAME_MAX_CHARACTERS)] = Field(
+        json_schema_extra=marked(Mark.POD)
+    )
+    """Name of the Secret, in the same namespace."""
+    key: Annotated[str, Field(pattern=SECRET_KEY_PATTERN, max_length=NAME_MAX_CHARACTERS)] = Field(
+        default=SECRET_KEY_DEFAULT, json_schema_extra=marked(Mark.POD)
+    )
+    """Key in its data: 1 to 256 bytes, a newline at the end not counted."""
+
+
 class RaftClusterSpec(CommonSpec):
     """A replicated log on an odd number of members."""
 
     model_config = ConfigDict(
-        json_schema_extra=rules(rule("has(self.clusterId) == has(oldSelf.clusterId)", "clusterId cannot be changed"))
+        json_schema_extra=rules(
+            rule("has(self.clusterId) == has(oldSelf.clusterId)", "clusterId cannot be changed"),
+            rule("has(self.secretRef) == has(oldSelf.secretRef)", "secretRef cannot be changed"),
+        )
     )
 
     replicas: int = Field(
@@ -74,6 +104,12 @@ class RaftClusterSpec(CommonSpec):
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "clusterId cannot be changed"))),
     )
     """Ident of the log; absent = the resource's name. Cannot be changed."""
+    secret_ref: SecretRef | None = Field(
+        default=None,
+        json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "secretRef cannot be changed"))),
+    )
+    """Where members and clients take the shared secret of the cluster from; absent = one is generated. Cannot be
+    changed, and what the Secret holds must not: members with different secrets do not hear each other."""
     election_timeout: ElectionTimeout = Field(
         default_factory=ElectionTimeout,
         json_schema_extra=rules(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.status import Status
@@ -24,8 +24,12 @@ class PromotionStep:
 class Renderer(Protocol):
     """Pure functions from a resource to the objects it wants. Pods come from the revision, never from the live spec."""
 
-    def problems(self, resource: Resource) -> tuple[Problem, ...]:
-        """Why this spec cannot be rolled out: reason `ReferenceNotReady`, `InvalidConfig` or `UnsupportedVersion`."""
+    def references(self, resource: Resource) -> tuple[str, ...]:
+        """Names of the Secrets that this kind's spec refers to; of `spec.tls` the runtime knows itself."""
+
+    def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
+        """Why this spec cannot be rolled out: reason `ReferenceNotReady`, `InvalidConfig` or `UnsupportedVersion`.
+        `references` are the present Secrets of these names, as `Observed` has them."""
 
     def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
         """The ControllerRevision of a new generation: P fields, resolved image, render version; create only.

@@ -108,8 +108,7 @@ def _before_promotion(view: View, rollout: Rollout) -> Iterator[_Found]:
         yield _Found(view.held_reason, text or "set spec.rollout.paused to false to let the attempt go on")
     elif state is State.CAUGHT_UP and view.facts.safety is not None:
         yield _of(view.facts.safety)
-    if view.observed.certificates.problem is not None:
-        yield _of(view.observed.certificates.problem)
+    yield from (_of(problem) for problem in view.problems if problem.reason == "ReferenceNotReady")
     yield from _pods(view, number, lag=state in (State.CATCHING_UP, State.CAUGHT_UP) and not view.bootstrap)
     expected = view.expected_pods(number)
     for pod in view.pods(number):

@@ -271,6 +271,8 @@ class Observed:
     service_pods: frozenset[str] = frozenset()
     """Names of the pods that are ready in the EndpointSlices of the public Service."""
     certificates: Certificates = Certificates()
+    references: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The user's Secrets that the spec refers to, by name, as read last; one that does not exist is missing here."""
     failure: ActionFailure | None = None
     step_call: StepCall | None = None
     refusals: Mapping[str, Refusal] = field(default_factory=dict)

@@ -117,7 +117,7 @@ class View:
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
         """Why the spec cannot be rolled out (B4), or the generation that it names not be repaired (2.13)."""
-        found = self.kind.renderer.problems(self.resource)
+        found = self.kind.renderer.problems(self.resource, self.observed.references)
         if self.observed.certificates.problem is not None:
             found = (*found, self.observed.certificates.problem)
         if self.repair is None or not self.repair_is_new:

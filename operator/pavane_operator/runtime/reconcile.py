@@ -47,15 +47,16 @@ from pavane_operator.plan.model import (
 )
 from pavane_operator.plan.planner import plan as make_plan
 from pavane_operator.runtime.cache import INSTANCE_LABEL, NAME_LABEL, Cache
-from pavane_operator.runtime.certificates import CertificateView
 from pavane_operator.runtime.events import EventRecorder, EventType
 from pavane_operator.runtime.execute import Executor, failure_of
 from pavane_operator.runtime.metrics import Metrics, Outcome, Source
 from pavane_operator.runtime.observe import children_of, pods_of, resource_of, service_pods_of
 from pavane_operator.runtime.polls import PollTarget, StagePolls
+from pavane_operator.runtime.references import References
 from pavane_operator.runtime.spans import RunSpan
 from pavane_operator.runtime.steps import StepRunner
 from pavane_operator.runtime.streams import STAGE_PORT, Epochs, StreamContext, Streams, socket_address
+from pavane_operator.tls.secrets import Identity, look
 
 PLANS_PER_RUN_MAX = 50
 """More in one run would keep others waiting; the next run follows after RUN_YIELD_S."""
@@ -136,7 +137,7 @@ class Reconciler:
         self._executor = Executor(shared.kube, resource_type, shared.cache, shared.now)
         self._streams = Streams(StreamContext(kind.stage_kind, shared.epochs, shared.rng, shared.now, pod_spoke))
         self._polls = StagePolls(shared.http, shared.rng, pod_spoke)
-        self._certificates = CertificateView(shared.kube, kind.renderer)
+        self._references = References(shared.kube)
         self._promotion: Promotion | None = None
         self._steps: StepRunner | None = None
         self._listed_at = listed_at
@@ -155,7 +156,7 @@ class Reconciler:
 
     def reference_changed(self, namespace: str, name: str) -> bool:
         """A Secret that is not ours came, changed or went; returns whether this resource uses it."""
-        return self._certificates.reference_changed(namespace, name)
+        return self._references.changed(namespace, name)
 
     async def close(self) -> None:
         """End streams, polls and connections; the pods go on."""
@@ -245,7 +246,7 @@ class Reconciler:
             return
         listed = [(child_type, item) for child_type, page in lists for item in page.result().items]
         self._shared.cache.reset(listed, self._kind.name, namespace, name)
-        self._certificates.forget()
+        self._references.forget()
         self._listed_at = now
 
     async def _observe(self) -> tuple[Resource, Observed] | None:
@@ -262,7 +263,12 @@ class Reconciler:
             )
         members = self._shared.cache.members(self._kind.name, resource.namespace, resource.name)
         children = children_of(self._uid, members)
-        tls = await self._certificates.look(resource, children, self._shared.now())
+        renderer, tls_name = self._kind.renderer, resource.spec.tls.secret_name
+        named = (*renderer.references(resource), *(() if tls_name is None else (tls_name,)))
+        references = await self._references.read(resource.namespace, named)
+        identity = Identity(renderer.labels(resource), renderer.dns_names(resource))
+        given = None if tls_name is None else references.get(tls_name)
+        tls = look(resource, children, identity, given, self._shared.now())
         self._streams.context.secured = tls.secured
         self._streams.context.credentials = tls.credentials or self._streams.context.credentials
         observed = Observed(
@@ -271,6 +277,7 @@ class Reconciler:
             pods=pods_of(members, self._stage_of),
             service_pods=service_pods_of(resource.name, members),
             certificates=tls.plan,
+            references=references,
             failure=self._failure,
             step_call=self._steps.call if self._steps is not None else None,
             refusals=self._executor.refusals,

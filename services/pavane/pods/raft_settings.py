@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pavane.pods.settings import PodSettings
 from pavane.raft.config import Config, LostVoter
 from pavane.raft.curve import CurveServer
+from pavane.raft.keys import ident_in
 from pavane.runtime.settings import SettingsError
 
 RAFT_PORT = 8047
@@ -57,7 +58,7 @@ def load(settings: RaftSettings) -> RaftPodConfig:
     if host is None:
         raise SettingsError(f"PAVANE_RAFT_URL: {settings.raft_url!r} is no url like tcp://host:{RAFT_PORT}")
     try:
-        secret = settings.raft_secret_file.read_bytes().removesuffix(b"\n")
+        secret = ident_in(settings.raft_secret_file.read_bytes())
     except OSError as error:
         raise SettingsError(f"PAVANE_RAFT_SECRET_FILE: {error}") from error
     own = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pavane.raft.client import RaftClient
-from pavane.raft.keys import RaftKeys
 from pavane.runtime import names
-from pavane_operator.kinds.raft.keys import name_of
+from pavane_operator.crds.raftcluster import SecretRef
+from pavane_operator.kinds.raft.keys import known, name_of
 from pavane_operator.kube import KubeClient
 from pavane_operator.kube.resources import SECRETS, Object
 
@@ -30,5 +30,10 @@ async def raft_client(
     seeds = [f"tcp://{item['address']}:{item['port']}" for item in endpoints if item.get("name") == PORT_NAME]
     if not seeds:
         raise NotServing(f"RaftCluster {name} serves no clients yet: `pavane why raft/{name}` says what it waits for")
-    keys = RaftKeys.of(await kube.get(SECRETS, name_of(name), namespace))
+    given = (document.get("spec") or {}).get("secretRef")
+    reference = None if given is None else SecretRef.model_validate(given)
+    references = {}
+    if reference is not None:
+        references[reference.name] = await kube.get(SECRETS, reference.name, namespace)
+    keys = known(await kube.get(SECRETS, name_of(name), namespace), reference, references)
     return RaftClient(seeds, keys.ident, curve=keys.curve, resolve=resolve)

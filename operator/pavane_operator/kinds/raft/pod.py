@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pavane.raft.keys import IDENT_KEY, SERVER_SECRET_KEY
-from pavane_operator.crds.common import CommonSpec
+from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.kinds.raft import keys, names
@@ -17,6 +17,7 @@ from pavane_operator.tls.names import certificate_secret
 CONFIG_MOUNT = "/etc/pavane/config"
 LIVE_MOUNT = "/etc/pavane/live"
 KEYS_MOUNT = "/etc/pavane/keys"
+SECRET_MOUNT = "/etc/pavane/secret"  # noqa: S105 - a folder; not that of the keys: what is there may connect
 TLS_MOUNT = "/etc/pavane/tls"
 DATA_MOUNT = "/var/lib/pavane"
 TEMPORARY_MOUNT = "/tmp"  # noqa: S108 - an emptyDir of the pod's own
@@ -35,7 +36,7 @@ class PodInputs:
     image: str
     version: str
     otlp_endpoint: str | None
-    spec: CommonSpec
+    spec: RaftClusterSpec
     repair: int = 0
     """Which repair of the generation it is; 0 = none."""
 
@@ -44,6 +45,8 @@ def template(inputs: PodInputs) -> dict[str, Any]:
     """`spec.template` of the StatefulSet."""
     spec = inputs.spec
     secrets = {"keys": keys.name_of(inputs.name)}
+    if spec.secret_ref is not None:
+        secrets["secret"] = spec.secret_ref.name
     if _secured(inputs):
         secrets["tls"] = certificate_secret(inputs.name, spec.tls)
     config = names.config_map(inputs.name, inputs.generation, inputs.repair)
@@ -100,6 +103,7 @@ def _container(inputs: PodInputs) -> dict[str, Any]:
             {"name": "config", "mountPath": CONFIG_MOUNT, "readOnly": True},
             {"name": "live", "mountPath": LIVE_MOUNT, "readOnly": True},
             {"name": "keys", "mountPath": KEYS_MOUNT, "readOnly": True},
+            *([{"name": "secret", "mountPath": SECRET_MOUNT, "readOnly": True}] if spec.secret_ref is not None else []),
             *([{"name": "tls", "mountPath": TLS_MOUNT, "readOnly": True}] if _secured(inputs) else []),
             {"name": "data", "mountPath": DATA_MOUNT},
             {"name": "tmp", "mountPath": TEMPORARY_MOUNT},
@@ -118,6 +122,8 @@ def _environment(inputs: PodInputs) -> list[dict[str, Any]]:
         "pavane.resource": inputs.name,
         "pavane.generation": str(inputs.generation),
     }
+    reference = inputs.spec.secret_ref
+    ident_file = f"{KEYS_MOUNT}/{IDENT_KEY}" if reference is None else f"{SECRET_MOUNT}/{reference.key}"
     environment = [
         _field("POD_NAME", "metadata.name"),
         _field("POD_NAMESPACE", "metadata.namespace"),
@@ -132,7 +138,7 @@ def _environment(inputs: PodInputs) -> list[dict[str, Any]]:
         _value("PAVANE_RAFT_URL", names.peer_url_template(inputs.name, inputs.namespace, inputs.generation)),
         # A folder below the mount: the root of a real volume may hold what its file system put there.
         _value("PAVANE_RAFT_DATA", f"{DATA_MOUNT}/raft"),
-        _value("PAVANE_RAFT_SECRET_FILE", f"{KEYS_MOUNT}/{IDENT_KEY}"),
+        _value("PAVANE_RAFT_SECRET_FILE", ident_file),
         _value("OTEL_RESOURCE_ATTRIBUTES", ",".join(f"{key}={value}" for key, value in attributes.items())),
     ]
     if _secured(inputs):

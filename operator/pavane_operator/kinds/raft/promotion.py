@@ -19,7 +19,7 @@ from pavane.raft.errors import Expired, RaftError, Refused
 from pavane.raft.keys import RaftKeys
 from pavane.raft.state.configuration import Members
 from pavane.raft.wire import rollout_reqid
-from pavane_operator.crds.raftcluster import REPLICAS_MAX
+from pavane_operator.crds.raftcluster import REPLICAS_MAX, RaftClusterSpec
 from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.kinds.raft import names
 from pavane_operator.kinds.raft.facts import (
@@ -32,7 +32,7 @@ from pavane_operator.kinds.raft.facts import (
     members_due,
     replicas_of_generation,
 )
-from pavane_operator.kinds.raft.keys import name_of
+from pavane_operator.kinds.raft.keys import known, name_of
 from pavane_operator.kinds.raft.peers import peer_view
 from pavane_operator.plan.children import find
 from pavane_operator.plan.model import Facts, Observed, Resource
@@ -89,9 +89,11 @@ class RaftPromotion:
         change = _change(name, resource, observed, views)
         if change is None or has_members(views, change.ids):
             return
-        keys = _keys(observed, self._name)
+        keys = _keys(resource, observed)
         if keys is None or not self._addresses:
-            raise ConnectionError(f"no pod has an address yet, or Secret {name_of(self._name)} is missing or damaged")
+            raise ConnectionError(
+                "no pod has an address yet, or a Secret with the cluster's keys is missing or damaged"
+            )
         reqid = rollout_reqid(self._uid, change.generation, change.number, int(at.timestamp()))
         seeds = [_url(address) for address in self._addresses.values()]
         try:
@@ -118,7 +120,7 @@ class RaftPromotion:
             await client.__aexit__(None, None, None)
 
     async def _ask(self, resource: Resource, observed: Observed) -> list[PeerView]:
-        client = await self._connect(observed)
+        client = await self._connect(resource, observed)
         if client is None:
             return []
         asked = [(pod.name, pod.address) for pod in observed.pods if pod.address is not None]
@@ -138,11 +140,11 @@ class RaftPromotion:
         self._silent.discard(name)
         return view
 
-    async def _connect(self, observed: Observed) -> RaftClient | None:
+    async def _connect(self, resource: Resource, observed: Observed) -> RaftClient | None:
         """A client that is used for `status` alone; None while there is nobody to talk to or nothing to show."""
         self._addresses = {pod.name: pod.address for pod in observed.pods if pod.address is not None}
-        keys = _keys(observed, self._name)
-        if keys is None or not self._addresses:
+        keys = _keys(resource, observed) if self._addresses else None
+        if keys is None:
             return None
         if self._client is not None and self._client_keys != keys:
             await self.close()
@@ -159,14 +161,15 @@ class RaftPromotion:
         return [] if address is None else [address]
 
 
-def _keys(observed: Observed, name: str) -> RaftKeys | None:
-    child = find(observed.children, "Secret", name_of(name))
+def _keys(resource: Resource, observed: Observed) -> RaftKeys | None:
+    assert isinstance(resource.spec, RaftClusterSpec)  # noqa: S101 - the registry parses by the kind's model
+    child = find(observed.children, "Secret", name_of(resource.name))
     if child is None:
         return None
     try:
-        return RaftKeys.of(child.body)
+        return known(child.body, resource.spec.secret_ref, observed.references)
     except ValueError as error:
-        log.warning("the keys of a cluster are damaged", resource=name, error=str(error))
+        log.warning("the keys of a cluster are missing or damaged", resource=resource.name, error=str(error))
         return None
 
 

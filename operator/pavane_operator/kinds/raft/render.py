@@ -39,7 +39,7 @@ from pavane_operator.plan.model import (
 RENDER_VERSION = 1
 """Grows when these templates change. For people: what a revision holds is used as it stands, whatever its version."""
 RENDER_VERSION_ANNOTATION = "pavane.dev/render-version"
-KEPT_BY_REPAIRS = ("clusterId", "stateMachine", "storage", "tls")
+KEPT_BY_REPAIRS = ("clusterId", "secretRef", "stateMachine", "storage", "tls")
 """Fields that volumes, or the members of a generation among each other, depend on (2.13)."""
 PORTS = Ports(
     peers=(names.RAFT_PORT,),
@@ -56,10 +56,26 @@ class RaftRenderer:
     def __init__(self, defaults: RenderDefaults) -> None:
         self._defaults = defaults
 
-    def problems(self, resource: Resource) -> tuple[Problem, ...]:
-        """`InvalidConfig` for settings in `spec.config` that a server would refuse."""
-        problem = config_problem(_spec(resource))
-        return () if problem is None else (Problem("InvalidConfig", problem),)
+    def references(self, resource: Resource) -> tuple[str, ...]:
+        """The Secret with the ident, where the user gives it."""
+        reference = _spec(resource).secret_ref
+        return () if reference is None else (reference.name,)
+
+    def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
+        """`InvalidConfig` for settings in `spec.config` that a server would refuse.
+
+        `ReferenceNotReady` while there is no ident where `spec.secretRef` says.
+        """
+        spec, found = _spec(resource), list[Problem]()
+        problem = config_problem(spec)
+        if problem is not None:
+            found.append(Problem("InvalidConfig", problem))
+        if spec.secret_ref is not None:
+            try:
+                keys.ident_given(spec.secret_ref, references)
+            except ValueError as error:
+                found.append(Problem("ReferenceNotReady", str(error)))
+        return tuple(found)
 
     def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
         """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair: what this generation is made of, for ever."""
@@ -114,13 +130,18 @@ class RaftRenderer:
         labels = self.labels(resource)
         secret = self._object(resource, "v1", "Secret", keys.name_of(resource.name))
         secret["type"] = "Opaque"
-        encrypted = _spec(resource).tls.mode is not TlsMode.DISABLED
-        secret["data"] = keys.generated(resource.uid, self._defaults.secret_key, encrypted=encrypted)
+        spec = _spec(resource)
+        secret["data"] = keys.generated(
+            resource.uid,
+            self._defaults.secret_key,
+            encrypted=spec.tls.mode is not TlsMode.DISABLED,
+            ident=spec.secret_ref is None,
+        )
         live = self._object(resource, "v1", "ConfigMap", f"{resource.name}-live")
         live["data"] = {"live.yaml": "{}\n"}
         pods = names.all_pods(resource.name)
         surroundings = Surroundings(self._defaults.platform_namespace, self._defaults.otlp_endpoint)
-        spare = (_spec(resource).replicas - 1) // 2
+        spare = (spec.replicas - 1) // 2
         return (
             Manifest.of(secret, create_only=True),
             Manifest.of(live),
