@@ -51,6 +51,8 @@ EVERYTHING: dict[str, Any] = {
     "serviceType": "NodePort",
     "serviceAnnotations": {"team.test/note": "x"},
 }
+NO_KEYS: dict[str, Any] = {"tls": {"mode": "Disabled"}, "secretRef": {"name": "mine"}}
+"""Nothing is left for Secret `{name}-keys` to hold."""
 
 pytestmark = pytest.mark.apiserver
 
@@ -97,12 +99,14 @@ def _with_real_owner(body: Object, of: Custom) -> Object:
     return {**body, "metadata": {**body["metadata"], "ownerReferences": owners}}
 
 
-@pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["least", "everything"])
+@pytest.mark.parametrize("spec", [{}, EVERYTHING, NO_KEYS], ids=["least", "everything", "no-keys"])
 async def test_every_object_is_accepted_and_its_drift_is_none(
     kube: KubeClient, spec: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     of = await _owned_by_something_real(kube, replace(resource(**spec), name=request.node.callspec.id))
-    manifests = [Manifest.of(_with_real_owner(dict(one.body), of)) for one in _manifests(of)]
+    manifests = [
+        Manifest.of(_with_real_owner(dict(one.body), of), create_only=one.create_only) for one in _manifests(of)
+    ]
     children = []
     for manifest in manifests:
         live = await kube.apply(TYPES[manifest.kind], dict(manifest.body), NAMESPACE, strict=True)
