@@ -24,6 +24,8 @@ Value = TypeVar("Value")
 Server = Literal["embedded", "kubernetes"]
 
 WAIT_S = 30.0
+COLLECTED_S = 75.0
+"""Kubernetes' garbage collector looks every 30 s for new kinds, and follows the objects of a kind only from then on."""
 """For what controllers do; a loaded machine needs more than the second that it takes."""
 PATCHES = {
     "merge": "application/merge-patch+json",
@@ -170,23 +172,26 @@ class KubeTarget:
         params = {"watch": "true", "timeoutSeconds": int(WAIT_S), **query}
         headers = {"Accept": accept or "application/json"}
         url = path or self.path(resource)
-        with self.http.stream("GET", url, params=params, headers=headers, timeout=2 * WAIT_S) as response:
+        with self.http.stream("GET", url, params=params, headers=headers, timeout=2 * COLLECTED_S) as response:
             assert response.status_code == 200, response.read()
             yield Events(line for line in response.iter_lines() if line)
 
-    def until(self, resource: Resource, name: str, check: Callable[[Object | None], object]) -> Object | None:
+    def until(
+        self, resource: Resource, name: str, check: Callable[[Object | None], object], wait_s: float = WAIT_S
+    ) -> Object | None:
         """The object (None once it is gone) as soon as `check` holds for it."""
         chosen = {"fieldSelector": f"metadata.name={name}"}
         listed = self.list(resource, **chosen).ok()
         found = next(iter(listed["items"]), None)
         if check(found):
             return found
-        with self.watch(resource, resourceVersion=listed["metadata"]["resourceVersion"], **chosen) as events:
+        chosen |= {"resourceVersion": listed["metadata"]["resourceVersion"], "timeoutSeconds": str(int(wait_s))}
+        with self.watch(resource, **chosen) as events:
             for event in events:
                 found = None if event.type == "DELETED" else event.object
                 if check(found):
                     return found
-        raise AssertionError(f"{resource.plural} {name}: not within {WAIT_S:.0f} s; it is {found}")
+        raise AssertionError(f"{resource.plural} {name}: not within {wait_s:.0f} s; it is {found}")
 
     def kubectl(self, *arguments: str, given: str = "", code: int = 0) -> str:
         """Run kubectl in the test's namespace; returns what it printed on both outputs."""

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from e2e.contract.target import Differs, KubeTarget
+from e2e.contract.target import COLLECTED_S, Differs, KubeTarget
 from e2e.contract.widgets import WIDGETS, config_map, widget
 from pavane_operator.kube.resources import CONFIG_MAPS, NAMESPACES, Object
 
@@ -77,38 +77,41 @@ def test_a_watch_sees_the_mark_and_then_the_end(target: KubeTarget) -> None:
         assert (event.type, event.object["metadata"]["name"]) == ("DELETED", "a")
 
 
+@pytest.mark.timeout(3 * COLLECTED_S)
 def test_dependents_go_when_all_owners_are_gone(target: KubeTarget) -> None:
     owners = [target.create(WIDGETS, widget(name)).ok() for name in ("p", "q")]
     target.create(CONFIG_MAPS, config_map("one", **owned_by(owners[0]))).ok()
     target.create(CONFIG_MAPS, config_map("both", **owned_by(*owners))).ok()
     target.create(CONFIG_MAPS, config_map("none")).ok()
     target.delete(WIDGETS, "p", {"propagationPolicy": "Background"}).ok()
-    target.until(CONFIG_MAPS, "one", gone)
+    target.until(CONFIG_MAPS, "one", gone, COLLECTED_S)
     assert target.get(CONFIG_MAPS, "both").code == 200
     target.delete(WIDGETS, "q").ok()
-    target.until(CONFIG_MAPS, "both", gone)
+    target.until(CONFIG_MAPS, "both", gone, COLLECTED_S)
     assert target.get(CONFIG_MAPS, "none").code == 200
 
 
+@pytest.mark.timeout(3 * COLLECTED_S)
 def test_an_owner_of_that_name_with_another_uid_is_none(target: KubeTarget) -> None:
     owner = target.create(WIDGETS, widget("p")).ok()
     forged = {"metadata": {"name": "p", "uid": str(uuid.uuid4())}}
     target.create(CONFIG_MAPS, config_map("false", **owned_by(forged))).ok()
     target.create(CONFIG_MAPS, config_map("true", **owned_by(owner))).ok()
-    target.until(CONFIG_MAPS, "false", gone)
+    target.until(CONFIG_MAPS, "false", gone, COLLECTED_S)
     assert target.get(CONFIG_MAPS, "true").code == 200
 
 
+@pytest.mark.timeout(3 * COLLECTED_S)
 def test_dependents_wait_for_an_owner_that_is_held(target: KubeTarget) -> None:
     body = {**widget("p"), "metadata": {"name": "p", "finalizers": ["test.dev/x"]}}
     owner = target.create(WIDGETS, body).ok()
     target.create(CONFIG_MAPS, config_map("one", **owned_by(owner))).ok()
     target.delete(WIDGETS, "p").ok()
     target.create(CONFIG_MAPS, config_map("orphan", **owned_by({"metadata": {"name": "p", "uid": "gone"}}))).ok()
-    target.until(CONFIG_MAPS, "orphan", gone)  # so the collector has looked
+    target.until(CONFIG_MAPS, "orphan", gone, COLLECTED_S)  # so the collector has looked
     assert target.get(CONFIG_MAPS, "one").code == 200
     target.patch(WIDGETS, "p", {"metadata": {"finalizers": None}}).ok()
-    target.until(CONFIG_MAPS, "one", gone)
+    target.until(CONFIG_MAPS, "one", gone, COLLECTED_S)
 
 
 @pytest.mark.parametrize("policy", ["Foreground", "Orphan"])
