@@ -6,8 +6,11 @@ from pathlib import Path
 
 from pavane_api.app import create_app
 from pavane_api.settings import ApiSettings
+from pavane_operator.generated import generate
 
-PATH = Path(__file__).parents[1] / "openapi.json"
+COMMAND = "python -m pavane_api.openapi"
+FOLDER = Path("api")
+FILE = "openapi.json"
 
 
 def document() -> str:
@@ -15,16 +18,10 @@ def document() -> str:
     return json.dumps(create_app(ApiSettings()).openapi(), indent=2, sort_keys=True) + "\n"
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Write or check the file; returns the exit code."""
-    if arguments == ["--check"]:
-        if PATH.read_text(encoding="utf-8") == document():
-            return 0
-        sys.stderr.write(f"{PATH.name} is out of date: run `make openapi`\n")
-        return 1
-    PATH.write_text(document(), encoding="utf-8")
-    return 0
+    return generate(lambda: {FILE: document()}, FOLDER, COMMAND, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -6,7 +6,7 @@ import pytest
 
 from pavane_operator.plan import diagram
 
-DOCUMENT = Path(__file__).parents[2] / diagram.TARGET
+DOCUMENT = Path(__file__).parents[2] / diagram.FOLDER / diagram.FILE
 
 
 def test_the_committed_document_is_that_of_the_table() -> None:
@@ -21,9 +21,9 @@ def test_it_draws_every_move() -> None:
 
 
 def test_check_tells_a_stale_document_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "rollout.md"
-    assert diagram.main(["--check", "--target", str(target)]) == 1
-    assert "stale" in capsys.readouterr().err
-    assert not target.exists()
-    assert diagram.main(["--target", str(target)]) == 0
-    assert diagram.main(["--check", "--target", str(target)]) == 0
+    there = ["--folder", str(tmp_path)]
+    assert diagram.main(["--check", *there]) == 1
+    assert diagram.COMMAND in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert diagram.main(there) == 0
+    assert diagram.main(["--check", *there]) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -12,9 +11,11 @@ from typing import Any
 from pavane_operator.crds.base import MARK_KEY
 from pavane_operator.crds.definitions import API_VERSION, definitions
 from pavane_operator.crds.values import DURATION_PATTERN
+from pavane_operator.generated import generate
 
 COMMAND = "python -m pavane_operator.crds.reference"
-FILE = Path("docs/api.md")
+FOLDER = Path("docs")
+FILE = "api.md"
 HEAD = f"""\
 # Reference of the resources
 
@@ -129,23 +130,8 @@ def _rules(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the file, or with --check only compare it.
-
-    Returns:
-        0, or 1 when --check found it stale or missing.
-    """
-    parser = argparse.ArgumentParser(description="Write the reference of the resources.")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the file is stale")
-    parser.add_argument("--file", type=Path, default=FILE, help="where it is (default: %(default)s)")
-    chosen = parser.parse_args(arguments)
-    text = render()
-    if chosen.file.is_file() and chosen.file.read_text(encoding="utf-8") == text:
-        return 0
-    if chosen.check:
-        sys.stderr.write(f"stale: {chosen.file}; run {COMMAND}\n")
-        return 1
-    chosen.file.write_text(text, encoding="utf-8")
-    return 0
+    """Write or check the document; returns the exit code."""
+    return generate(lambda: {FILE: render()}, FOLDER, COMMAND, arguments)
 
 
 if __name__ == "__main__":
