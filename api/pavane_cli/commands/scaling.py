@@ -1,5 +1,6 @@
 """``pavane scale|suspend|resume-resource``: how many pods a resource has, and whether it runs."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -7,7 +8,7 @@ import typer
 from pavane_api.rollout.actions import ACTIONS, act
 from pavane_api.rollout.actions import scale as set_replicas
 from pavane_cli import output
-from pavane_cli.commands.resources import Reference, condition, wait_ready, wait_until
+from pavane_cli.commands.resources import Reference, condition, is_current, wait_ready, wait_until
 from pavane_cli.target import Context, Kubeconfig, Namespace, Timeout, Wait, Where, cluster, required_reference, run
 
 Replicas = Annotated[int, typer.Option(help="Number of members; odd for a RaftCluster.", min=1)]
@@ -44,16 +45,7 @@ def suspend(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Stop all pods and keep the volumes."""
-    run(_suspend(Where(kubeconfig, context), reference, namespace, timeout if wait else None))
-
-
-async def _suspend(where: Where, reference: str, namespace: str, wait_s: float | None) -> None:
-    resource, name = required_reference(reference)
-    async with cluster(where) as client:
-        await act(client, resource, namespace, name, ACTIONS["suspend"])
-        output.say(f"{resource.kind.lower()}/{name}: spec.suspend = True")
-        if wait_s is not None:
-            await wait_until(client, resource, namespace, name, is_suspended, wait_s)
+    run(_act(Where(kubeconfig, context), reference, namespace, "suspend", is_suspended, timeout if wait else None))
 
 
 def is_suspended(document: dict[str, Any]) -> bool:
@@ -72,13 +64,22 @@ def resume_resource(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Start a suspended resource again: the same generation, on its volumes."""
-    run(_resume(Where(kubeconfig, context), reference, namespace, timeout if wait else None))
+    run(
+        _act(Where(kubeconfig, context), reference, namespace, "resume-resource", is_current, timeout if wait else None)
+    )
 
 
-async def _resume(where: Where, reference: str, namespace: str, wait_s: float | None) -> None:
+async def _act(
+    where: Where,
+    reference: str,
+    namespace: str,
+    action: str,
+    rests: Callable[[dict[str, Any]], bool],
+    wait_s: float | None,
+) -> None:
     resource, name = required_reference(reference)
     async with cluster(where) as client:
-        await act(client, resource, namespace, name, ACTIONS["resume-resource"])
-        output.say(f"{resource.kind.lower()}/{name}: spec.suspend = False")
+        _, value = await act(client, resource, namespace, name, ACTIONS[action])
+        output.say(f"{resource.kind.lower()}/{name}: {ACTIONS[action].path} = {value}")
         if wait_s is not None:
-            await wait_ready(client, resource, namespace, name, wait_s)
+            await wait_until(client, resource, namespace, name, rests, wait_s)
