@@ -51,7 +51,7 @@ def pods_of_sets(manifests: Iterable[Manifest]) -> tuple[str, ...]:
 
 def template_drifted(manifest: Manifest, live: Child) -> bool:
     """Whether the live StatefulSet's pods are made by another template than the manifest's."""
-    return not _contains(live.body["spec"]["template"], manifest.body["spec"]["template"])
+    return not _contains((live.body.get("spec") or {}).get("template"), manifest.body["spec"]["template"])
 
 
 def replicas_of(body: Mapping[str, Any]) -> int:
