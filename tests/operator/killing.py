@@ -133,12 +133,16 @@ class Run:
                 await asyncio.sleep(0.03)
 
     def only_what_stays(self, body: Object, names: set[str]) -> bool:
-        """Whether all has gone that goes by itself: volumes of former generations, what a deleted resource owned."""
+        """Whether nothing is under way and all has gone that goes by itself.
+
+        That is volumes of former generations, and what a deleted resource owned.
+        """
         volumes = {name for name in names if name.startswith("persistentvolumeclaims/")}
         if not body:
             return names == volumes
-        active = (body.get("status") or {}).get("activeGeneration")
-        return all(f"-g{active}-" in name for name in volumes)
+        status = body.get("status") or {}
+        active = status.get("activeGeneration")
+        return condition(status, "Reconciling") is None and all(f"-g{active}-" in name for name in volumes)
 
     async def _names(self) -> AsyncIterator[str]:
         for resource in KEPT:
