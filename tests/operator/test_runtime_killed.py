@@ -31,8 +31,9 @@ def fates(calls: int) -> Iterator[tuple[int, Moment]]:
     if ALL:
         yield from itertools.product(itertools.count(1), Moment)
     else:
-        yield 1 + calls // 3, Moment.BEFORE
-        yield 1 + calls * 2 // 3, Moment.AFTER
+        # Every run makes a first call; how many follow depends on what is merged, so a slow machine may make fewer.
+        yield 1, Moment.AFTER
+        yield 1 + calls // 2, Moment.BEFORE
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
