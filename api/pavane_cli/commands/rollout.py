@@ -1,5 +1,6 @@
 """``pavane rollout``: what a rollout does, and a user's decisions about it."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -7,7 +8,7 @@ import typer
 from pavane_api.rollout import actions
 from pavane_api.rollout.actions import ACTIONS, Refused
 from pavane_cli import output
-from pavane_cli.commands.resources import Reference, changes, condition, is_current, summary, wait_ready
+from pavane_cli.commands.resources import Reference, changes, condition, is_current, summary, wait_ready, wait_until
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
 from pavane_cli.target import Context, Kubeconfig, Namespace, Timeout, Wait, Where, cluster, required_reference, run
@@ -73,7 +74,7 @@ def _command(action: str, text: str) -> None:
         context: Context = None,
         kubeconfig: Kubeconfig = None,
     ) -> None:
-        run(_act(Where(kubeconfig, context), reference, namespace, action, generation, None))
+        run(decide(Where(kubeconfig, context), reference, namespace, action, generation))
 
     command.__doc__ = text
     app.command(action)(command)
@@ -98,7 +99,7 @@ def force_promote(
     """Promote the attempt although it is not caught up; writes may pause until it has."""
     if not yes:
         raise UserError("this promotes a generation that is not caught up; add --yes if that is meant", ExitCode.USAGE)
-    run(_act(Where(kubeconfig, context), reference, namespace, "force-promote", generation, None))
+    run(decide(Where(kubeconfig, context), reference, namespace, "force-promote", generation))
 
 
 @app.command()
@@ -112,18 +113,23 @@ def restart(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Roll out a new generation without another difference."""
-    run(_act(Where(kubeconfig, context), reference, namespace, "restart", None, reason, timeout if wait else None))
+    run(decide(Where(kubeconfig, context), reference, namespace, "restart", None, reason, timeout if wait else None))
 
 
-async def _act(
+async def decide(
     where: Where,
     reference: str,
     namespace: str,
     action: str,
-    generation: int | None,
-    reason: str | None,
+    generation: int | None = None,
+    reason: str | None = None,
     wait_s: float | None = None,
+    done: Callable[[dict[str, Any]], bool] = is_current,
 ) -> None:
+    """Set the field of an action of `ACTIONS` and say so; with ``wait_s`` return once the resource is ``done``.
+
+    ``generation`` is the attempt that the user means, ``reason`` the text of a restart. Raises ``UserError``.
+    """
     resource, name = required_reference(reference)
     async with cluster(where) as client:
         try:
@@ -134,7 +140,7 @@ async def _act(
             raise UserError(str(error), ExitCode.REFUSED) from error
         output.say(f"{resource.kind.lower()}/{name}: {ACTIONS[action].path} = {value}")
         if wait_s is not None:
-            await wait_ready(client, resource, namespace, name, wait_s)
+            await wait_until(client, resource, namespace, name, done, wait_s)
 
 
 @app.command()
@@ -147,7 +153,7 @@ def repair(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Replace the pods of the active generation that are not Ready by pods of the present spec, on their volumes."""
-    run(_act(Where(kubeconfig, context), reference, namespace, "repair", None, None, timeout if wait else None))
+    run(decide(Where(kubeconfig, context), reference, namespace, "repair", None, None, timeout if wait else None))
 
 
 @app.command()

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from pavane_api.rollout.actions import ACTIONS, act
 from pavane_api.rollout.actions import scale as set_replicas
 from pavane_cli import output
-from pavane_cli.commands.resources import Reference, condition, is_current, wait_ready, wait_until
+from pavane_cli.commands.resources import Reference, condition, is_current, wait_ready
+from pavane_cli.commands.rollout import decide
 from pavane_cli.target import Context, Kubeconfig, Namespace, Timeout, Wait, Where, cluster, required_reference, run
 
 Replicas = Annotated[int, typer.Option(help="Number of members; odd for a RaftCluster.", min=1)]
@@ -36,18 +36,6 @@ async def _scale(where: Where, reference: str, namespace: str, replicas: int, wa
             await wait_ready(client, resource, namespace, name, wait_s)
 
 
-def suspend(
-    reference: Reference,
-    wait: Wait = False,
-    timeout: Timeout = 300.0,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-) -> None:
-    """Stop all pods and keep the volumes."""
-    run(_act(Where(kubeconfig, context), reference, namespace, "suspend", is_suspended, timeout if wait else None))
-
-
 def is_suspended(document: dict[str, Any]) -> bool:
     """Whether the status says that the resource is suspended and no pod is left."""
     status = document.get("status") or {}
@@ -55,31 +43,23 @@ def is_suspended(document: dict[str, Any]) -> bool:
     return seen and (condition(document, "Ready") or {}).get("reason") == "Suspended" and not status.get("replicas")
 
 
-def resume_resource(
-    reference: Reference,
-    wait: Wait = False,
-    timeout: Timeout = 300.0,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-) -> None:
-    """Start a suspended resource again: the same generation, on its volumes."""
-    run(
-        _act(Where(kubeconfig, context), reference, namespace, "resume-resource", is_current, timeout if wait else None)
-    )
+def _command(action: str, done: Callable[[dict[str, Any]], bool], text: str) -> Callable[..., None]:
+    def command(
+        reference: Reference,
+        wait: Wait = False,
+        timeout: Timeout = 300.0,
+        namespace: Namespace = "default",
+        context: Context = None,
+        kubeconfig: Kubeconfig = None,
+    ) -> None:
+        wait_s = timeout if wait else None
+        run(decide(Where(kubeconfig, context), reference, namespace, action, wait_s=wait_s, done=done))
+
+    command.__doc__ = text
+    return command
 
 
-async def _act(
-    where: Where,
-    reference: str,
-    namespace: str,
-    action: str,
-    rests: Callable[[dict[str, Any]], bool],
-    wait_s: float | None,
-) -> None:
-    resource, name = required_reference(reference)
-    async with cluster(where) as client:
-        _, value = await act(client, resource, namespace, name, ACTIONS[action])
-        output.say(f"{resource.kind.lower()}/{name}: {ACTIONS[action].path} = {value}")
-        if wait_s is not None:
-            await wait_until(client, resource, namespace, name, rests, wait_s)
+suspend = _command("suspend", is_suspended, "Stop all pods and keep the volumes.")
+resume_resource = _command(
+    "resume-resource", is_current, "Start a suspended resource again: the same generation, on its volumes."
+)
