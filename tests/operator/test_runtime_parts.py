@@ -97,8 +97,13 @@ def test_what_a_complete_list_lacks_is_gone() -> None:
     cache = Cache()
     cache.seen(PODS, body("u1"))
     cache.seen(PODS, body("u2"))
-    cache.reset([(PODS, body("u2", version="5"))], "RaftCluster", "data", "log")
-    assert members(cache) == ["u2"]
+    known = cache.of_type(PODS, "data")
+    cache.seen(PODS, body("u4"))  # told by a watch while the list was on its way
+    news = cache.listed(PODS, known, [body("u2", version="5"), body("u3")])
+    assert [(one["metadata"]["uid"], gone) for one, gone in news] == [("u2", False), ("u3", False), ("u1", True)]
+    assert members(cache) == ["u2", "u3", "u4"]
+    assert not cache.seen(PODS, body("u1", version="9")), "a late answer revives nothing"
+    assert cache.of_type(PODS, "elsewhere") == []
 
 
 # ---- keepers

@@ -18,7 +18,7 @@ from pavane_operator.crds.definitions import definitions
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.registry import kinds
 from pavane_operator.kube import KubeClient, Target
-from pavane_operator.kube.resources import Object, custom
+from pavane_operator.kube.resources import STATEFUL_SETS, Object, custom
 from pavane_operator.plan.model import FINALIZER, Settings
 from pavane_operator.runtime import operator as operator_module
 from pavane_operator.runtime.cache import Cache
@@ -64,6 +64,7 @@ def metrics() -> Metrics:
 @pytest.fixture
 async def unwatched(kube: KubeClient, metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Operator]:
     """An operator whose watches tell nothing at all."""
+    monkeypatch.setattr(operator_module, "COMPARE_FIRST_S", 0.05)
     monkeypatch.setattr(operator_module, "COMPARE_S", 0.05)
     async with httpx2.AsyncClient() as http:
         rng = random.Random(1)
@@ -109,6 +110,21 @@ async def test_a_resource_is_looked_after_although_no_watch_told_of_it(
     await eventually(lambda: stored(server.cluster) == {})
     await eventually(lambda: len(unwatched.keepers) == 0)
     assert metrics.missed_events["RaftCluster"] >= 2
+
+
+async def test_a_child_whose_end_no_watch_told_does_not_hold_up_the_end_of_its_resource(
+    server: Server, kube: KubeClient, unwatched: Operator
+) -> None:
+    """So it is when a child goes between the first lists of an operator and the begin of its watches."""
+    body: dict[str, Any] = {"metadata": {"name": "log"}, "spec": {"stateMachine": "Broadcast", "replicas": 1}}
+    await kube.create(RAFT_CLUSTERS, body, NAMESPACE)
+    await eventually(lambda: observed(server.cluster) == 1)
+    await eventually(lambda: server.cluster.find("statefulsets.apps", NAMESPACE, "log-server-g1"))
+    (child,) = (await kube.list(STATEFUL_SETS, NAMESPACE)).items
+    metadata = {**child["metadata"], "name": "log-server-g9", "uid": "a-ghost"}
+    unwatched.child_seen(STATEFUL_SETS, {**child, "metadata": metadata}, deleted=False)
+    await kube.delete(RAFT_CLUSTERS, "log", NAMESPACE)
+    await eventually(lambda: stored(server.cluster) == {})
 
 
 async def test_a_resource_whose_end_no_watch_told_is_forgotten(unwatched: Operator) -> None:

@@ -7,7 +7,7 @@ last write (row A3 of docs/specs/operator.md 2.4); which of two states is newer 
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pavane_operator.kube.resources import Object, Resource
 
@@ -61,14 +61,25 @@ class Cache:
         found = [self._objects[uid] for uid in uids]
         return sorted(found, key=lambda entry: (entry[0].plural, entry[1]["metadata"]["name"], _uid(entry[1])))
 
-    def reset(self, listed: Iterable[tuple[Resource, Object]], kind: str, namespace: str, name: str) -> None:
-        """A complete list of what belongs to the resource was just read: what is not in it is gone."""
-        kept = set()
-        for resource, body in listed:
-            self.seen(resource, body)
-            kept.add(_uid(body))
-        for uid in set(self._members.get((kind.lower(), namespace, name), ())) - kept:
-            self._forget(uid)
+    def of_type(self, resource: Resource, namespace: str | None) -> list[Object]:
+        """All known objects of a type, in one namespace or everywhere (None)."""
+        return [
+            body
+            for known, body in self._objects.values()
+            if known == resource and namespace in (None, body["metadata"].get("namespace"))
+        ]
+
+    def listed(
+        self, resource: Resource, known: Iterable[Object], listed: Sequence[Object]
+    ) -> list[tuple[Object, bool]]:
+        """Take over a complete list: what was known of it before it was asked for, and is not in it, is gone.
+
+        Returns what was news, each with whether it is gone: objects that no watch has told of yet.
+        """
+        present = {_uid(body) for body in listed}
+        news = [(body, False) for body in listed if self.seen(resource, body)]
+        gone = [body for body in known if _uid(body) not in present]
+        return news + [(body, True) for body in gone if self.seen(resource, body, deleted=True)]
 
     def _forget(self, uid: str) -> bool:
         entry = self._objects.pop(uid, None)

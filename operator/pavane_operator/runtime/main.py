@@ -146,7 +146,6 @@ class OperatorProcess:
         beside = {
             self._process.spawn(self._hold(election), name="Lease"),
             self._process.spawn(self._guard_epoch(election, epochs), name="epoch"),
-            self._process.spawn(operator.compare(self._settings.watch_namespaces), name="comparison with the watches"),
         }
         watching = asyncio.create_task(self._watch(operator, kube), name="watches")
         try:
@@ -166,6 +165,7 @@ class OperatorProcess:
         namespaces = self._settings.watch_namespaces
         await operator.fill(namespaces)
         self._waits_for = None
+        comparing = self._process.spawn(operator.compare(namespaces), name="comparison with the watches")
         settings = handlers.settings()
         settings.scanning.disabled = bool(namespaces)
         others = asyncio.all_tasks()
@@ -177,7 +177,11 @@ class OperatorProcess:
             namespaces=namespaces,
         )
         self._process.take_signals()  # kopf has taken them; but what we run is to be stopped first
-        await kopf.run_tasks(tasks, ignored=others)
+        try:
+            await kopf.run_tasks(tasks, ignored=others)
+        finally:
+            comparing.cancel()
+            await asyncio.wait({comparing})
 
     def _defaults(self) -> RenderDefaults:
         return RenderDefaults(

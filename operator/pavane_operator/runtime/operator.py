@@ -23,7 +23,9 @@ from pavane_operator.runtime.reconcile import CHILD_TYPES, Reconciler, Shared
 
 COMPARE_S = 30.0
 """Between two looks whether the watches have told everything: a user waits for what they lost, and a look costs one
-list per kind (docs/specs/operator.md 5.12)."""
+list per type (docs/specs/operator.md 5.12)."""
+COMPARE_FIRST_S = 2.0
+"""Before the first look: the watches begin a moment after `fill`, and never tell what went in between."""
 FILL_RETRY_S = 1.0
 """Between two attempts to list our resources for the first time."""
 
@@ -42,8 +44,8 @@ class Operator:
         self._shared = shared
         self._reconcilers: dict[str, Reconciler] = {}
         self._uids: dict[tuple[str, str, str], str] = {}
-        self._listed: dict[str, float] = {}
-        """When the objects of the resources that `fill` found were listed, by uid."""
+        self._listed_at: float | None = None
+        """When everything was listed for the first time; since then the watches and `compare` tell of the rest."""
         self._last_event_at: dict[str, float] = {}
         self.keepers = Keepers(self._reconcile, self._alive, shared.rng, self._ended, shared.metrics)
 
@@ -65,8 +67,10 @@ class Operator:
 
     def child_seen(self, child_type: ResourceType, body: Object, *, deleted: bool) -> None:
         """Something that belongs to one of our resources, by its labels, came, changed or went."""
-        if not self._shared.cache.seen(child_type, body, deleted=deleted):
-            return
+        if self._shared.cache.seen(child_type, body, deleted=deleted):
+            self._wake_owner(body)
+
+    def _wake_owner(self, body: Object) -> None:
         uid = self._uids.get(belongs_to(body) or ("", "", ""))
         if uid is not None:
             self.keepers.wake(uid, "child")
@@ -79,15 +83,15 @@ class Operator:
 
     async def fill(self, namespaces: Sequence[str] = ()) -> None:
         """List everything once, so that a start costs a few lists and not some for each resource."""
-        listed_at = asyncio.get_running_loop().time()
+        began = asyncio.get_running_loop().time()
         types = [_resource_type(kind) for kind in self._kinds.values()]
         resources = [(resource_type, await self._listed_by(resource_type, namespaces)) for resource_type in types]
         for child_type in CHILD_TYPES:
             for body in await self._listed_by(child_type, namespaces, labels=MANAGED_SELECTOR):
                 self._shared.cache.seen(child_type, body)
+        self._listed_at = began
         for resource_type, bodies in resources:
             for body in bodies:
-                self._listed[body["metadata"]["uid"]] = listed_at
                 self._take_over(resource_type, body, deleted=False)
 
     async def _listed_by(
@@ -106,39 +110,35 @@ class Operator:
             await asyncio.sleep(FILL_RETRY_S)
 
     async def compare(self, namespaces: Sequence[str] = ()) -> None:
-        """List our resources every COMPARE_S and look after whatever no watch has told; does not return.
+        """List everything every COMPARE_S and look after whatever no watch has told; does not return.
 
         Args:
             namespaces: Where to look; empty = everywhere.
         """
+        own = [(_resource_type(kind), "") for kind in self._kinds.values()]
+        children = [(child_type, MANAGED_SELECTOR) for child_type in CHILD_TYPES]
+        delay_s = COMPARE_FIRST_S
         while True:
-            await asyncio.sleep(COMPARE_S * self._shared.rng.uniform(0.8, 1.0))
-            for kind in self._kinds.values():
+            await asyncio.sleep(delay_s * self._shared.rng.uniform(0.8, 1.0))
+            for resource_type, labels in own + children:
                 for namespace in namespaces or (None,):
                     with contextlib.suppress(KubeError):
-                        await self._compare(_resource_type(kind), namespace)
+                        await self._compare(resource_type, namespace, labels)
+            for reconciler in self._reconcilers.values():
+                reconciler.forget_references()
+            delay_s = COMPARE_S
 
-    async def _compare(self, resource_type: ResourceType, namespace: str | None) -> None:
-        kube, cache = self._shared.kube, self._shared.cache
-        known = {
-            uid: place
-            for (kind, *place), uid in self._uids.items()
-            if kind == resource_type.kind.lower() and namespace in (None, place[0])
-        }
-        listed = (await kube.list_all(resource_type, namespace)).items
-        for body in listed:
-            if cache.seen(resource_type, body):
-                self._shared.metrics.missed_events[resource_type.kind] += 1
-                log.info("a list was ahead of the watch", resource=body["metadata"]["name"])
-                self._take_over(resource_type, body, deleted=False)
-        for uid in known.keys() - {body["metadata"]["uid"] for body in listed}:
-            place, name = known[uid]
-            present = await kube.get_or_none(resource_type, name, place)
-            last = cache.get(uid)
-            if last is not None and (present is None or present["metadata"]["uid"] != uid):
-                self._shared.metrics.missed_events[resource_type.kind] += 1
-                log.info("a list was ahead of the watch: it is gone", resource=name)
-                self._take_over(resource_type, last, deleted=True)
+    async def _compare(self, resource_type: ResourceType, namespace: str | None, labels: str) -> None:
+        cache = self._shared.cache
+        known = cache.of_type(resource_type, namespace)
+        listed = (await self._shared.kube.list_all(resource_type, namespace, labels=labels)).items
+        for body, gone in cache.listed(resource_type, known, listed):
+            self._shared.metrics.missed_events[resource_type.kind] += 1
+            log.info("a list was ahead of the watch", type=resource_type.kind, name=body["metadata"]["name"], gone=gone)
+            if labels:
+                self._wake_owner(body)
+            else:
+                self._take_over(resource_type, body, deleted=gone)
 
     def gauges(self) -> Iterator[Metric]:
         """What can be counted at any moment, for `/metrics`."""
@@ -181,7 +181,7 @@ class Operator:
             kind = self._kinds[body["kind"]]
             wake: Callable[[Source], None] = functools.partial(self.keepers.wake, uid)
             reconciler = self._reconcilers[uid] = Reconciler(
-                self._shared, kind, _resource_type(kind), uid, wake, listed_at=self._listed.pop(uid, None)
+                self._shared, kind, _resource_type(kind), uid, wake, listed_at=self._listed_at
             )
         return await reconciler.reconcile()
 

@@ -67,11 +67,6 @@ RETRY_MIN_S = 0.2
 RETRY_MAX_S = 5.0
 """Back-off after a failed action, unless the server named a time."""
 
-RELIST_S = 290.0
-"""Older lists are read again before a plan: after a gap a watch tells what is there, and never what is gone. Below the
-time of a resync, so that each resync does."""
-RELIST_ATTEMPT_S = 25.0
-"""The same while an attempt is under way: then somebody waits. Below the planner's longest sleep (30 s)."""
 FRESH_S = 5.0
 """Before what cannot be undone the resource is read again, and its objects unless a list is younger than this: steps of
 a promotion follow one another in less, and a read costs as many calls as there are kinds of objects."""
@@ -154,6 +149,10 @@ class Reconciler:
         """Stage streams that are connected."""
         return self._streams.connected
 
+    def forget_references(self) -> None:
+        """Read the Secrets that are not ours again at the next look: events about them may have been lost."""
+        self._references.forget()
+
     def reference_changed(self, namespace: str, name: str) -> bool:
         """A Secret that is not ours came, changed or went; returns whether this resource uses it."""
         return self._references.changed(namespace, name)
@@ -189,7 +188,7 @@ class Reconciler:
         return self._retry_after_s(error)
 
     async def _run(self, span: RunSpan) -> float | None:
-        if self._lists_are_old():
+        if self._listed_at is None:
             await self._read_afresh()
         if not self._pods_asked:
             self._pods_asked = True
@@ -215,13 +214,6 @@ class Reconciler:
 
     # ---- observe
 
-    def _lists_are_old(self) -> bool:
-        if self._listed_at is None:
-            return True
-        rollout = ((self._shared.cache.get(self._uid) or {}).get("status") or {}).get("rollout") or {}
-        allowed_s = RELIST_S if rollout.get("state") == State.IDLE else RELIST_ATTEMPT_S
-        return asyncio.get_running_loop().time() - self._listed_at > allowed_s
-
     async def _read_afresh(self, *, lists_s: float = 0.0) -> None:
         """Read the resource from the server, and what belongs to it unless the last list is younger than `lists_s`."""
         body = self._shared.cache.get(self._uid)
@@ -229,7 +221,8 @@ class Reconciler:
             return
         name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
         labels = f"{NAME_LABEL}={self._kind.name.lower()},{INSTANCE_LABEL}={name}"
-        kube, now = self._shared.kube, asyncio.get_running_loop().time()
+        kube, cache, now = self._shared.kube, self._shared.cache, asyncio.get_running_loop().time()
+        known = cache.members(self._kind.name, namespace, name)
         listing = self._listed_at is None or now - self._listed_at >= lists_s
         async with asyncio.TaskGroup() as reads:
             own = reads.create_task(kube.get_or_none(self._type, name, namespace))
@@ -239,13 +232,14 @@ class Reconciler:
             ]
         fresh = own.result()
         if fresh is None or fresh["metadata"]["uid"] != self._uid:
-            self._shared.cache.seen(self._type, body, deleted=True)
+            cache.seen(self._type, body, deleted=True)
             return
-        self._shared.cache.seen(self._type, fresh)
+        cache.seen(self._type, fresh)
         if not listing:
             return
-        listed = [(child_type, item) for child_type, page in lists for item in page.result().items]
-        self._shared.cache.reset(listed, self._kind.name, namespace, name)
+        for child_type, page in lists:
+            before = [body for known_type, body in known if known_type == child_type]
+            cache.listed(child_type, before, page.result().items)
         self._references.forget()
         self._listed_at = now
 
