@@ -133,6 +133,34 @@ class RaftTest:
 
         await eventually(killed, f"{component} was killed")
 
+    @contextlib.asynccontextmanager
+    async def operator_gone(self) -> AsyncIterator[None]:
+        """Take the operator away; at the end it is there again, ready or not."""
+        pods = await self.platform.platform_pods(self.kube, "operator")
+        charts = Capability.CHART in self.platform.capabilities
+        if charts:
+            self._scale_operator(0)
+        else:
+            for pod in pods:
+                await self.kube.delete(PODS, pod["metadata"]["name"], SYSTEM)
+
+        async def gone() -> bool:
+            return not await self.platform.platform_pods(self.kube, "operator")
+
+        await eventually(gone, "the operator has gone")
+        try:
+            yield
+        finally:
+            if charts:
+                self._scale_operator(len(pods))
+            else:
+                for pod in pods:
+                    metadata = {key: pod["metadata"].get(key, {}) for key in ("name", "labels", "annotations")}
+                    await self.kube.create(PODS, {"metadata": metadata, "spec": pod["spec"]}, SYSTEM)
+
+    def _scale_operator(self, replicas: int) -> None:
+        self.platform.kubectl("scale", "deployment/pavane-operator", f"--replicas={replicas}", "-n", SYSTEM)
+
 
 def state_of(document: Object) -> str:
     return str(((document.get("status") or {}).get("rollout") or {}).get("state", "Idle"))

@@ -15,6 +15,8 @@ from e2e.targets import Target
 HERE = Path(__file__).parent
 RUNS = int(os.environ.get("PAVANE_E2E_RUNS", "1"))
 """How often the runs under load are repeated: once in `make test`, 20 times in `make e2e`."""
+DOWN_S = float(os.environ.get("PAVANE_E2E_DOWN_S", "0"))
+"""How long the operator is kept away while pods have to help themselves, at least."""
 FAILED = pytest.StashKey[bool]()
 RAN = pytest.StashKey[bool]()
 
@@ -25,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE not in item.path.parents:
             continue
         item.add_marker(pytest.mark.platform)
-        item.add_marker(pytest.mark.timeout(120 + 60 * RUNS))
+        item.add_marker(pytest.mark.timeout(120 + 60 * RUNS + DOWN_S))
         needed = {need for marker in item.iter_markers("needs") for need in marker.args}
         if missing := needed - targets.capabilities():
             item.add_marker(pytest.mark.skip(reason=f"target {targets.CHOSEN} has no {', '.join(sorted(missing))}"))

@@ -2,18 +2,20 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster import LOADED, RaftTest
+from e2e.conftest import DOWN_S
 from e2e.targets import Capability, Target
 from e2e.targets.base import SYSTEM, is_ready
 from e2e.targets.charts import ChartTarget
 from e2e.targets.local import children_in
 from e2e.waiting import eventually
-from e2e.writer import WARM_UP_WRITES, shown
+from e2e.writer import WARM_UP_WRITES, Writer, shown
 from pavane_operator.kube import Object
 from pavane_operator.kube.resources import BUILT_IN, EVENTS, PODS, VOLUME_CLAIMS
 
@@ -39,16 +41,44 @@ async def test_every_pod_is_killed_once_under_load(raft: RaftTest) -> None:
     await raft.apply(**LOADED)
     await raft.until_current(generation=1)
     async with raft.writer("killed") as writer:
-        for pod in sorted(each["metadata"]["name"] for each in await raft.pods()):
-            await writer.more(WARM_UP_WRITES)
-            raft.kill(pod)
-            await came_back(raft, pod)
-        await writer.more(WARM_UP_WRITES)
+        await kill_each_pod(raft, writer)
         proof = await writer.stop()
     shown("pods killed, run", 1, proof)
     assert proof.holds, proof
     document = await raft.until_current(generation=1)
     assert document["status"]["lastGeneration"] == 1
+
+
+async def test_pods_heal_without_an_operator_which_catches_up_when_it_is_back(raft: RaftTest) -> None:
+    """`PAVANE_E2E_DOWN_S` = 600 is row 4 of docs/specs/operator.md 9."""
+    await raft.apply(**LOADED)
+    await raft.until_current(generation=1)
+    async with raft.writer("alone") as writer:
+        async with raft.operator_gone():
+            gone_at = time.monotonic()
+            await kill_each_pod(raft, writer)
+            wanted = await raft.apply(**LOADED, replicas=5)
+            while time.monotonic() < gone_at + DOWN_S:
+                await writer.more(WARM_UP_WRITES)
+            assert (await raft.get())["status"]["observedGeneration"] < wanted["metadata"]["generation"]
+        back_at = time.monotonic()
+        await raft.until(lambda item: item["status"]["observedGeneration"] == wanted["metadata"]["generation"], "seen")
+        seen_s = time.monotonic() - back_at
+        await raft.until_current(generation=1)
+        scaled_s = time.monotonic() - back_at
+        proof = await writer.stop()
+    away_s = back_at - gone_at
+    shown(f"operator away {away_s:.0f} s, saw all {seen_s:.1f} s and scaled {scaled_s:.1f} s later, run", 1, proof)
+    assert proof.holds, proof
+    assert len(await raft.pods()) == 5
+
+
+async def kill_each_pod(raft: RaftTest, writer: Writer) -> None:
+    for pod in sorted(each["metadata"]["name"] for each in await raft.pods()):
+        await writer.more(WARM_UP_WRITES)
+        raft.kill(pod)
+        await came_back(raft, pod)
+    await writer.more(WARM_UP_WRITES)
 
 
 async def came_back(raft: RaftTest, name: str) -> None:
