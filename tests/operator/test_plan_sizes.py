@@ -73,6 +73,7 @@ def test_fewer_pods_are_decided_from_what_was_read_afresh() -> None:
     lab.world.change(replicas=1)
     lab.until(lambda world: _resized(lab.plan()) == [1])
     assert lab.plan().critical
+    assert lab.plan().takes_away
 
 
 def test_a_set_changed_by_hand_keeps_the_number_that_was_decided() -> None:

@@ -480,6 +480,7 @@ def test_the_service_and_deletions_carry_what_was_read() -> None:
         metadata = lab.world.objects[(action.kind, action.name)]["metadata"]
         assert (action.uid, action.resource_version) == (metadata["uid"], metadata["resourceVersion"])
     assert lab.plan().critical
+    assert lab.plan().takes_away
 
 
 def test_the_old_generation_stays_for_the_retire_delay() -> None:

@@ -429,8 +429,10 @@ class Plan:
     streams: frozenset[str] = frozenset()
     """Pods to which a stage stream is to be open; all others are to be closed."""
     critical: bool = False
-    """Claims, promotes, deletes or drops the finalizer: read the resource and the concerned objects afresh, plan again
-    from that, and execute only if it is still the same decision (5.4)."""
+    """Claims, promotes, deletes or drops the finalizer: read the resource afresh, plan again from that, and execute
+    only if it is still the same decision (5.4)."""
+    takes_away: bool = False
+    """It is critical, and objects, pods or the finalizer go: read the objects afresh as well."""
 
     @property
     def empty(self) -> bool:

@@ -25,7 +25,17 @@ from pavane_operator.plan.children import STATEFUL_SET, decided_replicas, find, 
 from pavane_operator.plan.conditions import conditions
 from pavane_operator.plan.effects import Decision, repairs
 from pavane_operator.plan.events import standing_events
-from pavane_operator.plan.model import Action, ApplyChild, Observed, Plan, Resource, Settings, parse_time
+from pavane_operator.plan.model import (
+    Action,
+    ApplyChild,
+    DeleteChild,
+    MarkResource,
+    Observed,
+    Plan,
+    Resource,
+    Settings,
+    parse_time,
+)
 from pavane_operator.plan.numbering import rebuilt_status
 from pavane_operator.plan.table import TABLE
 from pavane_operator.plan.view import BEFORE_PROMOTION, View
@@ -75,7 +85,7 @@ def _assembled(view: View, row: str, decision: Decision) -> Plan:
     if not decision.frozen:
         status, wake = _settled(view, _status(view, decision))
         wakes.append(wake)
-    critical = decision.critical or _shrinks(view, actions)
+    takes_away = any(map(_removes, actions)) or _shrinks(view, actions)
     if view.observed.failure is not None and status is not None:
         actions = ()  # they would fail again before the status says why
     wakes.append(_future(view, view.observed.certificates.again_at))
@@ -91,8 +101,13 @@ def _assembled(view: View, row: str, decision: Decision) -> Plan:
         events=decision.events,
         standing=() if decision.frozen else standing_events(view),
         streams=frozenset() if view.resource.deleted_at else _streams(view),
-        critical=critical,
+        critical=decision.critical or takes_away,
+        takes_away=takes_away,
     )
+
+
+def _removes(action: Action) -> bool:
+    return isinstance(action, DeleteChild) or (isinstance(action, MarkResource) and not action.finalizer)
 
 
 def _shrinks(view: View, actions: tuple[Action, ...]) -> bool:

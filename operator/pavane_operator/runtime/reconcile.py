@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -68,8 +69,8 @@ RETRY_MAX_S = 5.0
 """Back-off after a failed action, unless the server named a time."""
 
 FRESH_S = 5.0
-"""Before what cannot be undone the resource is read again, and its objects unless a list is younger than this: steps of
-a promotion follow one another in less, and a read costs as many calls as there are kinds of objects."""
+"""Before something goes, its objects are listed unless a list is younger than this: deletions follow one another in
+less, and a look costs as many calls as there are types of objects."""
 STORE_LOOK_S = 1.0
 """While the store takes no writes, or the next generation does not lead yet, the store is looked at this often: nobody
 tells when that changes."""
@@ -196,7 +197,7 @@ class Reconciler:
         for _ in range(PLANS_PER_RUN_MAX):
             found = await self._look()
             if found is not None and found[2].critical:
-                await self._read_afresh(lists_s=FRESH_S)
+                await self._read_afresh(lists_s=FRESH_S if found[2].takes_away else math.inf)
                 found = await self._look()
             if found is None:
                 return None
