@@ -1,1 +1,1 @@
-"""SWIM: group membership."""
+"""SWIM: weakly consistent group membership over datagrams (docs/specs/swim.md)."""

@@ -1,0 +1,1 @@
+"""Tables and rules without I/O: members, precedence, news, tokens, envelopes."""

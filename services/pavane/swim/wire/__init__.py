@@ -1,0 +1,1 @@
+"""Bytes ↔ frozen values, with total decoders (docs/specs/swim.md 3)."""
