@@ -176,10 +176,8 @@ class Payload:
         _list(writer, Record.LEFT, self.left, write_node)
         _list(writer, Record.SUSPECT, self.suspects, _write_suspicion)
         _list(writer, Record.ALIVE, self.alive, write_info)
-        for user in self.users:
-            _each(writer, Record.USER, (user,), _write_user)
-            following = tuple(trace for trace in self.traces if trace[:2] == (user.origin.id, user.useq))
-            _each(writer, Record.TRACE, following, _write_trace)
+        _each(writer, Record.USER, self.users, _write_user)
+        _each(writer, Record.TRACE, self.traces, _write_trace)
         _each(writer, Record.META, self.metas, _write_meta)
         _each(writer, Record.KEYRING, self.keyrings, _write_keyring)
         if self.digest is not None:
