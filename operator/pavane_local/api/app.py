@@ -65,8 +65,7 @@ def target_of(registry: Mapping[str, Resource], parts: tuple[str, ...]) -> Targe
     if resource is None or resource.version != version:
         return None
     name, subresource = [*rest[1:], "", ""][:2]
-    refused = subresource in POD_STREAMS and resource.key == "pods"
-    if subresource and subresource not in resource.subresources and not refused:
+    if subresource not in ("", *resource.subresources, *(POD_STREAMS if resource.key == "pods" else ())):
         return None
     return Target(resource, namespace if resource.namespaced else "", name, subresource)
 
@@ -110,8 +109,7 @@ class Api:
         if resource.kind == "SelfSubjectAccessReview":  # The answer depends on the token alone, whatever was asked.
             return self._reviewed(resource, {}, may_all=may_all)
         if not may_all:
-            message = f'{resource.key} is forbidden: User "{identity.username}" may not use it'
-            raise ApiError(403, "Forbidden", message)
+            raise ApiError(403, "Forbidden", f'{resource.key} is forbidden: User "{identity.username}" may not use it')
         if target.subresource in POD_STREAMS:
             raise ApiError(501, "NotImplemented", NO_STREAMS.format(target.subresource))
         if request.method == "POST" and not target.name:
@@ -145,7 +143,7 @@ class Api:
 
     def _list(self, request: Request, target: Target) -> Response:
         query, resource = request.query_params, target.resource
-        found = self._cluster.list(resource.key, target.namespace, **_selectors(query))
+        found = self._cluster.chosen(resource, target.namespace, **_selectors(query))
         version = str(self._cluster.store.resource_version)
         if token := query.get("continue"):
             try:
@@ -155,8 +153,8 @@ class Api:
             found = [each for each in found if _place(each) > last]
         metadata: Object = {"resourceVersion": version}
         limit = _number(query, "limit") or len(found)
-        if rest := len(found[limit:]):
-            found = found[:limit]
+        rest, found = len(found[limit:]), [self._cluster.shown(resource, each) for each in found[:limit]]
+        if rest:
             token = base64.urlsafe_b64encode(json.dumps([version, *_place(found[-1])]).encode()).decode()
             metadata |= {"continue": token, "remainingItemCount": rest}
         head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": metadata}

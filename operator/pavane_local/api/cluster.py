@@ -76,18 +76,20 @@ class Cluster:
     def list(self, resource: str, namespace: str | None = None, *, labels: str = "", fields: str = "") -> Objects:
         """Return the objects that the selectors choose (all namespaces if None), sorted by namespace and name."""
         served = self.kind(resource)
-        has_labels = selectors.labels(labels)
-        has_fields = selectors.fields(fields, of_events=served.storage == "events")
+        return [self.shown(served, each) for each in self.chosen(served, namespace, labels, fields)]
+
+    def chosen(self, served: Resource, namespace: str | None, labels: str, fields: str) -> Objects:
+        """Return the same as it is stored: to be copied before it is changed."""
+        has_labels, has_fields = selectors.labels(labels), selectors.fields(fields, events=served.storage == "events")
         found = [each for each in self.store.all(served.storage, namespace) if has_fields(each)]
-        return [self.shown(served, each) for each in found if has_labels(each["metadata"].get("labels") or {})]
+        return [each for each in found if has_labels(each["metadata"].get("labels") or {})]
 
     def watch(
         self, resource: str, namespace: str | None = None, since: int | None = None, labels: str = "", fields: str = ""
     ) -> Watch:
         """Watch a resource after resourceVersion `since` (410 if too old); None: first what is there as ADDED."""
         served = self.kind(resource)
-        has_labels = selectors.labels(labels)
-        has_fields = selectors.fields(fields, of_events=served.storage == "events")
+        has_labels, has_fields = selectors.labels(labels), selectors.fields(fields, events=served.storage == "events")
 
         def view(event: Event, before: Labels | None) -> Event | None:
             metadata = event.object["metadata"]

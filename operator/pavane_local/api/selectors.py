@@ -42,11 +42,11 @@ def labels(text: str) -> Callable[[Mapping[str, str]], bool]:
     return lambda found: all(part.holds(found.get(part.key)) for part in parts)
 
 
-def fields(text: str, *, of_events: bool = False) -> Callable[[Mapping[str, Any]], bool]:
+def fields(text: str, *, events: bool = False) -> Callable[[Mapping[str, Any]], bool]:
     """Return a predicate over an object for a selector like `metadata.name=a`. Raises `ApiError` 400."""
     parts = _requirements(text)
     for key, values, _ in parts:
-        known = key in ("metadata.name", "metadata.namespace") or (of_events and key.startswith("involvedObject."))
+        known = key in ("metadata.name", "metadata.namespace") or (events and key.startswith("involvedObject."))
         if not known or values is None:
             raise bad_request(f"field label not supported: {key}; select by metadata.name or metadata.namespace")
 
