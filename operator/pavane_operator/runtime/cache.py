@@ -44,7 +44,7 @@ class Cache:
         known = self._objects.get(uid)
         if known is not None and not _newer(body, known[1]):
             return False
-        self._objects[uid] = (resource, body)
+        self._objects[uid] = (resource, _compact(body))
         key = _key(body)
         if key is not None:
             self._members[key].add(uid)
@@ -105,6 +105,12 @@ def _key(body: Object) -> tuple[str, str, str] | None:
     if NAME_LABEL not in labels or INSTANCE_LABEL not in labels:
         return None
     return (labels[NAME_LABEL], metadata.get("namespace", ""), labels[INSTANCE_LABEL])
+
+
+def _compact(body: Object) -> Object:
+    # The owners of the fields are half of an object, and nobody asks the cache for them.
+    metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+    return {**body, "metadata": metadata}
 
 
 def _uid(body: Object) -> str:

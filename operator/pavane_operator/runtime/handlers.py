@@ -55,7 +55,7 @@ def settings() -> kopf.OperatorSettings:
     # Event handlers alone store nothing; the names are fixed all the same, before a later handler would need them.
     chosen.persistence.finalizer = "pavane.dev/operator"
     chosen.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
-    chosen.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP, key="last-handled")
+    chosen.persistence.diffbase_storage = _NoDifferences()
     chosen.posting.enabled = False
     chosen.networking.connect_timeout = CONNECT_TIMEOUT_S
     chosen.networking.request_timeout = REQUEST_TIMEOUT_S
@@ -67,6 +67,19 @@ def settings() -> kopf.OperatorSettings:
     chosen.peering.standalone = True
     chosen.process.ultimate_exiting_timeout = EXIT_TIMEOUT_S
     return chosen
+
+
+class _NoDifferences(kopf.DiffBaseStorage):
+    """For handlers of differences, of which we have none, kopf would copy each object at each event."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
 
 
 def _watch_kind(handlers: kopf.OperatorRegistry, kind: Kind, operator: Operator) -> None:
