@@ -1,5 +1,7 @@
 """What the ops of one transaction do, all or nothing (docs/specs/raft.md 12.3, 12.7, 12.8)."""
 
+from typing import Any
+
 from pavane.raft.errors import Code
 from pavane.raft.machines import limits
 from pavane.raft.machines.commands import (
@@ -23,6 +25,7 @@ from pavane.raft.machines.commands import (
 from pavane.raft.machines.history import Event, Happened
 from pavane.raft.machines.reading import Reads
 from pavane.raft.machines.state import KeyRecord, Node, State
+from pavane.raft.machines.table import R, Table
 from pavane.raft.wire.msgpack import Value
 
 
@@ -37,15 +40,12 @@ class Change:
         self._state = state
         self._revision = revision
         self._reads = Reads(state)
-        self._old_keys: list[tuple[bytes, KeyRecord | None]] = []
-        self._old_nodes: list[tuple[bytes, Node | None]] = []
+        self._old: list[tuple[Table[Any], bytes, Any]] = []
 
     def undo(self) -> None:
         """Take everything back."""
-        for key, record in reversed(self._old_keys):
-            self._state.keys.write(key, record)
-        for path, node in reversed(self._old_nodes):
-            self._state.nodes.write(path, node)
+        for table, key, record in reversed(self._old):
+            table.write(key, record)
         self.events.clear()
 
     def run(self, op: Op) -> Value:
@@ -89,14 +89,14 @@ class Change:
         else:
             record = KeyRecord(op.value, old.create, self._revision, old.version + 1, op.lease)
             self._check_room(len(op.value) - len(old.value), new=False)
-        self._write_key(op.key, record)
+        self._write(self._state.keys, op.key, record)
         self.events.append(Event(Happened.PUT, op.key, op.value, record.version, op.lease))
         return [Put.NUMBER, record.version]
 
     def _delete_all(self, keys: list[bytes], happened: Happened) -> int:
         count = 0
         for key in keys:
-            record = self._write_key(key, None)
+            record = self._write(self._state.keys, key, None)
             if record is not None:
                 self.events.append(Event(happened, key, None, record.version, record.lease))
                 count += 1
@@ -116,7 +116,7 @@ class Change:
         if self._state.nodes.get(path) is not None:
             raise Failed(Code.NODE_EXISTS, path)
         self._check_room(len(path) + len(op.data), new=True)
-        self._write_node(path, Node(op.data, 0, 0, 0, self._revision, self._revision, op.lease))
+        self._write(self._state.nodes, path, Node(op.data, 0, 0, 0, self._revision, self._revision, op.lease))
         self.events.append(Event(Happened.CREATED, path, op.data, 0, 0))
         self._count_child(above, parent._replace(created=parent.created + 1), 1)
         return [Create.NUMBER, path]
@@ -125,21 +125,21 @@ class Change:
         node = self._node(op.path, op.version)
         self._check_room(len(op.data) - len(node.data), new=False)
         node = node._replace(data=op.data, version=node.version + 1, mod=self._revision)
-        self._write_node(op.path, node)
+        self._write(self._state.nodes, op.path, node)
         self.events.append(Event(Happened.DATA, op.path, op.data, node.version, node.cversion))
         return [Set.NUMBER, node.version]
 
     def _remove(self, path: bytes, node: Node) -> None:
         if node.children:
             raise Failed(Code.NOT_EMPTY, path)
-        self._write_node(path, None)
+        self._write(self._state.nodes, path, None)
         self.events.append(Event(Happened.REMOVED, path, None, node.version, node.cversion))
         above = parent_of(path)
         self._count_child(above, self._node(above, ANY_VERSION), -1)
 
     def _count_child(self, path: bytes, node: Node, change: int) -> None:
         node = node._replace(children=node.children + change, cversion=node.cversion + 1)
-        self._write_node(path, node)
+        self._write(self._state.nodes, path, node)
         self.events.append(Event(Happened.CHILDREN, path, None, node.version, node.cversion))
 
     def _node(self, path: bytes, version: int) -> Node:
@@ -152,13 +152,10 @@ class Change:
 
     # --- both --------------------------------------------------------------------------------------------------------
 
-    def _write_key(self, key: bytes, record: KeyRecord | None) -> KeyRecord | None:
-        old = self._state.keys.write(key, record)
-        self._old_keys.append((key, old))
+    def _write(self, table: Table[R], key: bytes, record: R | None) -> R | None:
+        old = table.write(key, record)
+        self._old.append((table, key, old))
         return old
-
-    def _write_node(self, path: bytes, node: Node | None) -> None:
-        self._old_nodes.append((path, self._state.nodes.write(path, node)))
 
     def _check_lease(self, lease: int) -> None:
         if lease and lease not in self._state.leases:
