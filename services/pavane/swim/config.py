@@ -1,0 +1,82 @@
+"""Settings of one member (docs/specs/swim.md 6.2, 6.3, 7.1, 17.1)."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pavane.swim.errors import ConfigError
+from pavane.swim.wire.messages import DATAGRAM_BYTES_MAX
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address
+
+CAPACITY_MIN = 4  # fewer do not make a connected graph; refused unless forced
+DATAGRAM_BYTES_MIN = 256  # every message but a list fits
+SEEDS_MAX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Times of a kind of network; seconds, unless the name says otherwise (17.1)."""
+
+    period_s: float = 1.0
+    ack_timeout_s: float = 0.25
+    helpers: int = 3
+    gossip_tick_s: float = 0.2
+    gossip_peers: int = 3
+    floor_periods: float = 5.0
+    slope_periods: float = 2.5
+    sync_interval_s: float = 30.0
+
+
+LAN = Profile()
+
+
+class JoinPolicy(StrEnum):
+    """What a server does with JoinReqs."""
+
+    ACCEPT = "accept"
+    REDIRECT = "redirect"
+    REJECT = "reject"
+    IGNORE = "ignore"
+
+
+class RequireToken(StrEnum):
+    """When a JoinReq must show that its source address is its own."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One member.
+
+    ``id`` is drawn at random if ``None``; ``first_gen`` pins the first generation, which otherwise is the Unix time.
+    ``address`` is what others are told; unspecified means that they take the source of our datagrams. ``keys`` are
+    masters of 32 random bytes, the first protects what is sent; without any, everything is plaintext.
+    """
+
+    id: int | None = None
+    first_gen: int | None = None
+    address: Address = UNSPECIFIED
+    group: str = ""
+    keys: tuple[bytes, ...] = ()
+    capacity: int = 1024
+    force_capacity: bool = False
+    join_policy: JoinPolicy = JoinPolicy.ACCEPT
+    redirect_to: Address | None = None
+    require_token: RequireToken = RequireToken.AUTO
+    max_datagram_bytes: int = 1400
+    profile: Profile = field(default=LAN)
+
+    def validate(self) -> None:
+        """Raise ``ConfigError`` for a value that cannot work."""
+        if self.id is not None and not 0 < self.id <= U32_MAX:
+            raise ConfigError(f"id {self.id}: choose 1 to {U32_MAX}")
+        if self.first_gen is not None and not 0 <= self.first_gen < U32_MAX:
+            raise ConfigError(f"first_gen {self.first_gen}: choose 0 to {U32_MAX - 1}")
+        if self.capacity < CAPACITY_MIN and not self.force_capacity:
+            raise ConfigError(f"capacity {self.capacity}: at least {CAPACITY_MIN} are needed to hold a group together")
+        if not DATAGRAM_BYTES_MIN <= self.max_datagram_bytes <= DATAGRAM_BYTES_MAX:
+            raise ConfigError(f"max_datagram_bytes: choose {DATAGRAM_BYTES_MIN} to {DATAGRAM_BYTES_MAX}")
+        if self.address.ip and not self.address.port:
+            raise ConfigError(f"address {self.address}: port 0 is never dialled; name the port that is bound")

@@ -1,0 +1,246 @@
+"""The server's side of a join: stateless until the token is right (docs/specs/swim.md 6.2, 6.3, 18.3)."""
+
+from pavane.swim.config import JoinPolicy, RequireToken
+from pavane.swim.core.gossip import Gossip
+from pavane.swim.core.node import AMPLIFICATION_MAX, GEN_AHEAD_MAX, GEN_STEP_MAX, Node, Origin, usable
+from pavane.swim.core.outputs import Own
+from pavane.swim.core.probing import Probing
+from pavane.swim.core.rumours import Rumours
+from pavane.swim.errors import DropReason
+from pavane.swim.state.cookie import ROTATION_S, Cookies
+from pavane.swim.state.envelope import ENVELOPE_BYTES
+from pavane.swim.state.members import Peer
+from pavane.swim.state.rates import Bucket, SharedLimit
+from pavane.swim.wire.messages import ERROR_DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq
+from pavane.swim.wire.payload import Payload
+from pavane.swim.wire.refusals import Refusal
+from pavane.swim.wire.values import U32_MAX, Address, NodeInfo, State
+
+ANSWERS_PER_S = 500  # to requests without a valid token
+ANSWERS_PER_NETWORK_PER_S = 50
+ADMISSIONS_PER_S = 25  # each costs the whole group a round of gossip
+ATTEMPTS_FREE_PER_S = 25  # above, also enveloped requests must show a token
+RATE_WAIT_MS = 1000
+ACK_PAUSE_S = 0.2  # between acknowledgements of one admission
+VERDICTS_MAX = 64
+VERDICT_S = 2.0
+HEARD_PERIODS = 30  # a redirect names only peers that were heard directly since
+
+
+class _Verdict:
+    """Whether the holder of an id at another address still answers; ``gone`` is ``None`` while it is being asked."""
+
+    __slots__ = ("gone", "until")
+
+    def __init__(self, until: float) -> None:
+        self.gone: bool | None = None
+        self.until = until
+
+
+class Admission:
+    """Decides about JoinReqs, in the order of 6.2."""
+
+    def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, probing: Probing) -> None:
+        self._node = node
+        self._gossip = gossip
+        self._rumours = rumours
+        self._probing = probing
+        self._cookies = Cookies(node.config.group, node.entropy)
+        self._answers = SharedLimit(ANSWERS_PER_S, ANSWERS_PER_NETWORK_PER_S)
+        self._attempts = Bucket(ATTEMPTS_FREE_PER_S)
+        self._admissions = Bucket(ADMISSIONS_PER_S)
+        self._acked_at: dict[int, float] = {}
+        self._verdicts: dict[tuple[int, Address], _Verdict] = {}
+
+    def __len__(self) -> int:
+        return len(self._verdicts)
+
+    def start(self) -> None:
+        """Rotate the cookie secret from now on."""
+        node = self._node
+
+        def rotate() -> None:
+            self._cookies.rotate()
+            node.timers.plan(node.now + ROTATION_S, rotate)
+
+        node.timers.plan(node.now + ROTATION_S, rotate)
+
+    def stop(self) -> None:
+        """Forget what is undecided: the node is out."""
+        self._verdicts.clear()
+        self._acked_at.clear()
+
+    def request(self, request: JoinReq, origin: Origin) -> None:
+        """Handle a JoinReq."""
+        node, src = self._node, request.src
+        policy = node.config.join_policy
+        mine = src.id == node.id and (not src.address.ip or usable(src.address) == node.address)
+        if policy is JoinPolicy.IGNORE or mine or not src.id:
+            return
+        valid = bool(request.token) and self._cookies.valid(request.token, node.unix_s, origin.source, src.id)
+        if not valid and not self._answers.take(_network(origin.source), node.now):
+            node.drop(DropReason.RATE)
+        elif policy is JoinPolicy.REJECT:
+            self._refuse(origin, Refusal.NOT_ACCEPTING, valid=valid)
+        elif policy is JoinPolicy.REDIRECT:
+            self._redirect(origin, valid=valid)
+        elif not valid and self._needs_token(request, origin):
+            code = Refusal.TOKEN_INVALID if request.token else Refusal.TOKEN_EXPECTED
+            self._refuse(origin, code, self._cookies.token(node.unix_s, origin.source, src.id))
+        else:
+            self._validated(request, origin, valid=valid)
+
+    def _needs_token(self, request: JoinReq, origin: Origin) -> bool:
+        required = self._node.config.require_token
+        if required is RequireToken.OFF:
+            return False
+        if required is RequireToken.ON or not origin.authenticated or request.token:
+            return True
+        elsewhere = usable(request.src.address).ip != origin.source.ip
+        return elsewhere or not self._attempts.take(self._node.now)
+
+    # --- the steps after the token -------------------------------------------------------------------------------
+
+    def _validated(self, request: JoinReq, origin: Origin, *, valid: bool) -> None:
+        node, src = self._node, request.src
+        peer = node.members.get(src.id)
+        info = NodeInfo(src.id, src.gen, self._address(request, origin))
+        if peer is not None and peer.state is State.ALIVE and peer.info == info:
+            if node.now - self._acked_at.get(peer.id, float("-inf")) >= ACK_PAUSE_S:
+                self._acknowledge(peer, request, origin, valid=valid)
+        elif not self._admissions.ready(node.now):
+            self._refuse(origin, Refusal.RATE_LIMITED, str(RATE_WAIT_MS), valid=valid)
+        elif (least := self._least_gen(src.gen, peer, origin)) is not None:
+            self._refuse(origin, Refusal.STALE_GEN, str(least), valid=valid)
+        elif src.id == node.id:
+            self._refuse(origin, Refusal.ID_CONFLICT, str(node.address) if node.address.ip else "", valid=valid)
+        elif peer is None or not self._held_elsewhere(peer, info, request, origin, valid=valid):
+            self._admit(peer, info, request, origin, valid=valid)
+
+    def _address(self, request: JoinReq, origin: Origin) -> Address:
+        """Return the address to store: another IP than the source's is believed only of who holds a key (6.2)."""
+        given = usable(request.src.address)
+        return given if given.ip and (given.ip == origin.source.ip or origin.authenticated) else origin.source
+
+    def _least_gen(self, gen: int, peer: Peer | None, origin: Origin) -> int | None:
+        """Return the generation to ask for, or ``None`` if that of the request will do."""
+        node = self._node
+        known = 0 if peer is None else peer.gen
+        least = known if peer is None or peer.state is State.ALIVE else min(known + 1, U32_MAX)
+        if not origin.authenticated and gen > max(known + GEN_STEP_MAX, node.unix_s + GEN_AHEAD_MAX):
+            return max(least, node.unix_s)
+        return least if gen < least else None
+
+    def _held_elsewhere(self, peer: Peer, info: NodeInfo, request: JoinReq, origin: Origin, *, valid: bool) -> bool:
+        """See to a request for an id that is ALIVE at another address; false if its holder is gone for good."""
+        if peer.state is not State.ALIVE or peer.address == info.address:
+            return False
+        verdict = self._verdicts.get((peer.id, peer.address))
+        if verdict is not None and self._node.now >= verdict.until:
+            verdict = None
+        if verdict is None:
+            self._ask_holder(peer, request, origin, valid=valid)
+        elif verdict.gone is False:
+            self._refuse(origin, Refusal.ID_CONFLICT, str(peer.address), valid=valid)
+        elif verdict.gone and info.gen <= peer.gen:
+            self._refuse(origin, Refusal.STALE_GEN, str(min(peer.gen + 1, U32_MAX)), valid=valid)
+        return not (verdict is not None and verdict.gone and info.gen > peer.gen)
+
+    def _ask_holder(self, peer: Peer, request: JoinReq, origin: Origin, *, valid: bool) -> None:
+        node, key = self._node, (peer.id, peer.address)
+        within_s = node.profile.period_s / 2
+        verdict = _Verdict(node.now + within_s + VERDICT_S)
+
+        def decided(answered: bool | None) -> None:
+            if answered is None:
+                self._verdicts.pop(key, None)
+                return
+            verdict.gone = not answered
+            # A background dial is not repeated, so the request is taken up again here.
+            if node.own in (Own.MEMBER, Own.DIALING):
+                self._validated(request, origin, valid=valid)
+
+        for old in [old for old, kept in self._verdicts.items() if node.now >= kept.until]:
+            del self._verdicts[old]
+        if len(self._verdicts) < VERDICTS_MAX and self._probing.once(
+            peer.node, peer.address, Payload(), within_s, decided, retry=True
+        ):
+            self._verdicts[key] = verdict
+
+    def _admit(self, peer: Peer | None, info: NodeInfo, request: JoinReq, origin: Origin, *, valid: bool) -> None:
+        node = self._node
+        if (peer is None or not peer.live) and len(node.members) >= node.members.capacity:
+            self._refuse(origin, Refusal.AT_CAPACITY, valid=valid)
+            return
+        self._admissions.take(node.now)
+        node.counts["admissions"] += 1
+        if peer is None:
+            peer = node.add(info, State.ALIVE)
+        elif peer.state is not State.ALIVE or peer.info != info:
+            node.change(peer, State.ALIVE, info.gen, info.address)
+        peer.welcome = True
+        node.spread(State.ALIVE, peer.info)
+        self._rumours.same_address(peer)
+        self._acknowledge(peer, request, origin, valid=valid)
+
+    def _acknowledge(self, peer: Peer, request: JoinReq, origin: Origin, *, valid: bool) -> None:
+        node = self._node
+        self._acked_at = {id_: at for id_, at in self._acked_at.items() if node.now - at < ACK_PAUSE_S}
+        self._acked_at[peer.id] = node.now
+        payload = Payload()
+        if not request.src.address.ip:
+            payload.sample = (NodeInfo(peer.id, peer.gen, origin.source),)
+        self._gossip.welcome(payload, peer)
+        if not valid:
+            # As much of the sample as an address may get that nobody has validated.
+            overhead = ENVELOPE_BYTES if node.keyring else 0
+            while payload.sample and len(JoinAck(node.info, payload).encode()) + overhead > (
+                AMPLIFICATION_MAX * origin.size
+            ):
+                payload.sample = payload.sample[:-1]
+        node.counts["acks"] += 1
+        message = JoinAck(node.info, payload).encode()
+        if valid:
+            node.send(origin.source, message)
+        else:
+            node.answer(origin, message)
+
+    # --- refusing ------------------------------------------------------------------------------------------------
+
+    def _refuse(self, origin: Origin, code: Refusal, etag: str = "", *, valid: bool = False) -> None:
+        node = self._node
+        node.counts["refused"] += 1
+        message = JoinNak(ERROR_DOMAIN, code, etag).encode()
+        if valid:
+            node.send(origin.source, message)
+        elif code is Refusal.ID_CONFLICT and len(message) > AMPLIFICATION_MAX * origin.size:
+            node.answer(origin, JoinNak(ERROR_DOMAIN, code).encode())
+        else:
+            node.answer(origin, message)
+
+    def _redirect(self, origin: Origin, *, valid: bool) -> None:
+        """Send the asker to the configured address, or to a peer that was heard lately (6.6)."""
+        node = self._node
+        since = node.now - HEARD_PERIODS * node.profile.period_s
+        to = node.config.redirect_to
+        if to is None:
+            peers = [
+                peer
+                for peer in node.members.live
+                if peer.state is State.ALIVE and peer.heard_at >= since and peer.address != origin.source
+            ]
+            to = node.rng.choice(peers).address if peers else None
+        if to is None:
+            self._refuse(origin, Refusal.NOT_ACCEPTING, valid=valid)
+            return
+        node.counts["redirected"] += 1
+        message = JoinRedirect(to, ERROR_DOMAIN, Refusal.NOT_ACCEPTING).encode()
+        if valid:
+            node.send(origin.source, message)
+        else:
+            node.answer(origin, message)
+
+
+def _network(source: Address) -> bytes:
+    """Return what limits are kept for: the /24 of an IPv4 address, the /64 of an IPv6 one."""
+    return source.ip[:3] if len(source.ip) == 4 else source.ip[:8]

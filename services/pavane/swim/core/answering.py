@@ -1,0 +1,226 @@
+"""Who may say what, and what pings are answered with (docs/specs/swim.md 2.3, 8.2, 8.3)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from pavane.swim.core.gossip import Gossip
+from pavane.swim.core.node import Node, Origin
+from pavane.swim.core.outputs import Own
+from pavane.swim.core.rumours import Rumours
+from pavane.swim.core.sync import Sync
+from pavane.swim.errors import DropReason
+from pavane.swim.state.members import Peer
+from pavane.swim.state.rates import SharedLimit
+from pavane.swim.wire.messages import TTL_AT, PingRequest, PingResponse
+from pavane.swim.wire.payload import Payload, Unlink
+from pavane.swim.wire.values import Address, NodeId, State
+
+SHORT_ANSWERS_PER_S = 50
+SHORT_ANSWERS_PER_SOURCE_PER_S = 5
+RELAYS_PER_S = 50
+RELAYS_PER_SOURCE_PER_S = 5
+RELAYS_MAX = 256
+NACK_PERIODS = 0.25
+
+
+class Trust(IntEnum):
+    """How far the author of a datagram is believed (2.3)."""
+
+    STRANGER = 0
+    RELAYED_STRANGER = 1
+    BURIED = 2
+    KNOWN = 3
+    AUTHENTICATED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of an author: its entry if any, and the known peer that passed the datagram on, if one did."""
+
+    trust: Trust
+    peer: Peer | None
+    relay: Peer | None
+
+
+def standing(node: Node, author: int, origin: Origin) -> Standing:
+    """Judge the author of a ping, a response or a Leave."""
+    peer = node.members.get(author)
+    there = node.members.at(origin.source)
+    relay = None if any(other is peer for other in there) else next(iter(there), None)
+    if peer is not None and not peer.live:
+        trust = Trust.BURIED
+    elif origin.authenticated:
+        trust = Trust.AUTHENTICATED
+    elif peer is not None:
+        trust = Trust.KNOWN if origin.source == peer.address or relay is not None else Trust.STRANGER
+    else:
+        trust = Trust.STRANGER if relay is None else Trust.RELAYED_STRANGER
+    return Standing(trust, peer, relay)
+
+
+@dataclass(slots=True)
+class _Relay:
+    """A ping that we passed on, and where its answer goes."""
+
+    to: Address
+    until: float
+
+
+class Answering:
+    """Answers pings, passes them on, and passes copies of answers back."""
+
+    probe_conflict: Callable[[Address], None]
+
+    def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, sync: Sync) -> None:
+        self._node = node
+        self._gossip = gossip
+        self._rumours = rumours
+        self._sync = sync
+        self._short_limit = SharedLimit(SHORT_ANSWERS_PER_S, SHORT_ANSWERS_PER_SOURCE_PER_S)
+        self._relay_limit = SharedLimit(RELAYS_PER_S, RELAYS_PER_SOURCE_PER_S)
+        self._relays: dict[tuple[int, int, int], _Relay] = {}
+
+    def __len__(self) -> int:
+        return len(self._relays)
+
+    def stop(self) -> None:
+        """Forget what is under way: the node is out."""
+        self._relays.clear()
+
+    # --- pings ---------------------------------------------------------------------------------------------------
+
+    def ping(self, request: PingRequest, origin: Origin, who: Standing) -> None:
+        """Answer or pass on a ping whose records have been applied."""
+        node = self._node
+        if request.target.id != node.id:
+            self._forward(request, origin, who)
+            return
+        if who.trust >= Trust.KNOWN and request.target.gen > node.gen and node.own in (Own.MEMBER, Own.DIALING):
+            # We started again with an older generation than others remember.
+            known = node.gen if who.trust is Trust.KNOWN else request.target.gen
+            if node.believable(request.target.gen, known, origin):
+                self._rumours.outbid(request.target.gen)
+            else:
+                node.drop(DropReason.GENERATION)
+        if who.trust in (Trust.STRANGER, Trust.BURIED):
+            self._short(request, origin, who.peer)
+        elif who.peer is not None:
+            self._answer_peer(request, origin, who, who.peer)
+        else:
+            self._answer_unknown(request, origin, who)
+
+    def _answer_peer(self, request: PingRequest, origin: Origin, who: Standing, peer: Peer) -> None:
+        node, seq = self._node, request.payload.seq
+        page = self._sync.page_for(peer, request.payload.digest) if who.relay is None else None
+        payload = self._gossip.payload(peer, seq, digest=self._sync.digest() if page else None, page=page)
+        if peer.welcome:
+            peer.welcome = False
+            self._gossip.welcome(payload, peer)
+        node.counts["pages"] += len(payload.pages)
+        message = self._response(request, payload)
+        node.send(peer.address, message)
+        if who.relay is not None:
+            node.send(who.relay.address, message)
+        elif origin.source != peer.address:
+            # Two processes with one id: the one that the table does not name hears at least that (8.3).
+            self._short(request, origin, None)
+
+    def _answer_unknown(self, request: PingRequest, origin: Origin, who: Standing) -> None:
+        """Answer an author without an entry: by the relay, or with the word that it has none here."""
+        node, payload = self._node, Payload(seq=request.payload.seq)
+        if who.relay is not None:
+            node.send(who.relay.address, self._response(request, payload))
+        if who.trust is not Trust.AUTHENTICATED:
+            return
+        payload.unlinks = (Unlink(request.src, None),)
+        reply_to = request.payload.reply_to
+        if reply_to is not None and reply_to.ip:
+            node.answer(origin, self._response(request, payload), reply_to.plain())
+        elif who.relay is None:
+            node.answer(origin, self._response(request, payload))
+
+    def _response(self, request: PingRequest, payload: Payload) -> bytes:
+        self._node.counts["responses"] += 1
+        return PingResponse(request.src, self._node.node, request.ttl, payload).encode()
+
+    def _short(self, request: PingRequest, origin: Origin, buried: Peer | None) -> None:
+        """Tell a stranger or a buried author why nothing else is said to it."""
+        node, seq = self._node, request.payload.seq
+        if seq is None or request.ttl != 0:
+            node.drop(DropReason.STRANGER)
+            return
+        if not self._short_limit.take(origin.source, node.now):
+            node.drop(DropReason.RATE)
+            return
+        payload = Payload(seq=seq)
+        if buried is not None and not buried.live and origin.source == buried.address:
+            grave = NodeId(buried.id, buried.gen)
+            payload.dead = (grave,) if buried.state is State.DEAD else ()
+            payload.left = (grave,) if buried.state is State.LEFT else ()
+        else:
+            payload.unlinks = (Unlink(request.src, None),)
+        node.answer(origin, self._response(request, payload))
+
+    def leaving(self, request: PingRequest, who: Standing) -> None:
+        """Answer a ping while we leave: with LEFT of ourselves first (12)."""
+        if who.peer is not None and who.trust >= Trust.KNOWN and request.target.id == self._node.id:
+            payload = self._gossip.payload(who.peer, request.payload.seq)
+            self._node.send(who.peer.address, self._response(request, payload))
+
+    def own_name(self, request: PingRequest, origin: Origin) -> None:
+        """Answer the probe of another process with our id, and probe it in turn (5.3)."""
+        node, seq = self._node, request.payload.seq
+        probe = seq is not None and request.ttl == 0 and request.target.id == node.id
+        if not probe or origin.source == node.address or node.own is not Own.MEMBER:
+            node.drop(DropReason.SELF)
+        elif self._short_limit.take(origin.source, node.now):
+            node.answer(origin, self._response(request, Payload(seq=seq)))
+            self.probe_conflict(origin.source)
+
+    # --- relaying ------------------------------------------------------------------------------------------------
+
+    def _forward(self, request: PingRequest, origin: Origin, who: Standing) -> None:
+        """Pass a ping on to a peer by its id, with the ttl one less (8.2)."""
+        node, seq = self._node, request.payload.seq
+        target = node.members.get(request.target.id)
+        if request.ttl == 0 or who.trust < Trust.KNOWN or target is None or not target.live:
+            node.drop(DropReason.RELAY)
+            return
+        if node.own is not Own.MEMBER or not self._relay_limit.take(origin.source, node.now):
+            node.drop(DropReason.RATE)
+            return
+        node.counts["relayed"] += 1
+        data = bytearray(origin.data)
+        data[TTL_AT] -= 1
+        node.send(target.address, bytes(data))
+        if seq is not None:
+            self._expect(seq, request, who.peer.address if who.peer is not None else origin.source)
+
+    def _expect(self, seq: int, request: PingRequest, to: Address) -> None:
+        node, key = self._node, (seq, request.src.id, request.target.id)
+        period_s = node.profile.period_s
+        if key not in self._relays and len(self._relays) >= RELAYS_MAX:
+            return
+        relay = self._relays[key] = _Relay(to, node.now + period_s)
+
+        def nack() -> None:
+            if self._relays.get(key) is relay:
+                payload = Payload(seq=seq, health=node.health.score)
+                node.send(to, PingResponse(request.src, node.node, 0, payload).encode())
+
+        def forget() -> None:
+            if self._relays.get(key) is relay:
+                del self._relays[key]
+
+        node.timers.plan(node.now + NACK_PERIODS * period_s, nack)
+        node.timers.plan(relay.until, forget)
+
+    def pass_back(self, response: PingResponse, origin: Origin) -> None:
+        """Pass the copy of an answer to whom we relayed the ping for, once."""
+        node, seq = self._node, response.payload.seq
+        relay = self._relays.pop((seq, response.src.id, response.target.id), None) if seq is not None else None
+        if relay is None:
+            node.drop(DropReason.RELAY)
+        else:
+            node.send(relay.to, origin.data)

@@ -1,0 +1,446 @@
+"""The member's state machine without I/O (docs/specs/swim.md 2.3, 2.4, 2.6).
+
+Whoever drives it calls ``receive`` for every datagram and ``handle_timer`` at ``next_timer()``, with the true time
+however late, and after each call sends what ``outputs()`` returns. No method blocks, and none raises for a mistake of a
+peer.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pavane.swim.config import Config
+from pavane.swim.core.admission import Admission
+from pavane.swim.core.answering import Answering, Standing, Trust, standing
+from pavane.swim.core.dialing import Dialing
+from pavane.swim.core.gossip import Gossip
+from pavane.swim.core.node import Node, Origin, usable
+from pavane.swim.core.outputs import Happened, Member, Output, Own
+from pavane.swim.core.probing import Match, Probing
+from pavane.swim.core.rumours import Heard, Rumours
+from pavane.swim.core.sync import Sync
+from pavane.swim.errors import ConfigError, DropReason
+from pavane.swim.state.envelope import ENVELOPE_BYTES, MACED
+from pavane.swim.state.members import Members, Peer
+from pavane.swim.wire.messages import (
+    JoinAck,
+    JoinNak,
+    JoinRedirect,
+    JoinReq,
+    Leave,
+    Message,
+    PingRequest,
+    PingResponse,
+    decode,
+)
+from pavane.swim.wire.payload import Payload
+from pavane.swim.wire.values import UNSPECIFIED, Address, NodeInfo, State
+from pavane.wire import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from random import Random  # given by the caller: nothing in here draws by itself
+
+CONFLICT_PAUSE_S = 10.0  # between probes that forged news can make us send
+DIAL_BACK_PAUSE_S = 10.0  # per peer that says that it does not track us
+LATE_PERIODS = 0.25  # a timer served so late says that this process lacks CPU
+
+
+class Core:
+    """One member. ``entropy(n)`` returns n unpredictable bytes; ``unix_s`` is the Unix time at ``now``."""
+
+    def __init__(
+        self, config: Config, rng: "Random", entropy: Callable[[int], bytes], now: float, unix_s: float
+    ) -> None:
+        """Raises ``ConfigError``."""
+        config.validate()
+        node = self._node = Node(config, rng, entropy, now, unix_s)
+        self._gossip = Gossip(node)
+        self._rumours = Rumours(node)
+        self._probing = Probing(node, self._gossip, self._rumours)
+        self._sync = Sync(node, self._gossip, self._rumours, self._probing)
+        self._answering = Answering(node, self._gossip, self._rumours, self._sync)
+        self._admission = Admission(node, self._gossip, self._rumours, self._probing)
+        self._dialing = Dialing(node)
+        self._conflict_at = float("-inf")
+        self._was_member = False
+        node.became_live = self._became_live
+        node.became_tombstone = self._became_tombstone
+        node.became_known = self._gossip.wake
+        self._rumours.probe_conflict = self._answering.probe_conflict = self._probe_conflict
+        self._dialing.conflict = self._probe_conflict
+        self._rumours.rename = self._rename
+        self._probing.own_digest = self._sync.digest
+        self._dialing.acked = self._acked
+
+    # --- what a user asks ----------------------------------------------------------------------------------------
+
+    @property
+    def own(self) -> Own:
+        """Where this node stands."""
+        return self._node.own
+
+    @property
+    def info(self) -> NodeInfo:
+        """Own id, generation and address, which is unspecified until a peer has told it."""
+        return self._node.info
+
+    @property
+    def health(self) -> int:
+        """The local health score, 0 (well) to 8 (9.3)."""
+        return self._node.health.score
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What happened since the start."""
+        return self._node.counts
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Drops by reason."""
+        return self._node.dropped
+
+    def members(self) -> tuple[Member, ...]:
+        """Return everybody who is ALIVE or SUSPECT here, this node included, by id."""
+        node = self._node
+        peers = [Member(peer.id, peer.gen, peer.address, peer.state) for peer in node.members.live]
+        if node.own is not Own.OUT:
+            peers.append(Member(node.id, node.gen, node.address, State.ALIVE))
+        return tuple(sorted(peers, key=lambda member: member.id))
+
+    def join(self, seeds: Sequence[Address], now: float) -> None:
+        """Begin to look for the group at ``seeds``; nothing happens if that has begun."""
+        node = self._node
+        node.now = now
+        self._dialing.set_seeds(seeds)
+        if node.own is not Own.OUT:
+            return
+        if self._was_member:
+            node.gen = max(node.gen + 1, node.first_gen())
+        self._was_member = True
+        node.become(Own.DIALING)
+        self._probing.start()
+        self._sync.start()
+        self._admission.start()
+        self._dialing.start()
+
+    def set_seeds(self, seeds: Sequence[Address], now: float) -> None:
+        """Take the addresses that the seeds' names have by now, for the next round."""
+        self._node.now = now
+        self._dialing.set_seeds(seeds)
+
+    def leave(self, now: float) -> None:
+        """Leave the group in order (12); ``own`` is OUT when that is done."""
+        node = self._node
+        node.now = now
+        if node.own is Own.DIALING:
+            self._out()
+        elif node.own is Own.MEMBER:
+            node.become(Own.LEAVING)
+            for peer in node.members.live:
+                self._dialing.remember(peer.address)
+            tick_s = node.profile.gossip_tick_s
+            linger_s = max(2 * tick_s, min(1.0, node.transmissions * tick_s))
+            node.news.drop(node.id)
+            node.spread(State.LEFT, node.info)
+            self._say_leave()
+            node.timers.plan(now + tick_s, self._say_leave)
+            node.timers.plan(now + linger_s, self._out)
+
+    def set_keys(self, keys: Sequence[bytes]) -> None:
+        """Replace the keys, the first of which protects what is sent; raises ``ConfigError``."""
+        if self._node.keyring is None:
+            raise ConfigError("this member runs without keys; start it with keys to protect what it sends")
+        self._node.keyring.set_keys(keys)
+
+    def set_unix(self, unix_s: float, now: float) -> None:
+        """Correct the wall clock."""
+        self._node.now = now
+        self._node.set_unix(unix_s)
+
+    # --- input and output ----------------------------------------------------------------------------------------
+
+    def outputs(self) -> list[Output]:
+        """Return what is to be done, in order."""
+        return self._node.outputs()
+
+    def next_timer(self) -> float | None:
+        """Return when ``handle_timer`` is due, ``None`` while the node is out."""
+        return self._node.timers.next()
+
+    def handle_timer(self, now: float) -> None:
+        """Do what is due."""
+        node = self._node
+        node.now = now
+        due = node.timers.next()
+        if due is None or due > now:
+            return
+        if now - due > LATE_PERIODS * node.profile.period_s:
+            node.health.worse()
+        if now - due > node.profile.period_s:
+            self._probing.void()
+            self._rumours.after_stall()
+        node.renew_allowance()
+        node.timers.run(now)
+
+    def receive(self, source: Address, datagram: bytes, now: float) -> None:
+        """Handle one datagram."""
+        node = self._node
+        node.now = now
+        node.counts["received"] += 1
+        if node.own is Own.OUT:
+            node.drop(DropReason.STATE)
+            return
+        try:
+            origin = self._open(source.plain(), datagram)
+            message = decode(origin.data)
+        except RemoteProtocolError as error:
+            node.drop(DropReason(error.reason))
+            return
+        self._dispatch(message, origin)
+
+    def _open(self, source: Address, datagram: bytes) -> Origin:
+        keyring = self._node.keyring
+        if datagram[:1] == bytes((MACED,)):
+            if len(datagram) <= ENVELOPE_BYTES:
+                raise RemoteProtocolError(DropReason.SHORT, "envelope without a message")
+            if keyring is None:
+                raise RemoteProtocolError(DropReason.KEYID, "no key is configured")
+            return Origin(source, keyring.open(datagram), len(datagram), authenticated=True)
+        if keyring is not None:
+            raise RemoteProtocolError(DropReason.PLAINTEXT)
+        return Origin(source, datagram, len(datagram), authenticated=False)
+
+    def _dispatch(self, message: Message, origin: Origin) -> None:
+        leaving = self._node.own is Own.LEAVING
+        match message:
+            case PingRequest():
+                self._ping(message, origin)
+            case PingResponse() if not leaving:
+                self._response(message, origin)
+            case JoinReq() if not leaving:
+                self._admission.request(message, origin)
+            case JoinAck() | JoinNak() | JoinRedirect() if not leaving:
+                self._dialing.answer(message, origin)
+            case Leave() if not leaving and message.CODE == Leave.CODE:
+                self._leave(message, origin)
+            case _:
+                self._node.drop(DropReason.STATE)
+
+    # --- pings, responses, leaves --------------------------------------------------------------------------------
+
+    def _ping(self, request: PingRequest, origin: Origin) -> None:
+        node = self._node
+        if request.src.id == node.id:
+            self._answering.own_name(request, origin)
+            return
+        if not request.src.id:
+            node.drop(DropReason.STRANGER)
+            return
+        who = self._author(request.src.id, origin)
+        if node.own is Own.LEAVING:
+            self._answering.leaving(request, who)
+            return
+        who = self._records(request.payload, request.src.id, origin, who)
+        self._answering.ping(request, origin, who)
+
+    def _response(self, response: PingResponse, origin: Origin) -> None:
+        node, author = self._node, response.target.id
+        if response.src.id != node.id:
+            if author in (node.id, 0):
+                node.drop(DropReason.SELF)
+                return
+            who = self._author(author, origin)
+            self._records(response.payload, author, origin, who)
+            self._answering.pass_back(response, origin)
+            return
+        matched = self._probing.match(response, origin.source)
+        node.counts[matched.value] += 1
+        if author in (node.id, 0):
+            if matched is Match.NONE:
+                node.drop(DropReason.SELF)
+            return
+        who = self._author(author, origin)
+        if matched is Match.ACK and who.peer is not None and response.target.gen > who.peer.gen:
+            if node.believable(response.target.gen, who.peer.gen, origin):
+                self._rumours.revive(who.peer, response.target.gen)
+                who = standing(node, author, origin)
+            else:
+                node.drop(DropReason.GENERATION)
+        if who.trust < Trust.BURIED:
+            node.drop(DropReason.STRANGER)
+            return
+        self._records(response.payload, author, origin, who, matching=matched is not Match.NONE)
+
+    def _author(self, author: int, origin: Origin) -> Standing:
+        """Judge the author, and note that it was heard."""
+        who = standing(self._node, author, origin)
+        if who.peer is not None and who.peer.live and origin.source == who.peer.address:
+            who.peer.heard_at = self._node.now
+            if origin.authenticated:
+                self._rumours.same_address(who.peer)
+        return who
+
+    def _records(
+        self, payload: Payload, author: int, origin: Origin, who: Standing, *, matching: bool = False
+    ) -> Standing:
+        """Apply the records that the author may send; returns its standing after that."""
+        node = self._node
+        heard = Heard(origin, author, direct=who.relay is None, matching=matching)
+        if who.trust is Trust.BURIED:
+            self._from_the_grave(payload, heard, who)
+            return standing(node, author, origin)
+        if who.trust < Trust.KNOWN:
+            return who
+        self._rumours.records(payload, heard)
+        for page in payload.pages:
+            # Whatever the records said about it: pages count only while their sender is a peer.
+            if who.peer is not None and who.peer.live:
+                self._sync.merge(page, who.peer, heard)
+        if any(unlink.receiver == node.node for unlink in payload.unlinks):
+            self._dial_back(who, origin)
+        return standing(node, author, origin)
+
+    def _from_the_grave(self, payload: Payload, heard: Heard, who: Standing) -> None:
+        """Let a buried author say that it is alive, and nothing else (2.3)."""
+        peer = who.peer
+        for info in payload.alive:
+            if peer is None or info.id != peer.id:
+                continue
+            where = usable(info.address) if info.address.ip else heard.origin.source
+            if heard.origin.authenticated or heard.origin.source == peer.address == where:
+                self._rumours.hear(State.ALIVE, info, 0, heard)
+
+    def _dial_back(self, who: Standing, origin: Origin) -> None:
+        """Dial a peer that does not track us, once (7.4)."""
+        node, peer = self._node, who.peer
+        if node.own is not Own.MEMBER:
+            return
+        if peer is None:
+            self._dialing.dial_back(origin.source)
+        elif node.now - peer.dialled_at >= DIAL_BACK_PAUSE_S:
+            peer.dialled_at = node.now
+            self._dialing.dial_back(peer.address)
+
+    def _leave(self, leave: Leave, origin: Origin) -> None:
+        node, src = self._node, leave.src
+        if src.id in (node.id, 0):
+            node.drop(DropReason.SELF)
+            return
+        who = self._author(src.id, origin)
+        if who.trust < Trust.KNOWN or (who.peer is not None and who.relay is not None):
+            node.drop(DropReason.STRANGER)
+        elif who.peer is None:
+            node.spread(State.LEFT, node.add(src._replace(address=UNSPECIFIED), State.LEFT).info)
+        elif not node.believable(src.gen, who.peer.gen, origin):
+            node.drop(DropReason.GENERATION)
+        elif src.gen >= who.peer.gen:
+            self._rumours.bury(who.peer, State.LEFT, src.gen)
+
+    # --- coming and going ----------------------------------------------------------------------------------------
+
+    def _acked(self, ack: JoinAck, origin: Origin) -> None:
+        """Take an acknowledgement of an open dial."""
+        node, desc, payload = self._node, ack.desc, ack.payload
+        peer = node.members.get(desc.id)
+        known = 0 if peer is None else peer.gen
+        if desc.id in (node.id, 0) or not node.believable(desc.gen, known, origin):
+            node.drop(DropReason.SELF if desc.id in (node.id, 0) else DropReason.GENERATION)
+            return
+        full = peer is None and len(node.members) >= node.members.capacity
+        if full or (node.own is Own.DIALING and (payload.peers or 0) > node.members.capacity):
+            node.event(Happened.JOIN_REFUSED, address=origin.source, text="capacity")
+            node.send(origin.source, Leave(node.info).encode())
+            return
+        for info in payload.sample:
+            node.learn_address(info)
+        where = usable(desc.address)
+        where = where if where.ip else origin.source
+        if peer is None:
+            peer = node.add(NodeInfo(desc.id, desc.gen, where), State.ALIVE)
+        elif desc.gen > peer.gen:
+            self._rumours.revive(peer, desc.gen, where)
+        elif not peer.live:
+            # It does not know that it is buried here; hearing that it refutes, and its answer revives it.
+            ask = self._gossip.payload(peer, 0)
+            self._probing.once(peer.node, origin.source, ask, node.profile.period_s, lambda _: None)
+            return
+        heard = Heard(origin, desc.id, direct=True, matching=True, page=True)
+        for info in payload.sample:
+            if info.id != node.id and heard.one_more():
+                self._rumours.hear(State.ALIVE, info, 0, heard)
+
+    def _became_live(self, peer: Peer) -> None:
+        node = self._node
+        self._probing.insert(peer)
+        self._dialing.seen(peer)
+        if node.own is Own.DIALING:
+            node.become(Own.MEMBER)
+            self._dialing.admitted()
+            node.spread(State.ALIVE, node.info)
+            self._sync.walk(peer)
+
+    def _became_tombstone(self, peer: Peer) -> None:
+        node = self._node
+        self._rumours.keep_tombstone(peer)
+        if peer.state is State.DEAD:
+            self._dialing.remember(peer.address)
+        else:
+            self._dialing.left(peer.address)
+        if node.own is Own.MEMBER and not len(node.members):
+            node.become(Own.DIALING)
+            self._sync.stop()
+            self._dialing.round()
+
+    def _say_leave(self) -> None:
+        node = self._node
+        for peer in node.members.live:
+            node.send_patiently(peer.address, lambda: Leave(node.info).encode())
+
+    def _out(self) -> None:
+        """End everything; what was learned about addresses is kept for the next ``join``."""
+        node = self._node
+        node.timers.clear()
+        self._clear()
+        self._admission.stop()
+        self._dialing.stop()
+        node.become(Own.OUT)
+
+    def _clear(self) -> None:
+        node = self._node
+        node.members = Members(node.config.capacity)
+        node.forget_unsent()
+        node.news.clear()
+        self._gossip.stop()
+        self._sync.stop()
+        self._probing.stop()
+        self._answering.stop()
+
+    # --- two processes with one id -------------------------------------------------------------------------------
+
+    def _probe_conflict(self, address: Address) -> None:
+        """Ask whether somebody answers under our id at ``address``; then one of us yields (5.3)."""
+        node = self._node
+        if node.own is not Own.MEMBER or address == node.address or node.now - self._conflict_at < CONFLICT_PAUSE_S:
+            return
+        self._conflict_at = node.now
+
+        def ended(answered: bool | None) -> None:
+            larger = not node.address.ip or node.address.encode() > address.encode()
+            if answered and larger and node.own is Own.MEMBER:
+                self._rename(address)
+
+        self._probing.once(node.node, address, Payload(), node.profile.period_s, ended)
+
+    def _rename(self, holder: Address | None = None) -> None:
+        """Give the id up: a random one is drawn anew and joins again, with a configured one the node goes OUT."""
+        node = self._node
+        node.event(Happened.ID_CONFLICT, address=holder)
+        if node.config.id is not None:
+            self._out()
+            return
+        for peer in node.members.live:
+            self._dialing.remember(peer.address)
+        self._clear()
+        node.id, node.gen = node.draw_id(), node.first_gen()
+        node.become(Own.DIALING)
+        self._dialing.round()

@@ -1,0 +1,147 @@
+"""Fills datagrams with news and sends plain gossip (docs/specs/swim.md 3.4, 9.1, 10)."""
+
+import math
+from collections.abc import Callable
+
+from pavane.swim.core.node import Node
+from pavane.swim.core.outputs import Own
+from pavane.swim.state.members import Peer
+from pavane.swim.state.news import News
+from pavane.swim.state.timers import Timer
+from pavane.swim.wire.messages import PingRequest, PingResponse
+from pavane.swim.wire.payload import HEADER_BYTES, Digest, Page, Payload, Suspicion, Unlink
+from pavane.swim.wire.values import Address, NodeId, NodeInfo, State
+
+PING_BYTES = 20  # without records
+ITEMS_MAX = 128  # of one datagram; the receiver applies no more (11.2)
+SAMPLE_MAX = 3  # other peers named to a newcomer, should its first walk not get through
+
+MakePage = Callable[[int, int], Page | None]
+"""Makes a page of at most so many bytes, header included, and so many entries."""
+
+
+class _Filling:
+    """A payload being filled up to ``room`` bytes and ``ITEMS_MAX`` items."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.items = ITEMS_MAX
+        self.dead: list[NodeId] = []
+        self.left: list[NodeId] = []
+        self.suspects: list[Suspicion] = []
+        self.alive: list[NodeInfo] = []
+
+    def put(self, news: News) -> bool:
+        """Add a piece of news if it fits."""
+        kind, node = news.kind, news.about.node
+        there: list[NodeId] | list[Suspicion] | list[NodeInfo]
+        there = (self.alive, self.suspects, self.dead, self.left)[kind]
+        cost = news.size + (0 if there else HEADER_BYTES)
+        if cost > self.room or not self.items:
+            return False
+        self.room -= cost
+        self.items -= 1
+        match kind:
+            case State.ALIVE:
+                self.alive.append(news.about)
+            case State.SUSPECT:
+                self.suspects.append(Suspicion(node, news.reporter))
+            case State.DEAD:
+                self.dead.append(node)
+            case State.LEFT:
+                self.left.append(node)
+        return True
+
+
+class Gossip:
+    """Makes what is sent to peers."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._phase = node.now + node.rng.uniform(0, node.profile.gossip_tick_s)
+        self._timer: Timer | None = None
+
+    def payload(
+        self,
+        to: Peer,
+        seq: int | None,
+        *,
+        reply_to: Address | None = None,
+        unlink: bool = False,
+        digest: Digest | None = None,
+        page: MakePage | None = None,
+    ) -> Payload:
+        """Fill a payload for ``to``: what it must hear first, then news, then the table, then the rest."""
+        node = self._node
+        payload = Payload(seq=seq, reply_to=reply_to, health=node.health.score or None)
+        if unlink:
+            payload.unlinks = (Unlink(to.node, None),)
+        payload.digest = digest
+        filling = _Filling(node.room - PING_BYTES - len(payload.encode()))
+        self._put_news(filling, to)
+        payload.dead, payload.left = tuple(filling.dead), tuple(filling.left)
+        payload.suspects, payload.alive = tuple(filling.suspects), tuple(filling.alive)
+        if page is not None and (made := page(filling.room - HEADER_BYTES, filling.items)):
+            payload.pages = (made,)
+        return payload
+
+    def _put_news(self, filling: _Filling, to: Peer) -> None:
+        node = self._node
+        leaving = node.own is Own.LEAVING
+        if leaving:
+            filling.put(News(State.LEFT, node.info))
+        if to.state is not State.ALIVE:
+            # So that it can refute; which of the reporters is told makes no difference to it.
+            reporters = to.suspicion.reporters if to.suspicion else ()
+            filling.put(News(to.state, to.info, min(reporters, default=node.id)))
+
+        def fits(news: News) -> bool:
+            told = news.about.id == to.id or (leaving and news.about.id == node.id)
+            return not told and filling.put(news)
+
+        node.news.take(fits, node.transmissions)
+
+    def welcome(self, payload: Payload, to: Peer | None) -> None:
+        """Add what a newcomer wants to know about the group to ``payload`` (6.2)."""
+        node = self._node
+        payload.capacity, payload.peers = node.members.capacity, len(node.members)
+        payload.sample += tuple(peer.info for peer in node.others(SAMPLE_MAX, to) if peer.state is State.ALIVE)
+
+    def tell(self, peer: Peer) -> None:
+        """Send plain gossip: a response that answers nothing and expects nothing (8.3)."""
+        node = self._node
+
+        def make() -> bytes:
+            node.counts["gossip"] += 1
+            return PingResponse(peer.node, node.node, 0, self.payload(peer, None)).encode()
+
+        node.send_patiently(peer.address, make)
+
+    def ask(self, peer: Peer, payload: Payload, ttl: int = 0) -> bytes:
+        """Return a ping of ``peer``."""
+        return PingRequest(self._node.node, peer.node, ttl, payload).encode()
+
+    def wake(self) -> None:
+        """See that the tick runs while there is news.
+
+        It keeps to its own random rhythm: armed by arriving news it would cost a whole tick per hop (10).
+        """
+        node = self._node
+        if self._timer is None and len(node.news) and len(node.members):
+            tick_s = node.profile.gossip_tick_s
+            ticks = math.floor((node.now - self._phase) / tick_s) + 1
+            self._timer = node.timers.plan(self._phase + ticks * tick_s, self._tick)
+
+    def stop(self) -> None:
+        """Forget the tick: the node is out."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self._timer = None
+        node = self._node
+        if len(node.news):
+            for peer in node.others(node.profile.gossip_peers):
+                self.tell(peer)
+            self.wake()

@@ -1,0 +1,268 @@
+"""What all parts of the core share: identity, table, queue, clock, outputs and the rules of sending.
+
+Parts know each other only downwards; what must go up is one of the callables that the core sets (``became_live``, …).
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pavane.swim.config import Config
+from pavane.swim.core.outputs import Event, Happened, Member, Output, Own, Send
+from pavane.swim.errors import DropReason
+from pavane.swim.state.envelope import ENVELOPE_BYTES, Keyring
+from pavane.swim.state.members import Members, Peer
+from pavane.swim.state.news import News, NewsQueue
+from pavane.swim.state.suspicion import transmissions
+from pavane.swim.state.timers import Timers
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, State
+
+if TYPE_CHECKING:
+    from random import Random  # given by the caller: nothing in here draws by itself
+
+AMPLIFICATION_MAX = 3  # bytes to an address that nobody has proven to be the asker's, per byte received (18.3)
+GEN_STEP_MAX = 64  # 5.2: how far one datagram that is not authenticated may move a generation
+GEN_AHEAD_MAX = 1 << 16  # seconds: clocks that differ by more are broken
+HEALTH_MAX = 8  # at nine times its period a node still does some good
+SENDS_PER_TIMER = 256  # a burst of more would overflow the receive buffers of small machines
+SENDS_PAUSE_S = 0.01
+NEWS_EXTRA = 512  # beside two pieces for each peer
+LOSS_WEIGHT = 1 / 32
+LOSS_MAX = 0.5  # beyond it the estimate says more about a broken host than about a network
+
+
+@dataclass(slots=True)
+class Origin:
+    """Where a datagram came from: ``size`` counts its envelope, ``data`` is what was inside."""
+
+    source: Address
+    data: bytes
+    size: int
+    authenticated: bool
+
+
+class Health:
+    """The local health score of 9.3: 0 is well; it stretches periods and time-outs."""
+
+    def __init__(self) -> None:
+        self.score = 0
+
+    def worse(self, by: int = 1) -> None:
+        """Something failed that may be our own fault."""
+        self.score = min(self.score + by, HEALTH_MAX)
+
+    def better(self) -> None:
+        """A probe succeeded."""
+        self.score = max(self.score - 1, 0)
+
+    @property
+    def factor(self) -> int:
+        """By what times are multiplied."""
+        return 1 + self.score
+
+
+class Node:
+    """The state of 2.1 that more than one part needs. ``now`` is the time of the input being handled."""
+
+    became_live: Callable[[Peer], None]
+    became_tombstone: Callable[[Peer], None]
+    became_known: Callable[[], None]
+
+    def __init__(
+        self, config: Config, rng: "Random", entropy: Callable[[int], bytes], now: float, unix_s: float
+    ) -> None:
+        self.config = config
+        self.profile = config.profile
+        self.rng = rng
+        self.entropy = entropy
+        self.now = now
+        self._unix_offset_s = unix_s - now
+        self.id = config.id or self.draw_id()
+        self.gen = self.first_gen()
+        self.address = config.address
+        self.own = Own.OUT
+        self.members = Members(config.capacity)
+        self.news = NewsQueue(2 * config.capacity + NEWS_EXTRA)
+        self.timers = Timers()
+        self.health = Health()
+        self.answered_share = 1.0  # of first shots (10)
+        self.member_since = now
+        self.keyring = Keyring(config.keys, config.group, entropy, 2 * config.capacity) if config.keys else None
+        self.room = config.max_datagram_bytes - (ENVELOPE_BYTES if self.keyring else 0)
+        self.counts: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self._outputs: list[Output] = []
+        self._patient: deque[tuple[Address, Callable[[], bytes]]] = deque()
+        self._allowance = SENDS_PER_TIMER
+        self._near_capacity = False
+        self.overfull = False  # there are members that do not fit: our digest would differ for ever (7.1)
+
+    # --- identity ------------------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> NodeInfo:
+        """What others are told about this node; the address may be unspecified."""
+        return NodeInfo(self.id, self.gen, self.address)
+
+    @property
+    def node(self) -> NodeId:
+        """Own id and generation."""
+        return NodeId(self.id, self.gen)
+
+    @property
+    def unix_s(self) -> int:
+        """Unix time, as told at the start and by ``set_unix``."""
+        return int(self.now + self._unix_offset_s)
+
+    def set_unix(self, unix_s: float) -> None:
+        """Correct the clock."""
+        self._unix_offset_s = unix_s - self.now
+
+    def draw_id(self) -> int:
+        """Return a new random id."""
+        return int.from_bytes(self.entropy(4), "little") or 1
+
+    def first_gen(self) -> int:
+        """Return the generation of a start: the clock's, so that no disk is needed to be newer than before (5.2)."""
+        pinned = self.config.first_gen
+        return min(max(self.unix_s, 0), U32_MAX - 1) if pinned is None else pinned
+
+    def believable(self, gen: int, known: int, origin: Origin) -> bool:
+        """Apply the poisoning guard (5.2): a forged generation must not leave a node unable to refute."""
+        return origin.authenticated or gen <= max(known + GEN_STEP_MAX, self.unix_s + GEN_AHEAD_MAX)
+
+    # --- counting and events -------------------------------------------------------------------------------------
+
+    def drop(self, reason: DropReason) -> None:
+        """Count something that is not taken."""
+        self.dropped[reason] += 1
+
+    def event(self, kind: Happened, peer: Peer | None = None, address: Address | None = None, text: str = "") -> None:
+        """Tell the user."""
+        member = None if peer is None else Member(peer.id, peer.gen, peer.address, peer.state)
+        self._outputs.append(Event(kind, member, address, text))
+
+    def become(self, own: Own) -> None:
+        """Change where this node stands."""
+        if own is not self.own:
+            self.own = own
+            if own is Own.MEMBER:
+                self.member_since = self.now
+            self.event(Happened.OWN_STATE, text=own)
+
+    def outputs(self) -> list[Output]:
+        """Hand over what has gathered."""
+        gathered, self._outputs = self._outputs, []
+        return gathered
+
+    # --- the table -----------------------------------------------------------------------------------------------
+
+    @property
+    def population(self) -> int:
+        """N: ALIVE and SUSPECT entries and oneself."""
+        return len(self.members) + 1
+
+    @property
+    def transmissions(self) -> int:
+        """How often a piece of news is sent (10)."""
+        loss = min(max(1 - self.answered_share**0.5, 0.0), LOSS_MAX)
+        return transmissions(self.population, loss)
+
+    def others(self, count: int, without: Peer | None = None) -> list[Peer]:
+        """Draw up to ``count`` different live peers."""
+        peers = [peer for peer in self.members.live if peer is not without]
+        return self.rng.sample(peers, min(count, len(peers)))
+
+    def add(self, info: NodeInfo, state: State) -> Peer:
+        """Add an entry and tell the parts."""
+        peer, evicted = self.members.add(info, state, self.now)
+        self._entered(peer, evicted, was_live=False)
+        if state is State.ALIVE:
+            self.event(Happened.JOINED, peer)
+        return peer
+
+    def change(self, peer: Peer, state: State, gen: int, address: Address) -> None:
+        """Change an entry and tell the parts."""
+        before, was, moved = peer.live, peer.state, address != peer.address
+        evicted = self.members.change(peer, state, gen, address, self.now)
+        self._entered(peer, evicted, was_live=before)
+        if state is State.ALIVE and not before:
+            self.event(Happened.JOINED, peer)
+        elif state is State.ALIVE and (was is State.SUSPECT or moved):
+            self.event(Happened.ALIVE, peer)
+        elif state is not was:
+            self.event(Happened(state.name.lower()), peer)
+
+    def _entered(self, peer: Peer, evicted: Peer | None, *, was_live: bool) -> None:
+        if peer.live and not was_live:
+            self.became_live(peer)
+        elif not peer.live:
+            self.became_tombstone(peer)
+        if evicted is not None:
+            self.counts["tombstones_evicted"] += 1
+        self.overfull = self.overfull and len(self.members) >= self.members.capacity
+        near = len(self.members) >= 0.9 * self.members.capacity
+        if near and not self._near_capacity:
+            self.event(Happened.NEAR_CAPACITY)
+        self._near_capacity = near
+
+    @property
+    def tombstone_s(self) -> float:
+        """How long tombstones are kept (5.4)."""
+        return max(30.0, 2 * self.profile.sync_interval_s)
+
+    def spread(self, kind: State, about: NodeInfo, reporter: int = 0) -> None:
+        """Queue a piece of news."""
+        self.news.put(News(kind, about, reporter))
+        self.became_known()
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    def send(self, to: Address, message: bytes) -> None:
+        """Send to an address that is validated: a peer's, or one that we dial or probe on our own account (18.3)."""
+        if to.ip and to.port:
+            self._outputs.append(Send(to, self.keyring.wrap(message) if self.keyring else message))
+            self.counts["sent"] += 1
+
+    def answer(self, origin: Origin, message: bytes, to: Address | None = None) -> bool:
+        """Send to an address that nobody has validated: never more than three times what came from there."""
+        size = len(message) + (ENVELOPE_BYTES if self.keyring else 0)
+        if size > AMPLIFICATION_MAX * origin.size:
+            self.drop(DropReason.AMPLIFICATION)
+            return False
+        self.send(to or origin.source, message)
+        return True
+
+    def send_patiently(self, to: Address, make: Callable[[], bytes]) -> None:
+        """Send when the allowance of this timer run lasts, else a little later."""
+        self._patient.append((to, make))
+        if len(self._patient) == 1:
+            self._send_patient()
+
+    def forget_unsent(self) -> None:
+        """Forget what waits for the next timer run."""
+        self._patient.clear()
+
+    def renew_allowance(self) -> None:
+        """Begin a timer run."""
+        self._allowance = SENDS_PER_TIMER
+
+    def _send_patient(self) -> None:
+        while self._patient and self._allowance:
+            to, make = self._patient.popleft()
+            self._allowance -= 1
+            self.send(to, make())
+        if self._patient:
+            self.timers.plan(self.now + SENDS_PAUSE_S, self._send_patient)
+
+    def learn_address(self, info: NodeInfo) -> None:
+        """Take our own address from somebody who saw it, if we were told none."""
+        if info.id == self.id and not self.config.address.ip and info.address.ip and info.address.port:
+            self.address = info.address.plain()
+
+
+def usable(address: Address) -> Address:
+    """Return the address if datagrams can be sent to it, else ``UNSPECIFIED``: port 0 is never stored (3.1)."""
+    plain = address.plain()
+    return plain if plain.ip and plain.port else UNSPECIFIED

@@ -1,0 +1,64 @@
+"""What comes out of the core, in the order in which it takes effect (docs/specs/swim.md 2.4, 17.4)."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pavane.swim.wire.values import Address, State
+
+
+class Own(StrEnum):
+    """Where this node itself stands (2.6)."""
+
+    OUT = "out"
+    DIALING = "dialing"
+    MEMBER = "member"
+    LEAVING = "leaving"
+
+
+class Happened(StrEnum):
+    """What an event tells."""
+
+    JOINED = "joined"  # a peer is there, for the first time or again
+    ALIVE = "alive"  # a suspicion was refuted, or a peer that was alive has another address
+    SUSPECT = "suspect"
+    DEAD = "dead"
+    LEFT = "left"
+    OWN_STATE = "own_state"  # ``text`` is the new one
+    JOIN_REFUSED = "join_refused"  # ``address`` refused for the reason in ``text``
+    JOIN_RETRY = "join_retry"  # every seed was tried; names should be resolved anew before the next round
+    ONE_WAY = "one_way"  # the peer hears us only by detours: look for a firewall or NAT
+    ONE_WAY_OVER = "one_way_over"
+    ID_CONFLICT = "id_conflict"  # another process has our id; ``address`` is where
+    NEAR_CAPACITY = "near_capacity"
+    OVER_CAPACITY = "over_capacity"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member as this node sees it at the moment; a snapshot that does not change."""
+
+    id: int
+    gen: int
+    address: Address
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something a user may want to know. ``member`` is the peer as it is after the event."""
+
+    kind: Happened
+    member: Member | None = None
+    address: Address | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A datagram to be sent, at once; it may be lost."""
+
+    to: Address
+    datagram: bytes
+
+
+Output = Send | Event

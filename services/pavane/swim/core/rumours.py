@@ -1,0 +1,250 @@
+"""Applies news to the table: precedence, suspicion, burial, refutation (docs/specs/swim.md 5, 9)."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pavane.swim.core.gossip import ITEMS_MAX
+from pavane.swim.core.node import Node, Origin, usable
+from pavane.swim.core.outputs import Happened, Own
+from pavane.swim.errors import DropReason
+from pavane.swim.state.members import Peer
+from pavane.swim.state.precedence import Verdict, judge
+from pavane.swim.state.rates import Bucket
+from pavane.swim.state.suspicion import Suspicion
+from pavane.swim.wire.payload import Payload
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeInfo, State
+
+UNKNOWN_PER_PERIOD = 100  # ids that plaintext may name to us: a bound on the probing that forgers cause (5.3)
+UNKNOWN_BURST = 400
+OVER_CAPACITY_PAUSE_S = 60.0
+
+
+@dataclass(slots=True)
+class Heard:
+    """How news came: ``direct`` from its author, in a response that ``matching`` a probe of ours, in a ``page``."""
+
+    origin: Origin
+    author: int
+    direct: bool
+    matching: bool = False
+    page: bool = False
+    items: int = ITEMS_MAX
+
+    def one_more(self) -> bool:
+        """Count an item; false once there were too many."""
+        self.items -= 1
+        return self.items >= 0
+
+
+class Rumours:
+    """News in, changed table and news out."""
+
+    probe_conflict: Callable[[Address], None]
+    rename: Callable[[], None]
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._unknown_limit = Bucket(UNKNOWN_PER_PERIOD / node.profile.period_s, UNKNOWN_BURST)
+        self._refuted_suspicion_at = float("-inf")
+        self._over_capacity_at = float("-inf")
+        self._passed_on: OrderedDict[int, int] = OrderedDict()  # id: gen, of those that did not fit
+
+    # --- hearing -------------------------------------------------------------------------------------------------
+
+    def records(self, payload: Payload, heard: Heard) -> None:
+        """Apply the news in ``payload``; pages are the business of ``Sync``."""
+        for node in payload.dead:
+            self._record(State.DEAD, NodeInfo(*node, UNSPECIFIED), 0, heard)
+        for node in payload.left:
+            self._record(State.LEFT, NodeInfo(*node, UNSPECIFIED), 0, heard)
+        for suspicion in payload.suspects:
+            self._record(State.SUSPECT, NodeInfo(*suspicion.node, UNSPECIFIED), suspicion.reporter, heard)
+        for info in payload.alive:
+            self._record(State.ALIVE, info, 0, heard)
+
+    def _record(self, kind: State, info: NodeInfo, reporter: int, heard: Heard) -> None:
+        if heard.one_more():
+            self.hear(kind, info, reporter, heard)
+        else:
+            self._node.drop(DropReason.ITEMS)
+
+    def hear(self, kind: State, info: NodeInfo, reporter: int, heard: Heard) -> None:
+        """Apply one piece of news by the table of 5.3."""
+        node = self._node
+        if not info.id:
+            return
+        peer = node.members.get(info.id)
+        known = node.gen if info.id == node.id else peer.gen if peer else 0
+        if not node.believable(info.gen, known, heard.origin):
+            node.drop(DropReason.GENERATION)
+            return
+        info = info._replace(address=self._address(info, heard))
+        if info.id == node.id:
+            self._about_self(kind, info)
+        elif peer is None:
+            self._about_unknown(kind, info, heard)
+        else:
+            verdict = judge(kind, info.gen, peer.state, peer.gen)
+            if verdict is Verdict.APPLY:
+                self._apply(kind, peer, info, reporter, heard)
+            elif verdict is Verdict.CONFIRM and not heard.page:
+                self.confirm(peer, reporter)
+
+    def _address(self, info: NodeInfo, heard: Heard) -> Address:
+        """Return what the address field means (3.1)."""
+        if not info.address.ip and info.id == heard.author and heard.direct:
+            return heard.origin.source
+        return usable(info.address)
+
+    def _apply(self, kind: State, peer: Peer, info: NodeInfo, reporter: int, heard: Heard) -> None:
+        match kind:
+            case State.ALIVE:
+                self.revive(peer, info.gen, info.address)
+            case State.SUSPECT:
+                self.suspect(peer, info.gen, reporter, gossip=not heard.page)
+            case _:
+                self.bury(peer, kind, info.gen)
+
+    def _about_unknown(self, kind: State, info: NodeInfo, heard: Heard) -> None:
+        node = self._node
+        if kind is State.SUSPECT or (kind is State.ALIVE and not info.address.ip):
+            return
+        if not (heard.origin.authenticated or heard.matching or self._unknown_limit.take(node.now)):
+            node.drop(DropReason.RATE)
+        elif kind is State.ALIVE and len(node.members) >= node.members.capacity:
+            self._does_not_fit(info)
+        else:
+            node.add(info, kind)
+            if not heard.page:
+                node.spread(kind, info)
+
+    def _does_not_fit(self, info: NodeInfo) -> None:
+        """Pass on news about a member for which there is no slot, once for each generation (7.1)."""
+        node = self._node
+        if self._passed_on.get(info.id, -1) < info.gen:
+            self._passed_on[info.id] = info.gen
+            if len(self._passed_on) > node.members.capacity:
+                self._passed_on.popitem(last=False)
+            node.spread(State.ALIVE, info)
+        node.overfull = True
+        if node.now - self._over_capacity_at >= OVER_CAPACITY_PAUSE_S:
+            self._over_capacity_at = node.now
+            node.event(Happened.OVER_CAPACITY)
+
+    # --- about ourselves -----------------------------------------------------------------------------------------
+
+    def _about_self(self, kind: State, info: NodeInfo) -> None:
+        node = self._node
+        if info.gen < node.gen or node.own not in (Own.MEMBER, Own.DIALING):
+            return
+        if kind is not State.ALIVE:
+            if kind is State.SUSPECT and node.now - self._refuted_suspicion_at >= node.profile.period_s:
+                self._refuted_suspicion_at = node.now
+                node.health.worse()
+            node.counts["refutations"] += 1
+            self.outbid(info.gen)
+        elif info.address.ip and node.address.ip and info.address != node.address:
+            self.outbid(info.gen)
+            self.probe_conflict(info.address)
+        elif info.gen > node.gen:
+            self.outbid(info.gen)
+
+    def outbid(self, gen: int) -> None:
+        """Take the generation after ``gen`` and let everybody know (5.2)."""
+        node = self._node
+        if gen >= U32_MAX:
+            self.rename()
+            return
+        node.gen = gen + 1
+        node.spread(State.ALIVE, node.info)
+
+    # --- changing entries ----------------------------------------------------------------------------------------
+
+    def revive(self, peer: Peer, gen: int, address: Address = UNSPECIFIED) -> None:
+        """Make an entry ALIVE at a larger generation, and let it be known."""
+        node = self._node
+        where = address if address.ip else peer.address
+        if not where.ip or (not peer.live and len(node.members) >= node.members.capacity):
+            return
+        if peer.state is State.SUSPECT:
+            node.counts["false_alarms"] += 1
+        node.change(peer, State.ALIVE, gen, where)
+        node.spread(State.ALIVE, peer.info)
+
+    def suspect(self, peer: Peer, gen: int, reporter: int, *, gossip: bool = True) -> None:
+        """Begin to suspect an entry, or to suspect it anew at a larger generation."""
+        node = self._node
+        node.change(peer, State.SUSPECT, gen, peer.address)
+        peer.suspicion = Suspicion(node.now, self.minimum_s(), node.population, reporter)
+        self._watch(peer, peer.suspicion)
+        if gossip:
+            node.spread(State.SUSPECT, peer.info, reporter)
+
+    def confirm(self, peer: Peer, reporter: int) -> None:
+        """Count another reporter."""
+        if peer.suspicion is not None and peer.suspicion.confirm(reporter):
+            self._watch(peer, peer.suspicion)
+            self._node.spread(State.SUSPECT, peer.info, reporter)
+
+    def unanswered(self, peer: Peer) -> None:
+        """Originate a suspicion, or confirm the one that there is (8.1)."""
+        node = self._node
+        if node.own is not Own.MEMBER:
+            return
+        if peer.state is State.SUSPECT:
+            self.confirm(peer, node.id)
+        else:
+            node.counts["suspicions"] += 1
+            self.suspect(peer, peer.gen, node.id)
+
+    def bury(self, peer: Peer, kind: State, gen: int, *, gossip: bool = True) -> None:
+        """Make an entry a tombstone, or renew one."""
+        node = self._node
+        node.change(peer, kind, gen, peer.address)
+        node.news.drop(peer.id)
+        if gossip:
+            node.spread(kind, peer.info)
+
+    def minimum_s(self) -> float:
+        """Return min of 9.1."""
+        node, profile = self._node, self._node.profile
+        periods = max(profile.floor_periods, profile.slope_periods * math.log10(node.population))
+        return periods * profile.period_s * node.health.factor
+
+    def after_stall(self) -> None:
+        """Let queued input be read before anybody is declared dead (9.3)."""
+        for peer in self._node.members.live:
+            if peer.suspicion is not None:
+                peer.suspicion.extra_s += self._node.profile.period_s
+
+    def same_address(self, proven: Peer) -> None:
+        """Declare older ids at the address of ``proven`` dead: one process has one id (5.3)."""
+        for other in self._node.members.at(proven.address):
+            if other is not proven:
+                self.bury(other, State.DEAD, other.gen)
+
+    def keep_tombstone(self, peer: Peer) -> None:
+        """Forget a tombstone when its time is over."""
+        node, since = self._node, (peer.state, peer.gen)
+
+        def forget() -> None:
+            if node.members.get(peer.id) is peer and (peer.state, peer.gen) == since:
+                node.members.forget(peer)
+
+        node.timers.plan(node.now + node.tombstone_s, forget)
+
+    def _watch(self, peer: Peer, suspicion: Suspicion) -> None:
+        node = self._node
+
+        def look() -> None:
+            if peer.suspicion is not suspicion or node.own is not Own.MEMBER:
+                return
+            if node.now < suspicion.due:
+                self._watch(peer, suspicion)
+            else:
+                node.counts["deaths"] += 1
+                self.bury(peer, State.DEAD, peer.gen)
+
+        node.timers.plan(max(suspicion.due, node.now), look)

@@ -1,0 +1,243 @@
+"""Anti-entropy: digests in pings, pages of the table in responses, walks over all of it (docs/specs/swim.md 11)."""
+
+from collections.abc import Iterator
+from enum import Enum
+from itertools import pairwise
+
+from pavane.swim.core.gossip import Gossip, MakePage
+from pavane.swim.core.node import Node
+from pavane.swim.core.outputs import Own
+from pavane.swim.core.probing import Probing
+from pavane.swim.core.rumours import Heard, Rumours
+from pavane.swim.errors import DropReason
+from pavane.swim.state.members import Peer
+from pavane.swim.state.precedence import Verdict, judge
+from pavane.swim.state.rates import Bucket
+from pavane.swim.state.timers import Timer
+from pavane.swim.wire.payload import PAGE_HEADER_BYTES, Digest, Listed, Page, Payload
+from pavane.swim.wire.values import U32_MAX, State
+
+EMPTY = Digest(0, bytes(8))
+"""Nobody's own digest: it asks for the next page, whatever the table holds."""
+
+BUSY_PERIODS = 5  # with news under way a difference is likely to vanish by itself
+WALK_PAGES = 8  # per peer and period
+SUSPECTS_TOLD = 16  # per period
+PAGELESS_MAX = 4  # pings of a walk in a row without a page, then another partner is asked
+
+
+class Wanted(Enum):
+    """What a digest asks for."""
+
+    NOTHING = "nothing"
+    PAGE = "page"
+    WALK = "walk"
+
+
+class Sync:
+    """Both ends of the exchange."""
+
+    def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, probing: Probing) -> None:
+        self._node = node
+        self._gossip = gossip
+        self._rumours = rumours
+        self._probing = probing
+        self._differed = False
+        self._told = Bucket(SUSPECTS_TOLD / node.profile.period_s, SUSPECTS_TOLD)
+        self._partner: int | None = None
+        self._covered: list[tuple[int, int]] = []
+        self._pageless = 0
+        self._next: Timer | None = None
+
+    def start(self) -> None:
+        """Look from time to time whether a walk is due."""
+        node = self._node
+
+        def look() -> None:
+            self.start()
+            if self._differed and node.own is Own.MEMBER:
+                self._differed = False
+                self.walk()
+
+        node.timers.plan(node.now + node.profile.sync_interval_s, look)
+
+    def digest(self) -> Digest | None:
+        """Return our own digest; ``None`` while members do not fit the table."""
+        return None if self._node.overfull else self._node.members.digest(self._node.node)
+
+    # --- answering -----------------------------------------------------------------------------------------------
+
+    def page_for(self, peer: Peer, digest: Digest | None) -> MakePage | None:
+        """Return how to make the page that a ping of ``peer`` with ``digest`` is answered with, if it gets one."""
+        wanted = self._wanted(digest)
+        if wanted is Wanted.NOTHING:
+            return None
+        node, period_s = self._node, self._node.profile.period_s
+        if node.now - peer.page_at >= period_s:
+            busy = len(node.news) and node.now - peer.page_at < BUSY_PERIODS * period_s
+            if busy and wanted is Wanted.PAGE:
+                return None
+            peer.page_at, peer.page_count = node.now, 0
+        elif wanted is Wanted.PAGE or peer.page_count >= WALK_PAGES:
+            return None
+        peer.page_count += 1
+
+        def make(room: int, items: int) -> Page | None:
+            page = self._page(peer.cursor, U32_MAX, room, items)
+            if page is not None:
+                peer.cursor = (page.high + 1) & U32_MAX
+            return page
+
+        return make
+
+    def _wanted(self, digest: Digest | None) -> Wanted:
+        own = self.digest()
+        if digest == EMPTY:
+            return Wanted.WALK
+        if digest is None or own is None or digest == own:
+            return Wanted.NOTHING
+        self._differed = True
+        return Wanted.PAGE
+
+    def _page(self, low: int, high: int, room: int, items: int) -> Page | None:
+        """List entries from ``low`` on, as many as fit; ``None`` if that is not even one."""
+        room -= PAGE_HEADER_BYTES
+        listed: list[Listed] = []
+        for entry in self._table(low, high):
+            room -= entry.info.size + 1
+            if room < 0 or len(listed) == items:
+                return Page(low, listed[-1].info.id, tuple(listed)) if listed else None
+            listed.append(entry)
+        return Page(low, high, tuple(listed)) if room >= 0 else None
+
+    def _table(self, low: int, high: int) -> Iterator[Listed]:
+        """Return all entries of the range and ourselves, in ascending order."""
+        node, own_due = self._node, low <= self._node.id <= high
+        for peer in node.members.from_id(low, high):
+            if own_due and peer.id > node.id:
+                own_due = False
+                yield Listed(node.info, State.ALIVE)
+            yield Listed(peer.info, peer.state)
+        if own_due:
+            yield Listed(node.info, State.ALIVE)
+
+    # --- merging -------------------------------------------------------------------------------------------------
+
+    def merge(self, page: Page, peer: Peer, heard: Heard) -> None:
+        """Apply a page of ``peer``; answers with what we know better, at most once per period."""
+        ids = [entry.info.id for entry in page.entries]
+        ordered = all(before < after for before, after in pairwise(ids))
+        if page.low > page.high or not ordered or (ids and not page.low <= ids[0] <= ids[-1] <= page.high):
+            self._node.drop(DropReason.PAGE)
+            return
+        heard.page = True
+        better = False
+        for entry in page.entries:
+            if not heard.one_more():
+                # The rest of the range is as good as not received.
+                self._node.drop(DropReason.ITEMS)
+                page = Page(page.low, entry.info.id - 1, ())
+                break
+            better = self._merge(entry, heard) or better
+        better = self._unlisted(page, set(ids)) or better
+        node = self._node
+        if better and node.now - peer.reply_page_at >= node.profile.period_s:
+            peer.reply_page_at = node.now
+            self._reply(page, peer)
+        if peer.id == self._partner:
+            self._cover(page)
+
+    def _merge(self, entry: Listed, heard: Heard) -> bool:
+        """Apply one entry; true if we know better."""
+        node, (info, state) = self._node, entry
+        if info.id == node.id:
+            better = state is not State.ALIVE or info.gen < node.gen
+            self._rumours.hear(state, info, 0, heard)
+            return better
+        mine = node.members.get(info.id)
+        better = mine is not None and judge(mine.state, mine.gen, state, info.gen) is Verdict.APPLY
+        was_suspect = mine is not None and mine.state is State.SUSPECT
+        if mine is not None and state is State.DEAD and mine.live and not self._long_suspect(mine):
+            state = State.SUSPECT
+        self._rumours.hear(state, info, 0, heard)
+        if mine is not None and mine.state is State.SUSPECT and not was_suspect and self._told.take(node.now):
+            self._gossip.tell(mine)
+        return better
+
+    def _long_suspect(self, peer: Peer) -> bool:
+        return peer.suspicion is not None and self._node.now - peer.suspicion.started >= peer.suspicion.minimum_s
+
+    def _unlisted(self, page: Page, ids: set[int]) -> bool:
+        """See what the page leaves out; true if its sender ought to know of it."""
+        node = self._node
+        better = page.low <= node.id <= page.high and node.id not in ids
+        for mine in list(node.members.from_id(page.low, page.high)):
+            if mine.id in ids or not mine.live:
+                continue
+            if self._long_suspect(mine):
+                # Its death was told and forgotten where the page comes from.
+                self._rumours.bury(mine, State.DEAD, mine.gen, gossip=False)
+            else:
+                better = True
+        return better
+
+    def _reply(self, page: Page, peer: Peer) -> None:
+        def make(room: int, items: int) -> Page | None:
+            return self._page(page.low, page.high, room, items)
+
+        payload = self._gossip.payload(peer, self._probing.next_seq(), page=make)
+        self._node.counts["pages"] += 1
+        self._node.send(peer.address, self._gossip.ask(peer, payload))
+
+    # --- walking -------------------------------------------------------------------------------------------------
+
+    def walk(self, partner: Peer | None = None) -> None:
+        """Fetch the whole table of ``partner``, or of a random peer."""
+        self._begin(partner.id if partner is not None else None)
+        self._step()
+
+    def stop(self) -> None:
+        """Forget the walk: the node is out or alone."""
+        self._begin(None)
+        self._differed = False
+
+    def _begin(self, partner: int | None) -> None:
+        self._partner = partner
+        self._covered.clear()
+        self._pageless = 0
+        if self._next is not None:
+            self._next.cancel()
+
+    def _step(self) -> None:
+        """Ask for the next page; without one, again after half a period."""
+        node = self._node
+        partner = node.members.get(self._partner) if self._partner is not None else None
+        if partner is None or not partner.live or self._pageless >= PAGELESS_MAX:
+            alive = [peer for peer in node.members.live if peer.state is State.ALIVE]
+            if node.own is not Own.MEMBER or not alive:
+                self._begin(None)
+                return
+            partner = node.rng.choice(alive)
+            self._begin(partner.id)
+        self._pageless += 1
+        pause_s = node.profile.period_s / 2
+        self._probing.once(partner.node, partner.address, Payload(digest=EMPTY), pause_s, lambda _: None)
+        self._next = node.timers.plan(node.now + pause_s, self._step)
+
+    def _cover(self, page: Page) -> None:
+        """Note the range of a page; the walk is over when the pages cover everything."""
+        self._pageless = 0
+        if self._next is not None:
+            self._next.cancel()
+        merged: list[tuple[int, int]] = []
+        for low, high in sorted([*self._covered, (page.low, page.high)]):
+            if merged and low <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+            else:
+                merged.append((low, high))
+        self._covered = merged
+        if merged == [(0, U32_MAX)]:
+            self._node.counts["walks"] += 1
+            self._begin(None)
+        else:
+            self._step()

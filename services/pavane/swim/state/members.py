@@ -1,0 +1,174 @@
+"""The peer table with its digest (docs/specs/swim.md 2.1, 5.4, 11.1)."""
+
+import bisect
+import hashlib
+from collections.abc import Iterator, ValuesView
+
+from pavane.swim.state.suspicion import Suspicion
+from pavane.swim.wire.payload import Digest
+from pavane.swim.wire.values import Address, NodeId, NodeInfo, State
+
+LIVE = (State.ALIVE, State.SUSPECT)
+TOMBSTONES_PER_PEER = 4  # tombstones kept, as a multiple of the capacity
+
+
+class Peer:
+    """One entry. Every change of ``gen``, ``address`` or ``state`` goes through ``Members``."""
+
+    __slots__ = (
+        "address",
+        "answered",
+        "cursor",
+        "dialled_at",
+        "gen",
+        "heard_at",
+        "id",
+        "one_way",
+        "page_at",
+        "page_count",
+        "reply_page_at",
+        "since",
+        "state",
+        "suspicion",
+        "welcome",
+    )
+
+    def __init__(self, info: NodeInfo, state: State, now: float) -> None:
+        self.id = info.id
+        self.gen = info.gen
+        self.address = info.address
+        self.state = state
+        self.since = now  # of the state
+        self.suspicion: Suspicion | None = None
+        self.answered = False  # one of our probes, ever: it has heard of us (8.1)
+        self.heard_at = float("-inf")  # a datagram of its own, from its own address
+        self.one_way = 0  # probes in a row that were answered by detours only (6.7)
+        self.cursor = 0  # first id of the next page for it (11.2)
+        self.page_at = float("-inf")
+        self.page_count = 0  # pages for it since ``page_at``
+        self.reply_page_at = float("-inf")  # a page in answer to a page
+        self.welcome = False  # it joined through us: the next response tells it more about the group (3.4)
+        self.dialled_at = float("-inf")  # because it said that it does not track us (7.4)
+
+    @property
+    def live(self) -> bool:
+        """ALIVE or SUSPECT; otherwise the entry is a tombstone."""
+        return self.state <= State.SUSPECT
+
+    @property
+    def info(self) -> NodeInfo:
+        """Id, generation and address."""
+        return NodeInfo(self.id, self.gen, self.address)
+
+    @property
+    def node(self) -> NodeId:
+        """Id and generation."""
+        return NodeId(self.id, self.gen)
+
+
+class Members:
+    """Entries by id. At most ``capacity`` are live and four times as many are tombstones."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._peers: dict[int, Peer] = {}
+        self._live: dict[int, Peer] = {}
+        self._tombstones: dict[int, Peer] = {}  # oldest first
+        self._ids: list[int] = []
+        self._at: dict[Address, dict[int, Peer]] = {}
+        self._xor = 0
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._peers
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(self._peers.values())
+
+    @property
+    def live(self) -> ValuesView[Peer]:
+        """ALIVE and SUSPECT entries."""
+        return self._live.values()
+
+    @property
+    def tombstones(self) -> ValuesView[Peer]:
+        """DEAD and LEFT entries."""
+        return self._tombstones.values()
+
+    def get(self, node: int) -> Peer | None:
+        """Return the entry of ``node``."""
+        return self._peers.get(node)
+
+    def at(self, address: Address) -> list[Peer]:
+        """Return the live entries with ``address``."""
+        return list(self._at.get(address, {}).values())
+
+    def add(self, info: NodeInfo, state: State, now: float) -> tuple[Peer, Peer | None]:
+        """Add an entry; returns it, and the oldest tombstone if that had to make room and is forgotten."""
+        peer = Peer(info, state, now)
+        self._peers[peer.id] = peer
+        bisect.insort(self._ids, peer.id)
+        self._enter(peer)
+        return peer, self._evicted()
+
+    def change(self, peer: Peer, state: State, gen: int, address: Address, now: float) -> Peer | None:
+        """Change an entry; returns the tombstone that had to make room, if any."""
+        self._leave(peer)
+        if state is not peer.state:
+            peer.since = now
+        if state is not State.SUSPECT:
+            peer.suspicion = None
+        peer.state, peer.gen, peer.address = state, gen, address
+        self._enter(peer)
+        return self._evicted()
+
+    def forget(self, peer: Peer) -> None:
+        """Remove an entry."""
+        self._leave(peer)
+        del self._peers[peer.id]
+        del self._ids[bisect.bisect_left(self._ids, peer.id)]
+
+    def from_id(self, low: int, high: int) -> Iterator[Peer]:
+        """Return the entries, tombstones included, with ``low`` ≤ id ≤ ``high`` in ascending order."""
+        for position in range(bisect.bisect_left(self._ids, low), len(self._ids)):
+            if self._ids[position] > high:
+                return
+            yield self._peers[self._ids[position]]
+
+    def digest(self, own: NodeId) -> Digest:
+        """Summarize the live entries and the node itself."""
+        return Digest(len(self._live) + 1, (self._xor ^ entry_hash(own, State.ALIVE)).to_bytes(8, "little"))
+
+    def _enter(self, peer: Peer) -> None:
+        if peer.live:
+            self._live[peer.id] = peer
+            self._at.setdefault(peer.address, {})[peer.id] = peer
+            self._xor ^= entry_hash(peer.node, peer.state)
+        else:
+            self._tombstones[peer.id] = peer
+
+    def _leave(self, peer: Peer) -> None:
+        if peer.live:
+            del self._live[peer.id]
+            there = self._at[peer.address]
+            del there[peer.id]
+            if not there:
+                del self._at[peer.address]
+            self._xor ^= entry_hash(peer.node, peer.state)
+        else:
+            del self._tombstones[peer.id]
+
+    def _evicted(self) -> Peer | None:
+        if len(self._tombstones) <= TOMBSTONES_PER_PEER * self.capacity:
+            return None
+        oldest = next(iter(self._tombstones.values()))
+        self.forget(oldest)
+        return oldest
+
+
+def entry_hash(node: NodeId, state: State) -> int:
+    """Return what one live entry adds to a digest by XOR."""
+    data = node.id.to_bytes(4, "little") + node.gen.to_bytes(4, "little") + bytes((state,))
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

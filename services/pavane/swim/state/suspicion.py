@@ -1,0 +1,46 @@
+"""How long a suspicion lasts (docs/specs/swim.md 9.1, 10)."""
+
+import math
+
+CONFIRMATIONS = 3  # k of 9.1: from so many independent reporters on, waiting longer teaches nothing
+LONGEST = 6  # max over min: what a lone reporter with a bad link has to wait
+TRANSMISSIONS_MIN = 3
+TRANSMISSIONS_MAX = 40
+
+
+class Suspicion:
+    """A running timer: ``minimum_s`` and ``maximum_s`` are fixed when it starts, confirmations move its end."""
+
+    __slots__ = ("confirmations", "extra_s", "k", "maximum_s", "minimum_s", "reporters", "started")
+
+    def __init__(self, started: float, minimum_s: float, members: int, reporter: int) -> None:
+        self.started = started
+        self.minimum_s = minimum_s
+        self.maximum_s = LONGEST * minimum_s
+        self.k = CONFIRMATIONS if members - 2 >= CONFIRMATIONS else 0
+        self.reporters = {reporter} if reporter else set()
+        self.confirmations = 0
+        self.extra_s = 0.0  # granted after a stall, so that queued input is read first
+
+    def confirm(self, reporter: int) -> bool:
+        """Count ``reporter``; false if that changes nothing, or if it is 0, which a page gives and nobody is."""
+        if not reporter or reporter in self.reporters or self.confirmations >= self.k:
+            return False
+        self.reporters.add(reporter)
+        self.confirmations += 1
+        return True
+
+    @property
+    def due(self) -> float:
+        """When it ends."""
+        if not self.k:
+            return self.started + self.minimum_s + self.extra_s
+        span = self.maximum_s - self.minimum_s
+        wait = self.maximum_s - span * math.log(self.confirmations + 1) / math.log(self.k + 1)
+        return self.started + max(self.minimum_s, wait) + self.extra_s
+
+
+def transmissions(members: int, loss: float) -> int:
+    """Return m of section 10: how often every node sends a piece of news, so that nobody is missed."""
+    wanted = math.ceil((math.log(max(members, 1)) + 7) / (1 - loss))
+    return min(max(wanted, TRANSMISSIONS_MIN), TRANSMISSIONS_MAX)

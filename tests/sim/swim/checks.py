@@ -1,0 +1,86 @@
+"""What must hold after every event of a simulated group (docs/specs/swim.md 19.2)."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pavane.swim.core.node import NEWS_EXTRA
+from pavane.swim.core.outputs import Own, Send
+from pavane.swim.state.members import TOMBSTONES_PER_PEER
+from pavane.swim.wire.messages import PingRequest, PingResponse, decode
+from pavane.swim.wire.values import State
+
+if TYPE_CHECKING:
+    from tests.sim.swim.world import Process
+
+
+@dataclass
+class Seen:
+    """What a process looked like after its last event."""
+
+    own: Own = Own.OUT
+    id: int = 0
+    gen: int = 0
+    entries: dict[int, tuple[int, State]] = field(default_factory=dict)
+
+
+class Checks:
+    """Compares each process with what it was before. Without ``enabled`` only what costs nothing is checked."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self._seen: dict[int, Seen] = {}
+        self._counters: set[tuple[bytes, bytes]] = set()
+
+    def started(self, process: "Process") -> None:
+        self._seen[id(process)] = Seen()
+
+    def sent(self, process: "Process", send: Send) -> None:
+        config = process.core._node.config
+        assert len(send.datagram) <= config.max_datagram_bytes, "invariant 1: a datagram is too long"
+        assert send.to.port, "a datagram goes to port 0"
+        if not self.enabled:
+            return
+        if config.keys:
+            counter = (send.datagram[5:13], send.datagram[13:21])
+            assert counter not in self._counters, "invariant 10: an envelope's counter repeats"
+            self._counters.add(counter)
+        elif process.core.own is Own.LEAVING:
+            message, own = decode(send.datagram), process.core.info
+            if isinstance(message, PingRequest | PingResponse):
+                alive = [info for info in message.payload.alive if info.id == own.id and info.gen == own.gen]
+                assert not alive, "invariant 10: a leaving node says that it is alive"
+
+    def after(self, process: "Process") -> None:
+        core = process.core
+        node, members = core._node, core._node.members
+        capacity = members.capacity
+        assert len(members) <= capacity, "invariant 8: more peers than the capacity"
+        assert len(members.tombstones) <= TOMBSTONES_PER_PEER * capacity, "invariant 1: too many tombstones"
+        assert len(node.news) <= 2 * capacity + NEWS_EXTRA, "invariant 1: too much news"
+        assert len(core._probing) <= 64, "invariant 1: too many probes"
+        assert len(core._answering) <= 256, "invariant 1: too many relays"
+        assert len(core._dialing) <= 8, "invariant 1: too many dials"
+        assert core._dialing.remembered <= min(capacity, 1024), "invariant 1: too many remembered addresses"
+        if self.enabled:
+            self._compare(process)
+
+    def _compare(self, process: "Process") -> None:
+        core, seen = process.core, self._seen[id(process)]
+        info, members = core.info, core._node.members
+        entries = {peer.id: (peer.gen, peer.state) for peer in members}
+        assert info.id not in entries, "invariant 2: an entry about oneself"
+        if core.own is Own.MEMBER and seen.own is Own.MEMBER and seen.id == info.id:
+            assert info.gen >= seen.gen, "invariant 2: the own generation fell"
+        if core.own is not Own.OUT and seen.own is not Own.OUT and seen.id == info.id:
+            for node, (gen, state) in entries.items():
+                old_gen, old_state = seen.entries.get(node, (-1, State.ALIVE))
+                assert gen >= old_gen, f"invariant 2: the generation of {node} fell"
+                back = old_state >= State.DEAD and state <= State.SUSPECT
+                assert not (back and gen <= old_gen), f"invariant 3: {node} rose from the dead"
+        if core.own is Own.MEMBER:
+            assert len(members), "a member without peers"
+        if core.own in (Own.OUT, Own.DIALING):
+            assert not len(members), f"{core.own} with peers"
+        live = sum(1 for _, state in entries.values() if state <= State.SUSPECT)
+        assert live == len(members), "the count of peers is wrong"
+        self._seen[id(process)] = Seen(core.own, info.id, info.gen, entries)
