@@ -23,6 +23,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *OPTIONS,
     ("grpc.so_reuseport", 0),  # two programs on one address are a mistake that has to show
     ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+    ("grpc.http2.max_ping_strikes", 0),  # gRPC's own measurements of the bandwidth are pings that nobody can space
 )
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     *OPTIONS,
