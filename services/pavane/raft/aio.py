@@ -40,6 +40,7 @@ from pavane.raft.core.outputs import (
 )
 from pavane.raft.errors import DropReason
 from pavane.raft.machine import StateMachine
+from pavane.raft.machines import KeyValue
 from pavane.raft.sockets import Input, Sockets
 from pavane.raft.state.commands import Stored
 from pavane.raft.state.configuration import Configuration
@@ -58,7 +59,7 @@ DISK_RESERVE_BYTES = (
 )  # left for what is under way, elections and compaction when a leader stops taking updates
 ROOM_CHECK_S = 1.0  # asking the file system costs more than an update
 SCRUB_S = 600.0  # between two segments: rot is found within hours, at a cost that nobody feels (13.3)
-_UPDATE = b"="
+_UPDATE_TYPES = ([b"="], [b"pv.kv"])
 # Messages among peers, which are handled before those of clients of the same batch (7.6).
 _PEER_TYPES = frozenset({b"?", b"+", b"$", b"pv.vote", b"pv.now"})
 # Events of single requests, of which there are thousands a second: nobody waits for them to look at the status again.
@@ -143,7 +144,9 @@ class Adapter:
         self._tracing = Tracing(config.id)
         # Time-outs that two peers draw must differ; nothing here is a secret.
         recovered = storage.take_recovered()
-        self.core = Core(config, recovered, storage, random.Random(), self.now(), stage)  # noqa: S311
+        rng = random.Random()  # noqa: S311
+        asked = machine if isinstance(machine, KeyValue) else None
+        self.core = Core(config, recovered, storage, rng, self.now(), stage, asked)
         self._writer = Writer(Appender(storage.log_folder), self._stored_in_thread, self._failed_in_thread)
         self._sockets: Sockets | None = None
         self._held: list[tuple[int, int, Send]] = []
@@ -276,7 +279,7 @@ class Adapter:
             else:
                 clients.append((route, frames))
         for route, frames in clients:
-            if self._leads and frames[1:2] == [_UPDATE] and not self._has_room(now.mono):
+            if self._leads and frames[1:2] in _UPDATE_TYPES and not self._has_room(now.mono):
                 self.counts.dropped[DropReason.OVERLOAD] += 1
             else:
                 self.core.receive(route, frames, now)

@@ -17,6 +17,9 @@ PRESETS: Mapping[str, tuple[int, int]] = {
     "wan": (1000, 1500),
 }
 """Election time-outs (least, greatest) in ms by name."""
+BROADCAST = "Broadcast"
+MACHINES = (BROADCAST, "KeyValue", "Tree")
+"""The state machines by name (12.2)."""
 
 
 class LostVoter(StrEnum):
@@ -40,7 +43,7 @@ class Config:
     peers: Members = ()
     seeds: tuple[str, ...] = ()
     lost_voter: LostVoter = LostVoter.AUTO
-    machine: str = "Broadcast"
+    machine: str = BROADCAST
     broadcast_url: str = ""
     broadcast_heartbeat: int = 500
     election_min: int = 200
@@ -52,6 +55,11 @@ class Config:
     request_id_margin_s: int | None = None
     request_entries_ttl: int = 5000
     generation: int | None = None
+
+    @property
+    def serves_keys(self) -> bool:
+        """Whether the machine is one that clients ask (12.2)."""
+        return self.machine != BROADCAST
 
     @property
     def heartbeat_s(self) -> float:
@@ -96,7 +104,7 @@ class Config:
                 self.request_id_ttl_s,
                 f"must be at least {REQUEST_ID_TTL_MIN_S} s and more than twice the margin ({self.margin_s} s)",
             ),
-            (self.machine == "Broadcast", "machine", self.machine, "must be Broadcast"),
+            (self.machine in MACHINES, "machine", self.machine, f"must be one of {', '.join(MACHINES)}"),
         )
         for holds, key, value, rule in rules:
             if not holds:

@@ -1,7 +1,9 @@
-"""What applies committed entries (docs/specs/raft.md 12.1), and the one machine that exists so far (12.10)."""
+"""What applies committed entries (docs/specs/raft.md 12.1), and the machine that applies nothing (12.10)."""
 
 from typing import Protocol
 
+from pavane.raft.config import BROADCAST
+from pavane.raft.machines import KeyValue, Tree
 from pavane.raft.state.configuration import Configuration
 
 
@@ -23,7 +25,7 @@ class StateMachine(Protocol):
 class Broadcast:
     """Applies nothing: the log itself is the service, subscribers get its entries by PUB."""
 
-    name = "Broadcast"
+    name = BROADCAST
     level_max = 1
 
     def apply(self, index: int, reqid: bytes, data: memoryview) -> None:
@@ -31,3 +33,8 @@ class Broadcast:
 
     def configuration(self, index: int, configuration: Configuration) -> None:
         """Do nothing with the configuration."""
+
+
+def machine_of(name: str) -> StateMachine:
+    """Return a new machine of a name that ``Config.validate`` takes."""
+    return {machine.name: machine for machine in (Broadcast, KeyValue, Tree)}[name]()

@@ -18,7 +18,7 @@ from pavane.raft.aio import Adapter, Exit, Failure
 from pavane.raft.config import Config
 from pavane.raft.core.status import Fence, Status
 from pavane.raft.curve import CurveServer
-from pavane.raft.machine import Broadcast, StateMachine
+from pavane.raft.machine import StateMachine, machine_of
 from pavane.raft.metrics import metrics
 from pavane.raft.sockets import CannotBind, Sockets
 from pavane.raft.state.commands import Token
@@ -71,7 +71,7 @@ class RaftServer:
         self._source = source
         self._cluster_id = cluster_id
         self._stage = stage
-        self._machine = machine if machine is not None else Broadcast()
+        self._machine = machine if machine is not None else machine_of(config.machine)
         self._curve = curve
         self._resolve = resolve
         self._storage: RaftStorage | None = None

@@ -9,12 +9,14 @@ from pavane.raft.config import Config
 from pavane.raft.core.core import Core
 from pavane.raft.core.outputs import Applied, Channel, Event, Now, Outputs, PeerChannel, Send
 from pavane.raft.core.status import Status
+from pavane.raft.machines import Tree
 from pavane.raft.state.commands import Append, Recovered, Stored
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
     AppendEntries,
     ConfigUpdate,
     Drop,
+    EntryType,
     LogEntry,
     Request,
     RequestEntries,
@@ -22,6 +24,9 @@ from pavane.raft.wire import (
     RequestUpdateReply,
     decode_reply,
     decode_request,
+    entry_data,
+    entry_reqid,
+    entry_type,
 )
 from pavane.raft.wire.decoder import AnyReply
 from pavane.wire import Stage
@@ -53,11 +58,18 @@ def decoded(kind: type[AnyReply], frames: Frames) -> AnyReply:
 
 
 class Ensemble:
-    """Cores named by letters. ``cuts`` holds pairs (from, to) whose messages are lost; ``stuck`` disks do not sync."""
+    """Cores named by letters. ``cuts`` holds pairs (from, to) whose messages are lost; ``stuck`` disks do not sync.
 
-    def __init__(self, voters: str, learners: str = "", *, seed: int = 1, **settings: object) -> None:
+    With ``keys`` the machine is a Tree.
+    """
+
+    def __init__(
+        self, voters: str, learners: str = "", *, seed: int = 1, keys: bool = False, **settings: object
+    ) -> None:
         self.time = 0.0
-        self.settings = settings
+        self.settings = settings | ({"machine": "Tree"} if keys else {})
+        self.machines: dict[str, Tree | None] = {}
+        self._keys = keys
         self.rng = random.Random(seed)
         self.voters = voters
         self.everybody = voters + learners
@@ -81,11 +93,12 @@ class Ensemble:
     def start(self, name: str, recovered: Recovered | None = None, **settings: object) -> None:
         voter = name in self.voters
         named = {"peers": members(self.voters) if voter else (), "seeds": tuple(url(peer) for peer in self.everybody)}
+        self.machines[name] = Tree() if self._keys else None
         config = Config(id=name, ident=IDENT, url=url(name), **(named | self.settings | settings))  # type: ignore[arg-type]
         stage = Stage.READ_WRITE if voter else Stage.READ_ONLY
         recovered = recovered if recovered is not None else self.disks[name].recovered(corrupt=False)
         rng = random.Random(self.rng.getrandbits(32))
-        self.cores[name] = Core(config, recovered, self.disks[name], rng, self.now(), stage)
+        self.cores[name] = Core(config, recovered, self.disks[name], rng, self.now(), stage, self.machines[name])
         self.settle()
 
     def now(self) -> Now:
@@ -204,6 +217,10 @@ class Ensemble:
         for batch in outputs.apply:
             last = batch.first + len(batch.entries) - 1
             self._write(f"{name} ! entries {batch.first} to {last}")
+            machine = self.machines[name]
+            for index, entry in enumerate(batch.entries, batch.first):
+                if machine is not None and entry_type(entry) == EntryType.STATE:
+                    machine.apply(index, entry_reqid(entry), entry_data(entry))
             core.applied([Applied(last)], self.now())
 
     def _synced(self, name: str) -> None:

@@ -8,12 +8,13 @@ process: no retry, no more answers.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pavane.raft.config import Config
 from pavane.raft.core.barrier import Barriers
 from pavane.raft.core.election import Election
 from pavane.raft.core.following import Following
+from pavane.raft.core.keyspace import Keyspace
 from pavane.raft.core.kinds import Kinds
 from pavane.raft.core.learner import Learner
 from pavane.raft.core.links import Links
@@ -27,6 +28,7 @@ from pavane.raft.core.serving import Serving
 from pavane.raft.core.status import Fence, Status, picture, status_value
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.errors import Code, DropReason
+from pavane.raft.machines import KeyValue
 from pavane.raft.state.commands import RECOVERING_FLOOR, EntrySource, Recovered, Stored
 from pavane.raft.state.configuration import Members, fault_in
 from pavane.raft.state.dedup import Freshness
@@ -34,7 +36,19 @@ from pavane.raft.state.roles import Role
 from pavane.raft.wire.decoder import Drop, decode_request
 from pavane.raft.wire.entry import CHECKPOINT_DATA, EntryType, bootstrap_entry
 from pavane.raft.wire.frames import Frame, Frames
-from pavane.raft.wire.pv import PvHello, PvNow, PvReply, PvStatus, PvTransfer, PvVote
+from pavane.raft.wire.pv import (
+    PvHello,
+    PvKv,
+    PvLease,
+    PvNow,
+    PvRead,
+    PvReply,
+    PvStatus,
+    PvTransfer,
+    PvVote,
+    PvWatch,
+    PvWatchAcknowledge,
+)
 from pavane.raft.wire.replies import RequestBroadcastUrlReply, RequestConfigReply, RequestLogInfoReply
 from pavane.raft.wire.requests import (
     AppendEntries,
@@ -53,6 +67,18 @@ if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself
 
 
+class Timed(Protocol):
+    """A part that wants to be called at times."""
+
+    def next_timer(self) -> float | None:
+        """Return the monotonic second of the next time, ``None`` for never."""
+        ...
+
+    def timer(self) -> None:
+        """Do what is due."""
+        ...
+
+
 class Core:
     """One peer. Every input takes the time; no method blocks, and none raises for a mistake of somebody else."""
 
@@ -64,8 +90,12 @@ class Core:
         rng: "Random",
         now: Now,
         stage: Stage = Stage.READ_WRITE,
+        machine: KeyValue | None = None,
     ) -> None:
-        """Start from what the store found. ``stage`` is ReadWrite for a peer without a platform, Creation in a pod."""
+        """Start from what the store found. ``stage`` is ReadWrite for a peer without a platform, Creation in a pod.
+
+        ``machine`` is the one that the caller feeds, if it is one that clients ask: it is only read here.
+        """
         config.validate()
         self.config = config
         node = self._node = Node(config, recovered, source, rng, now, stage)
@@ -88,8 +118,9 @@ class Core:
         self._membership = Membership(node, self._links, self._kinds, self._replication, self._transfer, freshness)
         self._serving = Serving(node, self._transfer, freshness)
         self._reading = Reading(node, self._barriers)
+        self._keyspace: Keyspace | None = None
         self._learner = Learner(node, self._links, self._following, self._recovering, self._leader_silence_s)
-        self._timed = (
+        self._timed: tuple[Timed, ...] = (
             self._kinds,
             self._recovering,
             self._election,
@@ -115,7 +146,22 @@ class Core:
             PvTransfer: self._transfer.request,
             PvStatus: self._answer_status,
         }
+        if machine is not None:
+            self._serve(Keyspace(node, self._barriers, self._serving, self._transfer, machine))
         self._begin()
+
+    def _serve(self, keyspace: Keyspace) -> None:
+        """Take the requests of a key-value machine."""
+        self._keyspace = keyspace
+        self._timed += (keyspace,)
+        self._requests |= {
+            RequestUpdate: keyspace.update,
+            PvKv: keyspace.command,
+            PvRead: keyspace.read,
+            PvLease: keyspace.keep_alive,
+            PvWatch: keyspace.watching.watch,
+            PvWatchAcknowledge: keyspace.watching.acknowledge,
+        }
 
     def _begin(self) -> None:
         node = self._node
@@ -181,6 +227,8 @@ class Core:
             self._serving.applied(self._node.applied)
             if batch is not None:
                 self._serving.publish(batch)
+        if self._keyspace is not None:
+            self._keyspace.applied()
         self._barriers.progress()
 
     def propose(self, reqid: bytes, kind: EntryType, data: bytes, ticket: int, now: Now) -> None:
@@ -272,6 +320,8 @@ class Core:
             self._replication.stop()
             self._barriers.fail()
             self._reading.deposed()
+            if self._keyspace is not None:
+                self._keyspace.deposed()
             self._membership.deposed()
             self._serving.deposed(node.leader)
             self._transfer.deposed()
@@ -306,6 +356,8 @@ class Core:
         node.exact = node.commit == node.log.last
         self._replication.lead()
         self._serving.lead()
+        if self._keyspace is not None:
+            self._keyspace.lead()
         last = node.log.last
         self._membership.progress()
         if node.commit < node.log.last and node.log.last == last:

@@ -13,7 +13,7 @@ from pavane.raft.state.quorum import has_majority
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import NONCE_BYTES, Frame
 from pavane.raft.wire.msgpack import Value
-from pavane.raft.wire.pv import FEATURE_HOST_NAMES, FEATURE_VOTE, PvHello, PvHelloReply
+from pavane.raft.wire.pv import FEATURE_HOST_NAMES, FEATURE_KV, FEATURE_VOTE, PvHello, PvHelloReply
 from pavane.wire import Stage
 
 VERSION = 1
@@ -116,7 +116,7 @@ class Kinds:
             "v": VERSION,
             "peer": node.id,
             "inst": self._instance,
-            "feat": FEATURES,
+            "feat": FEATURES | (FEATURE_KV if node.config.serves_keys else 0),
             "stage": int(node.stage),
             "gen": node.config.own_generation or 0,
             "term": node.term,

@@ -1,16 +1,18 @@
 """Updates of clients, exactly once (docs/specs/raft.md 10.2, 10.3), and the broadcast of what was applied (10.7)."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import PUBLISH, Apply, ProposalDone, Route, UpdateDone
 from pavane.raft.core.transfer import Transfer
-from pavane.raft.errors import DropReason
+from pavane.raft.errors import Code, DropReason
 from pavane.raft.state.dedup import Freshness
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.entry import EntryType
 from pavane.raft.wire.frames import ENTRY_DATA_BYTES, Frame
+from pavane.raft.wire.pv import PvReply
 from pavane.raft.wire.replies import RequestUpdateReply, UpdateStatus
 from pavane.raft.wire.requests import StateBroadcast
 
@@ -23,8 +25,16 @@ PENDING_BYTES_MAX = 64 * 1024 * 1024
 FORGET_S = 10.0  # pause between two looks for request ids past their time to live
 PUBLISH_BYTES = 64 * 1024  # entries in one message of the PUB socket
 
-Requester = Route | int
-"""A connection, or the ticket of a local caller."""
+
+@dataclass(frozen=True, slots=True)
+class Commander:
+    """A connection that asked by ``pv.kv`` and is told the result of its command (12.4)."""
+
+    route: Route
+
+
+Requester = Route | Commander | int
+"""A connection that asked by ``=`` or by ``pv.kv``, or the ticket of a local caller."""
 
 
 @dataclass(slots=True)
@@ -55,6 +65,7 @@ class Serving:
         self._queued_bytes = 0
         self._forget_at = node.now.mono + FORGET_S
         self._publish_at: float | None = None
+        self.outcome: Callable[[bytes, int], tuple[Frame, ...]]  # of a command, by a machine that has results
         self.first_write_ms: int | None = None
         self.last_write_ms: int | None = None
 
@@ -66,6 +77,10 @@ class Serving:
     def update(self, route: Route, reqid: bytes, data: Frame) -> None:
         """Handle ``=``."""
         self._take(route, reqid, data, EntryType.STATE)
+
+    def command(self, route: Route, reqid: bytes, data: Frame) -> None:
+        """Handle ``pv.kv``; the command was looked at."""
+        self._take(Commander(route), reqid, data, EntryType.STATE)
 
     def propose(self, ticket: int, reqid: bytes, data: bytes, kind: EntryType) -> None:
         """Handle an update of a local caller, who is told by ``ProposalDone``."""
@@ -239,6 +254,8 @@ class Serving:
     def _accept(self, requester: Requester, reqid: bytes) -> None:
         if isinstance(requester, bytes):
             self._node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.ACCEPTED).encode()))
+        elif isinstance(requester, Commander):
+            self._node.send(requester.route, (reqid, *PvReply(Code.PENDING).encode()))
 
     def _done(self, requester: Requester, reqid: bytes, index: int) -> None:
         wall_ms = self._node.now.wall_s * 1000 + self._node.now.wall_part_ms
@@ -246,6 +263,8 @@ class Serving:
         self.last_write_ms = wall_ms
         if isinstance(requester, int):
             self._node.event(ProposalDone(requester, index))
+        elif isinstance(requester, Commander):
+            self._node.send(requester.route, (reqid, *self.outcome(reqid, index)))
         else:
             self._node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.DONE, index).encode()))
 
@@ -254,6 +273,10 @@ class Serving:
         node.event(UpdateDone(reqid, result, 0, 0.0))
         if isinstance(requester, int):
             node.event(ProposalDone(requester, None))
+        elif isinstance(requester, Commander):
+            expired = result == "expired"
+            reply = PvReply(Code.EXPIRED) if expired else PvReply(Code.NOT_LEADER, leader or node.leader)
+            node.send(requester.route, (reqid, *reply.encode()))
         elif result == "expired":
             node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.EXPIRED).encode()))
         else:

@@ -17,7 +17,7 @@ from pavane.raft.machines.commands import (
 from pavane.raft.machines.decoding import decode_command
 from pavane.raft.machines.history import Cursor, Event, Watch, message_parts
 from pavane.raft.machines.keeper import LeaseKeeper
-from pavane.raft.machines.keyvalue import KeyValue, Tree, decode_query
+from pavane.raft.machines.keyvalue import KeyValue, Tree, decode_lease_ids, decode_query
 from pavane.raft.machines.snapshot import BadSnapshot
 from pavane.raft.machines.state import Lease, Result, decode_result
 
@@ -39,6 +39,7 @@ __all__ = [
     "Txn",
     "Watch",
     "decode_command",
+    "decode_lease_ids",
     "decode_query",
     "decode_result",
     "encode_command",

@@ -162,6 +162,16 @@ class Cursor:
         self._watch = watch
         self.next = watch.first or applied + 1
 
+    @property
+    def from_now(self) -> bool:
+        """Whether the watcher does not know the revision at which it begins."""
+        return self._watch.first == 0
+
+    @property
+    def progress(self) -> bool:
+        """Whether the watcher wants to hear how far nothing has happened."""
+        return self._watch.progress
+
     def take(self, history: History, applied: int) -> tuple[int, tuple[Event, ...]] | None:
         """Return the next revision with events of interest, all of them in order, or ``None`` if there is none yet.
 

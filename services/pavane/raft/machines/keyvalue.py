@@ -15,7 +15,7 @@ from pavane.raft.machines.commands import (
     SetLevel,
     Txn,
 )
-from pavane.raft.machines.decoding import bad, decode_command, decode_read_ops, uint
+from pavane.raft.machines.decoding import bad, decode_command, decode_read_ops, items, uint
 from pavane.raft.machines.history import Cursor, Watch
 from pavane.raft.machines.reading import Reads, holds
 from pavane.raft.machines.snapshot import BadSnapshot, freeze, restore
@@ -153,3 +153,8 @@ def decode_query(query: Value) -> tuple[Value, int | None]:
                 case 1:
                     return ops, uint(rest[0]) if rest else 0
     bad("a read is [0, ops], [1, ops] or [1, ops, revision]")
+
+
+def decode_lease_ids(value: Value) -> tuple[int, ...]:
+    """Take the array of ``pv.lease``; raises ``Failed``."""
+    return tuple(map(uint, items(value, limits.LEASE_BATCH_MAX)))

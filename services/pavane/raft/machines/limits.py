@@ -15,7 +15,7 @@ HOLDER_BYTES_MAX = 256  # who holds a lease, for people who read it
 STORE_KEYS_MAX = 1_000_000  # keys and nodes together: about 400 MB of Python objects
 STORE_BYTES_MAX = 256 << 20  # keys, values, paths and data: what a snapshot must carry to a new replica
 LEASES_MAX = 100_000  # each is a timer at the leader
-LEASE_BATCH_MAX = 1000  # leases that one entry ends
+LEASE_BATCH_MAX = 1000  # leases that one entry ends or one keep-alive names
 LEASE_TTL_MIN_MS = 200  # below, a heartbeat round decides who loses its lease
 LEASE_TTL_MAX_MS = 3_600_000  # longer than anybody waits for a dead holder
 

@@ -1,0 +1,129 @@
+"""Streams of events for watchers, from any peer (docs/specs/raft.md 12.6)."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pavane.raft.core.node import Node
+from pavane.raft.core.outputs import Route
+from pavane.raft.errors import Code
+from pavane.raft.machines import Cursor, Event, Failed, KeyValue, message_parts
+from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.pv import PvWatch, PvWatchAcknowledge, PvWatchReply
+
+WATCHES_MAX = 10_000
+WINDOW_MESSAGES = 16  # not yet acknowledged
+SILENCE_MAX_S = 10.0  # after a message that is not acknowledged
+PROGRESS_S = 0.5  # between two looks at all streams; a watcher that wants progress hears within two of them
+BUSY_MS = 1000
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One watch: where it reads, and the revisions of the messages that are not acknowledged."""
+
+    route: Route
+    id: bytes
+    cursor: Cursor
+    deadline: float = 0.0
+    silent: bool = True
+    unacknowledged: deque[int] = field(default_factory=deque)
+
+
+class Watching:
+    """All streams, by connection and request id. A stream reads the machine's history and holds no events itself."""
+
+    def __init__(self, node: Node, machine: KeyValue) -> None:
+        self._node = node
+        self._machine = machine
+        self._streams: dict[tuple[Route, bytes], _Stream] = {}
+        self._look_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def watch(self, route: Route, request_id: Frame, message: PvWatch) -> None:
+        """Begin a watch; one with the same id is replaced."""
+        key = (route, bytes(request_id))
+        self._streams.pop(key, None)
+        if len(self._streams) >= WATCHES_MAX:
+            self._refuse(key, Failed(Code.BUSY, BUSY_MS))
+            return
+        try:
+            cursor = self._machine.watch(message.query, self._node.applied)
+        except Failed as failed:
+            self._refuse(key, failed)
+            return
+        if not self._streams:
+            self._look_at = self._node.now.mono + PROGRESS_S
+        stream = self._streams[key] = _Stream(*key, cursor)
+        if cursor.from_now:
+            self._send(stream, Code.OK, self._node.applied, ())
+        self._pump(stream)
+
+    def acknowledge(self, route: Route, request_id: Frame, message: PvWatchAcknowledge) -> None:
+        """Go on with a stream, or end it."""
+        key = (route, bytes(request_id))
+        stream = self._streams.get(key)
+        if stream is None:
+            return
+        if not message.proceed:
+            del self._streams[key]
+            return
+        while stream.unacknowledged and stream.unacknowledged[0] <= message.revision:
+            stream.unacknowledged.popleft()
+        stream.deadline = self._node.now.mono + SILENCE_MAX_S
+        self._pump(stream)
+
+    def applied(self) -> None:
+        """Send what has happened."""
+        for stream in list(self._streams.values()):
+            self._pump(stream)
+
+    def next_timer(self) -> float | None:
+        """Return when all streams have to be looked at."""
+        return self._look_at if self._streams else None
+
+    def timer(self) -> None:
+        """Give up streams that nobody acknowledges; tell the others how far nothing has happened."""
+        now = self._node.now.mono
+        if not self._streams or now < self._look_at:
+            return
+        self._look_at = now + PROGRESS_S
+        for key, stream in list(self._streams.items()):
+            if stream.unacknowledged and stream.deadline <= now:
+                del self._streams[key]
+            elif stream.cursor.progress and stream.silent and len(stream.unacknowledged) < WINDOW_MESSAGES:
+                self._send(stream, Code.OK, stream.cursor.next - 1, ())
+            stream.silent = True
+
+    def _pump(self, stream: _Stream) -> None:
+        while len(stream.unacknowledged) < WINDOW_MESSAGES:
+            try:
+                found = stream.cursor.take(self._machine.state.history, self._node.applied)
+            except Failed as failed:
+                del self._streams[stream.route, stream.id]
+                self._refuse((stream.route, stream.id), failed)
+                return
+            if found is None:
+                return
+            revision, events = found
+            parts = list(message_parts(events))
+            for part in parts[:-1]:
+                self._send(stream, Code.PENDING, revision, part)
+            self._send(stream, Code.OK, revision, parts[-1])
+
+    def _send(self, stream: _Stream, code: Code, revision: int, events: Sequence[Event]) -> None:
+        if not stream.unacknowledged:
+            stream.deadline = self._node.now.mono + SILENCE_MAX_S
+        stream.unacknowledged.append(revision)
+        stream.silent = False
+        reply = PvWatchReply(code, revision, [list(event) for event in events])
+        self._node.send(stream.route, (stream.id, *reply.encode()))
+
+    def _refuse(self, key: tuple[Route, bytes], failed: Failed) -> None:
+        """End a watch; of a compacted history the revision is the first that is still there."""
+        route, request_id = key
+        revision = failed.argument if failed.code == Code.COMPACTED and isinstance(failed.argument, int) else 0
+        reply = PvWatchReply(failed.code, revision, [failed.argument])
+        self._node.send(route, (request_id, *reply.encode()))
