@@ -98,6 +98,14 @@ class Overloaded(RaftError):
         self.retry_after_ms = retry_after_ms
 
 
+class ResultLost(RaftError):
+    """The command took effect at ``index``, but so long ago that its result is forgotten: read what it wrote."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"the command was applied at index {index} and its result is forgotten; read what it wrote")
+        self.index = index
+
+
 class Unreachable(RaftError):
     """Nobody took and finished the request within the time allowed.
 

@@ -169,7 +169,7 @@ REPLIES: dict[type[Reply], st.SearchStrategy[Reply]] = {
         leaders,
         st.lists(st.builds(UpdateResult, reqids, st.integers(0, 20), indices), max_size=4).map(tuple),
     ),
-    PvWatchReply: st.builds(PvWatchReply, st.integers(0, 20), indices, lists),
+    PvWatchReply: st.builds(PvWatchReply, st.integers(0, 20), indices, lists, indices),
     PvReply: st.builds(PvReply, st.integers(0, 20), scalars),
 }
 REQID_REQUESTS = (RequestUpdate, ConfigUpdate, PvKv)
@@ -406,6 +406,6 @@ _REPLY_EXAMPLES: dict[type[Reply], Reply] = {
     PvNowReply: PvNowReply(1, True),
     PvFollowReply: PvFollowReply(2, [1, 1, 1], 7, encode_blob([ENTRY])),
     PvUpdateReply: PvUpdateReply("1", (UpdateResult(REQID, 0, 7),)),
-    PvWatchReply: PvWatchReply(0, 7, []),
+    PvWatchReply: PvWatchReply(0, 7, [], 3),
     PvReply: PvReply(0, {"term": 1}),
 }

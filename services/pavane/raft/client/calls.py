@@ -80,10 +80,12 @@ class Call(ABC, Generic[Result]):
     """One logical request with one id over all its repetitions.
 
     ``url`` names the only peer to ask; ``None`` means the leader. ``timeout_s`` is for all of the call, or, for one
-    that is ``streaming``, for the silence between two messages. The fields after these belong to the procedure.
+    that is ``streaming``, for the silence between two messages. ``silence_s`` is the silence after which its server
+    counts as gone, if that is not the client's usual one. The fields after these belong to the procedure.
     """
 
     streaming: ClassVar[bool] = False
+    silence_s: ClassVar[float] = 0.0
 
     def __init__(self, call_id: bytes, timeout_s: float, url: str | None = None) -> None:
         self.id = call_id
@@ -259,6 +261,27 @@ class TransferCall(Call[str]):
                 return Failed(_code_error(reply))
 
 
+BatchT = TypeVar("BatchT")
+
+
+class StreamCall(Call[None], Generic[BatchT]):
+    """A request that is answered by many messages: they wait in ``batches`` for the reader, who acknowledges each."""
+
+    streaming: ClassVar[bool] = True
+
+    def __init__(self, call_id: bytes, timeout_s: float) -> None:
+        super().__init__(call_id, timeout_s)
+        self.batches: deque[BatchT] = deque()
+
+    @abstractmethod
+    def acknowledgement(self, batch: BatchT, ident: bytes) -> tuple[Frame, ...] | None:
+        """Return the frames that acknowledge ``batch``, or ``None`` if its stream has ended."""
+
+    @abstractmethod
+    def stop(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames that end the stream at the server."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One entry of the log as a reader sees it; ``data`` is a view of the received frame."""
@@ -279,14 +302,11 @@ class Batch:
     stream: int
 
 
-class EntriesCall(Call[None]):
-    """``<``: batches wait in ``batches`` for the reader; what it acknowledges opens the server's window (10.4)."""
-
-    streaming: ClassVar[bool] = True
+class EntriesCall(StreamCall[Batch]):
+    """``<``: what the reader acknowledges opens the server's window (10.4)."""
 
     def __init__(self, call_id: bytes, after: int, count: int | None, timeout_s: float) -> None:
         super().__init__(call_id, timeout_s)
-        self.batches: deque[Batch] = deque()
         self._last = after
         self._end = None if count is None else after + count
         self._stream = 0

@@ -7,6 +7,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from opentelemetry.semconv._incubating.attributes import rpc_attributes
 from opentelemetry.trace import SpanKind
 
 from pavane.raft.client.calls import (
+    BatchT,
     Call,
     ChangeMembersCall,
     ConfigurationCall,
@@ -25,6 +27,7 @@ from pavane.raft.client.calls import (
     Entry,
     LogInfoCall,
     StatusCall,
+    StreamCall,
     TransferCall,
     UpdateCall,
 )
@@ -194,15 +197,20 @@ class RaftClient:
             raise ValueError("after and count cannot be negative")
         if count == 0:
             return
-        call = EntriesCall(self._call_id(), after, count, READ_TIMEOUT_S)
+        async with aclosing(self._batches(EntriesCall(self._call_id(), after, count, READ_TIMEOUT_S))) as batches:
+            async for batch in batches:
+                for entry in batch.entries:
+                    yield entry
+
+    async def _batches(self, call: StreamCall[BatchT]) -> AsyncGenerator[BatchT, None]:
+        """Yield what comes in and acknowledge it when the reader asks for more."""
         result = self._start(call)
         news = self._streams[call.id] = asyncio.Event()
         try:
             while True:
                 while call.batches:
                     batch = call.batches.popleft()
-                    for entry in batch.entries:
-                        yield entry
+                    yield batch
                     frames = call.acknowledgement(batch, self._ident)
                     if frames is not None and not result.done():
                         self._procedure.say(call, frames, self._loop.time())
@@ -293,7 +301,7 @@ class RaftClient:
         self._procedure.cancel(call)
         self._results.pop(call.id, None)
 
-    def _end_stream(self, call: EntriesCall, result: "asyncio.Future[None]") -> None:
+    def _end_stream(self, call: StreamCall[Any], result: "asyncio.Future[None]") -> None:
         """End a stream also at the server, if the reader left before its end."""
         del self._streams[call.id]
         if not result.done():

@@ -364,7 +364,7 @@ class Procedure:
             elif call.repeat_at_s is not None:
                 if now >= call.repeat_at_s:
                     self._send(call, call.endpoint, now)
-            elif call.waiting and now - call.heard_s >= self._timeout_s:
+            elif call.waiting and now - call.heard_s >= (call.silence_s or self._timeout_s):
                 if call.url is not None or now - self._leader_heard_s < self._timeout_s:
                     self._send(call, call.endpoint, now)  # the server lives and lost this one
                 else:

@@ -27,6 +27,7 @@ class _Stream:
     cursor: Cursor
     deadline: float = 0.0
     silent: bool = True
+    told: int = 0  # revision of the last message: a full route loses messages, and the watcher sees the gap by this
     unacknowledged: deque[int] = field(default_factory=deque)
 
 
@@ -118,7 +119,8 @@ class Watching:
             stream.deadline = self._node.now.mono + SILENCE_MAX_S
         stream.unacknowledged.append(revision)
         stream.silent = False
-        reply = PvWatchReply(code, revision, [list(event) for event in events])
+        reply = PvWatchReply(code, revision, [list(event) for event in events], stream.told)
+        stream.told = revision
         self._node.send(stream.route, (stream.id, *reply.encode()))
 
     def _refuse(self, key: tuple[Route, bytes], failed: Failed) -> None:

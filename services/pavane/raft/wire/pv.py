@@ -408,22 +408,23 @@ class PvWatchAcknowledge:
 
 @dataclass(frozen=True, slots=True)
 class PvWatchReply:
-    """One message of a watch: the events of ``revision``."""
+    """One message of a watch: the events of ``revision``, behind the message of ``previous`` (0: it is the first)."""
 
-    REQUIRED: ClassVar[int] = 3
+    REQUIRED: ClassVar[int] = 4
 
     code: int
     revision: int
     events: list[Value]
+    previous: int = 0
 
     def encode(self) -> tuple[Frame, ...]:
         """Return the frames behind the id."""
-        return (encode_uint(self.code), encode_uint(self.revision), encode_pv(self.events))
+        return (encode_uint(self.code), encode_uint(self.revision), encode_pv(self.events), encode_uint(self.previous))
 
     @classmethod
     def decode(cls, frames: Frames) -> Self:
         """Read the frames behind the id."""
-        return cls(decode_uint(frames[0]), decode_uint(frames[1]), _decode_list(frames[2]))
+        return cls(decode_uint(frames[0]), decode_uint(frames[1]), _decode_list(frames[2]), decode_uint(frames[3]))
 
 
 @dataclass(frozen=True, slots=True)
