@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from pavane.swim.config import Config
 from pavane.swim.core.core import Core
@@ -19,6 +20,7 @@ from tests.sim.swim.checks import Checks
 UNIX_S = 1_750_000_000.0
 USUAL_DELAY_S = (0.0002, 0.002)
 LATE_DELAY_S = (0.02, 0.3)
+AT_ONCE_MAX = 100_000  # events at one moment; more is a loop
 LOOK_S = 0.02  # how often a condition is looked at
 
 
@@ -56,7 +58,7 @@ class Process:
 class World:
     """Processes and the heap of what happens next."""
 
-    def __init__(self, seed: int, *, check: bool = True, **config: object) -> None:
+    def __init__(self, seed: int, *, check: bool = True, **config: Any) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.time = 1000.0
@@ -69,6 +71,7 @@ class World:
         self.suspected: Counter[int] = Counter()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._planned = 0
+        self._at_once = 0
         self.trace: list[tuple[float, str, int]] = []
         self.tap: Callable[[Process, Address, bytes], None] | None = None
 
@@ -93,6 +96,8 @@ class World:
                 self.time = end
                 return self.time - began if condition() else None
             at, _, call = heapq.heappop(self._heap)
+            self._at_once = 0 if at > self.time else self._at_once + 1
+            assert self._at_once < AT_ONCE_MAX, f"seed {self.seed}: time stands still"
             self.time = max(self.time, at)
             call()
 
@@ -115,7 +120,7 @@ class World:
 
     def start(
         self, name: str, seeds: Iterable[str | Address] = (), *, address: Address | None = None, skew_s: float = 0.0,
-        **config: object,
+        **config: Any,
     ) -> Process:  # fmt: skip
         """Start a process, or start it again; ``seeds`` are names or addresses."""
         old = self.processes.get(name)
@@ -124,7 +129,7 @@ class World:
         settings = {"address": address, **self.config, **config}
         entropy = random.Random(self.rng.getrandbits(64))
         core = Core(
-            Config(**settings),  # type: ignore[arg-type]
+            Config(**settings),
             random.Random(self.rng.getrandbits(64)),
             entropy.randbytes,
             self.time,
@@ -237,7 +242,7 @@ class World:
     def nobody_sees(self, node: int, at: Iterable[Process]) -> bool:
         return all(node not in process.sees() for process in at)
 
-    def group(self, size: int, **config: object) -> list[Process]:
+    def group(self, size: int, **config: Any) -> list[Process]:
         """Start a group whose members all know the first one, and wait until all see all."""
         members = [self.start("n1", **config)]
         members += [self.start(f"n{number}", ["n1"], **config) for number in range(2, size + 1)]

@@ -129,8 +129,9 @@ class Gossip:
         node = self._node
         if self._timer is None and len(node.news) and len(node.members):
             tick_s = node.profile.gossip_tick_s
-            ticks = math.floor((node.now - self._phase) / tick_s) + 1
-            self._timer = node.timers.plan(self._phase + ticks * tick_s, self._tick)
+            at = self._phase + (math.floor((node.now - self._phase) / tick_s) + 1) * tick_s
+            # Rounded down to the present tick it would be the same one again, for ever.
+            self._timer = node.timers.plan(at if at > node.now else at + tick_s, self._tick)
 
     def stop(self) -> None:
         """Forget the tick: the node is out."""
