@@ -24,6 +24,7 @@ RATE_WAIT_MS = 1000
 ACK_PAUSE_S = 0.2  # between acknowledgements of one admission
 VERDICTS_MAX = 64
 VERDICT_S = 2.0
+BLOB_BYTES = 2  # length of the payload of an acknowledgement
 HEARD_PERIODS = 30  # a redirect names only peers that were heard directly since
 
 
@@ -190,14 +191,11 @@ class Admission:
         payload = Payload()
         if not request.src.address.ip:
             payload.sample = (NodeInfo(peer.id, peer.gen, origin.source),)
-        self._gossip.welcome(payload, peer)
+        room = node.room
         if not valid:
             # As much of the sample as an address may get that nobody has validated.
-            overhead = ENVELOPE_BYTES if node.keyring else 0
-            while payload.sample and len(JoinAck(node.info, payload).encode()) + overhead > (
-                AMPLIFICATION_MAX * origin.size
-            ):
-                payload.sample = payload.sample[:-1]
+            room = min(room, AMPLIFICATION_MAX * origin.size - (ENVELOPE_BYTES if node.keyring else 0))
+        self._gossip.welcome(payload, peer, room - len(JoinAck(node.info).encode()) - BLOB_BYTES)
         node.counts["acks"] += 1
         message = JoinAck(node.info, payload).encode()
         if valid:

@@ -114,9 +114,6 @@ class Answering:
         node, seq = self._node, request.payload.seq
         page = self._sync.page_for(peer, request.payload.digest) if who.relay is None else None
         payload = self._gossip.payload(peer, seq, digest=self._sync.digest() if page else None, page=page)
-        if peer.welcome:
-            peer.welcome = False
-            self._gossip.welcome(payload, peer)
         node.counts["pages"] += len(payload.pages)
         message = self._response(request, payload)
         node.send(peer.address, message)

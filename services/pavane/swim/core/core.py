@@ -342,9 +342,8 @@ class Core:
         """Take an acknowledgement of an open dial."""
         node, desc, payload = self._node, ack.desc, ack.payload
         peer = node.members.get(desc.id)
-        known = 0 if peer is None else peer.gen
-        if desc.id in (node.id, 0) or not node.believable(desc.gen, known, origin):
-            node.drop(DropReason.SELF if desc.id in (node.id, 0) else DropReason.GENERATION)
+        if desc.id in (node.id, 0):
+            node.drop(DropReason.SELF)
             return
         full = peer is None and len(node.members) >= node.members.capacity
         if full or (node.own is Own.DIALING and (payload.peers or 0) > node.members.capacity):

@@ -77,6 +77,9 @@ class Gossip:
         if unlink:
             payload.unlinks = (Unlink(to.node, None),)
         payload.digest = digest
+        if to.welcome:
+            to.welcome = False
+            self.welcome(payload, to, node.room - PING_BYTES)
         filling = _Filling(node.room - PING_BYTES - len(payload.encode()))
         self._put_news(filling, to)
         payload.dead, payload.left = tuple(filling.dead), tuple(filling.left)
@@ -101,11 +104,13 @@ class Gossip:
 
         node.news.take(fits, node.transmissions)
 
-    def welcome(self, payload: Payload, to: Peer | None) -> None:
-        """Add what a newcomer wants to know about the group to ``payload`` (6.2)."""
+    def welcome(self, payload: Payload, to: Peer, room: int) -> None:
+        """Add what a newcomer wants to know about the group, within ``room`` bytes (6.2)."""
         node = self._node
         payload.capacity, payload.peers = node.members.capacity, len(node.members)
-        payload.sample += tuple(peer.info for peer in node.others(SAMPLE_MAX, to) if peer.state is State.ALIVE)
+        for peer in node.others(SAMPLE_MAX, to):
+            if peer.state is State.ALIVE and len(payload.encode()) + HEADER_BYTES + peer.info.size <= room:
+                payload.sample += (peer.info,)
 
     def tell(self, peer: Peer) -> None:
         """Send plain gossip: a response that answers nothing and expects nothing (8.3)."""

@@ -5,7 +5,7 @@ from enum import Enum
 from itertools import pairwise
 
 from pavane.swim.core.gossip import Gossip, MakePage
-from pavane.swim.core.node import Node
+from pavane.swim.core.node import GEN_AHEAD_MAX, Node
 from pavane.swim.core.outputs import Own
 from pavane.swim.core.probing import Probing
 from pavane.swim.core.rumours import Heard, Rumours
@@ -132,6 +132,8 @@ class Sync:
             return
         heard.page = True
         better = False
+        if heard.matching and peer.id == self._partner and not self._node.counts["walks"]:
+            self._take_time(page)
         for entry in page.entries:
             if not heard.one_more():
                 # The rest of the range is as good as not received.
@@ -146,6 +148,12 @@ class Sync:
             self._reply(page, peer)
         if peer.id == self._partner:
             self._cover(page)
+
+    def _take_time(self, page: Page) -> None:
+        """Set a clock that is far behind by the largest generation of the first walk (5.2)."""
+        newest = max((entry.info.gen for entry in page.entries), default=0)
+        if newest > self._node.unix_s + GEN_AHEAD_MAX:
+            self._node.set_unix(newest)
 
     def _merge(self, entry: Listed, heard: Heard) -> bool:
         """Apply one entry; true if we know better."""
