@@ -12,7 +12,7 @@ from pavane.swim.state.members import Peer
 from pavane.swim.state.timers import Timer
 from pavane.swim.wire.messages import ERROR_DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq
 from pavane.swim.wire.refusals import Refusal
-from pavane.swim.wire.values import U32_MAX, Address
+from pavane.swim.wire.values import U32_MAX, Address, State
 
 _Value = TypeVar("_Value")
 
@@ -343,7 +343,9 @@ class Dialing:
     def _lost(self, address: Address) -> bool:
         node = self._node
         trusted = node.now - self._acked_at.get(address, float("-inf")) < SEED_TRUSTED_S
-        return not (trusted or address == node.address or address in self._left or node.members.at(address))
+        # A suspect does not count: when all have started again with new ids, their old ones stay suspect for minutes.
+        alive = any(peer.state is State.ALIVE for peer in node.members.at(address))
+        return not (trusted or alive or address == node.address or address in self._left)
 
 
 def _put(table: dict[Address, _Value], address: Address, value: _Value, maximum: int) -> None:
