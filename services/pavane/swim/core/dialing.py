@@ -67,7 +67,7 @@ class Dialing:
         self._seeds: list[Address] = []
         self._acked_at: dict[Address, float] = {}
         self._remembered: dict[Address, float] = {}
-        self._left: dict[Address, None] = {}
+        self._left: dict[Address, float] = {}
         self._open: dict[Address, Dial] = {}
         self._queue: list[Address] = []
         self._current: Dial | None = None
@@ -103,7 +103,7 @@ class Dialing:
         """A peer left on its own account."""
         self._remembered.pop(address, None)
         if address.ip:
-            _put(self._left, address, None, self._remembered_max)
+            _put(self._left, address, self._node.now, self._remembered_max)
 
     @property
     def _remembered_max(self) -> int:
@@ -341,11 +341,14 @@ class Dialing:
         self._dial(address, background=True)
 
     def _lost(self, address: Address) -> bool:
-        node = self._node
-        trusted = node.now - self._acked_at.get(address, float("-inf")) < SEED_TRUSTED_S
+        node, now, never = self._node, self._node.now, float("-inf")
+        if now - self._acked_at.get(address, never) < SEED_TRUSTED_S or address == node.address:
+            return False
         # A suspect does not count: when all have started again with new ids, their old ones stay suspect for minutes.
-        alive = any(peer.state is State.ALIVE for peer in node.members.at(address))
-        return not (trusted or alive or address == node.address or address in self._left)
+        if any(peer.state is State.ALIVE for peer in node.members.at(address)):
+            return False
+        # Who left is left alone, but at a seed's address somebody may start again and know nobody else.
+        return address not in self._left or (address in self._seeds and now - self._left[address] >= SEED_TRUSTED_S)
 
 
 def _put(table: dict[Address, _Value], address: Address, value: _Value, maximum: int) -> None:
