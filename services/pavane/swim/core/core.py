@@ -99,6 +99,12 @@ class Core:
         """Drops by reason."""
         return self._node.dropped
 
+    @property
+    def key_ids(self) -> tuple[bytes, ...]:
+        """Ids of the keys in use, the one that protects what is sent first."""
+        keyring = self._node.keyring
+        return keyring.key_ids if keyring is not None else ()
+
     def members(self) -> tuple[Member, ...]:
         """Return everybody who is ALIVE or SUSPECT here, this node included, by id."""
         node = self._node

@@ -31,6 +31,7 @@ class Happened(StrEnum):
     ID_CONFLICT = "id_conflict"  # another process has our id; ``address`` is where
     NEAR_CAPACITY = "near_capacity"
     OVER_CAPACITY = "over_capacity"
+    MISSED = "missed"  # the reader was slow: ``text`` events are lost, look at the members again
 
 
 @dataclass(frozen=True, slots=True)

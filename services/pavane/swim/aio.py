@@ -1,0 +1,159 @@
+"""Drives the core with a UDP socket and a clock (docs/specs/swim.md 2.4)."""
+
+import asyncio
+import functools
+import os
+import random
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from pavane.swim.config import Config
+from pavane.swim.core.core import Core
+from pavane.swim.core.outputs import Event, Send
+from pavane.swim.wire.values import Address
+
+RECEIVE_BUFFER_BYTES = (
+    1 << 20
+)  # a burst of joins reaches a node faster than a busy process reads; the kernel may cap it
+_MAPPED = "::ffff:"
+
+
+class Adapter(asyncio.DatagramProtocol):
+    """One socket and one timer around one core.
+
+    ``happened`` is called on the loop for each event; ``failed`` at most once, with a mistake of ours or of the socket,
+    and nothing is sent after that. Every call into ``core`` from outside goes through ``call``.
+    """
+
+    def __init__(self, happened: Callable[[Event], None], failed: Callable[[Exception], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._happened = happened
+        self._failed = failed
+        self._transport: asyncio.DatagramTransport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = self._loop.create_future()
+        self._ipv6 = False
+        self.send_errors = 0
+        self.core: Core
+
+    @classmethod
+    async def open(
+        cls, host: str, port: int, happened: Callable[[Event], None], failed: Callable[[Exception], None]
+    ) -> "Adapter":
+        """Bind the socket; raises ``OSError``."""
+        loop = asyncio.get_running_loop()
+        _, adapter = await loop.create_datagram_endpoint(lambda: cls(happened, failed), local_addr=(host, port))
+        return adapter
+
+    def use(self, config: Config) -> None:
+        """Make the core. Time-outs of two members must differ; nothing secret comes from the random generator."""
+        self.core = Core(config, random.Random(), os.urandom, self._loop.time(), time.time())  # noqa: S311
+
+    @property
+    def bound(self) -> Address:
+        """Where the socket is bound; the ip may be that of every interface."""
+        host, port = self._socket().getsockname()[:2]
+        return Address.of(host, port)
+
+    @property
+    def family(self) -> socket.AddressFamily:
+        """What names must be resolved to: an IPv6 socket carries both families, an IPv4 socket its own only."""
+        return socket.AF_UNSPEC if self._ipv6 else socket.AF_INET
+
+    def call(self, what: Callable[[float], None]) -> None:
+        """Call into the core with the present time and do what it asks for."""
+        if self._transport is None:
+            return
+        try:
+            what(self._loop.time())
+            self._carry_out()
+        except Exception as error:
+            self._fail(error)
+
+    async def close(self) -> None:
+        """Close the socket; nothing is received or sent any more."""
+        self._stop()
+        await self._closed
+
+    # --- called by asyncio ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket."""
+        self._transport = cast("asyncio.DatagramTransport", transport)
+        bound = self._socket()
+        self._ipv6 = bound.family == socket.AF_INET6
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+
+    def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
+        """Hand a datagram to the core."""
+        source = _address(str(addr[0]), addr[1])
+        self.call(lambda now: self.core.receive(source, data, now))
+
+    def error_received(self, exc: Exception) -> None:
+        """Count: somebody's port is closed, or the network is unreachable; the protocol bears loss."""
+        del exc
+        self.send_errors += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell that the socket is closed."""
+        if not self._closed.done():
+            self._closed.set_result(None)
+        if exc is not None:
+            self._fail(exc)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _socket(self) -> socket.socket:
+        if self._transport is None:
+            raise OSError("the socket is closed")
+        return cast("socket.socket", self._transport.get_extra_info("socket"))
+
+    def _carry_out(self) -> None:
+        for output in self.core.outputs():
+            if isinstance(output, Send):
+                self._send(output)
+            else:
+                self._happened(output)
+        due = self.core.next_timer()
+        if due is None:
+            return
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                # It fires early, finds nothing due and arms anew: cheaper than moving it for every datagram.
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._fired)
+
+    def _fired(self) -> None:
+        self._timer = None
+        self.call(self.core.handle_timer)
+
+    def _send(self, send: Send) -> None:
+        if self._transport is None:
+            return
+        ipv4 = len(send.to.ip) == 4
+        if not ipv4 and not self._ipv6:
+            self.send_errors += 1
+            return
+        host = send.to.host
+        self._transport.sendto(send.datagram, (_MAPPED + host if ipv4 and self._ipv6 else host, send.to.port))
+
+    def _fail(self, error: Exception) -> None:
+        if self._transport is not None:
+            self._stop()
+            self._failed(error)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+
+@functools.lru_cache(maxsize=4096)
+def _address(host: str, port: int) -> Address:
+    """Read a source address; the same few hundred come again and again."""
+    return Address.of(host, port)

@@ -1,0 +1,296 @@
+"""A standalone member: join a group, watch it, leave it (docs/specs/swim.md 1, 2.4).
+
+Usage::
+
+    async with SwimMember(Config(), ("0.0.0.0", 7946), seeds=["seed.example:7946"]) as member:
+        async for event in member.events():
+            print(event, member.members())
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pavane.swim.aio import Adapter
+from pavane.swim.config import Config
+from pavane.swim.core.outputs import Event, Happened, Member, Own
+from pavane.swim.errors import ConfigError, SwimError
+from pavane.swim.keys import read_keys
+from pavane.swim.wire.values import Address, NodeInfo
+
+_logger = logging.getLogger(__name__)
+
+HOUSEKEEPING_S = 10.0  # between looks at the key file
+NAMES_S = 30.0  # names are resolved anew at least so often, for addresses of pods change
+CLOCK_S = 60.0  # the most often that the wall clock is corrected (2.4)
+EVENTS_MAX = 1024  # kept for a reader that is slow; then the oldest are lost, and it is told
+
+
+class MemberFailedError(SwimError):
+    """The member ended by a mistake; the cause is chained. Start another one."""
+
+
+class SwimMember:
+    """One member of a group, as an asynchronous context manager.
+
+    ``bind`` is a numeric host and a port (0: any), ``seeds`` are ``host:port`` with names or numbers. With
+    ``keys_file`` everything is protected by the keys in that file, which is read again when it changes.
+    """
+
+    def __init__(
+        self, config: Config, bind: tuple[str, int], seeds: Sequence[str] = (), *, keys_file: Path | None = None
+    ) -> None:
+        self._config = config
+        self._bind = bind
+        self._seeds = [_split(seed) for seed in seeds]
+        self._keys_file = keys_file
+        self._keys_stamp: tuple[int, int] | None = None
+        self._adapter: Adapter | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._readers: set[_Reader] = set()
+        self._own_changed = asyncio.Event()
+        self._resolve_now = asyncio.Event()
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        """Bind and begin to join; raises ``OSError``, and ``ConfigError`` for settings that cannot work."""
+        config = self._config
+        self._keys_stamp = await asyncio.to_thread(self._stamp)
+        if self._keys_file is not None:
+            config = replace(config, keys=await asyncio.to_thread(read_keys, self._keys_file))
+        config.validate()
+        adapter = await Adapter.open(*self._bind, self._happened, self._failed)
+        try:
+            bound = adapter.bound
+            if not config.address.ip and not ip_address(bound.ip).is_unspecified:
+                config = replace(config, address=bound)
+            adapter.use(config)
+            addresses = await self._resolve(adapter)
+        except BaseException:
+            await adapter.close()
+            raise
+        self._adapter = adapter
+        adapter.call(lambda now: adapter.core.join(addresses, now))
+        self._task = asyncio.create_task(self._keep_house(adapter), name="swim member")
+        self._task.add_done_callback(self._house_left)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop without a word; to leave the group in order call ``leave`` before."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        if self._adapter is not None:
+            await self._adapter.close()
+        for reader in self._readers:
+            reader.close()
+
+    # --- what there is to see ------------------------------------------------------------------------------------
+
+    @property
+    def own(self) -> Own:
+        """Where this member stands."""
+        return self._core.core.own
+
+    @property
+    def info(self) -> NodeInfo:
+        """Own id, generation and address."""
+        return self._core.core.info
+
+    @property
+    def health(self) -> int:
+        """The local health score: 0 is well, 8 the worst."""
+        return self._core.core.health
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What happened since the start."""
+        return self._core.core.counts
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Dropped datagrams, and parts of such, by reason."""
+        return self._core.core.dropped
+
+    @property
+    def key_ids(self) -> tuple[bytes, ...]:
+        """Ids of the keys in use, the one that protects what is sent first; empty without keys."""
+        return self._core.core.key_ids
+
+    @property
+    def bound(self) -> Address:
+        """Where the socket is bound."""
+        return self._core.bound
+
+    def members(self) -> tuple[Member, ...]:
+        """Return everybody who is alive or suspect, this member included, by id."""
+        return self._core.core.members()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Yield what happens from now on, until the member ends; raises ``MemberFailedError`` if it failed."""
+        reader = _Reader()
+        self._readers.add(reader)
+        try:
+            while not (reader.closed and not reader.queued):
+                async for event in reader:
+                    yield event
+            if self._error is not None:
+                raise MemberFailedError("the member has failed") from self._error
+        finally:
+            self._readers.discard(reader)
+
+    # --- what there is to do -------------------------------------------------------------------------------------
+
+    async def joined(self) -> None:
+        """Wait until at least one other member tracks this one; raises ``MemberFailedError``."""
+        await self._until(lambda: self.own is Own.MEMBER)
+
+    async def leave(self) -> None:
+        """Leave the group in order, and wait until that is done; ``join`` brings the member back."""
+        adapter = self._core
+        adapter.call(adapter.core.leave)
+        await self._until(lambda: self.own is Own.OUT)
+
+    async def join(self) -> None:
+        """Join again after ``leave``."""
+        adapter = self._core
+        addresses = await self._resolve(adapter)
+        adapter.call(lambda now: adapter.core.join(addresses, now))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self._error is not None:
+                raise MemberFailedError("the member has failed") from self._error
+            self._own_changed.clear()
+            await self._own_changed.wait()
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    @property
+    def _core(self) -> Adapter:
+        if self._adapter is None:
+            raise SwimError("the member is not open; use it in an `async with` statement")
+        return self._adapter
+
+    def _happened(self, event: Event) -> None:
+        if event.kind is Happened.OWN_STATE:
+            self._own_changed.set()
+        elif event.kind is Happened.JOIN_RETRY:
+            self._resolve_now.set()
+        for reader in self._readers:
+            reader.put(event)
+
+    def _failed(self, error: Exception) -> None:
+        _logger.error("the SWIM member cannot go on", exc_info=error)
+        self._error = error
+        self._own_changed.set()
+        for reader in self._readers:
+            reader.close()
+
+    def _house_left(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._failed(error)
+
+    async def _keep_house(self, adapter: Adapter) -> None:
+        """Resolve names, watch the key file and the clock; only a mistake of ours ends it."""
+        loop = asyncio.get_running_loop()
+        named_at = clock_at = loop.time()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HOUSEKEEPING_S):
+                    await self._resolve_now.wait()
+            now = loop.time()
+            if self._resolve_now.is_set() or now - named_at >= NAMES_S:
+                self._resolve_now.clear()
+                named_at = now
+                addresses = await self._resolve(adapter)
+                adapter.call(lambda at, addresses=addresses: adapter.core.set_seeds(addresses, at))  # type: ignore[misc]
+            if now - clock_at >= CLOCK_S:
+                clock_at = now
+                adapter.call(lambda at: adapter.core.set_unix(time.time(), at))
+            if (stamp := await asyncio.to_thread(self._stamp)) != self._keys_stamp:
+                self._keys_stamp = stamp
+                await self._read_keys(adapter)
+
+    def _stamp(self) -> tuple[int, int] | None:
+        """Return what changes when the key file is replaced."""
+        try:
+            status = self._keys_file.stat() if self._keys_file is not None else None
+        except OSError:
+            return None
+        return (status.st_mtime_ns, status.st_ino) if status is not None else None
+
+    async def _read_keys(self, adapter: Adapter) -> None:
+        """Use the keys that the file holds now; a file that cannot be used changes nothing (15.4)."""
+        if self._keys_file is None:
+            return
+        try:
+            adapter.core.set_keys(await asyncio.to_thread(read_keys, self._keys_file))
+        except (OSError, ConfigError) as error:
+            _logger.error("the keys stay as they are: %s", error)
+
+    async def _resolve(self, adapter: Adapter) -> list[Address]:
+        """Return the addresses that the seeds have now; a name that cannot be resolved is left out."""
+        loop = asyncio.get_running_loop()
+        found: list[Address] = []
+        for host, port in self._seeds:
+            try:
+                infos = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, family=adapter.family)
+                found.extend(Address.of(str(info[4][0]), port) for info in infos)
+            except OSError as error:
+                _logger.warning("seed %s has no address: %s", host, error)
+        return list(dict.fromkeys(found))
+
+
+class _Reader:
+    """The events that one reader has not taken yet."""
+
+    def __init__(self) -> None:
+        self.queued: deque[Event] = deque()
+        self.closed = False
+        self._missed = 0
+        self._wake = asyncio.Event()
+
+    def put(self, event: Event) -> None:
+        """Add an event; the oldest one makes room."""
+        if len(self.queued) >= EVENTS_MAX:
+            self.queued.popleft()
+            self._missed += 1
+        self.queued.append(event)
+        self._wake.set()
+
+    def close(self) -> None:
+        """No more events will come."""
+        self.closed = True
+        self._wake.set()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Yield what is queued, after waiting if there is nothing."""
+        if not self.queued and not self.closed:
+            self._wake.clear()
+            await self._wake.wait()
+        if self._missed:
+            missed, self._missed = self._missed, 0
+            yield Event(Happened.MISSED, text=str(missed))
+        while self.queued:
+            yield self.queued.popleft()
+
+
+def _split(seed: str) -> tuple[str, int]:
+    """Take ``host:port`` apart; raises ``ConfigError``."""
+    host, _, port = seed.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) <= 0xFFFF:
+        raise ConfigError(f"seed {seed!r}: write host:port, as seed.example:7946 or [2001:db8::7]:7946")
+    return host, int(port)

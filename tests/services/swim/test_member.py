@@ -1,0 +1,237 @@
+"""A few members on real sockets (docs/specs/swim.md 25, rows marked with a dot)."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pavane.swim.config import Config, Profile
+from pavane.swim.core.outputs import Event, Happened, Own
+from pavane.swim.errors import ConfigError, SwimError
+from pavane.swim.keys import read_keys
+from pavane.swim.member import EVENTS_MAX, MemberFailedError, SwimMember
+from pavane.swim.state.envelope import key_id
+from pavane.swim.wire.values import State
+from tests.services.eventually import eventually
+
+# Ten times faster than a LAN's, which shortens tests and changes no rule.
+FAST = Profile(period_s=0.1, ack_timeout_s=0.03, gossip_tick_s=0.02, sync_interval_s=1.0)
+KEYS = [bytes([number]) * 32 for number in (1, 2)]
+
+
+def key_file(path: Path, *keys: bytes) -> Path:
+    """Write a key file as an editor does: the new one takes the old one's place."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text("# the group's keys\n\n" + "".join(f"{key.hex()}\n" for key in keys))
+    return fresh.replace(path)
+
+
+class Group:
+    """Members on loopback; the first one is everybody's seed."""
+
+    def __init__(self, stack: contextlib.AsyncExitStack) -> None:
+        self._stack = stack
+        self.members: list[SwimMember] = []
+
+    async def start(self, keys_file: Path | None = None, host: str = "127.0.0.1", **config: object) -> SwimMember:
+        seeds = [str(member.bound) for member in self.members[:1]]
+        settings = {"profile": FAST, **config}
+        member = SwimMember(Config(**settings), (host, 0), seeds, keys_file=keys_file)  # type: ignore[arg-type]
+        await self._stack.enter_async_context(member)
+        self.members.append(member)
+        return member
+
+    async def stop(self, member: SwimMember) -> None:
+        """End a member without a word, as a crash does."""
+        self.members.remove(member)
+        await member.__aexit__(None, None, None)
+
+    def agree(self) -> bool:
+        ids = {member.info.id for member in self.members}
+        return all(
+            {peer.id for peer in member.members() if peer.state is State.ALIVE} == ids
+            and len(member.members()) == len(ids)
+            for member in self.members
+        )
+
+    def have_keys(self, key_ids: tuple[bytes, ...]) -> bool:
+        return all(member.key_ids == key_ids for member in self.members)
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[Group]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield Group(stack)
+
+
+async def first(member: SwimMember, kind: Happened) -> Event:
+    """Wait for an event of a kind."""
+    async for event in member.events():
+        if event.kind is kind:
+            return event
+    raise AssertionError("the member has ended")
+
+
+async def test_members_find_each_other_and_notice_who_crashed_and_who_left(group: Group) -> None:
+    for _ in range(5):
+        await group.start()
+    await eventually(group.agree)
+    watcher, crashed, leaver = group.members[1], group.members[3], group.members[4]
+    dead = asyncio.create_task(first(watcher, Happened.DEAD))
+    left = asyncio.create_task(first(watcher, Happened.LEFT))
+    await asyncio.sleep(0)
+    crashed_id, leaver_id = crashed.info.id, leaver.info.id
+    await group.stop(crashed)
+    await leaver.leave()
+    assert leaver.own is Own.OUT
+    group.members.remove(leaver)
+    await eventually(group.agree)
+    for task, id_ in ((dead, crashed_id), (left, leaver_id)):
+        member = (await task).member
+        assert member is not None
+        assert member.id == id_
+
+
+async def test_who_left_comes_back_in_the_same_process(group: Group) -> None:
+    first_member, second = await group.start(), await group.start()
+    await second.joined()
+    before = second.info.gen
+    for _ in range(3):
+        await second.leave()
+        await eventually(lambda: len(first_member.members()) == 1)
+        await second.join()
+        await eventually(group.agree)
+    assert second.info.gen >= before + 3
+
+
+async def test_the_seed_may_start_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pavane.swim.core.dialing.WAIT_S", 0.02)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    async with SwimMember(Config(profile=FAST), ("127.0.0.1", 0), [f"localhost:{port}"]) as early:
+        retry = await first(early, Happened.JOIN_RETRY)
+        assert retry.kind is Happened.JOIN_RETRY
+        assert early.own is Own.DIALING
+        async with SwimMember(Config(profile=FAST), ("127.0.0.1", port)):
+            await early.joined()
+
+
+async def test_a_member_bound_to_every_interface_learns_its_address(group: Group) -> None:
+    await group.start()
+    second = await group.start(host="0.0.0.0")
+    third = await group.start()
+    await eventually(group.agree)
+    assert str(second.info.address) == f"127.0.0.1:{second.bound.port}"
+    assert second.info.address in {member.address for member in third.members()}
+
+
+async def test_an_ipv6_socket_carries_both_families(group: Group) -> None:
+    try:
+        await group.start(host="::")
+    except OSError:
+        pytest.skip("no IPv6 here; enable it in the kernel to run this test")
+    port = group.members[0].bound.port
+    async with SwimMember(Config(profile=FAST), ("127.0.0.1", 0), [f"127.0.0.1:{port}"]) as four:
+        await four.joined()
+        async with SwimMember(Config(profile=FAST), ("::1", 0), [f"[::1]:{port}"]) as six:
+            await six.joined()
+
+
+async def test_keys_keep_strangers_out_and_rotate_without_a_death(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pavane.swim.member.HOUSEKEEPING_S", 0.05)
+    files = [key_file(tmp_path / f"{number}.keys", KEYS[0]) for number in range(3)]
+    for file in files:
+        await group.start(keys_file=file)
+    await eventually(group.agree)
+    async with SwimMember(Config(profile=FAST), ("127.0.0.1", 0), [str(group.members[0].bound)]) as stranger:
+        await eventually(lambda: group.members[0].dropped["plaintext"])
+        assert stranger.own is Own.DIALING
+    for keys in (KEYS, KEYS[::-1], KEYS[1:]):
+        for file in files:
+            key_file(file, *keys)
+        expected = tuple(map(key_id, keys))
+        await eventually(partial(group.have_keys, expected))
+    await eventually(group.agree)
+    assert all(member.counts["deaths"] == 0 for member in group.members)
+
+
+async def test_a_key_file_that_breaks_changes_nothing(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pavane.swim.member.HOUSEKEEPING_S", 0.05)
+    file = key_file(tmp_path / "group.keys", KEYS[0])
+    member = await group.start(keys_file=file)
+    before = member.key_ids
+    file.write_text("not a key\n")
+    await eventually(lambda: "the keys stay as they are" in caplog.text)
+    assert member.key_ids == before
+    assert "not a key" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "0 keys"),
+        ("00\n", ":1: a key is 64"),
+        (f"{KEYS[0].hex()}\n" * 9, "9 keys"),
+        ("#" * 70_000, "more than 65536"),
+    ],
+)
+def test_a_key_file_must_hold_keys(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        read_keys(file)
+
+
+async def test_a_reader_that_is_slow_is_told_what_it_missed(group: Group) -> None:
+    member = await group.start()
+
+    async def read() -> list[Event]:
+        return [event async for event in member.events()]
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    for _ in range(EVENTS_MAX + 7):
+        member._happened(Event(Happened.ALIVE))
+    await group.stop(member)
+    seen = await reading
+    assert len(seen) == EVENTS_MAX + 1
+    assert seen[0] == Event(Happened.MISSED, text="7")
+
+
+async def test_a_mistake_of_ours_ends_the_member_and_everybody_hears_of_it(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member, other = await group.start(), await group.start()
+    await other.joined()
+    failing = asyncio.create_task(first(member, Happened.OVER_CAPACITY))
+    await asyncio.sleep(0)
+
+    def receive(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(type(member._core.core), "receive", receive)
+    with pytest.raises(MemberFailedError):
+        await failing
+
+
+@pytest.mark.parametrize("seed", ["nowhere", "host:", "host:0", "host:x", ":7946"])
+def test_a_seed_needs_a_port(seed: str) -> None:
+    with pytest.raises(ConfigError, match="host:port"):
+        SwimMember(Config(), ("127.0.0.1", 0), [seed])
+
+
+async def test_a_member_is_used_in_its_context_only() -> None:
+    with pytest.raises(SwimError, match="async with"):
+        SwimMember(Config(), ("127.0.0.1", 0)).members()
+    with pytest.raises(ConfigError, match="capacity 3"):
+        async with SwimMember(Config(capacity=3), ("127.0.0.1", 0)):
+            pass
