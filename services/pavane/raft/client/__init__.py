@@ -1,6 +1,25 @@
-"""Client library of ØMQ Raft (docs/specs/raft.md 11)."""
+"""Client library of ØMQ Raft (docs/specs/raft.md 11, 12.7)."""
 
 from pavane.raft.client.calls import Entry
 from pavane.raft.client.client import ClientConfig, RaftClient
+from pavane.raft.client.held_lease import HeldLease
+from pavane.raft.client.key_calls import Changes
+from pavane.raft.client.keys import Item, Items, Keys, Reset, TxnResult, guard, prefix_range
+from pavane.raft.client.tree import NodeInfo, TreeKeys
 
-__all__ = ["ClientConfig", "Entry", "RaftClient"]
+__all__ = [
+    "Changes",
+    "ClientConfig",
+    "Entry",
+    "HeldLease",
+    "Item",
+    "Items",
+    "Keys",
+    "NodeInfo",
+    "RaftClient",
+    "Reset",
+    "TreeKeys",
+    "TxnResult",
+    "guard",
+    "prefix_range",
+]

@@ -31,10 +31,14 @@ from pavane.raft.client.calls import (
     TransferCall,
     UpdateCall,
 )
+from pavane.raft.client.key_calls import Changes, CommandCall, Outcome, WatchCall
+from pavane.raft.client.keys import Keys
 from pavane.raft.client.links import Links
 from pavane.raft.client.procedure import Finished, Procedure
+from pavane.raft.client.tree import TreeKeys
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Closed, TooLarge, Unreachable
+from pavane.raft.machines import Watch
 from pavane.raft.wire import (
     PeerList,
     ReqidGenerator,
@@ -159,33 +163,19 @@ class RaftClient:
             raise TooLarge(len(data), ENTRY_DATA_BYTES)
         if not data:
             raise ValueError("an update needs at least one byte of data")
-        self._check_open()
-        reqid = self._check_reqid(reqid)
-        timeout_s = min(timeout_s, TIMEOUT_S_MAX)
-        began_s = self._loop.time()
-        with self._tracer.start_as_current_span(
-            "raft/RequestUpdate",
-            kind=SpanKind.CLIENT,
-            links=[link(derived("raft", "", reqid))],
-            attributes={
-                rpc_attributes.RPC_SYSTEM_NAME: "raft",
-                rpc_attributes.RPC_METHOD: "RequestUpdate",
-                REQID_ATTRIBUTE: reqid.hex(),
-            },
-        ) as span:
-            if not self._window.try_enter(len(data)):
-                try:
-                    async with asyncio.timeout(timeout_s):
-                        await self._window.enter(len(data))
-                except TimeoutError:
-                    raise Unreachable(self._peers, timeout_s, reqid) from None
-            try:
-                left_s = timeout_s - (self._loop.time() - began_s)
-                index = await self._run(UpdateCall(reqid, data, left_s))
-            finally:
-                self._window.leave(len(data))
-            span.set_attribute(INDEX_ATTRIBUTE, index)
-        return index
+        return await self._write(
+            "RequestUpdate", len(data), int, lambda id_, left_s: UpdateCall(id_, data, left_s), reqid, timeout_s
+        )
+
+    @property
+    def kv(self) -> Keys:
+        """The keys of a cluster whose state machine is KeyValue or Tree."""
+        return Keys(_KeySession(self))
+
+    @property
+    def tree(self) -> TreeKeys:
+        """The nodes of a cluster whose state machine is Tree."""
+        return TreeKeys(_KeySession(self))
 
     async def entries(self, after: int = 0, count: int | None = None) -> AsyncGenerator[Entry, None]:
         """Yield the entries behind index ``after``, ``count`` of them or all that are applied when the leader is asked.
@@ -262,6 +252,43 @@ class RaftClient:
         if url is None:
             raise ValueError(f"{peer!r} is no member of the cluster; give its url")
         return url
+
+    async def _write(
+        self,
+        method: str,
+        size: int,
+        index_of: Callable[[Result], int],
+        make: Callable[[bytes, float], Call[Result]],
+        reqid: bytes | None,
+        timeout_s: float,
+    ) -> Result:
+        """Run a call that appends ``size`` bytes, within the window of those under way; its span says the index."""
+        self._check_open()
+        reqid = self._check_reqid(reqid)
+        timeout_s = min(timeout_s, TIMEOUT_S_MAX)
+        began_s = self._loop.time()
+        with self._tracer.start_as_current_span(
+            f"raft/{method}",
+            kind=SpanKind.CLIENT,
+            links=[link(derived("raft", "", reqid))],
+            attributes={
+                rpc_attributes.RPC_SYSTEM_NAME: "raft",
+                rpc_attributes.RPC_METHOD: method,
+                REQID_ATTRIBUTE: reqid.hex(),
+            },
+        ) as span:
+            if not self._window.try_enter(size):
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        await self._window.enter(size)
+                except TimeoutError:
+                    raise Unreachable(self._peers, timeout_s, reqid) from None
+            try:
+                result = await self._run(make(reqid, timeout_s - (self._loop.time() - began_s)))
+            finally:
+                self._window.leave(size)
+            span.set_attribute(INDEX_ATTRIBUTE, index_of(result))
+        return result
 
     def _check_reqid(self, reqid: bytes | None) -> bytes:
         if reqid is None:
@@ -380,6 +407,33 @@ class RaftClient:
             del self._lookups[url]
         self._procedure.resolved(url, [endpoint_of(address, port) for address in addresses], self._loop.time())
         self._settle()
+
+
+def _revision(outcome: Outcome) -> int:
+    return outcome.revision
+
+
+class _KeySession:
+    """What ``Keys`` does through its client."""
+
+    def __init__(self, client: RaftClient) -> None:
+        self._client = client
+
+    async def command(self, data: bytes, reqid: bytes | None, timeout_s: float) -> Outcome:
+        return await self._client._write(
+            "pv.kv",
+            len(data),
+            lambda outcome: outcome.revision,
+            lambda id_, left_s: CommandCall(id_, data, left_s),
+            reqid,
+            timeout_s,
+        )
+
+    async def ask(self, make: Callable[[bytes], Call[Outcome]]) -> Outcome:
+        return await self._client._run(make(self._client._call_id()))
+
+    def changes(self, watch: Watch) -> AsyncGenerator[Changes, None]:
+        return self._client._batches(WatchCall(self._client._call_id(), watch, READ_TIMEOUT_S))
 
 
 class _Window:

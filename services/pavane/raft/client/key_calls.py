@@ -1,0 +1,201 @@
+"""The requests of a key-value machine and how each answer is to be taken (docs/specs/raft.md 4.4, 12.4–12.7)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from pavane.raft.client.calls import Call, Done, Elsewhere, Failed, Pending, StreamCall, Verdict
+from pavane.raft.errors import Code, Compacted, Expired, RaftError, Refused, ResultLost, Unreachable, Unsupported
+from pavane.raft.machines import Event, Watch
+from pavane.raft.machines.commands import ReadOp, op_fields
+from pavane.raft.wire import (
+    Drop,
+    Frame,
+    Frames,
+    PvKv,
+    PvLease,
+    PvRead,
+    PvReply,
+    PvWatch,
+    PvWatchAcknowledge,
+    PvWatchReply,
+    Value,
+    decode_reply,
+)
+
+_CODE_NAMES = {code.value: code.name for code in Code}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An applied command or a read: at ``revision`` it came to ``value`` as 12.3 writes it."""
+
+    revision: int
+    value: Any
+
+
+class KeyCall(Call[Outcome]):
+    """One that is answered by ``PvReply``."""
+
+    def judge(self, frames: Frames) -> Verdict[Outcome]:
+        """Take a reply: of an applied command the whole result, else a code and its argument."""
+        reply = decode_reply(PvReply, frames)
+        if isinstance(reply, Drop):
+            return None
+        match reply.code, reply.value:
+            case Code.PENDING, _:
+                return Pending()
+            case Code.NOT_LEADER, leader:
+                return Elsewhere(leader if isinstance(leader, str) else None)
+            case Code.BUSY, int() as retry_after_ms:
+                return Pending(repeat_after_s=retry_after_ms / 1000)
+            case Code.EXPIRED, _:
+                return Failed(Expired(self.id, sent_before=self.attempts > 1))
+            case Code.OK, value:
+                return self._done(value)
+            case code, [_, _, argument]:
+                return Failed(refusal(code, argument))
+            case code, argument:
+                return Failed(refusal(code, argument))
+
+    def _done(self, value: Value) -> Verdict[Outcome]:
+        match value:
+            case [Code.OK, int(revision), found]:
+                return Done(Outcome(revision, found))
+        return None
+
+
+class CommandCall(KeyCall):
+    """``pv.kv``: the same bytes and id over all repetitions, so that it takes effect once and its result is told."""
+
+    def __init__(self, reqid: bytes, command: bytes, timeout_s: float) -> None:
+        super().__init__(reqid, timeout_s)
+        self._request = PvKv(command)
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the same bytes every time."""
+        return self._request.encode(ident)
+
+    def timed_out(self, tried: tuple[str, ...], elapsed_s: float) -> RaftError:
+        """Return the error, which names the id to repeat with."""
+        return Unreachable(tried, elapsed_s, self.id)
+
+
+class ReadCall(KeyCall):
+    """``pv.read`` of the leader: sees everything that was acknowledged before it was asked."""
+
+    def __init__(self, call_id: bytes, ops: Sequence[ReadOp], timeout_s: float) -> None:
+        super().__init__(call_id, timeout_s)
+        self._request = PvRead([0, [op_fields(op) for op in ops]])
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the request."""
+        return self._request.encode(ident)
+
+
+class KeepAliveCall(KeyCall):
+    """``pv.lease``; the value is an array of [lease, milliseconds granted; 0 if it has ended]."""
+
+    def __init__(self, call_id: bytes, leases: Sequence[int], timeout_s: float) -> None:
+        super().__init__(call_id, timeout_s)
+        self._request = PvLease(list(leases))
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the request."""
+        return self._request.encode(ident)
+
+    def _done(self, value: Value) -> Verdict[Outcome]:
+        match value:
+            case [[int(), int()], *_]:
+                return Done(Outcome(0, value))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What one command did to what is watched. Without ``events``: nothing happened up to ``revision``."""
+
+    revision: int
+    events: tuple[Event, ...] = ()
+
+
+class WatchCall(StreamCall[Changes]):
+    """``pv.watch``, begun anew behind what was read whenever the server is lost or a message was.
+
+    The server is asked for signs of life, so its silence tells that it, or the stream, is gone.
+    """
+
+    silence_s: ClassVar[float] = 2.5  # signs of life come every second at the latest
+
+    def __init__(self, call_id: bytes, watch: Watch, timeout_s: float) -> None:
+        super().__init__(call_id, timeout_s)
+        self._watch = replace(watch, progress=True)
+        self._next = watch.first
+        self._last = 0
+        self._parts: list[Event] = []
+        self._unacknowledged = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Nothing is owed while the reader holds messages back."""
+        return self._unacknowledged == 0
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the request for what is missing."""
+        self._unacknowledged = 0
+        return PvWatch(replace(self._watch, first=self._next).encode()).encode(ident)
+
+    def acknowledgement(self, batch: Changes, ident: bytes) -> tuple[Frame, ...] | None:
+        """Return the frames that acknowledge ``batch``."""
+        self._unacknowledged = max(0, self._unacknowledged - 1)
+        return PvWatchAcknowledge(batch.revision, proceed=True).encode(ident)
+
+    def stop(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the frames that end the stream at the server."""
+        return PvWatchAcknowledge(self._last, proceed=False).encode(ident)
+
+    def judge(self, frames: Frames) -> Verdict[None]:
+        """Take one message; one behind a message that we miss begins a new stream, what we have is skipped."""
+        reply = decode_reply(PvWatchReply, frames)
+        if isinstance(reply, Drop):
+            return None
+        match reply.code, reply.events:
+            case ((Code.OK | Code.PENDING), _):
+                return self._take(reply)
+            case Code.BUSY, [int() as retry_after_ms]:
+                return Pending(repeat_after_s=retry_after_ms / 1000)
+            case Code.COMPACTED, _:
+                return Failed(Compacted(reply.revision))
+            case code, [argument]:
+                return Failed(refusal(code, argument))
+        return None
+
+    def _take(self, reply: PvWatchReply) -> Verdict[None]:
+        if reply.previous == 0:
+            self._parts.clear()
+        elif reply.previous != self._last:
+            return Pending(repeat_after_s=0.0)
+        self._last = reply.revision
+        try:
+            self._parts += [Event(*event) for event in reply.events]  # type: ignore[misc]
+        except TypeError:
+            return None
+        if reply.code == Code.OK:
+            known = reply.revision < self._next
+            events, self._parts = () if known else tuple(self._parts), []
+            # Without events only what lies behind the revision is still to come; with them that is so as well.
+            self._next = max(self._next, reply.revision + 1)
+            self._unacknowledged += 1
+            self.batches.append(Changes(reply.revision, events))
+        return Pending()
+
+
+def refusal(code: int, argument: Value) -> RaftError:
+    """Return the error for a code of 4.4 that ends a call."""
+    match code, argument:
+        case Code.UNSUPPORTED, _:
+            return Unsupported("the state machine of this cluster, or its level, does not have this command")
+        case Code.RESULT_LOST, int() as index:
+            return ResultLost(index)
+    shown = argument.decode(errors="backslashreplace") if isinstance(argument, bytes) else argument
+    return Refused(code, f"{_CODE_NAMES.get(code, 'unknown code')} {shown}")
