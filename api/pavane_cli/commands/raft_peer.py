@@ -33,7 +33,9 @@ def peer(
     cluster_id: Annotated[
         str, typer.Option("--cluster-id", help="Kept in the store, which then serves no other.")
     ] = "",
-    machine: Annotated[str, typer.Option("--machine", help="State machine: Broadcast, KeyValue or Tree.")] = "Broadcast",
+    machine: Annotated[
+        str, typer.Option("--machine", help="State machine: Broadcast, KeyValue or Tree.")
+    ] = "Broadcast",
     election_min_ms: Annotated[int, typer.Option("--election-min-ms", help="Shortest election time-out.")] = 200,
     election_max_ms: Annotated[int, typer.Option("--election-max-ms", help="Longest election time-out.")] = 300,
     secret: Annotated[

@@ -219,7 +219,7 @@ async def test_a_store_of_another_peer_is_exit_code_5(peers: Peers, tmp_path: Pa
         ({"peers": "tcp://127.0.0.1:1"}, "ID=URL"),
         ({"peers": "2=tcp://127.0.0.1:1"}, "--bind"),
         ({"election_min_ms": 500, "election_max_ms": 400}, "election_max"),
-        ({"machine": "KeyValue"}, "Broadcast"),
+        ({"machine": "Heap"}, "Broadcast, KeyValue, Tree"),
     ],
 )
 def test_a_usage_error_says_what_is_wrong(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
