@@ -360,6 +360,7 @@ class Core:
             node.learn_address(info)
         where = usable(desc.address)
         where = where if where.ip else origin.source
+        newcomer = node.own is Own.DIALING
         if peer is None:
             peer = node.add(NodeInfo(desc.id, desc.gen, where), State.ALIVE)
         elif desc.gen > peer.gen:
@@ -373,6 +374,8 @@ class Core:
         for info in payload.sample:
             if info.id != node.id and heard.one_more():
                 self._rumours.hear(State.ALIVE, info, 0, heard)
+        if newcomer:
+            self._sync.walk(peer)
 
     def _became_live(self, peer: Peer) -> None:
         node = self._node
@@ -382,7 +385,6 @@ class Core:
             node.become(Own.MEMBER)
             self._dialing.admitted()
             node.spread(State.ALIVE, node.info)
-            self._sync.walk(peer)
 
     def _became_tombstone(self, peer: Peer) -> None:
         node = self._node
