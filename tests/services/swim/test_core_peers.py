@@ -1,0 +1,520 @@
+"""What a member does with pings, news and pages (docs/specs/swim.md 2.3, 5, 8, 9, 11, 12, 18)."""
+
+import pytest
+
+from pavane.swim.core.outputs import Happened, Own
+from pavane.swim.state.envelope import Keyring
+from pavane.swim.wire.messages import JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
+from pavane.swim.wire.payload import Digest, Listed, Page, Payload, Suspicion, Unlink
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, State
+from tests.services.swim.lone import SELF, UNIX_S, Lone, alive, info, place
+
+STRANGER = Address.parse("192.0.2.66:7946")
+AHEAD = UNIX_S + (1 << 17)
+
+
+@pytest.fixture
+def lone() -> Lone:
+    """A member with the peers 2 to 6."""
+    lone = Lone()
+    lone.join()
+    lone.admit(2, 3, 4, 5, 6)
+    lone.wait(10, alive)
+    lone.take()
+    return lone
+
+
+def only(sent: list[tuple[Address, Message]]) -> tuple[Address, Message]:
+    (one,) = sent
+    return one
+
+
+# --- pings -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_ping_is_answered_with_its_number_and_our_generation(lone: Lone) -> None:
+    ping = lone.ping(2, target=NodeId(1, 4))
+    to, response = only(lone.hear(place(2), ping))
+    assert isinstance(response, PingResponse)
+    assert (to, response.src, response.target) == (place(2), NodeId(2, 1), NodeId(1, 10))
+    assert response.payload.seq == ping.payload.seq
+
+
+@pytest.mark.parametrize("ttl", [0, 1, 2, 255])
+@pytest.mark.parametrize("target", ["self", "known", "unknown"])
+def test_the_truth_table_of_forwarding(lone: Lone, ttl: int, target: str) -> None:
+    node = {"self": 1, "known": 4, "unknown": 99}[target]
+    sent = lone.hear(place(2), lone.ping(2, ttl=ttl, target=NodeId(node, 1)))
+    if target == "self":
+        to, answer = only(sent)
+        assert isinstance(answer, PingResponse)
+        assert (to, answer.ttl) == (place(2), ttl)
+    elif target == "known" and ttl:
+        to, passed_on = only(sent)
+        assert isinstance(passed_on, PingRequest)
+        assert (to, passed_on.ttl, passed_on.src.id) == (place(4), ttl - 1, 2)
+    else:
+        assert sent == []
+        assert lone.core.dropped["relay"] == 1
+
+
+def test_a_relayed_answer_is_passed_back_once_and_unchanged(lone: Lone) -> None:
+    ping = lone.ping(2, ttl=1, target=NodeId(4, 1))
+    lone.hear(place(2), ping)
+    answer = PingResponse(NodeId(2, 1), NodeId(4, 1), 0, Payload(seq=ping.payload.seq))
+    assert only(lone.hear(place(4), answer)) == (place(2), answer)
+    assert lone.hear(place(4), answer) == []
+    lone.wait(0.5, alive)
+    assert not [
+        message for to, message in lone.take() if to == place(2) and message.CODE == 0x44 and message.src.id == 2
+    ]  # type: ignore[union-attr]
+
+
+def test_a_helper_without_an_answer_says_that_its_own_links_work(lone: Lone) -> None:
+    lone.hear(place(2), lone.ping(2, ttl=1, target=NodeId(4, 1)))
+    lone.wait(0.26, alive)
+    nacks = [
+        message
+        for to, message in lone.take()
+        if to == place(2) and isinstance(message, PingResponse) and message.payload.health is not None
+    ]
+    assert [(nack.src.id, nack.target.id) for nack in nacks] == [(2, 1)]
+
+
+def test_a_relayed_ping_is_answered_directly_and_by_the_relay(lone: Lone) -> None:
+    sent = lone.hear(place(3), lone.ping(2))
+    assert [to for to, _ in sent] == [place(2), place(3)]
+    assert sent[0][1] == sent[1][1]
+
+
+def test_an_unknown_author_behind_a_relay_gets_the_copy_only_and_is_not_believed(lone: Lone) -> None:
+    to, answer = only(lone.hear(place(3), lone.ping(77, Payload(dead=(NodeId(2, 1),)))))
+    assert to == place(3)
+    assert isinstance(answer, PingResponse)
+    assert lone.sees()[2] == (1, "ALIVE")
+
+
+def test_a_stranger_gets_the_short_answer(lone: Lone) -> None:
+    to, answer = only(lone.hear(STRANGER, lone.ping(77, Payload(dead=(NodeId(2, 1),)))))
+    assert isinstance(answer, PingResponse)
+    assert (to, answer.payload.unlinks) == (STRANGER, (Unlink(NodeId(77, 1), None),))
+    assert len(answer.encode()) == 38
+    assert lone.sees()[2] == (1, "ALIVE")
+
+
+@pytest.mark.parametrize(("kind", "records"), [("DEAD", "dead"), ("LEFT", "left")])
+def test_a_buried_author_hears_of_it_and_rises_by_refuting(lone: Lone, kind: str, records: str) -> None:
+    lone.news(3, **{records: (NodeId(2, 1),)})
+    _, answer = only(lone.hear(place(2), lone.ping(2)))
+    assert isinstance(answer, PingResponse)
+    assert getattr(answer.payload, records) == (NodeId(2, 1),)
+    lone.hear(place(2), lone.ping(2, Payload(alive=(NodeInfo(2, 2, UNSPECIFIED),), dead=(NodeId(3, 1),))))
+    assert lone.sees()[2] == (2, "ALIVE")
+    assert lone.sees()[3] == (1, "ALIVE"), kind
+
+
+def test_the_buried_cannot_be_raised_from_elsewhere(lone: Lone) -> None:
+    lone.news(3, dead=(NodeId(2, 1),))
+    for source, where in ((STRANGER, STRANGER), (STRANGER, place(2)), (place(2), STRANGER)):
+        lone.hear(source, lone.ping(2, Payload(alive=(NodeInfo(2, 2, where),))))
+        assert lone.sees()[2] == (1, "DEAD")
+
+
+def test_short_answers_have_a_rate(lone: Lone) -> None:
+    answers = [lone.hear(STRANGER, lone.ping(77)) for _ in range(20)]
+    assert sum(map(len, answers)) == 5
+    others = [lone.hear(Address(bytes((192, 0, 2, number)), 1), lone.ping(77)) for number in range(200)]
+    assert sum(map(len, others)) == 45
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        PingResponse(NodeId(1, 10), NodeId(77, 1), 0, Payload(dead=(NodeId(2, 1),))),
+        PingResponse(NodeId(1, 10), NodeId(2, 1), 0, Payload(seq=5, dead=(NodeId(3, 1),))),
+        Leave(info(2)),
+        Leave(info(77, address=STRANGER)),
+        PingRequest(NodeId(77, 1), NodeId(1, 10), 0),
+        PingRequest(NodeId(77, 1), NodeId(1, 10), 1, Payload(seq=1)),
+        PingRequest(NodeId(77, 1), NodeId(2, 10), 1, Payload(seq=1)),
+        JoinAck(info(77, address=STRANGER)),
+        b"",
+        b"\xfa" + bytes(10),
+        b"\xe1" + bytes(60),
+    ],
+    ids=str,
+)
+def test_a_stranger_changes_nothing_and_is_not_answered(lone: Lone, message: Message | bytes) -> None:
+    before = lone.sees()
+    assert lone.hear(STRANGER, message) == []
+    assert lone.sees() == before
+    assert sum(lone.core.dropped.values()) == 1
+
+
+def test_nothing_that_strangers_send_is_answered_with_more_than_three_times_its_size(lone: Lone) -> None:
+    messages: list[Message] = [
+        JoinReq(NodeInfo(77, 1, UNSPECIFIED)),
+        JoinReq(NodeInfo(77, 1, UNSPECIFIED), b"x"),
+        JoinReq(NodeInfo(2, 1, STRANGER)),
+        JoinReq(NodeInfo(1, 1, STRANGER)),
+        JoinReq(NodeInfo(77, AHEAD, STRANGER), b"0" * 22),
+        lone.ping(77),
+        lone.ping(77, ttl=1),
+        lone.ping(2),
+        lone.ping(1, target=NodeId(1, 10)),
+        Leave(info(2)),
+    ]
+    for number, message in enumerate(messages):
+        lone.now += 1
+        lone.raw.clear()
+        source = Address(bytes((192, 0, number, 1)), 7946)
+        lone.hear(source, message)
+        assert sum(len(send.datagram) for send in lone.raw if send.to == source) <= 3 * len(message.encode())
+        assert {send.to for send in lone.raw} <= {source}
+    lone.wait(30, alive)
+    assert not {to for to, _ in lone.take() if to.ip.startswith(b"\xc0\x00")}
+    assert set(lone.sees()) == {2, 3, 4, 5, 6}
+
+
+# --- suspicion and refutation ----------------------------------------------------------------------------------------
+
+
+def silent(*nodes: int) -> object:
+    def answer(to: Address, message: Message) -> Message | None:
+        return None if to in {place(node) for node in nodes} else alive(to, message)
+
+    return answer
+
+
+def test_a_silent_peer_is_probed_again_asked_after_suspected_and_declared_dead(lone: Lone) -> None:
+    lone.wait(40, silent(2))  # type: ignore[arg-type]
+    sent = lone.take()
+    first = next(message for to, message in sent if to == place(2) and isinstance(message, PingRequest))
+    asked = [
+        (to, message.ttl)
+        for to, message in sent
+        if isinstance(message, PingRequest) and message.payload.seq == first.payload.seq
+    ]
+    assert [ttl for to, ttl in asked if to == place(2)] == [0, 0]
+    assert [ttl for to, ttl in asked if to != place(2)] == [1, 1, 1]
+    assert [event.member.id for event in lone.happened(Happened.SUSPECT) if event.member] == [2]
+    assert [event.member.id for event in lone.happened(Happened.DEAD) if event.member] == [2]
+
+
+def test_a_suspect_hears_of_it_first_and_lives_by_refuting(lone: Lone) -> None:
+    lone.news(3, suspects=(Suspicion(NodeId(2, 1), 3),))
+    _, answer = only(lone.hear(place(2), lone.ping(2)))
+    assert isinstance(answer, PingResponse)
+    assert [suspicion.node for suspicion in answer.payload.suspects] == [NodeId(2, 1)]
+    lone.news(2, alive=(NodeInfo(2, 2, UNSPECIFIED),))
+    assert lone.sees()[2] == (2, "ALIVE")
+    assert lone.core.counts["false_alarms"] == 1
+
+
+def test_confirmations_shorten_a_suspicion(lone: Lone) -> None:
+    lone.news(3, suspects=(Suspicion(NodeId(2, 1), 3),))
+    for reporter in (4, 5, 6):
+        lone.news(reporter, suspects=(Suspicion(NodeId(2, 1), reporter),))
+    lone.wait(5.5, silent(2))  # type: ignore[arg-type]
+    assert lone.sees()[2] == (1, "DEAD")
+
+
+@pytest.mark.parametrize(
+    "records",
+    [{"dead": (NodeId(1, 15),)}, {"left": (NodeId(1, 15),)}, {"suspects": (Suspicion(NodeId(1, 15), 4),)}],
+    ids=lambda records: next(iter(records)),
+)
+def test_what_is_said_about_us_is_refuted_at_once(lone: Lone, records: dict[str, tuple[object, ...]]) -> None:
+    lone.news(3, **records)
+    assert lone.core.info.gen == 16
+    _, answer = only(lone.hear(place(4), lone.ping(4)))
+    assert isinstance(answer, PingResponse)
+    assert answer.payload.alive[0] == NodeInfo(1, 16, SELF)
+    lone.news(3, **records)
+    assert lone.core.info.gen == 16
+
+
+def test_who_knows_us_newer_than_we_are_is_outbid(lone: Lone) -> None:
+    lone.hear(place(2), lone.ping(2, target=NodeId(1, 500)))
+    assert lone.core.info.gen == 501
+
+
+@pytest.mark.parametrize("gen", [AHEAD, U32_MAX])
+def test_poisoned_generations_are_not_believed(lone: Lone, gen: int) -> None:
+    before = lone.sees()
+    lone.news(
+        3,
+        alive=(info(2, gen),),
+        dead=(NodeId(4, gen),),
+        left=(NodeId(1, gen),),
+        suspects=(Suspicion(NodeId(5, gen), 3),),
+    )
+    lone.hear(place(2), lone.ping(2, target=NodeId(1, gen)))
+    lone.hear(place(2), Leave(info(2, gen)))
+    assert lone.sees() == before
+    assert lone.core.info.gen == 10
+    assert lone.core.dropped["gen"] == 6
+
+
+def test_a_forger_walks_a_generation_no_faster_than_64_a_datagram_past_the_clock(lone: Lone) -> None:
+    start = UNIX_S + (1 << 16)
+    for gen in (start, start + 64, start + 200):
+        lone.news(3, alive=(info(2, gen, place(2)),))
+    assert lone.sees()[2] == (start + 64, "ALIVE")
+
+
+def test_our_name_at_another_address_is_a_conflict_only_if_somebody_answers_there(lone: Lone) -> None:
+    forged = NodeInfo(1, 12, STRANGER)
+    lone.news(3, alive=(forged,))
+    lone.wait(2, alive)
+    probes = [message for to, message in lone.take() if to == STRANGER]
+    assert [type(probe) for probe in probes] == [PingRequest]
+    assert lone.core.own is Own.MEMBER
+    assert lone.core.info.gen == 13
+    lone.now += 10
+    lone.news(3, alive=(NodeInfo(1, 20, place(9)),))
+    _, probe = lone.take()[0] if lone.sent else next((to, m) for s in lone.raw[::-1] for to, m in [(s.to, None)])
+    del probe
+
+
+def test_the_larger_address_yields_its_id() -> None:
+    outcomes = []
+    for other in (Address.parse("10.0.0.0:7946"), Address.parse("10.0.0.2:7946")):
+        lone = Lone(address=SELF)
+        lone.join()
+        lone.admit(2)
+        sent = lone.news(2, alive=(NodeInfo(1, 12, other),))
+        to, probe = only([(to, message) for to, message in sent if to == other])
+        assert isinstance(probe, PingRequest)
+        lone.hear(to, PingResponse(probe.src, NodeId(1, 12), 0, Payload(seq=probe.payload.seq)))
+        outcomes.append(lone.core.own)
+    assert outcomes == [Own.OUT, Own.MEMBER]
+
+
+def test_a_random_id_is_given_up_for_another(lone: Lone) -> None:
+    lone = Lone(id=None)
+    lone.join()
+    lone.admit(2)
+    before = lone.core.info.id
+    smaller = Address.parse("10.0.0.0:7946")
+    gossip = PingResponse(lone.core._node.node, NodeId(2, 1), 0, Payload(alive=(NodeInfo(before, 12, smaller),)))
+    _, probe = only([(to, message) for to, message in lone.hear(place(2), gossip) if to == smaller])
+    assert isinstance(probe, PingRequest)
+    lone.hear(smaller, PingResponse(probe.src, probe.target, 0, Payload(seq=probe.payload.seq)))
+    assert lone.core.info.id != before
+    assert lone.core.own is Own.DIALING
+    assert lone.happened(Happened.ID_CONFLICT)[0].address == smaller
+
+
+def test_a_process_with_our_name_is_answered_and_asked_in_turn(lone: Lone) -> None:
+    sent = lone.hear(STRANGER, lone.ping(1, target=NodeId(1, 10)))
+    assert [type(message) for _, message in sent] == [PingResponse, PingRequest]
+    assert {to for to, _ in sent} == {STRANGER}
+
+
+def test_a_late_timer_costs_health_and_voids_probes(lone: Lone) -> None:
+    lone.wait(1.0)  # probes go out
+    lone.now += 5
+    lone.core.handle_timer(lone.now)
+    assert lone.core.health == 1
+    assert lone.happened(Happened.SUSPECT) == []
+
+
+# --- leaving ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_leave_is_believed_from_the_peers_own_address(lone: Lone) -> None:
+    lone.hear(place(3), Leave(info(2)))
+    assert lone.sees()[2] == (1, "ALIVE")
+    lone.hear(place(2), Leave(info(2, 0)))
+    assert lone.sees()[2] == (1, "ALIVE")
+    assert lone.hear(place(2), Leave(info(2, 1, STRANGER))) == []
+    assert lone.sees()[2] == (1, "LEFT")
+    assert lone.happened(Happened.LEFT)
+
+
+def test_a_leaving_node_tells_all_twice_and_answers_with_left(lone: Lone) -> None:
+    lone.core.leave(lone.now)
+    lone._gather()
+    lone.take()
+    _, answer = only(lone.hear(place(2), lone.ping(2, Payload(dead=(NodeId(3, 1),)))))
+    assert isinstance(answer, PingResponse)
+    assert answer.payload.left[0] == NodeId(1, 10)
+    assert lone.sees()[3] == (1, "ALIVE")
+    assert lone.hear(place(9), JoinReq(info(9))) == []
+    lone.wait(3)
+    assert lone.core.own is Own.OUT
+    assert lone.core.next_timer() is None
+    assert lone.hear(place(2), lone.ping(2)) == []
+
+
+def test_a_join_after_a_leave_has_a_larger_generation(lone: Lone) -> None:
+    lone.core.leave(lone.now)
+    lone.wait(3)
+    lone.core.join([place(2)], lone.now)
+    lone._gather()
+    (to, request), *_ = lone.take()[-1:]
+    assert isinstance(request, JoinReq)
+    assert (to, request.src.gen) == (place(2), 11)
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def other_digest(lone: Lone) -> Digest:
+    return Digest(3, bytes(8))
+
+
+def test_a_digest_that_differs_is_answered_with_a_page_once_per_period(lone: Lone) -> None:
+    answers = [only(lone.hear(place(2), lone.ping(2, Payload(digest=Digest(3, bytes(8))))))[1] for _ in range(2)]
+    assert [len(answer.payload.pages) for answer in answers if isinstance(answer, PingResponse)] == [1, 0]
+    (page,) = answers[0].payload.pages  # type: ignore[union-attr]
+    assert (page.low, page.high) == (0, U32_MAX)
+    assert [entry.info.id for entry in page.entries] == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_equal_digest_is_answered_with_nothing_more(lone: Lone) -> None:
+    lone.wait(10, alive)
+    digest = lone.core._node.members.digest(NodeId(1, 10))
+    _, answer = only(lone.hear(place(2), lone.ping(2, Payload(digest=digest))))
+    assert len(answer.encode()) == 27
+
+
+def test_pages_walk_over_the_table_and_wrap() -> None:
+    lone = Lone(max_datagram_bytes=256)
+    lone.join()
+    for node in range(2, 32):
+        lone.admit(node)
+        lone.wait(0.2, alive)
+    lone.wait(30, alive)
+    covered, seen = 0, []
+    for _ in range(40):
+        _, answer = only(lone.hear(place(2), lone.ping(2, Payload(digest=Digest(0, bytes(8))))))
+        assert isinstance(answer, PingResponse)
+        if not answer.payload.pages:
+            lone.wait(1, alive)
+            lone.take()
+            continue
+        (page,) = answer.payload.pages
+        assert page.low == covered
+        seen += [entry.info.id for entry in page.entries]
+        covered = (page.high + 1) & U32_MAX
+        if not covered:
+            break
+    assert seen == list(range(1, 32))
+
+
+def page(
+    lone: Lone, *entries: tuple[int, int, State], low: int = 0, high: int = U32_MAX
+) -> list[tuple[Address, Message]]:
+    listed = tuple(Listed(NodeInfo(id_, gen, SELF if id_ == 1 else place(id_)), state) for id_, gen, state in entries)
+    return lone.hear(place(3), PingResponse(NodeId(1, 10), NodeId(3, 1), 0, Payload(pages=(Page(low, high, listed),))))
+
+
+EVERYBODY = tuple((node, 10 if node == 1 else 1, State.ALIVE) for node in range(1, 7))
+
+
+def test_a_page_teaches_without_gossip(lone: Lone) -> None:
+    lone.wait(10, alive)
+    sent = page(lone, *EVERYBODY, (9, 4, State.ALIVE), (12, 1, State.LEFT))
+    assert sent == []
+    assert lone.sees()[9] == (4, "ALIVE")
+    assert lone.sees()[12] == (1, "LEFT")
+    assert len(lone.core._node.news) == 0
+
+
+def test_a_page_cannot_kill_but_only_raise_suspicion(lone: Lone) -> None:
+    entries = [(node, gen, State.DEAD if node == 2 else state) for node, gen, state in EVERYBODY]
+    sent = page(lone, *entries)
+    assert lone.sees()[2] == (1, "SUSPECT")
+    assert place(2) in {to for to, _ in sent}  # told at once, so that it can refute
+    lone.wait(6, alive)
+    page(lone, *entries)
+    assert lone.sees()[2] == (1, "DEAD")
+
+
+def test_who_knows_better_answers_a_page_with_its_own(lone: Lone) -> None:
+    sent = page(lone, *EVERYBODY[:4], (6, 0, State.ALIVE))
+    to, answer = only(sent)
+    assert to == place(3)
+    assert isinstance(answer, PingRequest)
+    assert {entry.info.id for entry in answer.payload.pages[0].entries} == {1, 2, 3, 4, 5, 6}
+    assert page(lone, *EVERYBODY[:4]) == []  # once per period
+
+
+@pytest.mark.parametrize(
+    ("entries", "low", "high"),
+    [
+        ([(5, 2, State.ALIVE), (4, 2, State.ALIVE)], 0, U32_MAX),
+        ([(4, 2, State.ALIVE), (4, 3, State.ALIVE)], 0, U32_MAX),
+        ([(4, 2, State.ALIVE)], 5, 9),
+        ([(4, 2, State.ALIVE)], 9, 3),
+    ],
+)
+def test_a_disorderly_page_is_ignored(lone: Lone, entries: list[tuple[int, int, State]], low: int, high: int) -> None:
+    before = lone.sees()
+    assert page(lone, *entries, low=low, high=high) == []
+    assert lone.sees() == before
+    assert lone.core.dropped["page"] == 1
+
+
+def test_no_more_than_128_items_of_a_datagram_are_applied(lone: Lone) -> None:
+    lone.news(3, dead=tuple(NodeId(node, 1) for node in range(1000, 1200)))
+    assert len(lone.sees()) == 5 + 128
+    assert lone.core.dropped["items"] == 72
+
+
+def test_plaintext_names_few_strangers_a_second(lone: Lone) -> None:
+    for start in range(1000, 2000, 100):
+        lone.news(3, dead=tuple(NodeId(node, 1) for node in range(start, start + 100)))
+    assert len(lone.sees()) == 5 + 400
+    assert lone.core.dropped["rate"] == 600
+
+
+def test_news_about_members_that_do_not_fit_is_passed_on() -> None:
+    lone = Lone(capacity=4)
+    lone.join()
+    lone.admit(2, 3, 4, 5)
+    lone.wait(10, alive)
+    lone.news(2, alive=(info(9),))
+    assert 9 not in lone.sees()
+    assert lone.happened(Happened.OVER_CAPACITY)
+    _, answer = only(lone.hear(place(3), lone.ping(3)))
+    assert isinstance(answer, PingResponse)
+    assert answer.payload.alive == (info(9),)
+    lone.wait(10, alive)
+    probes = [message for _, message in lone.take() if isinstance(message, PingRequest)]
+    assert probes
+    assert all(probe.payload.digest is None for probe in probes)
+
+
+def test_an_unlink_makes_us_dial_and_forget_nobody(lone: Lone) -> None:
+    sent = lone.news(2, unlinks=(Unlink(NodeId(1, 10), None),))
+    to, request = only(sent)
+    assert isinstance(request, JoinReq)
+    assert (to, request.src.gen) == (place(2), 10)
+    assert lone.news(2, unlinks=(Unlink(NodeId(1, 10), None),)) == []
+    assert lone.news(3, unlinks=(Unlink(NodeId(1, 9), None),)) == []
+    assert lone.sees()[2] == (1, "ALIVE")
+
+
+def test_with_keys_plaintext_is_dropped_and_a_recording_of_no_use() -> None:
+    keys = (bytes(range(32)),)
+    lone = Lone(keys=keys, group="prod")
+    lone.join()
+    peer = Keyring(keys, "prod", lambda size: b"\7" * size, 8)
+    join = peer.wrap(JoinReq(info(2)).encode())
+    assert isinstance(only(lone.hear(place(2), join))[1], JoinAck)
+    leave = peer.wrap(Leave(info(2)).encode())
+    assert lone.hear(place(2), Leave(info(2))) == []
+    assert lone.core.dropped["plaintext"] == 1
+    lone.hear(place(2), leave)
+    assert lone.sees()[2] == (1, "LEFT")
+    ack = lone.hear(place(2), peer.wrap(JoinReq(info(2, 2)).encode()))
+    assert any(isinstance(message, JoinAck) for _, message in ack)
+    for recorded in (join, leave):
+        assert lone.hear(place(2), recorded) == []
+    assert lone.core.dropped["replay"] == 2
+    assert lone.sees()[2] == (2, "ALIVE")
+    assert lone.hear(place(2), b"\xe1" + bytes(60)) == []
+    assert lone.core.dropped["keyid"] == 1
