@@ -1,0 +1,262 @@
+"""The acceptance scenarios of docs/specs/swim.md 25, at the sizes that a test run can afford."""
+
+import statistics
+from collections.abc import Callable
+
+import pytest
+
+from pavane.swim.core.outputs import Happened, Own
+from pavane.swim.state.members import Peer
+from pavane.swim.wire.messages import Leave, PingResponse
+from pavane.swim.wire.payload import Payload, Suspicion, Unlink
+from pavane.swim.wire.values import Address, NodeId, NodeInfo, State
+from tests.sim.swim.world import Process, Weather, World
+
+SIZE = 30
+KEY = bytes(range(32))
+
+
+def deaths(world: World) -> int:
+    return sum(process.core.counts["deaths"] for process in world.processes.values())
+
+
+def unseen(world: World, process: Process) -> Callable[[], bool]:
+    """Return whether everybody else has dropped ``process``."""
+    node = process.core.info.id
+    others = [other for other in world.running if other is not process]
+    return lambda: world.nobody_sees(node, others)
+
+
+def gossip(author: Process, to: Process, **records: object) -> bytes:
+    """Return what ``author`` might say to ``to``."""
+    payload = Payload(**records)  # type: ignore[arg-type]
+    return PingResponse(to.core._node.node, author.core._node.node, 0, payload).encode()
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    """One large group for what leaves it as it was."""
+    world = World(3, check=False)
+    world.group(SIZE)
+    return world
+
+
+def test_a_join_is_known_by_all_within_a_second_and_so_is_a_leave(world: World) -> None:
+    joins, leaves = [], []
+    for number in range(5):
+        process = world.start(f"joiner{number}", [f"n{world.rng.randint(1, SIZE)}"])
+        joins.append(world.must(world.all_see_all, 10, "the join is known"))
+        world.run(1)
+        world.leave(process)
+        leaves.append(world.must(unseen(world, process), 10, "the leave is known"))
+        world.run(2)
+        assert process.core.own is Own.OUT
+    assert max(joins) <= 0.8
+    assert max(leaves) <= 1.0
+    assert deaths(world) == 0
+
+
+def test_a_crash_is_known_by_all_within_seconds() -> None:
+    times = []
+    world = World(11, check=False)
+    members = world.group(SIZE)
+    for process in members[5:9]:
+        world.kill(process)
+        times.append(world.must(world.all_see_all, 14, "the crash is known"))
+    assert statistics.median(times) <= 8.5
+    assert min(times) >= 5  # a stall of so long is borne
+
+
+@pytest.mark.parametrize(("keys", "most_bytes"), [((), 80), ((KEY,), 150)], ids=["plaintext", "e1"])
+def test_idle_members_send_two_small_datagrams_a_second(keys: tuple[bytes, ...], most_bytes: int) -> None:
+    world = World(5, check=False, keys=keys)
+    members = world.group(10)
+    world.run(40)
+    before = [(process.sent, process.sent_bytes) for process in members]
+    world.run(60)
+    sent = sum(process.sent for process in members) - sum(count for count, _ in before)
+    size = sum(process.sent_bytes for process in members) - sum(size for _, size in before)
+    assert sent / 600 == pytest.approx(2.0, rel=0.02)
+    assert size / 600 <= most_bytes
+
+
+def test_loss_and_stalls_kill_nobody(world: World) -> None:
+    before = deaths(world)
+    world.weather = Weather(loss=0.1)
+    for process in world.rng.sample(world.running, 3):
+        world.stall(process, 5)
+    world.run(30)
+    world.weather = Weather()
+    world.must(world.all_see_all, 30, "all is well again")
+    assert deaths(world) == before
+
+
+@pytest.mark.parametrize("seconds", [40, 120])
+def test_a_partition_heals(seconds: float) -> None:
+    world = World(int(seconds))
+    members = world.group(10)
+    world.cut(members[:5], members[5:])
+    world.run(seconds)
+    assert {len(process.sees()) for process in members} == {5}
+    world.cuts.clear()
+    world.must(world.all_see_all, 30, "the halves find each other")
+
+
+def test_a_one_way_cut_is_told_and_kills_nobody() -> None:
+    world = World(1)
+    members = world.group(8)
+    deaf, silenced = members[2], members[3]
+    world.cut([silenced], [deaf], both=False)
+    world.run(60)
+    assert deaths(world) == 0
+    raised = silenced.happened(Happened.ONE_WAY)
+    assert [event.member.id for event in raised if event.member] == [deaf.core.info.id]
+    world.cuts.clear()
+    world.must(lambda: bool(silenced.happened(Happened.ONE_WAY_OVER)), 60, "the event is cleared")
+
+
+@pytest.mark.parametrize("case", ["lower generation", "new address", "new id"])
+def test_a_restart_leaves_one_live_entry(case: str) -> None:
+    world = World(2)
+    world.group(5, id=None)
+    configured = 77 if case != "new id" else None
+    process = world.start("again", ["n1"], id=configured)
+    world.must(world.all_see_all, 10, "it joins")
+    old = process.core.info.id
+    world.run(10)
+    world.kill(process)
+    world.run(1)
+    address = world.address(99) if case == "new address" else None
+    skew_s = -3600 if case == "lower generation" else 0
+    again = world.start("again", ["n1"], id=configured, address=address, skew_s=skew_s)
+    world.must(world.all_see_all, 5, "the new process takes the old one's place")
+    assert (again.core.info.id == old) == (case != "new id")
+
+
+def test_a_clock_that_is_wrong_by_a_day_does_not_keep_a_node_out() -> None:
+    world = World(4)
+    members = world.group(5, id=None)
+    for skew_s in (-3600, 24 * 3600):
+        world.kill(members[3])
+        world.run(2)
+        again = members[3] = world.start("n4", ["n1"], skew_s=skew_s)
+        world.must(world.all_see_all, 20, f"it joins with a clock {skew_s} s off")
+        assert sum(process.core.counts["refutations"] for process in world.running) <= 3
+        assert again.happened(Happened.JOIN_REFUSED) == []
+
+
+def test_a_hundred_times_out_and_in() -> None:
+    world = World(6)
+    members = world.group(3)
+    process, gen = members[2], members[2].core.info.gen
+    for _ in range(100):
+        world.leave(process)
+        world.must(lambda: process.core.own is Own.OUT, 3, "it leaves")
+        world.join(process, ["n1"])
+        world.must(world.all_see_all, 3, "it is back")
+    assert process.core.info.gen >= gen + 100
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["same addresses", "new addresses"])
+def test_a_mass_restart(moved: bool) -> None:
+    world = World(8, check=False)
+    world.group(20)
+    for process in list(world.processes.values()):
+        world.kill(process)
+    places = {name: process.address for name, process in world.processes.items()}
+    if moved:
+        places = {name: world.address(200 + number) for number, name in enumerate(places)}
+    names = sorted(places)
+    world.rng.shuffle(names)
+    for name in names:
+        world.run(0.25)
+        world.start(name, [places["n1"], places["n2"], places["n3"]], address=places[name])
+    world.must(world.all_see_all, 15, "everybody is back")
+
+
+@pytest.mark.parametrize("keys", [(), (KEY,)], ids=["plaintext", "e1"])
+@pytest.mark.parametrize("how", [State.DEAD, State.LEFT, None], ids=["dead", "left", "unknown"])
+def test_a_node_that_is_wrongly_gone_at_all_others_comes_back(how: State | None, keys: tuple[bytes, ...]) -> None:
+    world = World(9, check=False, keys=keys)
+    members = world.group(5)
+    victim, others = members[2], [*members[:2], *members[3:]]
+    for process in others:
+        peer = process.core._node.members.get(victim.core.info.id)
+        assert isinstance(peer, Peer)
+        if how is None:
+            process.core._node.members.forget(peer)
+        else:
+            process.core._rumours.bury(peer, how, peer.gen, gossip=False)
+    world.must(world.all_see_all, 15, "it is back")
+    assert victim.happened(Happened.SUSPECT) == []
+
+
+def forgeries(victim: Process, to: Process, author: Process) -> list[tuple[Process, bytes]]:
+    """Return what somebody may send who can forge the addresses of members: (pretended sender, datagram)."""
+    node, foreign = victim.core._node.node, Address.parse("192.0.2.9:7946")
+    return [
+        (victim, Leave(victim.core.info).encode()),
+        (author, gossip(author, to, dead=(node,))),
+        (author, gossip(author, to, left=(node,))),
+        (author, gossip(author, to, suspects=(Suspicion(node, author.core.info.id),))),
+        (author, gossip(author, to, alive=(NodeInfo(node.id, node.gen + 1, foreign),))),
+        (victim, gossip(victim, to, unlinks=(Unlink(NodeId(to.core.info.id, to.core.info.gen), None),))),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(6), ids=["leave", "dead", "left", "suspect", "foreign address", "unlink"])
+def test_what_is_forged_in_a_members_name_removes_nobody_for_good(kind: int) -> None:
+    world = World(10)
+    members = world.group(5)
+    victim, name = members[2], members[2].core.info.id
+    for _ in range(20):
+        to, author = world.rng.sample([process for process in members if process is not victim], 2)
+        sender, datagram = forgeries(victim, to, author)[kind]
+        world.carry(sender.address, to.address, datagram)
+        world.run(1)
+        assert victim.core.own is Own.MEMBER
+    world.must(world.all_see_all, 5, "the victim is alive everywhere")
+    assert victim.core.info.id == name
+    assert not victim.happened(Happened.OWN_STATE)[2:]
+
+
+def test_a_recording_of_protected_traffic_is_of_no_use() -> None:
+    world = World(12, keys=(KEY,))
+    members = world.group(4)
+    receiver, recorded = members[1], list[tuple[Address, bytes]]()
+
+    def tap(process: Process, to: Address, datagram: bytes) -> None:
+        if to == receiver.address:
+            recorded.append((process.address, datagram))
+
+    world.tap = tap
+    world.run(30)
+    world.leave(members[3])
+    world.run(10)
+    world.tap = None
+    before = receiver.sees()
+    for source, datagram in recorded:
+        world.carry(source, receiver.address, datagram)
+    world.run(1)
+    assert receiver.core.dropped["replay"] == len(recorded)
+    assert receiver.sees() == before
+    world.kill(receiver)
+    again = world.start("n2", ["n1"])
+    world.must(world.all_see_all, 10, "the receiver is back")
+    for source, datagram in recorded:
+        world.carry(source, again.address, datagram)
+    world.must(world.all_see_all, 30, "the views are right again")
+    assert deaths(world) == 0
+
+
+def test_two_processes_with_one_random_id_part() -> None:
+    world = World(13, check=False)
+    members = world.group(6)
+    one, other = members[2], members[4]
+    twin = one.core.info.id
+    node = other.core._node
+    other.core._rename()
+    node.id = twin
+    world.after(other)
+    world.must(world.all_see_all, 40, "one of the two has another id")
+    assert len({process.core.info.id for process in world.running}) == 6
