@@ -14,7 +14,7 @@ from pavane.swim.state import precedence
 from pavane.swim.wire.values import State
 from tests.sim.swim.faults import Play, play
 
-SEEDS = int(os.environ.get("SWIM_SEEDS", "12"))
+SEEDS = int(os.environ.get("SWIM_SEEDS", "6"))
 ONE_SEED = os.environ.get("PAVANE_SWIM_SEED")
 SEEDS_PER_TEST = 6  # a second or two of work
 REGRESSIONS: dict[int, str] = {

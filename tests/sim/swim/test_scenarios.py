@@ -249,14 +249,14 @@ def test_a_recording_of_protected_traffic_is_of_no_use() -> None:
     assert deaths(world) == 0
 
 
-def test_two_processes_with_one_random_id_part() -> None:
+def test_two_groups_that_meet_and_have_an_id_in_common() -> None:
     world = World(13, check=False)
-    members = world.group(6)
-    one, other = members[2], members[4]
-    twin = one.core.info.id
-    node = other.core._node
-    other.core._rename()
-    node.id = twin
-    world.after(other)
+    here = [world.start("a1"), world.start("a2", ["a1"]), world.start("a3", ["a1"])]
+    world.run(5)
+    there = [world.start("b1"), world.start("b2", ["b1"]), world.start("b3", ["b1"])]
+    there[1].core._node.id = here[1].core.info.id
+    world.run(5)
+    assert {len(process.sees()) for process in (*here, *there)} == {3}
+    here[0].core.set_seeds([there[0].address], world.time)
     world.must(world.all_see_all, 40, "one of the two has another id")
-    assert len({process.core.info.id for process in world.running}) == 6
+    assert sum(len(process.happened(Happened.ID_CONFLICT)) for process in (here[1], there[1])) == 1
