@@ -29,6 +29,22 @@ class DropReason(StrEnum):
     RELAY = "relay"  # neither for us nor to be passed on (8.2, 8.3)
 
 
+ILL_FORMED = (
+    DropReason.SHORT,
+    DropReason.BYTECODE,
+    DropReason.FAMILY,
+    DropReason.UTF8,
+    DropReason.TRAILING,
+    DropReason.TLV,
+    DropReason.RECORD,
+    DropReason.KEYID,
+    DropReason.MAC,
+    DropReason.REPLAY,
+    DropReason.PLAINTEXT,
+)
+"""Reasons that speak of another program, another key or an attack, and that an administrator should see."""
+
+
 class SwimError(Exception):
     """Base of the errors that a member reports to its own program."""
 

@@ -22,8 +22,9 @@ from typing import Self
 
 from pavane.swim.aio import Adapter
 from pavane.swim.config import Config
+from pavane.swim.core.node import Traffic
 from pavane.swim.core.outputs import Event, Happened, Member, Own
-from pavane.swim.errors import ConfigError, SwimError
+from pavane.swim.errors import ILL_FORMED, ConfigError, SwimError
 from pavane.swim.keys import read_keys
 from pavane.swim.wire.values import Address, NodeInfo
 
@@ -60,6 +61,7 @@ class SwimMember:
         self._own_changed = asyncio.Event()
         self._resolve_now = asyncio.Event()
         self._error: Exception | None = None
+        self._told: Counter[str] = Counter()
 
     async def __aenter__(self) -> Self:
         """Bind and begin to join; raises ``OSError``, and ``ConfigError`` for settings that cannot work."""
@@ -117,6 +119,11 @@ class SwimMember:
     def counts(self) -> Mapping[str, int]:
         """What happened since the start."""
         return self._core.core.counts
+
+    @property
+    def traffic(self) -> Traffic:
+        """Datagrams and bytes by message."""
+        return self._core.core.traffic
 
     @property
     def dropped(self) -> Counter[str]:
@@ -210,6 +217,7 @@ class SwimMember:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HOUSEKEEPING_S):
                     await self._resolve_now.wait()
+            self._tell_ill_formed(adapter)
             now = loop.time()
             if self._resolve_now.is_set() or now - named_at >= NAMES_S:
                 self._resolve_now.clear()
@@ -222,6 +230,16 @@ class SwimMember:
             if (stamp := await asyncio.to_thread(self._stamp)) != self._keys_stamp:
                 self._keys_stamp = stamp
                 await self._read_keys(adapter)
+
+    def _tell_ill_formed(self, adapter: Adapter) -> None:
+        """Log what could not be read since the last look: once for many, for anybody can send it (17.3)."""
+        now = {reason: adapter.core.dropped[reason] for reason in ILL_FORMED}
+        fresh = [
+            f"{reason} {count - self._told[reason]}" for reason, count in now.items() if count > self._told[reason]
+        ]
+        if fresh:
+            self._told.update({reason: count - self._told[reason] for reason, count in now.items()})
+            _logger.warning("datagrams dropped: %s", ", ".join(fresh))
 
     def _stamp(self) -> tuple[int, int] | None:
         """Return what changes when the key file is replaced."""

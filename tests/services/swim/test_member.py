@@ -218,7 +218,7 @@ async def test_a_mistake_of_ours_ends_the_member_and_everybody_hears_of_it(
     def receive(*_: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(type(member._core.core), "receive", receive)
+    monkeypatch.setattr(member._core.core, "receive", receive)
     with pytest.raises(MemberFailedError):
         await failing
 
@@ -235,3 +235,17 @@ async def test_a_member_is_used_in_its_context_only() -> None:
     with pytest.raises(ConfigError, match="capacity 3"):
         async with SwimMember(Config(capacity=3), ("127.0.0.1", 0)):
             pass
+
+
+async def test_what_cannot_be_read_is_told_once_for_many(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pavane.swim.member.HOUSEKEEPING_S", 0.05)
+    member = await group.start()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for _ in range(50):
+            stranger.sendto(b"\x00garbage", (member.bound.host, member.bound.port))
+    await eventually(lambda: member.dropped["bytecode"] == 50)
+    await eventually(lambda: "bytecode" in caplog.text)
+    told = [record for record in caplog.records if "bytecode" in record.getMessage()]
+    assert len(told) < 10

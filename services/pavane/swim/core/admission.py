@@ -196,7 +196,6 @@ class Admission:
             # As much of the sample as an address may get that nobody has validated.
             room = min(room, AMPLIFICATION_MAX * origin.size - (ENVELOPE_BYTES if node.keyring else 0))
         self._gossip.welcome(payload, peer, room - len(JoinAck(node.info).encode()) - BLOB_BYTES)
-        node.counts["acks"] += 1
         message = JoinAck(node.info, payload).encode()
         if valid:
             node.send(origin.source, message)

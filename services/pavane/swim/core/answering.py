@@ -98,8 +98,7 @@ class Answering:
             return
         if who.trust >= Trust.KNOWN and request.target.gen > node.gen and node.own in (Own.MEMBER, Own.DIALING):
             # We started again with an older generation than others remember.
-            known = node.gen if who.trust is Trust.KNOWN else request.target.gen
-            if node.believable(request.target.gen, known, origin):
+            if node.believable(request.target.gen, node.gen, origin):
                 self._rumours.outbid(request.target.gen)
             else:
                 node.drop(DropReason.GENERATION)
@@ -138,7 +137,6 @@ class Answering:
             node.answer(origin, self._response(request, payload))
 
     def _response(self, request: PingRequest, payload: Payload) -> bytes:
-        self._node.counts["responses"] += 1
         return PingResponse(request.src, self._node.node, request.ttl, payload).encode()
 
     def _short(self, request: PingRequest, origin: Origin, buried: Peer | None) -> None:

@@ -14,7 +14,7 @@ from pavane.swim.core.admission import Admission
 from pavane.swim.core.answering import Answering, Standing, Trust, standing
 from pavane.swim.core.dialing import Dialing
 from pavane.swim.core.gossip import Gossip
-from pavane.swim.core.node import Node, Origin, usable
+from pavane.swim.core.node import Node, Origin, Traffic, usable
 from pavane.swim.core.outputs import Happened, Member, Output, Own
 from pavane.swim.core.probing import Match, Probing
 from pavane.swim.core.rumours import Heard, Rumours
@@ -23,6 +23,7 @@ from pavane.swim.errors import ConfigError, DropReason
 from pavane.swim.state.envelope import ENVELOPE_BYTES, MACED
 from pavane.swim.state.members import Members, Peer
 from pavane.swim.wire.messages import (
+    NAMES,
     JoinAck,
     JoinNak,
     JoinRedirect,
@@ -93,6 +94,11 @@ class Core:
     def counts(self) -> Mapping[str, int]:
         """What happened since the start."""
         return self._node.counts
+
+    @property
+    def traffic(self) -> Traffic:
+        """Datagrams and bytes by message."""
+        return self._node.traffic
 
     @property
     def dropped(self) -> Counter[str]:
@@ -192,7 +198,6 @@ class Core:
         """Handle one datagram."""
         node = self._node
         node.now = now
-        node.counts["received"] += 1
         if node.own is Own.OUT:
             node.drop(DropReason.STATE)
             return
@@ -202,6 +207,8 @@ class Core:
         except RemoteProtocolError as error:
             node.drop(DropReason(error.reason))
             return
+        node.traffic.received[NAMES[message.CODE]] += 1
+        node.traffic.received_bytes[NAMES[message.CODE]] += origin.size
         self._dispatch(message, origin)
 
     def _open(self, source: Address, datagram: bytes) -> Origin:
@@ -260,7 +267,6 @@ class Core:
             self._answering.pass_back(response, origin)
             return
         matched = self._probing.match(response, origin.source)
-        node.counts[matched.value] += 1
         if author in (node.id, 0):
             if matched is Match.NONE:
                 node.drop(DropReason.SELF)

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 from typing import TypeVar
 
 from pavane.swim.config import SEEDS_MAX
-from pavane.swim.core.node import Node, Origin, usable
+from pavane.swim.core.node import GEN_AHEAD_MAX, GEN_STEP_MAX, Node, Origin, usable
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
@@ -185,7 +185,6 @@ class Dialing:
         if dial.timer is not None:
             dial.timer.cancel()
         dial.tries += 1
-        node.counts["join_requests"] += 1
         node.send(dial.address, JoinReq(node.info, dial.token).encode())
         last = dial.background or dial.tries > RETRIES
         wait_s = LINGER_S if dial.background else self._jittered(dial.wait_s)
@@ -252,7 +251,7 @@ class Dialing:
                 dial.token_rounds += 1
                 self._send(dial)
                 return
-        if code == Refusal.STALE_GEN and self._take_gen(nak.etag) and not dial.again:
+        if code == Refusal.STALE_GEN and not dial.again and self._take_gen(nak.etag):
             dial.again += 1
             self._send(dial)
             return
@@ -279,13 +278,14 @@ class Dialing:
     def _take_gen(self, etag: str) -> bool:
         """Take a generation that a server asks for, within the bound of 5.2; a member never lowers its own."""
         node = self._node
-        if not _decimal(etag) or int(etag) >= U32_MAX:
+        gen = int(etag) if _decimal(etag) else U32_MAX
+        bound = min(max(node.gen + GEN_STEP_MAX, node.unix_s + GEN_AHEAD_MAX), U32_MAX - 1)
+        member = node.own is Own.MEMBER
+        if gen > bound or (member and gen < node.gen):
             return False
-        gen = int(etag)
-        origin = Origin(Address(b"", 0), b"", 0, authenticated=False)
-        if not node.believable(gen, node.gen, origin) or (gen <= node.gen and node.own is Own.MEMBER):
-            return gen == node.gen
         node.gen = gen
+        if member:
+            node.spread(State.ALIVE, node.info)
         return True
 
     def _conflict(self, dial: Dial, nak: JoinNak) -> bool:

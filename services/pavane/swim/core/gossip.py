@@ -117,7 +117,6 @@ class Gossip:
         node = self._node
 
         def make() -> bytes:
-            node.counts["gossip"] += 1
             return PingResponse(peer.node, node.node, 0, self.payload(peer, None)).encode()
 
         node.send_patiently(peer.address, make)

@@ -5,7 +5,7 @@ Parts know each other only downwards; what must go up is one of the callables th
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pavane.swim.config import Config
@@ -16,6 +16,7 @@ from pavane.swim.state.members import Members, Peer
 from pavane.swim.state.news import News, NewsQueue
 from pavane.swim.state.suspicion import transmissions
 from pavane.swim.state.timers import Timers
+from pavane.swim.wire.messages import NAMES
 from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, State
 
 if TYPE_CHECKING:
@@ -62,6 +63,16 @@ class Health:
         return 1 + self.score
 
 
+@dataclass(slots=True)
+class Traffic:
+    """Datagrams and their bytes, envelopes included, by message."""
+
+    sent: Counter[str] = field(default_factory=Counter)
+    sent_bytes: Counter[str] = field(default_factory=Counter)
+    received: Counter[str] = field(default_factory=Counter)
+    received_bytes: Counter[str] = field(default_factory=Counter)
+
+
 class Node:
     """The state of 2.1 that more than one part needs. ``now`` is the time of the input being handled."""
 
@@ -92,6 +103,7 @@ class Node:
         self.room = config.max_datagram_bytes - (ENVELOPE_BYTES if self.keyring else 0)
         self.counts: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
+        self.traffic = Traffic()
         self._outputs: list[Output] = []
         self._patient: deque[tuple[Address, Callable[[], bytes]]] = deque()
         self._allowance = SENDS_PER_TIMER
@@ -222,8 +234,10 @@ class Node:
     def send(self, to: Address, message: bytes) -> None:
         """Send to an address that is validated: a peer's, or one that we dial or probe on our own account (18.3)."""
         if to.ip and to.port:
-            self._outputs.append(Send(to, self.keyring.wrap(message) if self.keyring else message))
-            self.counts["sent"] += 1
+            datagram = self.keyring.wrap(message) if self.keyring else message
+            self._outputs.append(Send(to, datagram))
+            self.traffic.sent[NAMES[message[0]]] += 1
+            self.traffic.sent_bytes[NAMES[message[0]]] += len(datagram)
 
     def answer(self, origin: Origin, message: bytes, to: Address | None = None) -> bool:
         """Send to an address that nobody has validated: never more than three times what came from there."""

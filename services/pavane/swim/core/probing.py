@@ -229,11 +229,13 @@ class Probing:
         if response.target.id != probe.target.id:
             if response.target.id in from_helper and response.payload.health is not None:
                 probe.helpers[response.target.id] = True
+                node.counts["nacks"] += 1
                 return Match.NACK
             return Match.NONE
         if source != probe.address and not from_helper:
             return Match.NONE
         probe.answered_at = node.now
+        node.counts["acks_relayed" if from_helper else "acks_direct"] += 1
         self._end(probe, answered=True)
         return Match.ACK
 

@@ -184,6 +184,8 @@ Message = JoinReq | JoinAck | JoinRedirect | JoinNak | PingRequest | PingRespons
 _TYPES: dict[int, type[Message]] = {
     kind.CODE: kind for kind in (JoinReq, JoinAck, JoinRedirect, JoinNak, PingRequest, PingResponse, Leave, Broadcast)
 }
+NAMES: dict[int, str] = {code: kind.__name__ for code, kind in _TYPES.items()}
+"""Names of the messages by their first byte, for counters."""
 
 
 def decode(datagram: bytes | memoryview) -> Message:
