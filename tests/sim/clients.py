@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pavane.raft.machines import Txn, encode_command
+from pavane.raft.machines.commands import Put
 from pavane.raft.wire import (
     ConfigStatus,
     ConfigUpdate,
@@ -94,7 +96,10 @@ class Writer(Client):
 
     def again(self) -> None:
         self.arm()
-        self.send((self.reqid, *RequestUpdate(b"%s %d" % (self.name.encode(), self.count)).encode(IDENT)))
+        data = b"%s %d" % (self.name.encode(), self.count)
+        if self.world.scenario.keys:
+            data = encode_command(Txn(then=(Put(b"text", data),)))
+        self.send((self.reqid, *RequestUpdate(data).encode(IDENT)))
 
     def take(self, peer: str, frames: Frames) -> None:
         world = self.world

@@ -9,6 +9,7 @@ from pavane.raft.config import Config
 from pavane.raft.core.core import Core
 from pavane.raft.core.outputs import (
     Applied,
+    Apply,
     Channel,
     Corrupt,
     Disconnect,
@@ -21,6 +22,7 @@ from pavane.raft.core.outputs import (
     StageReached,
     VoteGranted,
 )
+from pavane.raft.machines import Tree
 from pavane.raft.state.commands import Stored
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
@@ -34,6 +36,8 @@ from pavane.raft.wire import (
     RequestVoteReply,
     decode_reply,
     decode_request,
+    entry_data,
+    entry_reqid,
     entry_type,
 )
 from pavane.wire import Stage
@@ -73,6 +77,7 @@ class Node:
         self.slow_disk = False
         self.incarnation = 0
         self.core: Core
+        self.machine: Tree | None = None
         self.mirror = Mirror()
         self.sockets: dict[PeerChannel, Connection] = {}
         self.held: list[Send] = []
@@ -96,7 +101,8 @@ class Node:
             if entry_type(entry) == EntryType.CONFIG:
                 self.mirror.configurations.append(index)
         rng = random.Random(world.rng.getrandbits(32))
-        self.core = Core(self.config, recovered, self.disk, rng, self.now(), self.stage)
+        self.machine = Tree() if self.config.serves_keys else None
+        self.core = Core(self.config, recovered, self.disk, rng, self.now(), self.stage, self.machine)
         self.settle()
         self.world.restarted(self)
 
@@ -159,6 +165,7 @@ class Node:
                 self.held.append(send)
             self._release()
             for batch in outputs.apply:
+                self._feed(batch)
                 self.core.applied([Applied(batch.first + len(batch.entries) - 1)], self.now())
         else:
             raise AssertionError(f"{self.id} never comes to rest")
@@ -169,6 +176,12 @@ class Node:
             incarnation = self.incarnation
             self.timer_at = due
             self.world.schedule(max(due, self.world.time), lambda: self._timer(due, incarnation))
+
+    def _feed(self, batch: Apply) -> None:
+        for index, entry in enumerate(batch.entries, batch.first):
+            if self.machine is not None and entry_type(entry) == EntryType.STATE:
+                reqid, data = entry_reqid(entry), entry_data(entry)
+                self.world.keys.applied(self.id, self.machine, index, reqid, memoryview(data), self.world.time)
 
     def _event(self, event: Event) -> None:
         checks = self.world.checks

@@ -13,6 +13,7 @@ from pavane.raft.state.roles import Role
 from pavane.wire import Stage
 from tests.sim.checks import BrokenError, Checks, holds
 from tests.sim.clients import IDENT, Administrator, Reader, Writer
+from tests.sim.keys import Holder, KeyChecks, KeyClient, KeyReader, KeyWriter, Watcher
 from tests.sim.network import Frames, Network, Weather
 from tests.sim.node import Node
 
@@ -32,6 +33,7 @@ class Scenario:
     fault_pause_s: float = 0.25
     changes: bool = False
     promotion: bool = False
+    keys: bool = False
     bootstrap: str = "seed"
     weather: Weather | None = None
     only: tuple[str, ...] = ()  # names of the faults to choose from, all if empty
@@ -48,6 +50,7 @@ class World:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self.checks = Checks()
+        self.keys = KeyChecks()
         self.network = Network(self.rng, self.schedule, lambda: self.time, self._receive)
         self.greatest_acknowledged = 0
         self.faulty = True
@@ -59,6 +62,10 @@ class World:
         self.writers = [Writer(self, name) for name in ("wa", "wb", "wc")]
         self.reader = Reader(self, "re")
         self.administrator = Administrator(self, "ad")
+        self.key_clients: list[KeyClient | Watcher] = []
+        if scenario.keys:
+            self.key_clients = [KeyWriter(self, "ka"), KeyWriter(self, "kb"), KeyReader(self, "kr")]
+            self.key_clients += [Holder(self, "ha"), Holder(self, "hb"), Watcher(self, "ya"), Watcher(self, "yb")]
 
     def _members(self, generation: int, count: int) -> Members:
         return tuple((f"x-g{generation}-{at}", f"tcp://10.0.{generation}.{at + 1}:8047") for at in range(count))
@@ -74,7 +81,8 @@ class World:
             member = (peer, url) in self.initial
             peers = self.initial if member and not entry else ()
             stage = Stage.READ_WRITE if peers else Stage.READ_ONLY
-            config = Config(id=peer, ident=IDENT, url=url, peers=peers, seeds=seeds)
+            machine = "Tree" if self.scenario.keys else "Broadcast"
+            config = Config(id=peer, ident=IDENT, url=url, peers=peers, seeds=seeds, machine=machine)
             self.nodes[peer] = Node(self, config, stage)
             self.by_url[url] = peer
         for peer, _ in self.pool:
@@ -149,6 +157,8 @@ class World:
         for writer in self.writers:
             writer.begin()
         self.reader.begin()
+        for client in self.key_clients:
+            client.begin()
         self.run_until(START_S)
         if self.scenario.weather is not None:
             self.network.weather = self.scenario.weather
@@ -177,8 +187,11 @@ class World:
     def _expect_progress(self) -> None:
         goals = [writer.acknowledged + 3 for writer in self.writers]
         reads = self.reader.reads + 3
+        asked = [client.done + 3 for client in self.key_clients]
 
         def finished() -> bool:
+            if any(client.done < goal for client, goal in zip(self.key_clients, asked, strict=True)):
+                return False
             wrote = all(writer.acknowledged >= goal for writer, goal in zip(self.writers, goals, strict=True))
             return wrote and self.reader.reads >= reads and self.administrator.wanted is None and self._settled()
 

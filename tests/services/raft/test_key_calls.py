@@ -112,8 +112,10 @@ def test_a_message_behind_a_lost_one_begins_the_stream_anew() -> None:
     call = watch()
     told(call, 5, b"a", previous=0)
     assert told(call, 7, b"c", previous=6) == Pending(repeat_after_s=0.0)
+    assert told(call, 8, b"d", previous=7) is None  # one restart is enough, whatever of the old stream still comes
     assert read(call) == [(5, [b"a"])]
     assert asked(call) == 6
+    assert told(call, 9, b"e", previous=8) is None
     told(call, 6, b"b", previous=0)
     told(call, 7, b"c", previous=6)
     assert read(call) == [(6, [b"b"]), (7, [b"c"])]

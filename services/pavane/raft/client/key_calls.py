@@ -132,6 +132,7 @@ class WatchCall(StreamCall[Changes]):
         self._watch = replace(watch, progress=True)
         self._next = watch.first
         self._last = 0
+        self._begun = False  # the first message of the stream that was asked for last has come
         self._parts: list[Event] = []
         self._unacknowledged = 0
 
@@ -143,6 +144,7 @@ class WatchCall(StreamCall[Changes]):
     def frames(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the request for what is missing."""
         self._unacknowledged = 0
+        self._begun = False
         return PvWatch(replace(self._watch, first=self._next).encode()).encode(ident)
 
     def acknowledgement(self, batch: Changes, ident: bytes) -> tuple[Frame, ...] | None:
@@ -172,8 +174,12 @@ class WatchCall(StreamCall[Changes]):
 
     def _take(self, reply: PvWatchReply) -> Verdict[None]:
         if reply.previous == 0:
+            self._begun = True
             self._parts.clear()
+        elif not self._begun:
+            return None  # of the stream before
         elif reply.previous != self._last:
+            self._begun = False
             return Pending(repeat_after_s=0.0)
         self._last = reply.revision
         try:

@@ -8,6 +8,7 @@ from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Route
 from pavane.raft.errors import Code
 from pavane.raft.machines import Cursor, Event, Failed, KeyValue, message_parts
+from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.pv import PvWatch, PvWatchAcknowledge, PvWatchReply
 
@@ -86,15 +87,19 @@ class Watching:
         return self._look_at if self._streams else None
 
     def timer(self) -> None:
-        """Give up streams that nobody acknowledges; tell the others how far nothing has happened."""
+        """Give up streams that nobody acknowledges; tell the others how far nothing has happened.
+
+        A peer that nobody leads any more is silent, so that its watchers go elsewhere.
+        """
         now = self._node.now.mono
         if not self._streams or now < self._look_at:
             return
         self._look_at = now + PROGRESS_S
+        led = self._node.leader is not None and self._node.role != Role.REMOVED
         for key, stream in list(self._streams.items()):
             if stream.unacknowledged and stream.deadline <= now:
                 del self._streams[key]
-            elif stream.cursor.progress and stream.silent and len(stream.unacknowledged) < WINDOW_MESSAGES:
+            elif led and stream.cursor.progress and stream.silent and len(stream.unacknowledged) < WINDOW_MESSAGES:
                 self._send(stream, Code.OK, stream.cursor.next - 1, ())
             stream.silent = True
 
