@@ -7,7 +7,7 @@ import pytest
 
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.state.members import Peer
-from pavane.swim.wire.messages import Leave, PingResponse
+from pavane.swim.wire.messages import JoinReq, Leave, PingResponse
 from pavane.swim.wire.payload import Payload, Suspicion, Unlink
 from pavane.swim.wire.values import Address, NodeId, NodeInfo, State
 from tests.sim.swim.world import Process, Weather, World
@@ -247,6 +247,35 @@ def test_a_recording_of_protected_traffic_is_of_no_use() -> None:
         world.carry(source, again.address, datagram)
     world.must(world.all_see_all, 30, "the views are right again")
     assert deaths(world) == 0
+
+
+def test_spoofed_joins_neither_enter_nor_keep_honest_ones_out() -> None:
+    world = World(14, check=False)
+    members = world.group(4)
+    victim, sent = members[0], dict[Address, int]()
+
+    def tap(process: Process, to: Address, datagram: bytes) -> None:
+        sent[to] = sent.get(to, 0) + len(datagram)
+
+    world.tap = tap
+    spoofed: dict[Address, int] = {}
+    joined_after: float | None = None
+    for number in range(2000):
+        source = Address(bytes((172, 16, number % 250, number // 250)), 7946)
+        request = JoinReq(NodeInfo(world.rng.getrandbits(32) or 1, 1, source), b"x" * (number % 3)).encode()
+        spoofed[source] = spoofed.get(source, 0) + len(request)
+        world.carry(source, victim.address, request)
+        world.run(1 / 400)
+        if number == 800:
+            began = world.time
+            world.start("honest", ["n1"])
+        if number > 800 and joined_after is None and world.all_see_all():
+            joined_after = world.time - began
+    assert joined_after is not None
+    assert joined_after <= 5
+    assert all(sent.get(source, 0) <= 3 * size for source, size in spoofed.items())
+    assert sum(sent.get(source, 0) for source in spoofed) > 0
+    assert len(victim.sees()) == 5
 
 
 def test_two_groups_that_meet_and_have_an_id_in_common() -> None:

@@ -37,8 +37,20 @@ REMEMBERED_S = 24 * 3600.0
 class Dial:
     """One JoinReq with its retries; it stays open for late answers."""
 
-    __slots__ = ("address", "again", "background", "hops", "limited", "redirected", "settled", "timer", "token",
-                 "token_rounds", "tries", "visited", "wait_s")  # fmt: skip
+    __slots__ = (
+        "address",
+        "again",
+        "background",
+        "hops",
+        "limited",
+        "settled",
+        "timer",
+        "token",
+        "token_rounds",
+        "tries",
+        "visited",
+        "wait_s",
+    )
 
     def __init__(self, address: Address, *, background: bool) -> None:
         self.address = address
@@ -49,7 +61,6 @@ class Dial:
         self.limited = 0
         self.hops = 0
         self.visited = {address}
-        self.redirected = False
         self.tries = 0
         self.wait_s = WAIT_S
         self.settled = False  # nothing more is sent; only an ack still counts

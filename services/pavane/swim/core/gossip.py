@@ -102,7 +102,8 @@ class Gossip:
             told = news.about.id == to.id or (leaving and news.about.id == node.id)
             return not told and filling.put(news)
 
-        node.news.take(fits, node.transmissions)
+        if len(node.news):
+            node.news.take(fits, node.transmissions)
 
     def welcome(self, payload: Payload, to: Peer, room: int) -> None:
         """Add what a newcomer wants to know about the group, within ``room`` bytes (6.2)."""

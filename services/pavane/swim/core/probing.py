@@ -106,9 +106,15 @@ class Probing:
     # --- probes out of turn --------------------------------------------------------------------------------------
 
     def once(
-        self, target: NodeId, address: Address, payload: Payload, within_s: float, ended: Ended,
-        *, retry: bool = False,
-    ) -> bool:  # fmt: skip
+        self,
+        target: NodeId,
+        address: Address,
+        payload: Payload,
+        within_s: float,
+        ended: Ended,
+        *,
+        retry: bool = False,
+    ) -> bool:
         """Send a ping out of turn; ``ended`` is called exactly once, unless this returns false: no room."""
         if len(self._pending) >= PENDING_MAX:
             return False
