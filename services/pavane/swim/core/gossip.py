@@ -1,6 +1,5 @@
 """Fills datagrams with news and sends plain gossip (docs/specs/swim.md 3.4, 9.1, 10)."""
 
-import math
 from collections.abc import Callable
 
 from pavane.swim.core.node import Node
@@ -14,6 +13,7 @@ from pavane.swim.wire.values import Address, NodeId, NodeInfo, State
 
 PING_BYTES = 20  # without records
 ITEMS_MAX = 128  # of one datagram; the receiver applies no more (11.2)
+GATHER_SHARE = 0.1  # of a tick: news comes in groups, and peers should not answer it in step
 SAMPLE_MAX = 3  # other peers named to a newcomer, should its first walk not get through
 
 MakePage = Callable[[int, int], Page | None]
@@ -58,7 +58,7 @@ class Gossip:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._phase = node.now + node.rng.uniform(0, node.profile.gossip_tick_s)
+        self._ticked_at = float("-inf")
         self._timer: Timer | None = None
 
     def payload(
@@ -129,14 +129,14 @@ class Gossip:
     def wake(self) -> None:
         """See that the tick runs while there is news.
 
-        It keeps to its own random rhythm: armed by arriving news it would cost a whole tick per hop (10).
+        A node that was quiet tells at once what it hears, so that news crosses the group in a few hops and not in a
+        few ticks; one that was not waits for its next tick and tells all that has come meanwhile (10).
         """
         node = self._node
         if self._timer is None and len(node.news) and len(node.members):
             tick_s = node.profile.gossip_tick_s
-            at = self._phase + (math.floor((node.now - self._phase) / tick_s) + 1) * tick_s
-            # Rounded down to the present tick it would be the same one again, for ever.
-            self._timer = node.timers.plan(at if at > node.now else at + tick_s, self._tick)
+            soon = node.now + node.rng.uniform(0, GATHER_SHARE * tick_s)
+            self._timer = node.timers.plan(max(soon, self._ticked_at + tick_s), self._tick)
 
     def stop(self) -> None:
         """Forget the tick: the node is out."""
@@ -147,6 +147,7 @@ class Gossip:
     def _tick(self) -> None:
         self._timer = None
         node = self._node
+        self._ticked_at = node.now
         if len(node.news):
             for peer in node.others(node.profile.gossip_peers):
                 self.tell(peer)
