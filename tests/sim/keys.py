@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
-from pavane.raft.client.calls import Failed, Pending
+from pavane.raft.client.calls import Elsewhere, Failed, Pending
 from pavane.raft.client.key_calls import Changes, WatchCall
 from pavane.raft.errors import Code
 from pavane.raft.machines import LeaseExpire, LeaseGrant, Result, Tree, Txn, Watch, decode_command, encode_command
@@ -240,6 +240,9 @@ class Watcher(Client):
     def take(self, peer: str, frames: Frames) -> None:
         verdict = self.call.judge(frames[1:])
         assert not isinstance(verdict, Failed)
+        if isinstance(verdict, Elsewhere) and peer == self.target:
+            self.redirect(verdict.leader)
+            return
         if isinstance(verdict, Pending) and verdict.repeat_after_s is not None:
             if peer == self.target:
                 self.again()

@@ -154,6 +154,8 @@ def test_the_server_owes_nothing_while_the_reader_holds_messages_back() -> None:
     ("reply", "verdict"),
     [
         (PvWatchReply(Code.BUSY, 0, [1000]), Pending(repeat_after_s=1.0)),
+        (PvWatchReply(Code.NOT_LEADER, 0, ["2"]), Elsewhere("2")),
+        (PvWatchReply(Code.NOT_LEADER, 0, [None]), Elsewhere(None)),
         (PvWatchReply(Code.OK, 5, [[1, b"k"]]), None),
         (PvWatchReply(Code.OK, 5, [7]), None),
         (PvWatchReply(Code.BAD_COMMAND, 0, []), None),

@@ -440,3 +440,29 @@ def test_many_events_of_one_revision_come_in_parts(cluster: Cluster) -> None:
     cluster.watch(cluster.leader(), Watch(Scope.KEYS, b"k", b"l", 1))
     revision = cluster.do(*(Put(b"k%d" % number, bytes(600_000)) for number in range(3)))
     assert cluster.watched() == [(2, revision, [b"k0"]), (2, revision, [b"k1"]), (0, revision, [b"k2"])]
+
+
+def test_a_removed_peer_sends_its_clients_away() -> None:
+    cluster = Cluster("abc")
+    cluster.elect()
+    cluster.do(Put(b"k", b""))
+    leaving = cluster.follower()
+    cluster.watch(leaving, Watch(Scope.KEYS, b"k", b""))
+    before = len(cluster.watched())
+    cluster.change(cluster.leader(), 900, cluster.voters.replace(leaving, ""))
+    cluster.until(lambda: cluster.status(leaving).role == Role.REMOVED)
+    cluster.advance(1.0)
+    cluster.watch(leaving, Watch(Scope.KEYS, b"k", b""))
+    leaders = [found for code, _, found in cluster.watched()[before:] if code == Code.NOT_LEADER]
+    assert len(leaders) == 2
+    assert cluster.pv_read(leaving, [1, [RANGE]])[0][0] == Code.NOT_LEADER
+
+
+def test_a_follower_without_a_leader_shows_its_watchers_no_life(cluster: Cluster) -> None:
+    follower = cluster.follower()
+    cluster.watch(follower, Watch(Scope.KEYS, b"k", b"", 1, progress=True))
+    cluster.cuts |= {(name, follower) for name in cluster.voters} | {(follower, name) for name in cluster.voters}
+    cluster.until(lambda: cluster.status(follower).leader is None)
+    told = len(cluster.watched())
+    cluster.advance(5.0)
+    assert len(cluster.watched()) == told

@@ -166,6 +166,8 @@ class WatchCall(StreamCall[Changes]):
                 return self._take(reply)
             case Code.BUSY, [int() as retry_after_ms]:
                 return Pending(repeat_after_s=retry_after_ms / 1000)
+            case Code.NOT_LEADER, [leader]:
+                return Elsewhere(leader if isinstance(leader, str) else None)
             case Code.COMPACTED, _:
                 return Failed(Compacted(reply.revision))
             case code, [argument]:

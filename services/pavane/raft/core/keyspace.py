@@ -91,7 +91,9 @@ class Keyspace:
         except Failed as failed:
             self._reply(route, request_id, failed.code, failed.argument)
             return
-        if revision is not None:
+        if self._node.role == Role.REMOVED:
+            self._moved(route, request_id)
+        elif revision is not None:
             self._read_at(_Read(self._node.now.mono + READ_WAIT_S, route, request_id, ops, revision))
         elif self._leads(route, request_id):
             self._barriers.wait(lambda ok: self._read(route, request_id, ops) if ok else self._moved(route, request_id))

@@ -51,6 +51,9 @@ class Watching:
         if len(self._streams) >= WATCHES_MAX:
             self._refuse(key, Failed(Code.BUSY, BUSY_MS))
             return
+        if self._node.role == Role.REMOVED:
+            self._refuse(key, Failed(Code.NOT_LEADER, self._node.leader))
+            return
         try:
             cursor = self._machine.watch(message.query, self._node.applied)
         except Failed as failed:
@@ -89,17 +92,22 @@ class Watching:
     def timer(self) -> None:
         """Give up streams that nobody acknowledges; tell the others how far nothing has happened.
 
-        A peer that nobody leads any more is silent, so that its watchers go elsewhere.
+        A peer that was removed ends them, one without a leader is silent: so their watchers go elsewhere.
         """
         now = self._node.now.mono
         if not self._streams or now < self._look_at:
             return
         self._look_at = now + PROGRESS_S
-        led = self._node.leader is not None and self._node.role != Role.REMOVED
+        node = self._node
         for key, stream in list(self._streams.items()):
-            if stream.unacknowledged and stream.deadline <= now:
+            if node.role == Role.REMOVED:
                 del self._streams[key]
-            elif led and stream.cursor.progress and stream.silent and len(stream.unacknowledged) < WINDOW_MESSAGES:
+                self._refuse(key, Failed(Code.NOT_LEADER, node.leader))
+            elif stream.unacknowledged and stream.deadline <= now:
+                del self._streams[key]
+            elif node.leader is None:
+                continue
+            elif stream.cursor.progress and stream.silent and len(stream.unacknowledged) < WINDOW_MESSAGES:
                 self._send(stream, Code.OK, stream.cursor.next - 1, ())
             stream.silent = True
 
