@@ -70,6 +70,14 @@ def test_a_relayed_answer_is_passed_back_once_and_unchanged(lone: Lone) -> None:
     assert nacks(lone) == []
 
 
+def test_nobody_else_answers_for_the_target_of_a_relayed_ping(lone: Lone) -> None:
+    ping = lone.ping(2, ttl=1, target=NodeId(4, 1))
+    lone.hear(place(2), ping)
+    answer = PingResponse(NodeId(2, 1), NodeId(4, 1), 0, Payload(seq=ping.payload.seq, dead=(NodeId(3, 1),)))
+    assert lone.hear(STRANGER, answer) == []
+    assert lone.sees()[3] == (1, "ALIVE")
+
+
 def nacks(lone: Lone) -> list[PingResponse]:
     """Return what was told to peer 2 about pings that nobody answered."""
     return [

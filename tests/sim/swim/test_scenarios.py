@@ -249,6 +249,19 @@ def test_a_recording_of_protected_traffic_is_of_no_use() -> None:
     assert deaths(world) == 0
 
 
+@pytest.mark.parametrize(("key", "reason"), [(KEY, "mac"), (bytes(32), "keyid")], ids=["same key", "other key"])
+def test_groups_with_other_names_or_keys_stay_apart(key: bytes, reason: str) -> None:
+    world = World(15)
+    here = [world.start("a1", keys=(KEY,), group="a"), world.start("a2", ["a1"], keys=(KEY,), group="a")]
+    there = [world.start("b1", ["a1"], keys=(key,), group="b")]
+    there.append(world.start("b2", ["b1", "a2"], keys=(key,), group="b"))
+    here[0].core.set_seeds([process.address for process in there], world.time)
+    world.run(40)
+    assert [len(process.sees()) for process in (*here, *there)] == [2, 2, 2, 2]
+    assert not here[0].sees().keys() & there[0].sees().keys()
+    assert here[0].core.dropped[reason] > 0
+
+
 def test_spoofed_joins_neither_enter_nor_keep_honest_ones_out() -> None:
     world = World(14, check=False)
     members = world.group(4)

@@ -211,9 +211,12 @@ class Answering:
         node.timers.plan(node.now + NACK_PERIODS * period_s, nack)
         node.timers.plan(relay.until, forget)
 
-    def pass_back(self, response: PingResponse, origin: Origin) -> None:
-        """Pass the copy of an answer to whom we relayed the ping for, once."""
+    def pass_back(self, response: PingResponse, origin: Origin, who: Standing) -> None:
+        """Pass the copy of an answer to whom we relayed the ping for, once; nobody may answer for the target."""
         node, seq = self._node, response.payload.seq
+        if who.trust < Trust.KNOWN:
+            node.drop(DropReason.STRANGER)
+            return
         relay = self._relays.pop((seq, response.src.id, response.target.id), None) if seq is not None else None
         if relay is None:
             node.drop(DropReason.RELAY)

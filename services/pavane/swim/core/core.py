@@ -264,7 +264,7 @@ class Core:
                 return
             who = self._author(author, origin)
             self._records(response.payload, author, origin, who)
-            self._answering.pass_back(response, origin)
+            self._answering.pass_back(response, origin, who)
             return
         matched = self._probing.match(response, origin.source)
         if author in (node.id, 0):

@@ -146,7 +146,7 @@ class Sync:
         if better and node.now - peer.reply_page_at >= node.profile.period_s:
             peer.reply_page_at = node.now
             self._reply(page, peer)
-        if peer.id == self._partner:
+        if peer.id == self._partner and page.low <= page.high:
             self._cover(page)
 
     def _take_time(self, page: Page) -> None:
