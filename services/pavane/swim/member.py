@@ -163,6 +163,23 @@ class SwimMember:
         """Wait until at least one other member tracks this one; raises ``MemberFailedError``."""
         await self._until(lambda: self.own is Own.MEMBER)
 
+    async def ping(self, id_: int) -> float | None:
+        """Return after how many seconds a member answers one ping, or ``None``; raises ``SwimError`` for a stranger."""
+        adapter, asked = self._core, list[bool]()
+        events = _Reader()
+        self._readers.add(events)
+        try:
+            adapter.call(lambda now: asked.append(adapter.core.ping(id_, now)))
+            if asked != [True]:
+                raise SwimError(f"no member {id_} is known here; members() lists those that are")
+            while not events.closed:
+                async for event in events:
+                    if event.kind is Happened.PINGED and event.member is not None and event.member.id == id_:
+                        return event.rtt_s
+            raise MemberFailedError("the member has ended") from self._error
+        finally:
+            self._readers.discard(events)
+
     async def leave(self) -> None:
         """Leave the group in order, and wait until that is done; ``join`` brings the member back."""
         adapter = self._core

@@ -96,6 +96,19 @@ async def test_members_find_each_other_and_notice_who_crashed_and_who_left(group
         assert member.id == id_
 
 
+async def test_a_ping_tells_the_round_trip_or_that_nothing_came_back(group: Group) -> None:
+    member, other = await group.start(), await group.start()
+    await eventually(group.agree)
+    rtt_s = await member.ping(other.info.id)
+    assert rtt_s is not None
+    assert 0 < rtt_s < 1
+    node = other.info.id
+    await group.stop(other)
+    assert await member.ping(node) is None
+    with pytest.raises(SwimError, match="members"):
+        await member.ping(4711)
+
+
 async def test_who_left_comes_back_in_the_same_process(group: Group) -> None:
     first_member, second = await group.start(), await group.start()
     await second.joined()

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,18 @@ def test_the_oldest_tombstone_makes_room() -> None:
     assert [peer.id for peer in evicted if peer] == [1, 2]
     assert len(members.tombstones) == TOMBSTONES_PER_PEER
     assert [peer.id for peer in members.from_id(0, 4)] == [3, 4]
+
+
+@pytest.mark.parametrize("tombstones", [0, 40, 900])
+@pytest.mark.parametrize("live", [1, 5, 60])
+def test_peers_are_drawn_without_repetition(live: int, tombstones: int) -> None:
+    members, rng = Members(300), random.Random(1)
+    peers = [members.add(info(node), ALIVE, 0.0)[0] for node in range(1, live + 1)]
+    for node in range(1000, 1000 + tombstones):
+        members.add(info(node), DEAD, 0.0)
+    drawn = [members.sample(3, rng, peers[0]) for _ in range(200)]
+    assert all(len(set(some)) == min(3, live - 1) for some in drawn)
+    assert {peer for some in drawn for peer in some} == set(peers[1:])
 
 
 def test_a_suspicion_ends_sooner_the_more_confirm_it() -> None:

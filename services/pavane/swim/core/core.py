@@ -158,6 +158,19 @@ class Core:
             node.timers.plan(now + tick_s, self._say_leave)
             node.timers.plan(now + linger_s, self._out)
 
+    def ping(self, id_: int, now: float) -> bool:
+        """Probe a peer out of turn; the outcome is a ``PINGED`` event and no suspicion. False for a stranger."""
+        node = self._node
+        node.now = now
+        peer = node.members.get(id_)
+        if peer is None or not peer.live:
+            return False
+
+        def ended(answered: bool | None) -> None:
+            node.event(Happened.PINGED, peer, rtt_s=node.now - now if answered else None)
+
+        return self._probing.once(peer.node, peer.address, Payload(), node.profile.period_s, ended)
+
     def set_keys(self, keys: Sequence[bytes]) -> None:
         """Replace the keys, the first of which protects what is sent; raises ``ConfigError``."""
         if self._node.keyring is None:

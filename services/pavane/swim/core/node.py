@@ -150,10 +150,17 @@ class Node:
         """Count something that is not taken."""
         self.dropped[reason] += 1
 
-    def event(self, kind: Happened, peer: Peer | None = None, address: Address | None = None, text: str = "") -> None:
+    def event(
+        self,
+        kind: Happened,
+        peer: Peer | None = None,
+        address: Address | None = None,
+        text: str = "",
+        rtt_s: float | None = None,
+    ) -> None:
         """Tell the user."""
         member = None if peer is None else Member(peer.id, peer.gen, peer.address, peer.state)
-        self._outputs.append(Event(kind, member, address, text))
+        self._outputs.append(Event(kind, member, address, text, rtt_s))
 
     def become(self, own: Own) -> None:
         """Change where this node stands."""
@@ -183,8 +190,7 @@ class Node:
 
     def others(self, count: int, without: Peer | None = None) -> list[Peer]:
         """Draw up to ``count`` different live peers."""
-        peers = [peer for peer in self.members.live if peer is not without]
-        return self.rng.sample(peers, min(count, len(peers)))
+        return self.members.sample(count, self.rng, without)
 
     def add(self, info: NodeInfo, state: State) -> Peer:
         """Add an entry and tell the parts."""

@@ -31,6 +31,7 @@ class Happened(StrEnum):
     ID_CONFLICT = "id_conflict"  # another process has our id; ``address`` is where
     NEAR_CAPACITY = "near_capacity"
     OVER_CAPACITY = "over_capacity"
+    PINGED = "pinged"  # the outcome of a ping that a user asked for: ``rtt_s``, or nothing came back
     MISSED = "missed"  # the reader was slow: ``text`` events are lost, look at the members again
 
 
@@ -52,6 +53,7 @@ class Event:
     member: Member | None = None
     address: Address | None = None
     text: str = ""
+    rtt_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

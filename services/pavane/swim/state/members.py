@@ -3,12 +3,16 @@
 import bisect
 import hashlib
 from collections.abc import Iterator, ValuesView
+from typing import TYPE_CHECKING
 
 from pavane.swim.state.suspicion import Suspicion
 from pavane.swim.wire.payload import Digest
 from pavane.swim.wire.values import Address, NodeId, NodeInfo, State
 
-LIVE = (State.ALIVE, State.SUSPECT)
+if TYPE_CHECKING:
+    from random import Random  # given by the caller: nothing in here draws by itself
+
+CROWD = 8  # from so many peers for each one wanted on, and up to so many entries for each peer, drawing is quick
 TOMBSTONES_PER_PEER = 4  # tombstones kept, as a multiple of the capacity
 
 
@@ -104,6 +108,18 @@ class Members:
     def at(self, address: Address) -> list[Peer]:
         """Return the live entries with ``address``."""
         return list(self._at.get(address, {}).values())
+
+    def sample(self, count: int, rng: "Random", without: Peer | None = None) -> list[Peer]:
+        """Draw up to ``count`` different live peers, in a time that does not grow with the table."""
+        if len(self._live) <= CROWD * count or CROWD * len(self._live) < len(self._ids):
+            peers = [peer for peer in self._live.values() if peer is not without]
+            return rng.sample(peers, min(count, len(peers)))
+        drawn: dict[int, Peer] = {}
+        while len(drawn) < count:
+            peer = self._peers[rng.choice(self._ids)]
+            if peer.live and peer is not without:
+                drawn[peer.id] = peer
+        return list(drawn.values())
 
     def add(self, info: NodeInfo, state: State, now: float) -> tuple[Peer, Peer | None]:
         """Add an entry; returns it, and the oldest tombstone if that had to make room and is forgotten."""
