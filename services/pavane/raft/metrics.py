@@ -25,6 +25,15 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
         "dedup_ids": status.dedup_ids,
         "loop_late_seconds": adapter.late_s,
     }
+    keys = adapter.core.key_counts()
+    if keys is not None:
+        gauges |= {
+            "kv_keys": keys.keys,
+            "kv_bytes": keys.size,
+            "kv_leases": keys.leases,
+            "kv_watches": keys.watches,
+            "kv_history_floor": keys.history_floor,
+        }
     counts = adapter.counts
     counters: dict[str, float] = {
         "leader_changes_total": counts.leader_changes,

@@ -387,3 +387,18 @@ async def test_nodes_and_keys_change_in_one_transaction(kv: Keys, tree: TreeKeys
     node = await tree.get(b"/k")
     assert node is not None
     assert node.create_revision == result.revision
+
+
+async def test_a_peer_counts_what_it_holds(cluster: Cluster, kv: Keys, tree: TreeKeys) -> None:
+    async with kv.lease(5.0), aclosing(kv.watch(b"k", from_=1)) as changes:
+        await kv.put(b"k", b"123")
+        await tree.create(b"/a", b"45")
+        await anext(changes)
+        counts = {name: value for name, _, value in cluster.servers["1"].metrics() if "_kv_" in name}
+    assert counts == {
+        "pavane_raft_kv_keys": 3,
+        "pavane_raft_kv_bytes": len(b"k123") + len(b"/") + len(b"/a45"),
+        "pavane_raft_kv_leases": 1,
+        "pavane_raft_kv_watches": 1,
+        "pavane_raft_kv_history_floor": 1,
+    }

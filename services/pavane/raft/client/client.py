@@ -164,7 +164,7 @@ class RaftClient:
         if not data:
             raise ValueError("an update needs at least one byte of data")
         return await self._write(
-            "RequestUpdate", len(data), int, lambda id_, left_s: UpdateCall(id_, data, left_s), reqid, timeout_s
+            "raft/RequestUpdate", len(data), int, lambda id_, left_s: UpdateCall(id_, data, left_s), reqid, timeout_s
         )
 
     @property
@@ -255,7 +255,7 @@ class RaftClient:
 
     async def _write(
         self,
-        method: str,
+        span_name: str,
         size: int,
         index_of: Callable[[Result], int],
         make: Callable[[bytes, float], Call[Result]],
@@ -268,12 +268,12 @@ class RaftClient:
         timeout_s = min(timeout_s, TIMEOUT_S_MAX)
         began_s = self._loop.time()
         with self._tracer.start_as_current_span(
-            f"raft/{method}",
+            span_name,
             kind=SpanKind.CLIENT,
             links=[link(derived("raft", "", reqid))],
             attributes={
                 rpc_attributes.RPC_SYSTEM_NAME: "raft",
-                rpc_attributes.RPC_METHOD: method,
+                rpc_attributes.RPC_METHOD: span_name.removeprefix("raft/"),
                 REQID_ATTRIBUTE: reqid.hex(),
             },
         ) as span:
@@ -421,7 +421,7 @@ class _KeySession:
 
     async def command(self, data: bytes, reqid: bytes | None, timeout_s: float) -> Outcome:
         return await self._client._write(
-            "pv.kv",
+            "raft/pv.kv",
             len(data),
             lambda outcome: outcome.revision,
             lambda id_, left_s: CommandCall(id_, data, left_s),

@@ -14,7 +14,7 @@ from pavane.raft.config import Config
 from pavane.raft.core.barrier import Barriers
 from pavane.raft.core.election import Election
 from pavane.raft.core.following import Following
-from pavane.raft.core.keyspace import Keyspace
+from pavane.raft.core.keyspace import KeyCounts, Keyspace
 from pavane.raft.core.kinds import Kinds
 from pavane.raft.core.learner import Learner
 from pavane.raft.core.links import Links
@@ -304,6 +304,10 @@ class Core:
             transfer_to=self._transfer.target,
             streams=len(self._reading),
         )
+
+    def key_counts(self) -> KeyCounts | None:
+        """Return how much the machine holds, ``None`` if it is none that clients ask."""
+        return self._keyspace.counts() if self._keyspace is not None else None
 
     def fence(self) -> Fence:
         """Return what is known about this peer's right to take part (8.6); it asks its seeds by itself."""

@@ -46,6 +46,17 @@ class _KeepAlive:
     received: float
 
 
+@dataclass(frozen=True, slots=True)
+class KeyCounts:
+    """How much there is of what has limits (14.4); ``history_floor`` is the first revision that can be watched."""
+
+    keys: int
+    size: int
+    leases: int
+    watches: int
+    history_floor: int
+
+
 class Keyspace:
     """What clients of the machine ask and what its leases need; ``watching`` are those who follow its history."""
 
@@ -112,6 +123,12 @@ class Keyspace:
             node.append_own(EntryType.CHECKPOINT, CHECKPOINT_DATA)
         asked = _KeepAlive(route, request_id, leases, node.now.mono)
         self._barriers.wait(lambda ok: self._keep(asked) if ok else self._moved(route, request_id))
+
+    def counts(self) -> KeyCounts:
+        """Return how much there is."""
+        state = self._machine.state
+        entries = len(state.keys) + len(state.nodes)
+        return KeyCounts(entries, state.bytes, len(state.leases), len(self.watching), state.history.floor)
 
     # --- course ------------------------------------------------------------------------------------------------------
 
