@@ -85,8 +85,10 @@ async def test_a_bad_image_is_told_and_a_new_spec_supersedes_it(raft: RaftTest) 
     await raft.until(lambda item: "ImagePull" in blockers_of(item), "the image is the blocker")
     assert "nobody/has:this" in await why(raft)
     await serves(raft, 1)
-    await image(raft, "pavane:corrected")
-    await raft.until_current(generation=3)
+    corrected = {"spec": {"image": raft.platform.image, "rollout": {"restart": "corrected"}}}
+    await raft.kube.patch(RAFT_CLUSTERS, "q", corrected, raft.namespace, manager="e2e")
+    document = await raft.until_current(generation=3)
+    assert document["status"]["history"][1]["reason"] == "Superseded"
 
 
 async def test_a_crash_loop_aborts_the_attempt(raft: RaftTest) -> None:

@@ -183,6 +183,15 @@ async def test_a_cluster_without_tree_says_so(tmp_path: Path, stack: AsyncExitSt
         await client.tree.get(b"/a")
 
 
+async def test_a_cluster_without_keys_says_so(tmp_path: Path, stack: AsyncExitStack) -> None:
+    cluster = Cluster(tmp_path, stack, "1")
+    await cluster.start("1", "Broadcast")
+    kv = (await cluster.client()).kv
+    for call in (kv.put(b"k", b""), kv.get(b"k"), anext(kv.watch(b"k"))):
+        with pytest.raises(Unsupported, match="state machine"):
+            await call
+
+
 # --- watches -----------------------------------------------------------------------------------------------------
 
 

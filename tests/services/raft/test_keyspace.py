@@ -198,12 +198,14 @@ def test_a_peer_says_that_it_serves_keys_and_one_without_them_does_not() -> None
         assert bool(info["feat"] & FEATURE_KV) is keys
 
 
-def test_a_log_without_keys_drops_their_messages() -> None:
+def test_a_log_without_keys_says_so() -> None:
     ensemble = Ensemble("a")
     ensemble.elect()
     for frames in (PvKv(b"\x90").encode(IDENT), PvRead([0, []]).encode(IDENT), PvLease([]).encode(IDENT)):
-        assert ensemble.ask("a", (reqid(1), *frames)) == []
-    assert dict(ensemble.status("a").dropped)["type"] == 3
+        [reply] = ensemble.ask("a", (reqid(1), *frames))
+        assert decoded(PvReply, reply) == PvReply(Code.UNSUPPORTED, 1)
+    [reply] = ensemble.ask("a", (b"watch", *PvWatch({}).encode(IDENT)))
+    assert decoded(PvWatchReply, reply) == PvWatchReply(Code.UNSUPPORTED, 0, [1])
 
 
 # --- reads -------------------------------------------------------------------------------------------------------

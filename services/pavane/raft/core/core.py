@@ -29,6 +29,7 @@ from pavane.raft.core.status import Fence, Status, picture, status_value
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.errors import Code, DropReason
 from pavane.raft.machines import KeyValue
+from pavane.raft.machines.limits import LEVEL_FIRST
 from pavane.raft.state.commands import RECOVERING_FLOOR, EntrySource, Recovered, Stored
 from pavane.raft.state.configuration import Members, fault_in
 from pavane.raft.state.dedup import Freshness
@@ -48,6 +49,7 @@ from pavane.raft.wire.pv import (
     PvVote,
     PvWatch,
     PvWatchAcknowledge,
+    PvWatchReply,
 )
 from pavane.raft.wire.replies import RequestBroadcastUrlReply, RequestConfigReply, RequestLogInfoReply
 from pavane.raft.wire.requests import (
@@ -145,6 +147,7 @@ class Core:
             RequestBroadcastUrl: self._answer_broadcast_url,
             PvTransfer: self._transfer.request,
             PvStatus: self._answer_status,
+            **dict.fromkeys((PvKv, PvRead, PvLease, PvWatch), self._refuse_keys),
         }
         if machine is not None:
             self._serve(Keyspace(node, self._barriers, self._serving, self._transfer, machine))
@@ -427,6 +430,12 @@ class Core:
         del message
         value = status_value(self.status(self._node.now))
         self._node.send(route, (request_id, *PvReply(Code.OK, value).encode()), self._node.term_ticket)
+
+    def _refuse_keys(self, route: Route, request_id: Frame, message: PvKv | PvRead | PvLease | PvWatch) -> None:
+        """Say that this machine has no keys, in place of ``Keyspace``."""
+        code, level = Code.UNSUPPORTED, LEVEL_FIRST
+        reply = PvWatchReply(code, 0, [level]) if isinstance(message, PvWatch) else PvReply(code, level)
+        self._node.send(route, (request_id, *reply.encode()))
 
     def _heard(self, poll: PeerPoll | None) -> None:
         if poll is not None:
