@@ -331,6 +331,17 @@ def test_a_late_ack_still_counts_a_very_late_one_does_not() -> None:
         assert lone.core.own is own
 
 
+def test_a_name_that_stands_for_many_is_not_dialled_again_at_once() -> None:
+    lone = joiner(50)
+    lone.hear(place(50), JoinAck(info(2)))
+    assert [peer.address for peer in lone.core._node.members.live] == [place(2)]
+    lone.take()
+    lone.wait(55, alive)
+    assert dialled(lone) == []
+    lone.wait(20, alive)
+    assert set(dialled(lone)) == {place(50)}
+
+
 def test_a_joiner_that_cannot_track_the_group_goes_elsewhere() -> None:
     lone = joiner(2, 3, capacity=4)
     seed = dialled(lone)[0]

@@ -328,6 +328,29 @@ def test_a_late_timer_costs_health_and_voids_probes(lone: Lone) -> None:
     assert lone.happened(Happened.SUSPECT) == []
 
 
+def test_after_a_stall_nobody_is_declared_dead_before_the_queued_input_is_read(lone: Lone) -> None:
+    for reporter in (3, 4, 5, 6):
+        lone.news(reporter, suspects=(Suspicion(NodeId(2, 1), reporter),))
+    lone.now += 20
+    lone.core.handle_timer(lone.now)
+    assert lone.sees()[2] == (1, "SUSPECT")
+    lone.wait(0.5, silent(2))
+    lone.news(2, alive=(NodeInfo(2, 2, UNSPECIFIED),))
+    lone.wait(5, alive)
+    assert lone.sees()[2] == (2, "ALIVE")
+
+
+def test_a_new_member_suspects_nobody_that_may_not_have_heard_of_it() -> None:
+    lone = Lone()
+    lone.join()
+    lone.admit(2, 3)
+    lone.wait(2.4, silent(2, 3))
+    assert lone.core.counts["probes"] >= 2
+    assert lone.happened(Happened.SUSPECT) == []
+    lone.wait(10, silent(2, 3))
+    assert lone.happened(Happened.SUSPECT)
+
+
 # --- leaving ---------------------------------------------------------------------------------------------------------
 
 
@@ -437,6 +460,18 @@ def test_a_page_cannot_kill_but_only_raise_suspicion(lone: Lone) -> None:
     assert lone.sees()[2] == (1, "DEAD")
 
 
+def test_a_page_that_leaves_a_long_suspect_out_buries_it_without_a_word(lone: Lone) -> None:
+    lone.news(3, suspects=(Suspicion(NodeId(2, 1), 3),))
+    without = tuple(entry for entry in EVERYBODY if entry[0] != 2)
+    page(lone, *without)
+    assert lone.sees()[2] == (1, "SUSPECT")
+    lone.wait(6, silent(2))
+    assert lone.sees()[2] == (1, "SUSPECT")
+    page(lone, *without)
+    assert lone.sees()[2] == (1, "DEAD")
+    assert len(lone.core._node.news) == 0
+
+
 def test_who_knows_better_answers_a_page_with_its_own(lone: Lone) -> None:
     sent = page(lone, *EVERYBODY[:4], (6, 0, State.ALIVE))
     to, answer = only(sent)
@@ -500,6 +535,21 @@ def test_an_unlink_makes_us_dial_and_forget_nobody(lone: Lone) -> None:
     assert lone.news(2, unlinks=(Unlink(NodeId(1, 10), None),)) == []
     assert lone.news(3, unlinks=(Unlink(NodeId(1, 9), None),)) == []
     assert lone.sees()[2] == (1, "ALIVE")
+
+
+def test_with_keys_the_newest_id_at_an_address_ends_older_ones() -> None:
+    keys = (bytes(range(32)),)
+    lone = Lone(keys=keys)
+    lone.join()
+    peer = Keyring(keys, "", lambda size: b"\7" * size, 8)
+    for node in (2, 3):
+        lone.hear(place(node), peer.wrap(JoinReq(info(node)).encode()))
+    other = info(7, address=place(2))
+    gossip = PingResponse(NodeId(1, 10), NodeId(3, 1), 0, Payload(alive=(other,)))
+    lone.hear(place(3), peer.wrap(gossip.encode()))
+    assert {node: state for node, (_, state) in lone.sees().items()} == {2: "ALIVE", 3: "ALIVE", 7: "ALIVE"}
+    lone.hear(place(2), peer.wrap(lone.ping(7).encode()))
+    assert {node: state for node, (_, state) in lone.sees().items()} == {2: "DEAD", 3: "ALIVE", 7: "ALIVE"}
 
 
 def test_with_keys_plaintext_is_dropped_and_a_recording_of_no_use() -> None:

@@ -217,7 +217,7 @@ class Rumours:
         """Let queued input be read before anybody is declared dead (9.3)."""
         for peer in self._node.members.live:
             if peer.suspicion is not None:
-                peer.suspicion.extra_s += self._node.profile.period_s
+                peer.suspicion.not_before = self._node.now + self._node.profile.period_s
 
     def same_address(self, proven: Peer) -> None:
         """Declare older ids at the address of ``proven`` dead: one process has one id (5.3)."""

@@ -11,7 +11,7 @@ TRANSMISSIONS_MAX = 40
 class Suspicion:
     """A running timer: ``minimum_s`` and ``maximum_s`` are fixed when it starts, confirmations move its end."""
 
-    __slots__ = ("confirmations", "extra_s", "k", "maximum_s", "minimum_s", "reporters", "started")
+    __slots__ = ("confirmations", "k", "maximum_s", "minimum_s", "not_before", "reporters", "started")
 
     def __init__(self, started: float, minimum_s: float, members: int, reporter: int) -> None:
         self.started = started
@@ -20,7 +20,7 @@ class Suspicion:
         self.k = CONFIRMATIONS if members - 2 >= CONFIRMATIONS else 0
         self.reporters = {reporter} if reporter else set()
         self.confirmations = 0
-        self.extra_s = 0.0  # granted after a stall, so that queued input is read first
+        self.not_before = started  # put off after a stall, so that queued input is read first
 
     def confirm(self, reporter: int) -> bool:
         """Count ``reporter``; false if that changes nothing, or if it is 0, which a page gives and nobody is."""
@@ -33,11 +33,12 @@ class Suspicion:
     @property
     def due(self) -> float:
         """When it ends."""
-        if not self.k:
-            return self.started + self.minimum_s + self.extra_s
-        span = self.maximum_s - self.minimum_s
-        wait = self.maximum_s - span * math.log(self.confirmations + 1) / math.log(self.k + 1)
-        return self.started + max(self.minimum_s, wait) + self.extra_s
+        wait_s = self.minimum_s
+        if self.k:
+            span_s = self.maximum_s - self.minimum_s
+            shorter_s = span_s * math.log(self.confirmations + 1) / math.log(self.k + 1)
+            wait_s = max(self.minimum_s, self.maximum_s - shorter_s)
+        return max(self.started + wait_s, self.not_before)
 
 
 def transmissions(members: int, loss: float) -> int:
