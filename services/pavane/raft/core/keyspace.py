@@ -20,7 +20,7 @@ from pavane.raft.wire.pv import PvKv, PvLease, PvRead, PvReply
 from pavane.raft.wire.requests import RequestUpdate
 
 READ_WAIT_S = 1.0  # for a revision that is not applied yet (12.5)
-READS_WAITING_MAX = 10_000  # as many as wait for barriers
+WAITING_MAX = 10_000  # reads, and keep-alives: as many as wait for barriers
 BUSY_MS = 1000  # told to those who are to come again
 TICK_S = 0.05  # a leader with leases looks this often whether it was stopped (12.7 L6)
 
@@ -197,7 +197,7 @@ class Keyspace:
     def _read_at(self, read: _Read) -> None:
         if read.revision <= self._node.applied:
             self._read(read.route, read.id, read.ops)
-        elif len(self._reads) >= READS_WAITING_MAX:
+        elif len(self._reads) >= WAITING_MAX:
             self._reply(read.route, read.id, Code.BUSY, BUSY_MS)
         else:
             self._reads.append(read)
@@ -213,7 +213,10 @@ class Keyspace:
     def _keep(self, asked: _KeepAlive) -> None:
         node, keeper = self._node, self._keeper
         if keeper is None or node.log.term_at(node.commit) != node.term:
-            self._unproven.append(asked)
+            if len(self._unproven) < WAITING_MAX:
+                self._unproven.append(asked)
+            else:
+                self._reply(asked.route, asked.id, Code.BUSY, BUSY_MS)
             return
         kept: list[Value] = [[lease, ttl_ms] for lease, ttl_ms in keeper.renew(asked.leases, asked.received)]
         self._reply(asked.route, asked.id, Code.OK, kept)
