@@ -320,15 +320,23 @@ def test_answers_count_only_from_who_was_asked() -> None:
     assert lone.core.dropped["dial"] == 3
 
 
-def test_a_late_ack_still_counts_a_very_late_one_does_not() -> None:
-    for wait_s, own in ((8.5, Own.MEMBER), (30.0, Own.DIALING)):
-        lone = joiner(2)
-        lone.wait(wait_s)
-        # Another address, so that the dial of the first round is the only one.
-        lone.core.set_seeds([], lone.now)
-        lone.wait(0 if own is Own.MEMBER else 60)
-        lone.hear(place(2), JoinAck(info(2)))
-        assert lone.core.own is own
+def test_after_the_last_retry_only_an_ack_still_counts() -> None:
+    lone = joiner(2, 3)
+    given_up = dialled(lone)[0]
+    lone.wait(9.5)
+    assert lone.hear(given_up, nak(Refusal.TOKEN_EXPECTED, "late")) == []
+    assert lone.core.dropped["dial"] == 1
+    lone.hear(given_up, JoinAck(info(given_up.ip[3])))
+    assert lone.core.own is Own.MEMBER
+
+
+def test_a_very_late_ack_does_not_count() -> None:
+    lone = joiner(2)
+    lone.wait(8.5)
+    lone.core.set_seeds([], lone.now)  # so that no second round opens another dial
+    lone.wait(20)
+    assert lone.hear(place(2), JoinAck(info(2))) == []
+    assert lone.core.own is Own.DIALING
 
 
 def test_a_name_that_stands_for_many_is_not_dialled_again_at_once() -> None:

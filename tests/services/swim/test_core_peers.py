@@ -246,6 +246,30 @@ def test_what_is_said_about_us_is_refuted_at_once(lone: Lone, records: dict[str,
     assert lone.core.info.gen == 16
 
 
+def test_being_suspected_costs_health_once_per_period(lone: Lone) -> None:
+    healths = []
+    for gen, pause in ((20, 0.0), (30, 0.1), (40, 1.1)):
+        lone.now += pause
+        lone.news(3, suspects=(Suspicion(NodeId(1, gen), 3),))
+        healths.append(lone.core.health)
+    assert healths == [1, 1, 2]
+
+
+def test_the_more_is_lost_the_more_often_news_is_sent(lone: Lone) -> None:
+    seen: set[int | None] = set()
+
+    def second_shot(to: Address, message: Message) -> Message | None:
+        seq = message.payload.seq if isinstance(message, PingRequest) else None
+        first = seq not in seen
+        seen.add(seq)
+        return None if first else alive(to, message)
+
+    before = lone.core._node.transmissions
+    lone.wait(60, second_shot)
+    assert lone.happened(Happened.SUSPECT) == []
+    assert lone.core._node.transmissions >= 1.5 * before
+
+
 def test_who_knows_us_newer_than_we_are_is_outbid(lone: Lone) -> None:
     lone.hear(place(2), lone.ping(2, target=NodeId(1, 500)))
     assert lone.core.info.gen == 501
@@ -525,6 +549,20 @@ def test_news_about_members_that_do_not_fit_is_passed_on() -> None:
     probes = [message for _, message in lone.take() if isinstance(message, PingRequest)]
     assert probes
     assert all(probe.payload.digest is None for probe in probes)
+
+
+def test_what_does_not_fit_is_remembered_within_bounds_and_told_once(lone: Lone) -> None:
+    lone = Lone(capacity=4)
+    lone.join()
+    lone.admit(2, 3, 4, 5)
+    for node in range(50, 90):
+        lone.news(2, alive=(info(node),))
+    assert len(lone.core._rumours._passed_on) == 4
+    lone.wait(30, alive)
+    assert len(lone.core._node.news) == 0
+    lone.news(2, alive=(info(89),))
+    assert len(lone.core._node.news) == 0
+    assert len(lone.happened(Happened.OVER_CAPACITY)) == 1
 
 
 def test_an_unlink_makes_us_dial_and_forget_nobody(lone: Lone) -> None:
