@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pavane.raft.wire import PvTransfer
+from pavane.raft.machines import LeaseGrant, encode_command
+from pavane.raft.wire import PvKv, PvLease, PvTransfer
 from pavane.wire import Stage
-from tests.services.raft.ensemble import IDENT, Ensemble
+from tests.services.raft.ensemble import IDENT, Ensemble, reqid
 
 GOLDEN = Path(__file__).parent / "golden"
 HELLO_MAGIC = b"pavane-raft".hex()
@@ -79,6 +80,41 @@ SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "",
         ("quiet", "advance 0.9", "update a 1", "isolate a", "loud", "advance 0.08", "read a 0", "join", "advance 0.1"),
     ),
+    "lease_expiry": ("abc", "", ("quiet", "advance 0.9", "grant a 300", "advance 0.2", "loud", "advance 0.15")),
+    "lease_kept_by_a_new_leader": (
+        "abc",
+        "",
+        (
+            "quiet",
+            "advance 0.9",
+            "grant a 1000",
+            "advance 0.4",
+            "down a",
+            "advance 0.7",
+            "loud",
+            "renew b 1",
+            "advance 0.02",
+            "quiet",
+            "advance 0.9",
+            "loud",
+            "advance 0.15",
+        ),
+    ),
+    "lease_of_a_stopped_leader": (
+        "a",
+        "",
+        (
+            "quiet",
+            "advance 0.9",
+            "grant a 300",
+            "advance 0.1",
+            "loud",
+            "stop 5",
+            "renew a 1",
+            "advance 0.25",
+            "advance 0.1",
+        ),
+    ),
 }
 
 
@@ -100,6 +136,20 @@ def _permit(ensemble: Ensemble, names: str) -> None:
     ensemble.settle()
 
 
+def _stop(ensemble: Ensemble, seconds: str) -> None:
+    """Let time go by in which no process runs."""
+    ensemble.time += float(seconds)
+
+
+def _grant(ensemble: Ensemble, name: str, ttl_ms: str) -> None:
+    command = encode_command(LeaseGrant(int(ttl_ms), b"holder"))
+    ensemble.ask(name, (reqid(1), *PvKv(command).encode(IDENT)), "holder")
+
+
+def _renew(ensemble: Ensemble, name: str, lease: str) -> None:
+    ensemble.ask(name, (b"renew", *PvLease([int(lease)]).encode(IDENT)), "holder")
+
+
 STEPS: dict[str, Callable[..., object]] = {
     "advance": lambda ensemble, seconds: ensemble.advance(float(seconds)),
     "settle": lambda ensemble: ensemble.settle(),
@@ -109,6 +159,9 @@ STEPS: dict[str, Callable[..., object]] = {
     "transfer": lambda ensemble, name, to: ensemble.ask(name, (b"t", *PvTransfer(to).encode(IDENT)), "admin"),
     "change": lambda ensemble, name, number, names: ensemble.change(name, int(number), names),
     "permit": _permit,
+    "stop": _stop,
+    "grant": _grant,
+    "renew": _renew,
     "stick": lambda ensemble, name: ensemble.stuck.add(name),
     "sync": lambda ensemble, name: (ensemble.stuck.discard(name), ensemble.sync(name)),
     "down": lambda ensemble, name: ensemble.down(name),
@@ -119,7 +172,7 @@ STEPS: dict[str, Callable[..., object]] = {
 
 def played(voters: str, learners: str, script: tuple[str, ...]) -> str:
     """Run a script; between ``quiet`` and ``loud`` the trace is left out."""
-    ensemble = Ensemble(voters, learners, seed=SEED)
+    ensemble = Ensemble(voters, learners, seed=SEED, keys=any(step.startswith("grant ") for step in script))
     lines = [f"voters {voters}, learners {learners or '-'}"]
     loud = True
     for step in script:

@@ -343,6 +343,21 @@ def test_a_stopped_leader_expires_nothing_that_is_renewed_when_it_goes_on() -> N
     assert cluster.renew("a", lease, idle) == [(Code.OK, [[lease, 1000], [idle, 1000]])]
 
 
+def test_leases_end_in_time_however_many_others_are_kept(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    kept, lost = cluster.grant(1000), cluster.grant(1000)
+    cluster.do(Put(b"k", b"", lost))
+    core = cluster.cores[leader]
+    for _ in range(60):
+        # As in a busy process: what came in is read before timers are looked at.
+        cluster.time += 0.02
+        assert cluster.renew(leader, kept)[0][0] == Code.OK
+        core.handle_timer(cluster.now())
+        cluster.settle()
+    assert cluster.keys(leader) == []
+    assert cluster.renew(leader, kept, lost) == [(Code.OK, [[kept, 1000], [lost, 0]])]
+
+
 def test_keep_alives_go_to_the_leader_in_a_known_form(cluster: Cluster) -> None:
     assert cluster.renew(cluster.follower(), 1) == [(Code.NOT_LEADER, cluster.leader())]
     assert cluster.renew(cluster.leader(), -1)[0][0] == Code.BAD_COMMAND

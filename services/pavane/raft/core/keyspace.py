@@ -119,6 +119,7 @@ class Keyspace:
             return
         if not self._leads(route, request_id):
             return
+        self._notice_stop()  # before the time of this one is counted
         if node.log.last_term != node.term:
             node.append_own(EntryType.CHECKPOINT, CHECKPOINT_DATA)
         asked = _KeepAlive(route, request_id, leases, node.now.mono)
@@ -177,14 +178,21 @@ class Keyspace:
             read = self._reads.popleft()
             self._reply(read.route, read.id, Code.BUSY, BUSY_MS)
         if self._keeper is not None and self._tick_at <= now:
-            self._tick(self._keeper)
+            self._notice_stop()
+            self._tick_at = now + TICK_S
+            self._end_leases(self._keeper)
         self.watching.timer()
 
-    def _tick(self, keeper: LeaseKeeper) -> None:
-        """Propose the end of leases whose time is over; time in which this process was stopped does not count."""
+    def _notice_stop(self) -> None:
+        """Time in which this process was stopped does not count for any lease: nobody could renew (L6)."""
+        now = self._node.now.mono
+        if self._keeper is not None and self._keeper.next_timer() is not None and self._tick_at < now:
+            self._keeper.late(now - self._tick_at)
+            self._tick_at = now
+
+    def _end_leases(self, keeper: LeaseKeeper) -> None:
+        """Propose the end of leases whose time is over."""
         node = self._node
-        keeper.late(node.now.mono - self._tick_at)
-        self._tick_at = node.now.mono + TICK_S
         if self._transfer.target is not None:
             return
         leases = keeper.due(node.now.mono)

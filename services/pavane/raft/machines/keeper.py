@@ -52,7 +52,7 @@ class LeaseKeeper:
         return answer
 
     def late(self, seconds: float) -> None:
-        """Learn that the loop ran late by so much, after all waiting input was read: nobody could renew (L6)."""
+        """Learn that the loop ran late by so much, before what came in meanwhile is looked at (L6)."""
         if seconds > LATE_MIN_S:
             self._delay += seconds
 
