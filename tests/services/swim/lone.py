@@ -115,3 +115,15 @@ def alive(to: Address, message: Message) -> Message | None:
     if isinstance(message, PingRequest) and message.ttl == 0 and message.src.id != message.target.id:
         return PingResponse(message.src, message.target, 0, Payload(seq=message.payload.seq))
     return None
+
+
+def silent(*nodes: int) -> Callable[[Address, Message], Message | None]:
+    def answer(to: Address, message: Message) -> Message | None:
+        return None if to in {place(node) for node in nodes} else alive(to, message)
+
+    return answer
+
+
+def only(sent: list[tuple[Address, Message]]) -> tuple[Address, Message]:
+    (one,) = sent
+    return one

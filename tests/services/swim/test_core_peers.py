@@ -1,34 +1,16 @@
-"""What a member does with pings, news and pages (docs/specs/swim.md 2.3, 5, 8, 9, 11, 12, 18)."""
+"""What a member does with pings and news (docs/specs/swim.md 2.3, 5, 8, 9, 12, 18)."""
 
-from collections.abc import Callable
 
 import pytest
 
 from pavane.swim.core.outputs import Happened, Own
-from pavane.swim.state.envelope import Keyring
 from pavane.swim.wire.messages import JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
-from pavane.swim.wire.payload import Digest, Listed, Page, Payload, Suspicion, Unlink
-from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, State
-from tests.services.swim.lone import SELF, UNIX_S, Lone, alive, info, place
+from pavane.swim.wire.payload import Payload, Suspicion, Unlink
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo
+from tests.services.swim.lone import SELF, UNIX_S, Lone, alive, info, only, place, silent
 
 STRANGER = Address.parse("192.0.2.66:7946")
 AHEAD = UNIX_S + (1 << 17)
-
-
-@pytest.fixture
-def lone() -> Lone:
-    """A member with the peers 2 to 6."""
-    lone = Lone()
-    lone.join()
-    lone.admit(2, 3, 4, 5, 6)
-    lone.wait(10, alive)
-    lone.take()
-    return lone
-
-
-def only(sent: list[tuple[Address, Message]]) -> tuple[Address, Message]:
-    (one,) = sent
-    return one
 
 
 # --- pings -----------------------------------------------------------------------------------------------------------
@@ -189,13 +171,6 @@ def test_nothing_that_strangers_send_is_answered_with_more_than_three_times_its_
 
 
 # --- suspicion and refutation ----------------------------------------------------------------------------------------
-
-
-def silent(*nodes: int) -> Callable[[Address, Message], Message | None]:
-    def answer(to: Address, message: Message) -> Message | None:
-        return None if to in {place(node) for node in nodes} else alive(to, message)
-
-    return answer
 
 
 def test_a_silent_peer_is_probed_again_asked_after_suspected_and_declared_dead(lone: Lone) -> None:
@@ -411,202 +386,3 @@ def test_a_join_after_a_leave_has_a_larger_generation(lone: Lone) -> None:
     (to, request), *_ = lone.take()[-1:]
     assert isinstance(request, JoinReq)
     assert (to, request.src.gen) == (place(2), 11)
-
-
-# --- tables ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_digest_that_differs_is_answered_with_a_page_once_per_period(lone: Lone) -> None:
-    answers = [only(lone.hear(place(2), lone.ping(2, Payload(digest=Digest(3, bytes(8))))))[1] for _ in range(2)]
-    assert [len(answer.payload.pages) for answer in answers if isinstance(answer, PingResponse)] == [1, 0]
-    (page,) = answers[0].payload.pages  # type: ignore[union-attr]
-    assert (page.low, page.high) == (0, U32_MAX)
-    assert [entry.info.id for entry in page.entries] == [1, 2, 3, 4, 5, 6]
-
-
-def test_an_equal_digest_is_answered_with_nothing_more(lone: Lone) -> None:
-    lone.wait(10, alive)
-    digest = lone.core._node.members.digest(NodeId(1, 10))
-    _, answer = only(lone.hear(place(2), lone.ping(2, Payload(digest=digest))))
-    assert len(answer.encode()) == 27
-
-
-def test_pages_walk_over_the_table_and_wrap() -> None:
-    lone = Lone(max_datagram_bytes=256)
-    lone.join()
-    for node in range(2, 32):
-        lone.admit(node)
-        lone.wait(0.2, alive)
-    lone.wait(30, alive)
-    covered, seen = 0, []
-    for _ in range(40):
-        _, answer = only(lone.hear(place(2), lone.ping(2, Payload(digest=Digest(0, bytes(8))))))
-        assert isinstance(answer, PingResponse)
-        if not answer.payload.pages:
-            lone.wait(1, alive)
-            lone.take()
-            continue
-        (page,) = answer.payload.pages
-        assert page.low == covered
-        seen += [entry.info.id for entry in page.entries]
-        covered = (page.high + 1) & U32_MAX
-        if not covered:
-            break
-    assert seen == list(range(1, 32))
-
-
-def page(
-    lone: Lone, *entries: tuple[int, int, State], low: int = 0, high: int = U32_MAX
-) -> list[tuple[Address, Message]]:
-    listed = tuple(Listed(NodeInfo(id_, gen, SELF if id_ == 1 else place(id_)), state) for id_, gen, state in entries)
-    return lone.hear(place(3), PingResponse(NodeId(1, 10), NodeId(3, 1), 0, Payload(pages=(Page(low, high, listed),))))
-
-
-EVERYBODY = tuple((node, 10 if node == 1 else 1, State.ALIVE) for node in range(1, 7))
-
-
-def test_a_page_teaches_without_gossip(lone: Lone) -> None:
-    lone.wait(10, alive)
-    sent = page(lone, *EVERYBODY, (9, 4, State.ALIVE), (12, 1, State.LEFT))
-    assert sent == []
-    assert lone.sees()[9] == (4, "ALIVE")
-    assert lone.sees()[12] == (1, "LEFT")
-    assert len(lone.core._node.news) == 0
-
-
-def test_a_page_cannot_kill_but_only_raise_suspicion(lone: Lone) -> None:
-    entries = [(node, gen, State.DEAD if node == 2 else state) for node, gen, state in EVERYBODY]
-    sent = page(lone, *entries)
-    assert lone.sees()[2] == (1, "SUSPECT")
-    assert place(2) in {to for to, _ in sent}  # told at once, so that it can refute
-    lone.wait(6, alive)
-    page(lone, *entries)
-    assert lone.sees()[2] == (1, "DEAD")
-
-
-def test_a_page_that_leaves_a_long_suspect_out_buries_it_without_a_word(lone: Lone) -> None:
-    lone.news(3, suspects=(Suspicion(NodeId(2, 1), 3),))
-    without = tuple(entry for entry in EVERYBODY if entry[0] != 2)
-    page(lone, *without)
-    assert lone.sees()[2] == (1, "SUSPECT")
-    lone.wait(6, silent(2))
-    assert lone.sees()[2] == (1, "SUSPECT")
-    page(lone, *without)
-    assert lone.sees()[2] == (1, "DEAD")
-    assert len(lone.core._node.news) == 0
-
-
-def test_who_knows_better_answers_a_page_with_its_own(lone: Lone) -> None:
-    sent = page(lone, *EVERYBODY[:4], (6, 0, State.ALIVE))
-    to, answer = only(sent)
-    assert to == place(3)
-    assert isinstance(answer, PingRequest)
-    assert {entry.info.id for entry in answer.payload.pages[0].entries} == {1, 2, 3, 4, 5, 6}
-    assert page(lone, *EVERYBODY[:4]) == []  # once per period
-
-
-@pytest.mark.parametrize(
-    ("entries", "low", "high"),
-    [
-        ([(5, 2, State.ALIVE), (4, 2, State.ALIVE)], 0, U32_MAX),
-        ([(4, 2, State.ALIVE), (4, 3, State.ALIVE)], 0, U32_MAX),
-        ([(4, 2, State.ALIVE)], 5, 9),
-        ([(4, 2, State.ALIVE)], 9, 3),
-    ],
-)
-def test_a_disorderly_page_is_ignored(lone: Lone, entries: list[tuple[int, int, State]], low: int, high: int) -> None:
-    before = lone.sees()
-    assert page(lone, *entries, low=low, high=high) == []
-    assert lone.sees() == before
-    assert lone.core.dropped["page"] == 1
-
-
-def test_no_more_than_128_items_of_a_datagram_are_applied(lone: Lone) -> None:
-    lone.news(3, dead=tuple(NodeId(node, 1) for node in range(1000, 1200)))
-    assert len(lone.sees()) == 5 + 128
-    assert lone.core.dropped["items"] == 72
-
-
-def test_plaintext_names_few_strangers_a_second(lone: Lone) -> None:
-    for start in range(1000, 2000, 100):
-        lone.news(3, dead=tuple(NodeId(node, 1) for node in range(start, start + 100)))
-    assert len(lone.sees()) == 5 + 400
-    assert lone.core.dropped["rate"] == 600
-
-
-def test_news_about_members_that_do_not_fit_is_passed_on() -> None:
-    lone = Lone(capacity=4)
-    lone.join()
-    lone.admit(2, 3, 4, 5)
-    lone.wait(10, alive)
-    lone.news(2, alive=(info(9),))
-    assert 9 not in lone.sees()
-    assert lone.happened(Happened.OVER_CAPACITY)
-    _, answer = only(lone.hear(place(3), lone.ping(3)))
-    assert isinstance(answer, PingResponse)
-    assert answer.payload.alive == (info(9),)
-    lone.wait(10, alive)
-    probes = [message for _, message in lone.take() if isinstance(message, PingRequest)]
-    assert probes
-    assert all(probe.payload.digest is None for probe in probes)
-
-
-def test_what_does_not_fit_is_remembered_within_bounds_and_told_once(lone: Lone) -> None:
-    lone = Lone(capacity=4)
-    lone.join()
-    lone.admit(2, 3, 4, 5)
-    for node in range(50, 90):
-        lone.news(2, alive=(info(node),))
-    assert len(lone.core._rumours._passed_on) == 4
-    lone.wait(30, alive)
-    assert len(lone.core._node.news) == 0
-    lone.news(2, alive=(info(89),))
-    assert len(lone.core._node.news) == 0
-    assert len(lone.happened(Happened.OVER_CAPACITY)) == 1
-
-
-def test_an_unlink_makes_us_dial_and_forget_nobody(lone: Lone) -> None:
-    sent = lone.news(2, unlinks=(Unlink(NodeId(1, 10), None),))
-    to, request = only(sent)
-    assert isinstance(request, JoinReq)
-    assert (to, request.src.gen) == (place(2), 10)
-    assert lone.news(2, unlinks=(Unlink(NodeId(1, 10), None),)) == []
-    assert lone.news(3, unlinks=(Unlink(NodeId(1, 9), None),)) == []
-    assert lone.sees()[2] == (1, "ALIVE")
-
-
-def test_with_keys_the_newest_id_at_an_address_ends_older_ones() -> None:
-    keys = (bytes(range(32)),)
-    lone = Lone(keys=keys)
-    lone.join()
-    peer = Keyring(keys, "", lambda size: b"\7" * size, 8)
-    for node in (2, 3):
-        lone.hear(place(node), peer.wrap(JoinReq(info(node)).encode()))
-    other = info(7, address=place(2))
-    gossip = PingResponse(NodeId(1, 10), NodeId(3, 1), 0, Payload(alive=(other,)))
-    lone.hear(place(3), peer.wrap(gossip.encode()))
-    assert {node: state for node, (_, state) in lone.sees().items()} == {2: "ALIVE", 3: "ALIVE", 7: "ALIVE"}
-    lone.hear(place(2), peer.wrap(lone.ping(7).encode()))
-    assert {node: state for node, (_, state) in lone.sees().items()} == {2: "DEAD", 3: "ALIVE", 7: "ALIVE"}
-
-
-def test_with_keys_plaintext_is_dropped_and_a_recording_of_no_use() -> None:
-    keys = (bytes(range(32)),)
-    lone = Lone(keys=keys, group="prod")
-    lone.join()
-    peer = Keyring(keys, "prod", lambda size: b"\7" * size, 8)
-    join = peer.wrap(JoinReq(info(2)).encode())
-    assert isinstance(only(lone.hear(place(2), join))[1], JoinAck)
-    leave = peer.wrap(Leave(info(2)).encode())
-    assert lone.hear(place(2), Leave(info(2))) == []
-    assert lone.core.dropped["plaintext"] == 1
-    lone.hear(place(2), leave)
-    assert lone.sees()[2] == (1, "LEFT")
-    ack = lone.hear(place(2), peer.wrap(JoinReq(info(2, 2)).encode()))
-    assert any(isinstance(message, JoinAck) for _, message in ack)
-    for recorded in (join, leave):
-        assert lone.hear(place(2), recorded) == []
-    assert lone.core.dropped["replay"] == 2
-    assert lone.sees()[2] == (2, "ALIVE")
-    assert lone.hear(place(2), b"\xe1" + bytes(60)) == []
-    assert lone.core.dropped["keyid"] == 1
