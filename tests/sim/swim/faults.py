@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 
 from pavane.swim.core.outputs import Own
+from pavane.swim.wire.values import UNSPECIFIED
 from tests.sim.swim.world import Process, Weather, World
 
 FAULTS_S = 60.0
@@ -22,6 +23,8 @@ class Play:
         keys = (KEY,) if self.rng.random() < 0.4 else ()
         self.configured = self.rng.random() < 0.5
         self.world = World(seed, keys=keys, max_datagram_bytes=self.rng.choice([256, 1400]))
+        if seed % 4 == 3:
+            self.world.config["address"] = UNSPECIFIED  # bound to every interface: others tell it where it is
         size = self.rng.choice([3, 3, 4, 5, 5, 8, 10])
         self.names = [f"n{number}" for number in range(1, size + 1)]
         self.moved = 0
