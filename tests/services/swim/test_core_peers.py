@@ -1,6 +1,5 @@
 """What a member does with pings and news (docs/specs/swim.md 2.3, 5, 8, 9, 12, 18)."""
 
-
 import pytest
 
 from pavane.swim.core.outputs import Happened, Own
