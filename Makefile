@@ -40,7 +40,7 @@ test: setup ## all tests that belong to every change
 	$(BIN)/pytest -q -n $(WORKERS) tests
 	$(BIN)/pytest -q e2e
 
-sim: setup ## simulated Raft clusters: SEEDS=2000, or PAVANE_SEED=… to replay one
+sim: setup ## simulated clusters and groups: SEEDS=2000, or PAVANE_SEED=… to replay one
 	SEEDS=$(SEEDS) $(BIN)/pytest -q -n $(WORKERS) --timeout=0 tests/sim
 
 e2e-tools: ## programs of a real cluster for tests, built once with Go (minutes), kept in the user's cache folder

@@ -4,7 +4,6 @@
 planted bug shows that the checks find what they are for.
 """
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -17,24 +16,17 @@ from pavane.raft.machines import KeyValue, LeaseKeeper, Result
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import Frame, PvLease, PvWatchReply
 from tests.sim.network import Weather
+from tests.sim.seeds import played
 from tests.sim.test_planted_bugs import found
 from tests.sim.world import Scenario, play, scenario_of
 
-SEEDS = max(1, int(os.environ.get("SEEDS", "300")) // 20)
-ONE_SEED = os.environ.get("PAVANE_SEED")
 SEEDS_PER_TEST = 5
 KEYS = Scenario(voters=3, keys=True)
 STORMY = replace(KEYS, weather=Weather(loss=0.05, late=0.1))
 ISOLATED = replace(KEYS, faults_s=6.0, only=("isolate_leader",))
 
 
-def _groups() -> list[range]:
-    if ONE_SEED is not None:
-        return [range(int(ONE_SEED), int(ONE_SEED) + 1)]
-    return [range(first, min(first + SEEDS_PER_TEST, SEEDS)) for first in range(0, SEEDS, SEEDS_PER_TEST)]
-
-
-@pytest.mark.parametrize("seeds", _groups(), ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
+@played(SEEDS_PER_TEST, one_in=20)
 @pytest.mark.timeout(300)
 def test_every_invariant_holds_with_keys(seeds: range) -> None:
     for seed in seeds:

@@ -3,14 +3,11 @@
 ``PAVANE_SEED=n`` replays one seed exactly; ``SEEDS=n`` says how many different ones are played (default 300).
 """
 
-import os
-
 import pytest
 
+from tests.sim.seeds import ONE_SEED, played
 from tests.sim.world import World, play, scenario_of
 
-SEEDS = int(os.environ.get("SEEDS", "300"))
-ONE_SEED = os.environ.get("PAVANE_SEED")
 SEEDS_PER_TEST = 30  # several seconds of work, so that workers share it evenly
 REGRESSIONS: dict[int, str] = {
     1: "a timer that was due never fired, for two comparisons rounded differently",
@@ -20,13 +17,7 @@ REGRESSIONS: dict[int, str] = {
 }
 
 
-def _groups() -> list[range]:
-    if ONE_SEED is not None:
-        return [range(int(ONE_SEED), int(ONE_SEED) + 1)]
-    return [range(first, min(first + SEEDS_PER_TEST, SEEDS)) for first in range(0, SEEDS, SEEDS_PER_TEST)]
-
-
-@pytest.mark.parametrize("seeds", _groups(), ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
+@played(SEEDS_PER_TEST)
 @pytest.mark.timeout(300)
 def test_every_invariant_holds_and_the_cluster_recovers(seeds: range) -> None:
     for seed in seeds:

@@ -48,6 +48,7 @@ from pavane.raft.state.roles import Role
 from pavane.raft.storage import RaftStorage
 from pavane.raft.tracing import Tracing
 from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_type
+from pavane.runtime.timers import CoreTimer
 from pavane.wal import Appender, Batch, Writer
 from pavane.wire import Stage
 
@@ -154,7 +155,7 @@ class Adapter:
         self._stored = 0
         self._turn_planned = False
         self._scrub: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = CoreTimer(self._loop, self._turn)
         self._mark_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
         self._waiting_for_sync: list[tuple[int, asyncio.Future[None]]] = []
@@ -231,9 +232,9 @@ class Adapter:
 
     def _halt(self, reason: str) -> None:
         self._halted = True
-        for handle in (self._timer, self._mark_timer):
-            if handle is not None:
-                handle.cancel()
+        self._timer.cancel()
+        if self._mark_timer is not None:
+            self._mark_timer.cancel()
         for _, done in self._waiting_for_sync:
             if not done.done():
                 done.set_exception(OSError(reason))
@@ -309,7 +310,7 @@ class Adapter:
             changed = any(not isinstance(event, _HOT_EVENTS) for event in outputs.events) or changed
             self._execute(outputs)
         if not self._halted:
-            self._arm()
+            self._timer.arm(self.core.next_timer())
             if changed:
                 self._changed()
 
@@ -375,21 +376,6 @@ class Adapter:
         last = apply.first + len(apply.entries) - 1
         self._tracing.applied(apply, started_ns, self._term)
         self.core.applied([Applied(last)], self.now())
-
-    def _arm(self) -> None:
-        due = self.core.next_timer()
-        if due is None:
-            return
-        if self._timer is not None:
-            if self._timer.when() <= due:
-                # It fires early, finds nothing due and arms anew: cheaper than moving it in every turn.
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(due, self._timer_fired)
-
-    def _timer_fired(self) -> None:
-        self._timer = None
-        self._turn()
 
     # -- storage -------------------------------------------------------------------------------------------------
 

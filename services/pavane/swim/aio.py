@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
+from pavane.runtime.timers import CoreTimer
 from pavane.swim.config import Config
 from pavane.swim.core.core import Core
 from pavane.swim.core.outputs import Event, Send
@@ -32,7 +33,7 @@ class Adapter(asyncio.DatagramProtocol):
         self._happened = happened
         self._failed = failed
         self._transport: asyncio.DatagramTransport | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = CoreTimer(self._loop, self._fired)
         self._closed = self._loop.create_future()
         self._ipv6 = False
         self.send_errors = 0
@@ -116,18 +117,9 @@ class Adapter(asyncio.DatagramProtocol):
                 self._send(output)
             else:
                 self._happened(output)
-        due = self.core.next_timer()
-        if due is None:
-            return
-        if self._timer is not None:
-            if self._timer.when() <= due:
-                # It fires early, finds nothing due and arms anew: cheaper than moving it for every datagram.
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(due, self._fired)
+        self._timer.arm(self.core.next_timer())
 
     def _fired(self) -> None:
-        self._timer = None
         self.call(self.core.handle_timer)
 
     def _send(self, send: Send) -> None:
@@ -146,8 +138,7 @@ class Adapter(asyncio.DatagramProtocol):
             self._failed(error)
 
     def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if self._transport is not None:
             self._transport.close()
             self._transport = None

@@ -102,4 +102,4 @@ def play(seed: int) -> World:
     try:
         return Play(seed).run()
     except Exception as error:
-        raise AssertionError(f"replay with PAVANE_SWIM_SEED={seed}: {error!r}") from error
+        raise AssertionError(f"replay with PAVANE_SEED={seed}: {error!r}") from error

@@ -1,9 +1,7 @@
 """Groups under random faults, from seeds (docs/specs/swim.md 19).
 
-``PAVANE_SWIM_SEED=n`` replays one seed exactly; ``SWIM_SEEDS=n`` says how many different ones are played.
+``PAVANE_SEED=n`` replays one seed exactly; ``SEEDS=n`` says how many are played in all: one in fifty here.
 """
-
-import os
 
 import pytest
 
@@ -12,10 +10,9 @@ from pavane.swim.core.dialing import Dialing
 from pavane.swim.core.rumours import Rumours
 from pavane.swim.state import precedence
 from pavane.swim.wire.values import State
+from tests.sim.seeds import ONE_SEED, played
 from tests.sim.swim.faults import Play, play
 
-SEEDS = int(os.environ.get("SWIM_SEEDS", "6"))
-ONE_SEED = os.environ.get("PAVANE_SWIM_SEED")
 SEEDS_PER_TEST = 6  # a second or two of work
 REGRESSIONS: dict[int, str] = {
     56: "all others had started again with new ids, whose old ones stayed suspect for minutes and hid the seeds",
@@ -24,20 +21,14 @@ REGRESSIONS: dict[int, str] = {
 PLANTED_SEEDS = 30
 
 
-def _groups() -> list[range]:
-    if ONE_SEED is not None:
-        return [range(int(ONE_SEED), int(ONE_SEED) + 1)]
-    return [range(first, min(first + SEEDS_PER_TEST, SEEDS)) for first in range(0, SEEDS, SEEDS_PER_TEST)]
-
-
-@pytest.mark.parametrize("seeds", _groups(), ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
+@played(SEEDS_PER_TEST, one_in=50)
 @pytest.mark.timeout(300)
 def test_every_invariant_holds_and_the_group_finds_one_view(seeds: range) -> None:
     for seed in seeds:
         play(seed)
 
 
-@pytest.mark.skipif(ONE_SEED is not None, reason="PAVANE_SWIM_SEED replays one seed alone")
+@pytest.mark.skipif(ONE_SEED is not None, reason="PAVANE_SEED replays one seed alone")
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_seeds_that_once_found_something(seed: int) -> None:
     play(seed)
@@ -56,7 +47,7 @@ def test_a_failure_of_any_kind_names_its_seed(monkeypatch: pytest.MonkeyPatch) -
         raise KeyError("a bug")
 
     monkeypatch.setattr(Play, "fault", fail)
-    with pytest.raises(AssertionError, match=r"PAVANE_SWIM_SEED=7.*a bug"):
+    with pytest.raises(AssertionError, match=r"PAVANE_SEED=7.*a bug"):
         play(7)
 
 

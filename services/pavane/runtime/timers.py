@@ -1,0 +1,34 @@
+"""Waking a core without I/O at the time that it asks for."""
+
+import asyncio
+from collections.abc import Callable
+
+
+class CoreTimer:
+    """Calls ``fire`` on the loop when the core's next timer is due; ``arm`` is told after every turn when that is."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[], None]) -> None:
+        self._loop = loop
+        self._fire = fire
+        self._handle: asyncio.TimerHandle | None = None
+
+    def arm(self, due: float | None) -> None:
+        """Fire at ``due`` (time of the loop, in seconds) at the latest; None = nothing is due."""
+        if due is None:
+            return
+        if self._handle is not None:
+            if self._handle.when() <= due:
+                # It fires early, finds nothing due and is armed anew: cheaper than moving it in every turn.
+                return
+            self._handle.cancel()
+        self._handle = self._loop.call_at(due, self._fired)
+
+    def cancel(self) -> None:
+        """Do not fire any more."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _fired(self) -> None:
+        self._handle = None
+        self._fire()
