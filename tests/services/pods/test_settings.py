@@ -48,7 +48,7 @@ def test_a_secret_is_its_bytes_without_one_newline(pod: Pod, secret: bytes) -> N
         ({"peers": [["a", "b"]]}, "unknown key peers"),
         ({"bootstrap": "seed"}, "unknown key bootstrap"),
         ({"ident": "x"}, "unknown key ident"),
-        ({"machine": "KeyValue"}, "machine"),
+        ({"machine": "Tape"}, "machine"),
         ({"seeds": 5}, "seeds"),
     ],
 )
