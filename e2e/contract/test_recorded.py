@@ -75,6 +75,14 @@ kind: Pod
 metadata: {name: o}
 spec: {containers: [{name: main, image: "pavane:1", env: [{name: A, value: b}]}]}
 ---
+apiVersion: v1
+kind: Event
+metadata: {name: o}
+involvedObject: {kind: Pod, name: o}
+reason: Promoted
+message: generation 2 writes
+type: Normal
+---
 apiVersion: coordination.k8s.io/v1
 kind: Lease
 metadata: {name: o}
@@ -115,7 +123,9 @@ def perform(target: KubeTarget, call: str) -> Answer:
         return target.call("GET", key)
     key, _, sub = key.partition("/")
     resource, body = resource_of(key), copy.deepcopy(BODIES.get(key, {}))
-    if resource.plural == "events":
+    if key == "events":
+        body["involvedObject"]["namespace"] = target.namespace
+    elif resource.plural == "events":
         body = placed(target, body)
     held = [each.removeprefix("body:") for each in shape if each.startswith("body:")]
     creates = verb == "post" or (verb == "apply" and not sub and not held)
