@@ -30,7 +30,8 @@ def test_each_field_has_its_type_default_mark_and_meaning() -> None:
     assert rows["storage.size"][0] == "quantity"
     assert rows["storage.size"][2] == Mark.LIVE
     assert rows["rollout.paused"][2] == Mark.CONTROL
-    assert rows["stateMachine"][1] == "required"
+    assert rows["stateMachine"][1] == '`"KeyValue"`'
+    assert rows["secretRef.name"][1] == "required"
     assert rows["extraEnv[].valueFrom.secretKeyRef.key"][2] == Mark.POD
     assert rows["rollout.onDeadline"][0] == "`Hold` \\| `Abort`"
     assert {name.partition(".")[0].partition("[")[0] for name in rows} == {

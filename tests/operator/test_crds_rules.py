@@ -66,7 +66,7 @@ async def test_whoever_creates_a_resource_owns_none_of_the_later_decisions(clust
     [
         ({"replicas": 2}, "replicas must be odd"),
         ({"replicas": 11}, "spec.replicas"),
-        ({"stateMachine": "KeyValue"}, "spec.stateMachine"),
+        ({"stateMachine": "Tape"}, "spec.stateMachine"),
         ({"electionTimeout": {"min": "49ms"}}, "at least 50ms"),
         ({"electionTimeout": {"min": "200ms", "max": "299ms"}}, "at least 1.5 times"),
         ({"terminationGracePeriod": "61m"}, "between 1s and 1h"),

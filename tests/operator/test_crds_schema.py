@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
+from pavane.raft.config import MACHINES
 from pavane_operator.crds import gen
 from pavane_operator.crds.base import MARK_KEY, Mark, Model
 from pavane_operator.crds.common import pod_fields
@@ -103,9 +104,14 @@ def test_a_defaulted_object_with_rules_is_spelled_out_for_them() -> None:
     assert SPEC["properties"]["electionTimeout"]["default"] == {"min": "200ms", "max": "300ms"}
 
 
-def test_the_state_machine_is_required_and_immutable() -> None:
-    assert SPEC["required"] == ["stateMachine"]
-    assert SPEC["properties"]["stateMachine"]["enum"] == ["Broadcast"]
+def test_the_state_machine_is_keys_unless_said_otherwise() -> None:
+    machine = SPEC["properties"]["stateMachine"]
+    assert machine["default"] == RaftClusterSpec().state_machine == "KeyValue"
+    assert set(machine["enum"]) == set(MACHINES)
+    assert "required" not in SPEC
+
+
+def test_what_a_store_was_made_with_is_immutable() -> None:
     for name in ("stateMachine", "clusterId", "secretRef"):
         rules = [each["rule"] for each in SPEC["properties"][name]["x-kubernetes-validations"]]
         assert "self == oldSelf" in rules
@@ -225,7 +231,7 @@ def _object(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
 
 
 SPECS = _object(
-    stateMachine=st.sampled_from(["Broadcast", "KeyValue"]),
+    stateMachine=st.sampled_from([*MACHINES, "Tape"]),
     replicas=NUMBERS,
     clusterId=NAMES,
     secretRef=_object(name=NAMES, key=NAMES),

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from pavane.pods.raft_settings import RaftSettings, load
+from pavane.raft.config import MACHINES
 from pavane.raft.keys import RaftKeys
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
@@ -237,9 +238,11 @@ def settings_of(rendered: dict[str, dict[str, Any]], given: dict[str, Any], fold
     return RaftSettings(**{**fields, **pod, "config": config})  # type: ignore[arg-type]
 
 
-def test_a_pod_understands_its_settings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_pod_understands_its_settings(tmp_path: Path, machine: str) -> None:
     """The pod's own program reads what the renderer wrote: environment, config file and secret."""
-    of = resource(config={"rpc_timeout": 60}, electionTimeout={"min": "240ms", "max": "400ms"}, clusterId="ledger")
+    timeout = {"min": "240ms", "max": "400ms"}
+    of = resource(config={"rpc_timeout": 60}, electionTimeout=timeout, clusterId="ledger", stateMachine=machine)
     rendered = objects(of, 2)
     settings = settings_of(rendered, {}, tmp_path)
     loaded = load(settings)
@@ -248,6 +251,7 @@ def test_a_pod_understands_its_settings(tmp_path: Path) -> None:
     assert loaded.peer.seeds == ("tcp://log.data.svc:8047", "tcp://log-server-g2.data.svc:8047")
     assert (loaded.peer.election_min, loaded.peer.election_max, loaded.peer.heartbeat) == (240, 400, 60)
     assert (loaded.peer.rpc_timeout, loaded.cluster_id, loaded.peer.generation) == (60, "ledger", 2)
+    assert loaded.peer.machine == machine
     assert len(loaded.peer.ident) == 32
     client = RaftKeys.of(rendered["Secret/log-keys"])
     assert settings.tls == Path("/etc/pavane/tls")
@@ -422,6 +426,7 @@ def test_a_repair_renders_the_present_spec_beside_what_stands() -> None:
     [
         ({"clusterId": "other"}, "spec.clusterId"),
         ({"secretRef": {"name": "mine"}}, "spec.secretRef"),
+        ({"stateMachine": "Tree"}, "spec.stateMachine"),
         ({"storage": {"storageClassName": "fast"}}, "spec.storage"),
         ({"tls": {"mode": "Disabled"}}, "spec.tls"),
     ],

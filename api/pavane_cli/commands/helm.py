@@ -105,7 +105,6 @@ def _sample(name: str) -> kube.Object:
         "metadata": {"name": name},
         "spec": {
             "replicas": 1,
-            "stateMachine": "Broadcast",
             "storage": {"size": SAMPLE_STORAGE},
             "deletionPolicy": "Delete",
         },

@@ -1,4 +1,4 @@
-"""`RaftCluster`: a replicated log (docs/specs/operator.md 1.4)."""
+"""`RaftCluster`: a replicated log and what it is applied to (docs/specs/operator.md 1.4)."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -38,8 +38,10 @@ REQUESTS_DEFAULT: dict[str, Quantity] = {"cpu": "100m", "memory": "128Mi"}
 
 
 class StateMachine(StrEnum):
-    """What the log is applied to."""
+    """What the log is applied to (docs/specs/raft.md 12.2)."""
 
+    KEY_VALUE = "KeyValue"
+    TREE = "Tree"
     BROADCAST = "Broadcast"
 
 
@@ -83,7 +85,7 @@ class SecretRef(Model):
 
 
 class RaftClusterSpec(CommonSpec):
-    """A replicated log on an odd number of members."""
+    """Replicated keys, a tree or a plain log, on an odd number of members."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -123,9 +125,11 @@ class RaftClusterSpec(CommonSpec):
     )
     """Range of the election time-out."""
     state_machine: StateMachine = Field(
-        json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "stateMachine cannot be changed")))
+        default=StateMachine.KEY_VALUE,
+        json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "stateMachine cannot be changed"))),
     )
-    """What the log is applied to. Broadcast is the plain log. Cannot be changed."""
+    """What the log is applied to: `KeyValue` serves keys, leases and watches; `Tree` these and a tree of nodes;
+    `Broadcast` is the plain log, whose entries clients append and read. Cannot be changed."""
     resources: RaftResources = Field(default_factory=RaftResources)
     """Computing resources of the container."""
 
