@@ -31,14 +31,15 @@ from pavane.raft.client.calls import (
     TransferCall,
     UpdateCall,
 )
-from pavane.raft.client.key_calls import Changes, CommandCall, Outcome, WatchCall
+from pavane.raft.client.key_calls import Changes, CommandCall, KeepAliveCall, Outcome, ReadCall, WatchCall
 from pavane.raft.client.keys import Keys
 from pavane.raft.client.links import Links
 from pavane.raft.client.procedure import Finished, Procedure
 from pavane.raft.client.tree import TreeKeys
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Closed, TooLarge, Unreachable
-from pavane.raft.machines import Watch
+from pavane.raft.machines import Command, Watch, encode_command
+from pavane.raft.machines.commands import ReadOp
 from pavane.raft.wire import (
     PeerList,
     ReqidGenerator,
@@ -419,7 +420,8 @@ class _KeySession:
     def __init__(self, client: RaftClient) -> None:
         self._client = client
 
-    async def command(self, data: bytes, reqid: bytes | None, timeout_s: float) -> Outcome:
+    async def command(self, command: Command, reqid: bytes | None, timeout_s: float) -> Outcome:
+        data = encode_command(command)
         return await self._client._write(
             "raft/pv.kv",
             len(data),
@@ -429,8 +431,11 @@ class _KeySession:
             timeout_s,
         )
 
-    async def ask(self, make: Callable[[bytes], Call[Outcome]]) -> Outcome:
-        return await self._client._run(make(self._client._call_id()))
+    async def read(self, ops: Sequence[ReadOp], timeout_s: float) -> Outcome:
+        return await self._client._run(ReadCall(self._client._call_id(), ops, timeout_s))
+
+    async def keep_alive(self, lease: int, timeout_s: float) -> Outcome:
+        return await self._client._run(KeepAliveCall(self._client._call_id(), [lease], timeout_s))
 
     def changes(self, watch: Watch) -> AsyncGenerator[Changes, None]:
         return self._client._batches(WatchCall(self._client._call_id(), watch, READ_TIMEOUT_S))

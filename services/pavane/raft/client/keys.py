@@ -5,16 +5,15 @@ The building blocks are those of ``pavane.raft.machines.commands``: ``Compare``,
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pavane.raft.client.calls import Call
 from pavane.raft.client.held_lease import HeldLease
-from pavane.raft.client.key_calls import Changes, KeepAliveCall, Outcome, ReadCall
+from pavane.raft.client.key_calls import Changes, Outcome
 from pavane.raft.errors import Code, Compacted, RaftError, Refused
-from pavane.raft.machines import Command, LeaseGrant, LeaseRevoke, Txn, Watch, encode_command
+from pavane.raft.machines import Command, LeaseGrant, LeaseRevoke, Txn, Watch
 from pavane.raft.machines.commands import (
     END_OF_KEYS,
     Compare,
@@ -72,14 +71,18 @@ class Reset:
 
 
 class Session(Protocol):
-    """What the client does for its keys."""
+    """A way to a cluster's keys: a ``RaftClient``, or what stands for one. All methods raise as ``Keys`` says."""
 
-    def command(self, data: bytes, reqid: bytes | None, timeout_s: float) -> Awaitable[Outcome]:
+    def command(self, command: Command, reqid: bytes | None, timeout_s: float) -> Awaitable[Outcome]:
         """Apply a command exactly once."""
         ...
 
-    def ask(self, make: Callable[[bytes], Call[Outcome]]) -> Awaitable[Outcome]:
-        """Run the call that ``make`` gives for a call id."""
+    def read(self, ops: Sequence[ReadOp], timeout_s: float) -> Awaitable[Outcome]:
+        """Evaluate reads on one state; the value is the list of their results as 12.3 writes them."""
+        ...
+
+    def keep_alive(self, lease: int, timeout_s: float) -> Awaitable[Outcome]:
+        """Renew a lease; the value is ``[[lease, milliseconds granted; 0 if it has ended]]``."""
         ...
 
     def changes(self, watch: Watch) -> AsyncGenerator[Changes, None]:
@@ -188,7 +191,7 @@ class Keys:
         """
         outcome = await self.command(LeaseGrant(round(ttl_s * 1000), holder))
         lease, ttl_ms = outcome.value
-        held = HeldLease(lease, ttl_ms / 1000, self._keep_alive)
+        held = HeldLease(lease, ttl_ms / 1000, self._session.keep_alive)
         if not await held.begin():
             raise Refused(Code.NO_LEASE, f"lease {lease} ended before it could be renewed; take a longer one")
         renewal = asyncio.create_task(held.renew_for_ever())
@@ -235,14 +238,20 @@ class Keys:
 
     async def read(self, *ops: ReadOp) -> Outcome:
         """Evaluate reads on one state; the value is the list of their results as 12.3 writes them."""
-        return await self._session.ask(lambda call_id: ReadCall(call_id, ops, TIMEOUT_S))
+        return await self._session.read(ops, TIMEOUT_S)
 
     async def command(self, command: Command, reqid: bytes | None = None, timeout_s: float = TIMEOUT_S) -> Outcome:
         """Apply any command and return its payload."""
-        return await self._session.command(encode_command(command), reqid, timeout_s)
+        return await self._session.command(command, reqid, timeout_s)
 
-    async def _keep_alive(self, lease: int, timeout_s: float) -> Outcome:
-        return await self._session.ask(lambda call_id: KeepAliveCall(call_id, [lease], timeout_s))
+    async def keep_alive(self, lease: int, *, timeout_s: float = TIMEOUT_S) -> int:
+        """Renew a lease that nothing renews in the background; return the milliseconds granted, 0 if it has ended."""
+        [[_, granted_ms]] = (await self._session.keep_alive(lease, timeout_s)).value
+        return int(granted_ms)
+
+    def changes(self, watch: Watch) -> AsyncGenerator[Changes, None]:
+        """Yield what happens as ``watch`` does, also how far nothing has; raises ``Compacted`` where that resets."""
+        return self._session.changes(watch)
 
     async def _until_gone(self, key: bytes, revision: int) -> None:
         async with aclosing(self.watch(key, from_=revision)) as changes:
