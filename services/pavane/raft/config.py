@@ -55,6 +55,9 @@ class Config:
     request_id_margin_s: int | None = None
     request_entries_ttl: int = 5000
     generation: int | None = None
+    snapshot_entries: int = 10_000
+    snapshot_bytes: int = 256 << 20
+    log_retention: int = 5000
 
     @property
     def serves_keys(self) -> bool:
@@ -104,6 +107,9 @@ class Config:
                 self.request_id_ttl_s,
                 f"must be at least {REQUEST_ID_TTL_MIN_S} s and more than twice the margin ({self.margin_s} s)",
             ),
+            (self.snapshot_entries >= 1, "snapshot.entries", self.snapshot_entries, "must be at least 1"),
+            (self.snapshot_bytes >= 1, "snapshot.bytes", self.snapshot_bytes, "must be at least 1"),
+            (self.log_retention >= 0, "log_retention", self.log_retention, "must not be negative"),
             (self.machine in MACHINES, "machine", self.machine, f"must be one of {', '.join(MACHINES)}"),
         )
         for holds, key, value, rule in rules:

@@ -28,8 +28,12 @@ class File(Protocol):
         """Write ``parts`` in order at the end."""
         ...
 
+    def overwrite(self, offset: int, data: Buffer) -> None:
+        """Write ``data`` over bytes that the file has already."""
+        ...
+
     def sync(self) -> None:
-        """Return when everything appended is on stable storage."""
+        """Return when everything written is on stable storage."""
         ...
 
     def read(self, offset: int, length: int) -> bytes:
@@ -125,6 +129,10 @@ class DiskFile:
                 written = os.pwrite(self._descriptor, rest, self._end)
                 self._end += written
                 rest = rest[written:]
+
+    def overwrite(self, offset: int, data: Buffer) -> None:
+        """Write ``data`` over what is there."""
+        os.pwrite(self._descriptor, data, offset)
 
     def sync(self) -> None:
         """Sync contents and size."""

@@ -51,12 +51,17 @@ class _Write:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records that become durable together. ``sync`` is false if nobody waits for them."""
+    """Records that become durable together. ``sync`` is false if nobody waits for them.
+
+    ``before`` and ``after`` are steps for other files that the appender takes before it writes, and when all is synced.
+    """
 
     writes: tuple[_Write, ...]
     last_sequence: int
     sync: bool
     size: int
+    before: tuple[Callable[[], None], ...] = ()
+    after: tuple[Callable[[], None], ...] = ()
 
 
 class Log:
@@ -83,6 +88,8 @@ class Log:
         self._staged: list[_Write] = []
         self._staged_bytes = 0
         self._wants_sync = False
+        self._before: list[Callable[[], None]] = []
+        self._after: list[Callable[[], None]] = []
         self._pending: dict[int, tuple[int, bytes]] = {}
         self._readers: OrderedDict[int, File] = OrderedDict()
         self._size = file_size(folder, self._names[-1]) if self._names else 0
@@ -151,10 +158,18 @@ class Log:
 
     def take(self) -> Batch | None:
         """Return what was appended since the last call, for ``Appender.execute``; None if there is nothing."""
-        if not self._staged:
+        if not self._staged and not self._before and not self._after:
             return None
-        batch = Batch(tuple(self._staged), self._last_sequence, self._wants_sync, self._staged_bytes)
+        batch = Batch(
+            tuple(self._staged),
+            self._last_sequence,
+            self._wants_sync,
+            self._staged_bytes,
+            tuple(self._before),
+            tuple(self._after),
+        )
         self._staged = []
+        self._before, self._after = [], []
         self._staged_bytes = 0
         self._wants_sync = False
         return batch
@@ -187,6 +202,23 @@ class Log:
         number, end = position >> POSITION_BITS, position & _OFFSET_MASK
         whole = [(name, file_size(self._folder, name)) for name in self._names[self._dropped : number]]
         return [*whole, (self._names[number], end)] if end > HEADER_BYTES else whole
+
+    def before_next(self, step: Callable[[], None], size: int = 0) -> None:
+        """Have the appender take ``step`` before it writes what is appended from now on.
+
+        ``size`` is what the step keeps in memory until then. An ``OSError`` of the step is as final as one of a write.
+        """
+        self._before.append(step)
+        self._staged_bytes += size
+
+    def after_next(self, step: Callable[[], None]) -> None:
+        """Have the appender take ``step`` once everything appended up to now is durable."""
+        self._after.append(step)
+        self._wants_sync = True
+
+    def drop_segments_before(self, position: int) -> None:
+        """Drop the segments in front of the one that holds the record at ``position``."""
+        self.drop_before(first_sequence_of(self._names[position >> POSITION_BITS]) or 0)
 
     def drop_before(self, sequence: int) -> None:
         """Drop the leading segments that hold nothing from ``sequence`` on; the last segment always stays."""
@@ -272,6 +304,8 @@ class Appender:
         removed: list[str] = []
         created = False
         for batch in batches:
+            for step in batch.before:
+                step()
             for write in batch.writes:
                 created = self._write(write) or created
                 removed += write.remove
@@ -284,6 +318,9 @@ class Appender:
             for name in removed:
                 self._folder.remove(name)
             self._folder.sync()
+        for batch in batches:
+            for step in batch.after:
+                step()
 
     def close(self) -> None:
         """Close the file being written."""

@@ -25,10 +25,14 @@ class _Content:
         self.writes.append((len(self.data), data))
         self.data += data
 
+    def overwrite(self, offset: int, data: bytes) -> None:
+        self.writes.append((offset, data))
+        self.data[offset : offset + len(data)] = data
+
     def sync(self) -> None:
         # Only what changed is copied: a log of thousands of small syncs must not cost its square.
-        for _, written in self.writes:
-            self.synced += written
+        for offset, written in self.writes:
+            self.synced[offset : offset + len(written)] = written
         self.writes.clear()
 
     def crash(self, rng: random.Random) -> None:
@@ -102,6 +106,10 @@ class MemoryFile:
                 raise OSError(errno.ENOSPC, "No space left on device")
         else:
             self._content.append(data)
+
+    def overwrite(self, offset: int, data: Buffer) -> None:
+        """Write over what is there."""
+        self._content.overwrite(offset, bytes(data))
 
     def sync(self) -> None:
         """Make the contents survive a crash."""

@@ -122,6 +122,7 @@ def test_a_record_that_we_did_not_write_is_refused(kind: Kind) -> None:
         Kind.ENTRIES: records.decode_entries,
         Kind.HARD: records.decode_hard,
         Kind.TRUNCATE: records.decode_truncate,
+        Kind.SNAPSHOT: records.decode_snapshot,
         Kind.NOTE: records.decode_note,
         Kind.TOKEN: records.decode_token,
     }[kind]

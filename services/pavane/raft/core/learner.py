@@ -1,21 +1,38 @@
-"""Following without a vote: finding the leader by ``^``, its entries by ``<``, its commit index by ``%`` (8.3, 8.6).
+"""Following without a vote: finding the leader by ``^``, its entries by ``pv.follow`` or ``<`` (8.3, 8.6).
 
+``<`` is for a leader of the original program, which tells its commit index by ``%`` alone and its snapshots bare.
 Everything here is asked through ``SEED`` sockets, by url: a learner may know no PEER ID yet.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pavane.raft.core.fence import Fence
 from pavane.raft.core.following import Following
+from pavane.raft.core.installing import Chunk, Installing
+from pavane.raft.core.kinds import FEATURES, NONCE_BYTES, VERSION
 from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, Fork, PeerChannel
 from pavane.raft.core.recovering import Recovering
+from pavane.raft.errors import Code, DropReason
 from pavane.raft.state.configuration import Members, generation_of
 from pavane.raft.state.roles import Role
-from pavane.raft.wire.entry import entry_term
+from pavane.raft.wire.entry import decode_blob, entry_term
+from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.msgpack import Value
+from pavane.raft.wire.pv import (
+    FEATURE_FOLLOW,
+    FOLLOW_CHUNK,
+    FOLLOW_ENTRIES,
+    FOLLOW_NOT_LEADER,
+    PvFollow,
+    PvFollowReply,
+    PvHello,
+    PvHelloReply,
+)
 from pavane.raft.wire.replies import EntriesStatus, RequestConfigReply, RequestEntriesReply, RequestLogInfoReply
 from pavane.raft.wire.requests import RequestConfig, RequestEntries, RequestLogInfo
+from pavane.wire import RemoteProtocolError
 
 SEARCH_S = 0.1  # between questions for the leader while it is unknown: a new pod waits for the answer
 REFRESH_S = 1.0  # once it is known
@@ -31,17 +48,26 @@ class Learner:
     """What a peer without a vote does to keep up, and what it knows of the cluster it is not part of."""
 
     def __init__(
-        self, node: Node, links: Links, following: Following, recovering: Recovering, silence_s: Callable[[], float]
+        self,
+        node: Node,
+        links: Links,
+        following: Following,
+        recovering: Recovering,
+        installing: Installing,
+        silence_s: Callable[[], float],
     ) -> None:
         """``silence_s`` is how long a leader that once sent AppendEntries may be silent."""
         self._node = node
         self._links = links
         self._following = following
         self._recovering = recovering
+        self._installing = installing
         self._silence_s = silence_s
         self.target = 0
         self._members: Members | None = None  # as the last peer that knew a leader named them
         self._leader_url: str | None = None
+        self._features: int | None = None  # of the leader, if it is ours and has told
+        self._nonce = b""
         self._named: bool | None = None  # by the present leader's configuration; ``None`` until it told
         self._leader_heard_at = 0.0
         self._search_at = node.now.mono
@@ -51,6 +77,7 @@ class Learner:
         self._stream_heard_at = 0.0
         self._overlap = True  # the next stream begins one entry early, to compare it
         self._asked = 0
+        self._asked_from = 0  # what the stream by ``<`` began behind
 
     @property
     def leader_url(self) -> str | None:
@@ -150,6 +177,8 @@ class Learner:
         if self._leader_url is not None:
             urls = [self._leader_url]
         self._search_at = node.now.mono + (SEARCH_S if self._leader_url is None else REFRESH_S)
+        if self._leader_url is not None and self._features is None:
+            self._greet(self._leader_url)
         if urls:
             url = urls[self._asked % len(urls)]
             self._asked += 1
@@ -177,6 +206,24 @@ class Learner:
             self._leader_heard_at = node.now.mono
             self._search_at = self._target_at = self._stream_at = node.now.mono
             self._overlap = True
+            self._features = None
+            self._greet(url)
+
+    def _greet(self, url: str) -> None:
+        """Ask the leader whether it is ours; until it tells, ``<`` serves."""
+        node = self._node
+        self._nonce = node.rng.randbytes(NONCE_BYTES)
+        hello = PvHello(node.id, node.term, self._nonce, {"v": VERSION, "feat": FEATURES})
+        self._links.ask(self._to(url), hello, PvHelloReply, self._greeted)
+
+    def _greeted(self, ask: Ask, reply: PvHelloReply) -> None:
+        features = reply.info.get("feat")
+        if ask.to.url != self._leader_url or reply.nonce != self._nonce or not isinstance(features, int):
+            return
+        self._features = features
+        if features & FEATURE_FOLLOW:
+            self._end_stream()
+            self._stream_at = self._node.now.mono
 
     def _judge_loss(self, reply: RequestConfigReply) -> None:
         """An empty store of a peer that the leader counts as a member was wiped (5.5)."""
@@ -190,6 +237,7 @@ class Learner:
         self._end_stream()
         self._named = None
         self._leader_url = None
+        self._features = None
         self._search_at = self._node.now.mono
         if self._node.role in SEARCHED_ROLES:
             self._node.set_leader(None)
@@ -219,15 +267,84 @@ class Learner:
         if self._fed():
             self._stream_at = node.now.mono + self._silence_s()
             return
-        previous = max(0, node.commit - 1) if self._overlap else node.commit
         self._stream_heard_at = node.now.mono
+        if (self._features or 0) & FEATURE_FOLLOW:
+            self._stream = self._links.ask(
+                self._to(url), self._follow_from(node.commit), PvFollowReply, self._followed, many=True
+            )
+            return
+        previous = max(node.log.first - 1, node.commit - 1) if self._overlap else node.commit
+        self._asked_from = previous
         self._stream = self._links.ask(
             self._to(url), RequestEntries(previous), RequestEntriesReply, self._entries, many=True
         )
 
+    def _follow_from(self, index: int, offset: int | None = None) -> PvFollow:
+        node = self._node
+        return PvFollow(node.id, node.term, index, node.log.term_at(index) or 0, offset)
+
     def _end_stream(self) -> None:
         self._links.cancel(self._stream)
         self._stream = None
+
+    def _followed(self, ask: Ask, reply: PvFollowReply) -> None:
+        """Take a message of a leader of ours and acknowledge it."""
+        node = self._node
+        if ask is not self._stream:
+            return
+        self._stream_heard_at = self._leader_heard_at = node.now.mono
+        if reply.kind == FOLLOW_NOT_LEADER:
+            self._lose_leader()
+            return
+        if reply.kind == Code.FORK:
+            node.halt(Fork(reply.index))
+            return
+        match reply.items:
+            case [int() as commit, int() as term, int(), *part]:
+                self.target = max(self.target, commit)
+            case _:
+                node.drop(DropReason.JSON)
+                return
+        answer = None if self._fed() else self._take_message(reply, term, part)
+        if answer is None:
+            self._end_stream()
+            self._stream_at = node.now.mono + IDLE_S
+        elif not node.halted:
+            self._links.again(ask, answer)
+
+    def _take_message(self, reply: PvFollowReply, term: int, part: list[Value]) -> PvFollow | None:
+        """Store what the message has; return the acknowledgement, ``None`` if it does not follow what is here."""
+        if reply.kind == FOLLOW_ENTRIES:
+            try:
+                entries = decode_blob(reply.data)
+            except RemoteProtocolError:
+                return None
+            taken = self._take(reply.index - len(entries), entries)
+            return self._follow_from(reply.index) if taken else None
+        match part:
+            case [int() as offset, int() as total] if reply.kind == FOLLOW_CHUNK:
+                after = offset + len(reply.data)
+                chunk = Chunk(reply.index, None, offset, total, reply.data, whole=True)
+                if after > total or self._take_chunk(chunk) is not None:
+                    return None
+                return PvFollow(self._node.id, self._node.term, reply.index, term, after)
+        return None
+
+    def _take_chunk(self, chunk: Chunk) -> int | None:
+        """Store a piece of a snapshot; return the offset that is wanted instead."""
+        node = self._node
+        if not self._installing.fits(chunk):
+            node.drop(DropReason.SIZE)
+            return 0
+        wanted, _ = self._installing.take(chunk)
+        snapshot = node.snapshot
+        if snapshot is not None and snapshot.index == chunk.index and snapshot.index > node.commit:
+            if snapshot.term > node.term:
+                node.raise_term(snapshot.term)
+            node.advance(snapshot.index)  # a leader has none but of what is committed
+            self._overlap = False
+            self._recovering.progress()
+        return wanted
 
     def _entries(self, ask: Ask, reply: RequestEntriesReply) -> None:
         node = self._node
@@ -239,7 +356,17 @@ class Learner:
             return
         self._leader_heard_at = node.now.mono
         self.target = max(self.target, reply.index)
-        if self._fed() or not self._take(reply):
+        if reply.status == EntriesStatus.SNAPSHOT and reply.part is not None and not self._fed():
+            part = reply.part
+            chunk = Chunk(reply.index, part.term, part.offset, part.total, reply.entries[0], whole=False)
+            wanted = self._take_chunk(chunk)
+            if wanted is None:
+                self._links.again(ask, RequestEntries(self._asked_from, None, part.offset + len(reply.entries[0])))
+                return
+            self._end_stream()
+            self._stream_at = node.now.mono + IDLE_S
+            return
+        if self._fed() or not self._take(reply.index - len(reply.entries), reply.entries):
             self._end_stream()
             self._stream_at = node.now.mono + IDLE_S
             return
@@ -249,23 +376,23 @@ class Learner:
             self._end_stream()
             self._stream_at = node.now.mono + IDLE_S
 
-    def _take(self, reply: RequestEntriesReply) -> bool:
-        """Store a message's entries, which are committed; false if they do not follow what we have."""
+    def _take(self, previous: int, entries: Sequence[Frame]) -> bool:
+        """Store entries behind ``previous``, which are committed; false if they do not follow what we have."""
         node = self._node
-        if not reply.entries:
+        if not entries:
             return True
-        previous = reply.index - len(reply.entries)
-        if previous > node.log.last or reply.status == EntriesStatus.SNAPSHOT:
+        last = previous + len(entries)
+        if previous > node.log.last:
             return False
-        self._recovering.judge_history(previous, reply.entries)
-        if not node.merge(previous, reply.entries):
+        self._recovering.judge_history(previous, entries)
+        if not node.merge(previous, entries):
             node.halt(Fork(node.commit))
             return False
         self._overlap = False
-        greatest = entry_term(reply.entries[-1])
+        greatest = entry_term(entries[-1])
         if greatest > node.term:
             node.raise_term(greatest)
-        node.verified = max(node.verified, reply.index)  # committed, so every later leader has it
-        node.advance(reply.index)
+        node.verified = max(node.verified, last)  # committed, so every later leader has it
+        node.advance(last)
         self._recovering.progress()
         return True

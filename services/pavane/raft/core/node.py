@@ -5,7 +5,7 @@ configurations and storage together. Parts do not call each other upwards: ``Hoo
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,10 +18,13 @@ from pavane.raft.core.outputs import (
     Dropped,
     Event,
     Fork,
+    Freeze,
     LeaderKnown,
+    MachineWork,
     Now,
     Outputs,
     PeerChannel,
+    Restore,
     RoleChanged,
     Route,
     Send,
@@ -32,12 +35,15 @@ from pavane.raft.errors import DropReason
 from pavane.raft.state.commands import (
     RECOVERING_FLOOR,
     Append,
+    Compact,
     CorruptEntry,
     EntrySource,
     HardState,
     Note,
     Recovered,
+    SnapshotInstall,
     StoreCommand,
+    StoredSnapshot,
     Truncate,
 )
 from pavane.raft.state.configuration import EMPTY, Configuration, ConfigurationStack
@@ -73,6 +79,19 @@ class Hooks(Protocol):
         """Another configuration is in force, or known committed."""
         ...
 
+    def machine_idle(self) -> None:
+        """The machine has applied everything that was given to it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The newest snapshot: the last entry that it covers, and the bytes of the machine's data."""
+
+    index: int
+    term: int
+    data_bytes: int
+
 
 @dataclass(slots=True)
 class _Unsynced:
@@ -104,10 +123,14 @@ class Node:
         stated = ((index, Configuration.decode(data)) for index, data in recovered.configurations)
         self.configurations = ConfigurationStack(base, stated)
         self.dedup = DedupTable()
+        self.snapshot: Snapshot | None = None
+        if recovered.snapshot is not None:
+            self._begin_with(recovered.snapshot)
         for index, reqid in self.log.reqids():
             self.dedup.add(reqid, index)
         self.commit = min(recovered.commit, self.log.last)
         self.applied = 0
+        self.applied_bytes = 0  # of entries applied since the start, for the question when to take a snapshot
         self.durable = self.log.last
         self.verified = self.commit
         self.leader: str | None = None
@@ -123,11 +146,11 @@ class Node:
         self._batch: list[bytes] = []
         self._batch_ticket = 0
         self._batch_origin = ""
-        self._applying: Apply | None = None
+        self._applying: Apply | Restore | None = None
         self._commit_note = (now.mono, self.commit)
         self._store: list[StoreCommand] = []
         self._send: list[Send] = []
-        self._apply: list[Apply] = []
+        self._apply: list[MachineWork] = []
         self._events: list[Event] = []
 
     # --- outputs -------------------------------------------------------------------------------------------------
@@ -170,6 +193,13 @@ class Node:
         self._hard_ticket = self._next_ticket()
         self._store.append(HardState(self._hard_ticket, self.term, self.vote, self.vote_floor))
         return self._hard_ticket
+
+    def store(self, command: Callable[[int], StoreCommand]) -> int:
+        """Give storage the command that ``command`` makes for a ticket, behind what came before; return the ticket."""
+        self._flush()
+        ticket = self._next_ticket()
+        self._store.append(command(ticket))
+        return ticket
 
     @property
     def term_ticket(self) -> int | None:
@@ -250,6 +280,8 @@ class Node:
         """
         for position, entry in enumerate(entries):
             index = previous + 1 + position
+            if index < self.log.first:
+                continue  # part of what is committed, and gone
             if index <= self.log.last:
                 if self.log.term_at(index) == entry_term(entry):
                     continue
@@ -262,7 +294,7 @@ class Node:
 
     def truncate(self, after: int) -> None:
         """Forget every entry above ``after``, which is not below the commit index."""
-        require(after >= self.commit, "a committed entry would be forgotten")
+        require(after >= max(self.commit, self.log.first - 1), "a committed entry would be forgotten")
         self._flush()
         for index in range(after + 1, self.log.last + 1):
             self.dedup.remove(self.log.reqid_at(index))
@@ -304,6 +336,11 @@ class Node:
         limit = self.commit if self.role == Role.LEADER else min(self.commit, self.durable)
         if self._applying is not None or self.applied >= limit or self.halted:
             return
+        if self.snapshot is not None and self.applied < min(self.snapshot.index, self.log.first - 1):
+            if limit >= self.snapshot.index:
+                self._applying = Restore(self.snapshot.index)
+                self._apply.append(self._applying)
+            return
         first = self.applied + 1
         entries = self.read(first, limit, APPLY_BYTES, APPLY_ENTRIES)
         if entries:
@@ -314,11 +351,79 @@ class Node:
         """Take note that the machine has applied up to ``index``; return the batch that ended with it, if one did."""
         self.applied = max(self.applied, index)
         batch = self._applying
-        if batch is None or index < batch.first + len(batch.entries) - 1:
+        if not isinstance(batch, Apply) or index < batch.first + len(batch.entries) - 1:
             return None
         self._applying = None
+        self.applied_bytes += sum(map(len, batch.entries))
+        self.hooks.machine_idle()
         self.feed()
         return batch
+
+    def restored(self, index: int) -> None:
+        """Take note that the machine holds the snapshot of ``index``."""
+        if isinstance(self._applying, Restore) and self._applying.index == index:
+            self._applying = None
+            self.applied = max(self.applied, index)
+            self.feed()
+
+    @property
+    def machine_busy(self) -> bool:
+        """Whether the machine has something to do that it has not reported as done."""
+        return self._applying is not None
+
+    def freeze(self) -> int:
+        """Have the machine's present state saved; return the term of the last entry that it has applied.
+
+        To be called when the machine is idle and all that it applied is durable.
+        """
+        require(not self.machine_busy and self.applied <= self.durable, "a snapshot beyond what is durable")
+        term = self.log.term_at(self.applied) or 0
+        stated_at, configuration = self.configurations.committed(self.applied)
+        encoded = configuration.encode() if configuration.new else b""
+        self._apply.append(Freeze(self.applied, term, encoded, stated_at, self.dedup))
+        return term
+
+    # --- snapshots -----------------------------------------------------------------------------------------------
+
+    def install(self, snapshot: StoredSnapshot) -> int:
+        """Let the log go on behind a snapshot whose file was given to storage (9.4); return the ticket.
+
+        The commit index does not move. The machine is fed once the leader tells that ``index`` is committed.
+        """
+        index, term = snapshot.index, snapshot.term
+        keep_log = self.log.term_at(index) == term and index <= self.log.last
+        ticket = self.store(lambda ticket: SnapshotInstall(ticket, index, term, keep_log))
+        if keep_log:
+            self.log.compact(index + 1)
+        else:
+            for gone in range(max(self.log.first, self.commit + 1), self.log.last + 1):
+                self.dedup.remove(self.log.reqid_at(gone))
+            for at, configuration in self.configurations.truncate(max(self.commit, self.log.first - 1)):
+                self.event(ConfigurationChanged("rolled_back", at, configuration))
+            self.log.begin_behind(index, term)
+            self._pending.clear()
+            self._pending.append(_Unsynced(ticket, index, self.now.mono))
+            self.durable = min(self.durable, self.commit)
+            self.verified = 0
+        self.verified = max(self.verified, index)
+        self._begin_with(snapshot)
+        self.hooks.configured()
+        return ticket
+
+    def compact(self, first_kept: int) -> None:
+        """Forget entries below ``first_kept``, which a durable snapshot covers."""
+        first_kept = min(first_kept, self.applied + 1)
+        self.store(lambda ticket: Compact(ticket, first_kept))
+        self.log.compact(first_kept)
+
+    def _begin_with(self, snapshot: StoredSnapshot) -> None:
+        """Take over what the snapshot tells about the entries that it replaces."""
+        meta = snapshot.meta
+        self.snapshot = Snapshot(snapshot.index, snapshot.term, snapshot.data_bytes)
+        if meta.configuration:
+            configuration = Configuration.decode(meta.configuration)
+            self.configurations.begin_with(snapshot.index, meta.configuration_index, configuration)
+        self.dedup.restore(meta.ids, meta.floor)
 
     def read(self, first: int, last: int, bytes_max: int, count_max: int) -> Sequence[Frame]:
         """Read entries as ``Log.read``; a damaged one halts the peer and reads as nothing (13.3)."""

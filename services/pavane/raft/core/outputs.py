@@ -10,6 +10,7 @@ from enum import Enum
 
 from pavane.raft.state.commands import StoreCommand
 from pavane.raft.state.configuration import Configuration
+from pavane.raft.state.dedup import DedupTable
 from pavane.raft.state.roles import Role
 from pavane.wire import Stage
 
@@ -73,6 +74,28 @@ class Apply:
 
     first: int
     entries: tuple[bytes | memoryview, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """Take the state that the machine has now, after everything given to it before, as the snapshot of ``index``.
+
+    The caller serialises it while the machine goes on, with what ``table`` has up to ``index`` and then its floor,
+    puts the file in its place and reports ``Core.snapshot_saved``. There is one at a time.
+    """
+
+    index: int
+    term: int
+    configuration: bytes
+    configuration_index: int
+    table: DedupTable
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Let the machine begin from the snapshot of ``index`` and report ``Core.restored``; nothing comes before that."""
+
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +248,15 @@ class RecoveringChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotChanged:
+    """What happened to the snapshot of ``index``: ``taken``, ``sent``, ``installed`` or ``bad``, in ``seconds``."""
+
+    what: str
+    index: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Disconnect:
     """Close this socket; a later ``Send`` to it opens a new one. To be handled before the sends of the same Outputs."""
 
@@ -252,6 +284,9 @@ class Fork:
     index: int
 
 
+MachineWork = Apply | Freeze | Restore
+"""What the machine has to do, in this order."""
+
 Event = (
     RoleChanged
     | TermChanged
@@ -270,6 +305,7 @@ Event = (
     | FollowerLostLog
     | StageReached
     | RecoveringChanged
+    | SnapshotChanged
     | Disconnect
     | Corrupt
     | Fork
@@ -282,5 +318,5 @@ class Outputs:
 
     store: tuple[StoreCommand, ...]
     send: tuple[Send, ...]
-    apply: tuple[Apply, ...]
+    apply: tuple[MachineWork, ...]
     events: tuple[Event, ...]

@@ -15,6 +15,7 @@ from pavane.raft.wire.entry import EntryType, entry_data, entry_type
 from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.replies import RequestConfigReply, RequestLogInfoReply
 from pavane.raft.wire.requests import RequestConfig, RequestLogInfo
+from pavane.raft.wire.snapshot import SnapshotMeta
 
 TERMS_MAX = 64  # peers whose term is remembered; a joint configuration has at most 18 members
 FRESH_S = 0.3  # how long an empty member asks before it may believe that the whole cluster is new
@@ -97,6 +98,12 @@ class Recovering:
             if past and Configuration.decode(entry_data(entry)).names(self._node.id):
                 self.lost()
                 return
+
+    def judge_snapshot(self, meta: SnapshotMeta) -> None:
+        """Do the same for a snapshot, whose configuration is all that it tells of the past."""
+        past = self._node.role == Role.LEARNER and meta.configuration_index <= self._history
+        if past and meta.configuration and Configuration.decode(meta.configuration).names(self._node.id):
+            self.lost()
 
     def heal_alone(self) -> None:
         """Allow the way back by proof, whatever was set: a bootstrap cannot tell a late pod from a wiped one."""

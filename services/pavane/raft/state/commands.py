@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pavane.raft.wire.snapshot import SnapshotHead, SnapshotMeta
+
 RECOVERING_FLOOR = (1 << 64) - 1  # vote_floor of a peer that may neither vote nor answer yet (5.5)
 
 
@@ -47,7 +49,52 @@ class Note:
     value: int | str | bytes
 
 
-StoreCommand = HardState | Append | Truncate | Note
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """The next bytes of a snapshot file that a leader sends; ``begin`` drops what came of another one before.
+
+    Nobody waits for its durability: ``SnapshotInstall`` covers all parts.
+    """
+
+    ticket: int
+    begin: bool
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInstall:
+    """Record 4 for the file whose last part was stored: the log goes on behind entry ``index``.
+
+    ``keep_log`` is true where the log holds that entry with that term (9.4); else all of its entries are forgotten.
+    """
+
+    ticket: int
+    index: int
+    term: int
+    keep_log: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSave:
+    """Record 4 for a snapshot of our own, whose verified file is in its place already."""
+
+    ticket: int
+    index: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Forget entries below ``first_kept``, as far as whole files can go, and snapshots beside the newest two.
+
+    To be given after a command that made a snapshot at ``first_kept - 1`` or above durable (P6).
+    """
+
+    ticket: int
+    first_kept: int
+
+
+StoreCommand = HardState | Append | Truncate | Note | SnapshotPart | SnapshotInstall | SnapshotSave | Compact
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +113,25 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredSnapshot:
+    """A verified snapshot file: the last entry that it covers, its meta part, and the size of the machine's data."""
+
+    index: int
+    term: int
+    meta: SnapshotMeta
+    data_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
     """The state of the store at start.
 
     ``term_runs`` holds (first index, term) per run of equal terms, ascending; ``reqids`` the 12-byte ids of the entries
     ``first_index … last_index`` back to back; ``configurations`` (index, data) of every CONFIG entry, ascending.
-    An empty log has ``first_index`` 1 and ``last_index`` 0. ``corrupt`` is true when entries at or below the synced
+    ``snapshot`` is the newest good one; the log begins at most one behind it. A log without entries has
+    ``last_index`` = ``first_index`` - 1. ``corrupt`` is true when entries at or below the synced
     mark were set aside: the peer starts Recovering. ``commit`` is the last commit index that a note names, at most
-    ``last_index``.
+    ``last_index`` and at least the snapshot's index.
     """
 
     term: int = 0
@@ -88,6 +146,7 @@ class Recovered:
     notes: Mapping[str, int | str | bytes] = field(default_factory=dict)
     token: Token | None = None
     corrupt: bool = False
+    snapshot: StoredSnapshot | None = None
 
 
 class CorruptEntry(Exception):
@@ -98,8 +157,26 @@ class CorruptEntry(Exception):
         self.index = index
 
 
+class SnapshotSource(Protocol):
+    """A snapshot file being sent: it stays readable until it is closed, whatever replaces it meanwhile."""
+
+    head: SnapshotHead
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return ``length`` bytes of the file from ``offset``; raises ``OSError``."""
+        ...
+
+    def close(self) -> None:
+        """Let the file go."""
+        ...
+
+
 class EntrySource(Protocol):
     """Positional reads of stored entries, for entries that the core no longer holds in its cache."""
+
+    def open_snapshot(self, index: int) -> SnapshotSource:
+        """Open the snapshot file up to entry ``index``, which was saved, installed or recovered here."""
+        ...
 
     def read(self, first: int, last: int, bytes_max: int) -> Sequence[bytes | memoryview]:
         """Return the entries from ``first`` on, at least one, at most up to ``last`` or about ``bytes_max`` bytes.

@@ -77,6 +77,7 @@ class ConfigurationStack:
 
     def __init__(self, base: Configuration, entries: Iterable[tuple[int, Configuration]] = ()) -> None:
         self._stack: list[tuple[int, Configuration]] = [(0, base), *entries]
+        self._past: set[str] = set()  # whom configurations named that a snapshot has replaced
 
     @property
     def effective(self) -> Configuration:
@@ -99,17 +100,24 @@ class ConfigurationStack:
             gone.append(self._stack.pop())
         return gone
 
+    def begin_with(self, index: int, stated_at: int, configuration: Configuration) -> None:
+        """Replace everything up to ``index`` by what a snapshot states, whose CONFIG entry was at ``stated_at``."""
+        later = [pair for pair in self._stack if pair[0] > index]
+        for _, past in self._stack[: len(self._stack) - len(later)]:
+            self._past.update(peer for peer, _ in past.members)
+        self._stack = [(stated_at, configuration), *later]
+
     def committed(self, commit: int) -> tuple[int, Configuration]:
-        """Return (index, configuration) of the last one at or below the commit index."""
-        return next(pair for pair in reversed(self._stack) if pair[0] <= commit)
+        """Return (index, configuration) of the last one at or below the commit index, or of the snapshot's."""
+        return next((pair for pair in reversed(self._stack) if pair[0] <= commit), self._stack[0])
 
     def states(self, index: int) -> Configuration | None:
         """Return the configuration that the entry at ``index`` states, if it is a CONFIG entry."""
         return next((configuration for at, configuration in self._stack if at == index and at > 0), None)
 
     def ever_named(self, peer: str) -> bool:
-        """Whether some configuration in the log names ``peer``."""
-        return any(configuration.names(peer) for _, configuration in self._stack)
+        """Whether some configuration that was in force here since the start named ``peer``."""
+        return peer in self._past or any(configuration.names(peer) for _, configuration in self._stack)
 
     def names_since(self, peer: str, commit: int) -> bool:
         """Whether the last committed configuration, or one appended after it, names ``peer``."""

@@ -1,9 +1,60 @@
 """Exactly once: which request ids the log holds, and which seconds are forgotten (docs/specs/raft.md 10.3)."""
 
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+
 from pavane.raft.wire.entry import ZERO_REQID
 from pavane.raft.wire.reqid import reqid_second
+from pavane.raft.wire.snapshot import ID_BYTES, decode_groups, encode_group
 
-DEDUP_IDS_MAX = 1_000_000  # about 150 MB of table; the retry window shrinks to this many updates
+DEDUP_IDS_MAX = 1_000_000  # about 20 MB of table; the retry window shrinks to this many updates
+YOUNG_S = 5  # ids of the last seconds still come in by the thousand; older seconds are packed
+LATE_MAX = 1024  # late ids of a packed second are merged into it when there are so many
+_SECOND_BYTES = 4
+
+
+class _Second:
+    """The ids of one second: 16 bytes each once packed, a dict for those that came since."""
+
+    __slots__ = ("indices", "keys", "recent")
+
+    def __init__(self) -> None:
+        self.recent: dict[int, int] = {}
+        self.keys = array("Q")  # ascending
+        self.indices = array("Q")
+
+    def __len__(self) -> int:
+        return len(self.recent) + len(self.keys)
+
+    def get(self, key: int) -> int | None:
+        index = self.recent.get(key)
+        if index is None and self.keys:
+            at = bisect_left(self.keys, key)
+            if at < len(self.keys) and self.keys[at] == key:
+                return self.indices[at]
+        return index
+
+    def remove(self, key: int) -> bool:
+        if self.recent.pop(key, None) is not None:
+            return True
+        at = bisect_left(self.keys, key)
+        if at == len(self.keys) or self.keys[at] != key:
+            return False
+        del self.keys[at], self.indices[at]
+        return True
+
+    def pack(self) -> None:
+        if not self.recent:
+            return
+        merged = sorted([*zip(self.keys, self.indices, strict=True), *self.recent.items()])
+        self.keys = array("Q", (key for key, _ in merged))
+        self.indices = array("Q", (index for _, index in merged))
+        self.recent = {}
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        yield from zip(self.keys, self.indices, strict=True)
+        yield from self.recent.items()
 
 
 class DedupTable:
@@ -14,7 +65,9 @@ class DedupTable:
     """
 
     def __init__(self, ids_max: int = DEDUP_IDS_MAX) -> None:
-        self._seconds: dict[int, dict[bytes, int]] = {}
+        self._seconds: dict[int, _Second] = {}
+        self._young: set[int] = set()
+        self._newest = 0
         self._ids_max = ids_max
         self._count = 0
         self.floor = 0
@@ -30,17 +83,22 @@ class DedupTable:
     def index_of(self, reqid: bytes) -> int | None:
         """Return the index of the entry with this id, ``None`` if the table does not hold it."""
         ids = self._seconds.get(reqid_second(reqid))
-        return ids.get(reqid) if ids is not None else None
+        return ids.get(_key(reqid)) if ids is not None else None
 
     def add(self, reqid: bytes, index: int) -> None:
         """Remember an appended entry. Forgets the smallest second when the table is full, even a fresh one."""
         second = reqid_second(reqid)
         if reqid == ZERO_REQID or second <= self.floor:
             return
-        ids = self._seconds.setdefault(second, {})
-        if reqid not in ids:
+        ids = self._of(second)
+        key = _key(reqid)
+        if ids.get(key) is None:
             self._count += 1
-        ids[reqid] = index
+        elif key not in ids.recent:
+            ids.remove(key)
+        ids.recent[key] = index
+        if second not in self._young and len(ids.recent) >= LATE_MAX:
+            ids.pack()
         while self._count > self._ids_max:
             self._forget(min(self._seconds))
 
@@ -48,11 +106,11 @@ class DedupTable:
         """Forget one id, because its entry was truncated: unlike forgetting a second, this moves no floor."""
         second = reqid_second(reqid)
         ids = self._seconds.get(second)
-        if ids is None or ids.pop(reqid, None) is None:
+        if ids is None or not ids.remove(_key(reqid)):
             return
         self._count -= 1
         if not ids:
-            del self._seconds[second]
+            self._drop(second)
 
     def forget_before(self, second: int) -> None:
         """Forget every second below ``second``, and refuse ids of them from now on."""
@@ -61,9 +119,62 @@ class DedupTable:
                 break
             self._forget(known)
 
+    def freeze(self, index: int) -> Iterator[bytes]:
+        """Yield the ids of entries up to ``index``, second by second, as a snapshot's meta part has them (9.2).
+
+        The table may change meanwhile: whatever is forgotten raises ``floor``, which has to be read at the end.
+        """
+        for second in sorted(self._seconds):
+            ids = self._seconds.get(second)
+            if ids is None:
+                continue
+            kept = [
+                key.to_bytes(ID_BYTES // 2, "big") + at.to_bytes(ID_BYTES // 2, "little")
+                for key, at in sorted(ids.items())
+                if at <= index
+            ]
+            if kept:
+                yield encode_group(second, b"".join(kept))
+
+    def restore(self, ids: bytes, floor: int) -> None:
+        """Take in what ``freeze`` wrote, beside the ids that are here already; ``floor`` may only rise."""
+        for second, group in decode_groups(ids):
+            if second <= self.floor:
+                continue
+            prefix = second.to_bytes(_SECOND_BYTES, "big")
+            for at in range(0, len(group), ID_BYTES):
+                middle = at + ID_BYTES // 2
+                self.add(prefix + group[at:middle], int.from_bytes(group[middle : at + ID_BYTES], "little"))
+        self.refuse_up_to(floor)
+
+    def refuse_up_to(self, floor: int) -> None:
+        """Forget every second up to ``floor``, and refuse their ids whether or not there were any."""
+        self.forget_before(floor + 1)
+        self.floor = max(self.floor, floor)
+
+    def _of(self, second: int) -> _Second:
+        ids = self._seconds.get(second)
+        if ids is None:
+            ids = self._seconds[second] = _Second()
+            self._young.add(second)
+            self._newest = max(self._newest, second)
+            for old in [young for young in self._young if young < self._newest - YOUNG_S]:
+                self._young.remove(old)
+                self._seconds[old].pack()
+        return ids
+
     def _forget(self, second: int) -> None:
-        self._count -= len(self._seconds.pop(second))
+        self._count -= len(self._seconds[second])
+        self._drop(second)
         self.floor = max(self.floor, second)
+
+    def _drop(self, second: int) -> None:
+        del self._seconds[second]
+        self._young.discard(second)
+
+
+def _key(reqid: bytes) -> int:
+    return int.from_bytes(reqid[_SECOND_BYTES:], "big")
 
 
 class Freshness:

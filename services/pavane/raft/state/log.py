@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from pavane.raft.state.commands import EntrySource, Recovered
+from pavane.raft.state.commands import EntrySource, Recovered, SnapshotSource
 from pavane.raft.wire.entry import entry_reqid, entry_term
 from pavane.raft.wire.frames import REQID_BYTES
 
@@ -16,6 +16,9 @@ class Log:
 
     def __init__(self, recovered: Recovered, source: EntrySource, cache_bytes: int = ENTRY_CACHE_BYTES) -> None:
         self.first = recovered.first_index
+        snapshot = recovered.snapshot
+        # The term of the entry before the first, where it is known: what the first message to a follower names.
+        self._base_term = snapshot.term if snapshot is not None and snapshot.index == self.first - 1 else None
         self.last = recovered.last_index
         self._run_starts = [index for index, _ in recovered.term_runs]
         self._run_terms = [term for _, term in recovered.term_runs]
@@ -28,13 +31,15 @@ class Log:
 
     @property
     def last_term(self) -> int:
-        """The term of the last entry, 0 for an empty log."""
-        return self._run_terms[-1] if self._run_terms else 0
+        """The term of the last entry, or of the snapshot that it would follow; 0 at the beginning of time."""
+        return self._run_terms[-1] if self._run_terms else self._base_term or 0
 
     def term_at(self, index: int) -> int | None:
-        """Return the term of the entry at ``index``: 0 at index 0, ``None`` outside the log."""
+        """Return the term of the entry at ``index``: 0 at index 0, ``None`` where it is not known any more, or yet."""
         if index == 0:
             return 0
+        if index == self.first - 1:
+            return self._base_term
         if not self.first <= index <= self.last:
             return None
         return self._run_terms[bisect_right(self._run_starts, index) - 1]
@@ -64,6 +69,33 @@ class Log:
             self._cache_bytes -= len(self._cache.pop(self._cached_from)) + ENTRY_OVERHEAD_BYTES
             self._cached_from += 1
 
+    def compact(self, first: int) -> None:
+        """Forget every entry below ``first``, which is at most one behind the last."""
+        if first <= self.first:
+            return
+        base_term = self.term_at(first - 1)
+        del self._reqids[: (first - self.first) * REQID_BYTES]
+        for index in range(self._cached_from, first):
+            self._cache_bytes -= len(self._cache.pop(index)) + ENTRY_OVERHEAD_BYTES
+        self._cached_from = max(self._cached_from, first)
+        kept = bisect_right(self._run_starts, first) - 1
+        if first > self.last:
+            self._run_starts, self._run_terms = [], []
+        elif kept >= 0:
+            self._run_starts = [first, *self._run_starts[kept + 1 :]]
+            self._run_terms = self._run_terms[kept:]
+        self.first = first
+        self._base_term = base_term
+
+    def begin_behind(self, index: int, term: int) -> None:
+        """Forget all entries; the next one follows the snapshot at ``index``, whose last entry had ``term``."""
+        self._run_starts, self._run_terms = [], []
+        self._reqids.clear()
+        self._cache.clear()
+        self._cache_bytes = 0
+        self.first, self.last, self._cached_from = index + 1, index, index + 1
+        self._base_term = term
+
     def truncate(self, after: int) -> None:
         """Forget every entry above ``after``."""
         while self.last > after:
@@ -76,6 +108,10 @@ class Log:
             self._run_starts.pop()
             self._run_terms.pop()
         del self._reqids[max(0, after - self.first + 1) * REQID_BYTES :]
+
+    def open_snapshot(self, index: int) -> SnapshotSource:
+        """Open the snapshot file up to ``index``; raises ``OSError``."""
+        return self._source.open_snapshot(index)
 
     def read(self, first: int, last: int, bytes_max: int, count_max: int) -> Sequence[bytes | memoryview]:
         """Return entries from ``first`` on: at least one, at most up to ``last``, ``bytes_max`` or ``count_max``.

@@ -10,23 +10,26 @@ from enum import IntEnum
 from pavane.raft.state.commands import Token
 from pavane.raft.wire.entry import decode_blob, encode_blob
 from pavane.raft.wire.msgpack import decode, encode_pv
+from pavane.raft.wire.snapshot import SNAPSHOT_NAME
 from pavane.wire import RemoteProtocolError
 
 _ENTRIES = struct.Struct("<QI")
 _HARD = struct.Struct("<QQH")
 _TRUNCATE = struct.Struct("<Q")
 _TOKEN = struct.Struct("<QQ")
+_SNAPSHOT = struct.Struct("<QQH")
 ENTRIES_HEADER_BYTES = _ENTRIES.size
 
 NoteValue = int | str | bytes
 
 
 class Kind(IntEnum):
-    """Record types. 5 is the MARK of ``pavane.wal``; 4 is kept for snapshots."""
+    """Record types. 5 is the MARK of ``pavane.wal``."""
 
     ENTRIES = 1
     HARD = 2
     TRUNCATE = 3
+    SNAPSHOT = 4
     NOTE = 6
     TOKEN = 7
 
@@ -85,6 +88,24 @@ def decode_truncate(payload: memoryview) -> int:
         return int(_TRUNCATE.unpack(payload)[0])
     except struct.error as error:
         raise StoreError("a TRUNCATE record of the log has no valid payload") from error
+
+
+def encode_snapshot(index: int, term: int) -> bytes:
+    """Encode the last entry that a snapshot covers, and the name of its file."""
+    name = SNAPSHOT_NAME.format(index=index, term=term).encode()
+    return _SNAPSHOT.pack(index, term, len(name)) + name
+
+
+def decode_snapshot(payload: memoryview) -> tuple[int, int]:
+    """Return index and term of the last entry that a snapshot covers."""
+    try:
+        index, term, length = _SNAPSHOT.unpack_from(payload)
+        name = bytes(payload[_SNAPSHOT.size :])
+        if len(name) != length or name.decode() != SNAPSHOT_NAME.format(index=index, term=term):
+            raise StoreError("a SNAPSHOT record of the log has no valid payload")
+        return index, term
+    except (struct.error, UnicodeDecodeError) as error:
+        raise StoreError("a SNAPSHOT record of the log has no valid payload") from error
 
 
 def encode_token(token: Token) -> bytes:

@@ -6,18 +6,20 @@ entry: two arrays say where each one is.
 """
 
 import secrets
-from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 
 from pavane.raft.state.commands import (
-    RECOVERING_FLOOR,
     Append,
+    Compact,
     CorruptEntry,
     HardState,
     Note,
     Recovered,
+    SnapshotInstall,
+    SnapshotPart,
+    SnapshotSave,
     StoreCommand,
     Token,
     Truncate,
@@ -27,30 +29,26 @@ from pavane.raft.storage.identity import Identity, read_identity, write_identity
 from pavane.raft.storage.records import (
     ENTRIES_HEADER_BYTES,
     Kind,
-    NoteValue,
     StoreError,
-    decode_entries,
-    decode_hard,
-    decode_note,
-    decode_token,
-    decode_truncate,
     encode_entries,
     encode_hard,
     encode_note,
+    encode_snapshot,
     encode_token,
     encode_truncate,
 )
-from pavane.raft.wire.entry import BLOB_LENGTH_BYTES, EntryType, entry_data, entry_reqid, entry_term, entry_type
-from pavane.raft.wire.frames import REQID_BYTES
-from pavane.wal import Appender, Batch, CorruptRecord, Folder, ForeignLog, Lock, Log, NewRecord, Record, first_fault
+from pavane.raft.storage.recovery import Facts, Recovery
+from pavane.raft.storage.snapshots import SnapshotFiles, SnapshotReader
+from pavane.raft.wire.entry import BLOB_LENGTH_BYTES
+from pavane.wal import Appender, Batch, CorruptRecord, Folder, ForeignLog, Lock, Log, first_fault
 from pavane.wal.log import SEGMENT_BYTES
 from pavane.wal.record import STORE_ID_BYTES, segment_name
 from pavane.wal.scan import file_size
 from pavane.wire import LocalProtocolError
 
 LOG_FOLDER = "log"
+SNAPSHOT_FOLDER = "snap"
 LOCK = "lock"
-NOTE_COMMIT = "commit"  # key of the note that holds the last commit index
 EMPTY_LOG_BYTES_MAX = 256  # header, HARD without a vote: a log into which nothing was ever written
 # Reading one entry back means reading and checking its whole record, so a batch is cut into records of about this size.
 RECORD_BYTES = 64 << 10
@@ -58,115 +56,6 @@ RECORD_BYTES = 64 << 10
 
 class StoreLocked(StoreError):
     """Another process has the data folder open."""
-
-
-@dataclass(slots=True)
-class _Facts:
-    """The small records as they stand: what every segment begins with."""
-
-    term: int = 0
-    vote: str = ""
-    vote_floor: int = 0
-    token: Token | None = None
-    notes: dict[str, NoteValue] = field(default_factory=dict)
-
-    def records(self) -> list[NewRecord]:
-        """Return them for the beginning of a segment."""
-        records: list[NewRecord] = [(Kind.HARD, [encode_hard(self.term, self.vote, self.vote_floor)])]
-        if self.token is not None:
-            records.append((Kind.TOKEN, [encode_token(self.token)]))
-        records += [(Kind.NOTE, [encode_note(key, value)]) for key, value in self.notes.items()]
-        return records
-
-
-class _Recovery:
-    """Replays the records of a log into what the core and the storage need at start."""
-
-    def __init__(self) -> None:
-        self.facts = _Facts()
-        self.positions = array("Q")
-        self.offsets = array("I")
-        self.reqids = bytearray()
-        self.term_runs: list[tuple[int, int]] = []
-        self.configurations: list[tuple[int, bytes]] = []
-        self.gap = False
-
-    @property
-    def last_index(self) -> int:
-        return len(self.positions)
-
-    def visit(self, record: Record) -> None:
-        """Take the next good record."""
-        facts = self.facts
-        match record.kind:
-            case Kind.ENTRIES:
-                self._entries(record)
-            case Kind.HARD:
-                facts.term, facts.vote, facts.vote_floor = decode_hard(record.payload)
-            case Kind.TRUNCATE:
-                self._truncate(decode_truncate(record.payload))
-                self.gap = False
-            case Kind.NOTE:
-                key, value = decode_note(record.payload)
-                facts.notes[key] = value
-            case Kind.TOKEN:
-                facts.token = decode_token(record.payload)
-            case _:
-                raise StoreError(
-                    f"the log holds a record of type {record.kind}, which this version does not know; "
-                    "start the version that wrote it"
-                )
-
-    def repair(self) -> Sequence[NewRecord]:
-        """Return the record that makes the loss of synced records known to every later start (5.5)."""
-        self.facts.vote_floor = RECOVERING_FLOOR
-        return self.facts.records()[:1]
-
-    def _entries(self, record: Record) -> None:
-        first, entries = decode_entries(record.payload)
-        if first > self.last_index + 1:
-            # What lies in between is gone, so these cannot be placed.
-            self.gap = True
-            return
-        self._truncate(first - 1)
-        offset = ENTRIES_HEADER_BYTES
-        for index, entry in enumerate(entries, first):
-            self.positions.append(record.position)
-            self.offsets.append(offset)
-            offset += BLOB_LENGTH_BYTES + len(entry)
-            self.reqids += entry_reqid(entry)
-            term = entry_term(entry)
-            if not self.term_runs or self.term_runs[-1][1] != term:
-                self.term_runs.append((index, term))
-            if entry_type(entry) == EntryType.CONFIG:
-                self.configurations.append((index, bytes(entry_data(entry))))
-
-    def _truncate(self, after: int) -> None:
-        del self.positions[after:]
-        del self.offsets[after:]
-        del self.reqids[after * REQID_BYTES :]
-        while self.term_runs and self.term_runs[-1][0] > after:
-            self.term_runs.pop()
-        while self.configurations and self.configurations[-1][0] > after:
-            self.configurations.pop()
-
-    def recovered(self, corrupt: bool) -> Recovered:
-        """Return what the core starts from."""
-        facts = self.facts
-        commit = facts.notes.get(NOTE_COMMIT, 0)
-        return Recovered(
-            term=facts.term,
-            vote=facts.vote,
-            vote_floor=facts.vote_floor,
-            last_index=self.last_index,
-            term_runs=tuple(self.term_runs),
-            reqids=bytes(self.reqids),
-            configurations=tuple(self.configurations),
-            commit=min(commit, self.last_index) if isinstance(commit, int) else 0,
-            notes=dict(facts.notes),
-            token=facts.token,
-            corrupt=corrupt,
-        )
 
 
 class RaftStorage:
@@ -180,33 +69,39 @@ class RaftStorage:
         self._lock = _take_lock(folder)
         try:
             self.log_folder = folder.folder(LOG_FOLDER)
+            self.snapshots = SnapshotFiles(folder.folder(SNAPSHOT_FOLDER))
             store_id = read_identity(folder, identity)
             if store_id is None:
                 store_id = _create(folder, self.log_folder, identity)
             self._store_id = store_id
-            recovery = _Recovery()
+            recovery = Recovery()
             self._facts = recovery.facts
             self._log, found = Log.open(
                 self.log_folder, store_id, recovery.visit, recovery.repair, self._facts.records, segment_bytes
             )
+            snapshot, bad = self.snapshots.recover(identity.machine)
+            whole = recovery.complete(snapshot)
         except BaseException as error:
             self._lock.release()
             if isinstance(error, ForeignLog):
                 raise StoreError(f"{folder}: {error}; put {IDENTITY_NAME} and log of one store together") from error
             raise
-        self.set_aside = found.set_aside
+        self.set_aside = (*found.set_aside, *bad)
         self.torn_bytes = found.torn_bytes
+        self._first = recovery.first
         self._positions = recovery.positions
         self._offsets = recovery.offsets
         self._scrubbed = 0
         self._tickets: deque[tuple[int, int]] = deque()
         self._synced_sequence = self._log.last_sequence
-        if recovery.gap:
+        if recovery.gap or not whole:
             # The core makes the loss known by its vote floor; this lets the log go on behind what can be placed.
             recovery.repair()
+            if snapshot is not None:
+                self._log.append(Kind.SNAPSHOT, [encode_snapshot(snapshot.index, snapshot.term)])
             self._log.append(Kind.TRUNCATE, [encode_truncate(recovery.last_index)])
             self._log.append(*self._facts.records()[0])
-        self._recovered: Recovered | None = recovery.recovered(found.corrupt or recovery.gap)
+        self._recovered: Recovered | None = recovery.recovered(found.corrupt or recovery.gap or not whole)
 
     def take_recovered(self) -> Recovered:
         """Return what was found at start, once: it holds twelve bytes per entry that the core keeps in its own way."""
@@ -218,7 +113,7 @@ class RaftStorage:
     @property
     def last_index(self) -> int:
         """Index of the last entry handed to storage."""
-        return len(self._positions)
+        return self._first + len(self._positions) - 1
 
     @property
     def synced_sequence(self) -> int:
@@ -241,6 +136,18 @@ class RaftStorage:
                 case Note(_, key, value):
                     self._facts.notes[key] = value
                     self._log.append(Kind.NOTE, [encode_note(key, value)], sync=False)
+                case SnapshotPart(_, begin, data):
+                    self._log.before_next(partial(self.snapshots.receive, data, begin=begin), len(data))
+                case SnapshotInstall(_, index, term, keep_log):
+                    self._log.before_next(partial(self.snapshots.install, index, term))
+                    if not keep_log:
+                        self._forget(self._first - 1)
+                        self._first = index + 1
+                    self._name_snapshot(index, term)
+                case SnapshotSave(_, index, term):
+                    self._name_snapshot(index, term)
+                case Compact(_, first_kept):
+                    self._compact(first_kept)
             self._tickets.append((self._log.last_sequence, command.ticket))
 
     def store_token(self, token: Token) -> int:
@@ -275,15 +182,18 @@ class RaftStorage:
         return ticket
 
     def next_scrub(self) -> Callable[[], str | None] | None:
-        """Return a check of the next segment in turn, None if nothing is written yet.
+        """Return a check of the next segment in turn, or of the snapshot; None if nothing is written yet.
 
-        The check reads the whole segment, so it belongs into a thread; it returns what is wrong, None if all is good.
+        The check reads the whole file, so it belongs into a thread; it returns what is wrong, None if all is good.
         """
         segments = self._log.written_segments()
         if not segments:
             return None
-        name, end = segments[self._scrubbed % len(segments)]
+        turn = self._scrubbed % (len(segments) + 1)
         self._scrubbed += 1
+        if turn == len(segments):
+            return self.snapshots.newest_fault
+        name, end = segments[turn]
 
         def check() -> str | None:
             offset = first_fault(self.log_folder, name, self._store_id, end)
@@ -298,13 +208,14 @@ class RaftStorage:
         position = -1
         payload = memoryview(b"")
         for index in range(first, min(last, self.last_index) + 1):
-            if self._positions[index - 1] != position:
-                position = self._positions[index - 1]
+            at = index - self._first
+            if self._positions[at] != position:
+                position = self._positions[at]
                 try:
                     payload = self._log.read(position).payload
                 except CorruptRecord as error:
                     raise CorruptEntry(index) from error
-            start = self._offsets[index - 1] + BLOB_LENGTH_BYTES
+            start = self._offsets[at] + BLOB_LENGTH_BYTES
             length = int.from_bytes(payload[start - BLOB_LENGTH_BYTES : start], "little")
             size += length
             if entries and size > bytes_max:
@@ -312,9 +223,14 @@ class RaftStorage:
             entries.append(payload[start : start + length])
         return entries
 
+    def open_snapshot(self, index: int) -> SnapshotReader:
+        """Open the snapshot file up to entry ``index`` (``EntrySource``)."""
+        return self.snapshots.open(index)
+
     def close(self) -> None:
         """Close files and give up the lock; what was staged and not taken is lost."""
         self._log.close()
+        self.snapshots.close()
         self._lock.release()
 
     def _append(self, first: int, entries: Sequence[bytes]) -> None:
@@ -340,8 +256,25 @@ class RaftStorage:
             offset += BLOB_LENGTH_BYTES + len(entry)
 
     def _forget(self, after: int) -> None:
-        del self._positions[after:]
-        del self._offsets[after:]
+        kept = max(0, after - self._first + 1)
+        del self._positions[kept:]
+        del self._offsets[kept:]
+
+    def _name_snapshot(self, index: int, term: int) -> None:
+        self._facts.snapshot = (index, term)
+        self._log.append(Kind.SNAPSHOT, [encode_snapshot(index, term)])
+
+    def _compact(self, first_kept: int) -> None:
+        gone = min(first_kept, self.last_index + 1) - self._first
+        if gone > 0:
+            del self._positions[:gone]
+            del self._offsets[:gone]
+            self._first += gone
+        if self._positions:
+            self._log.drop_segments_before(self._positions[0])
+        else:
+            self._log.drop_before(self._log.last_sequence + 1)
+        self._log.after_next(self.snapshots.prune)
 
 
 def _take_lock(folder: Folder) -> Lock:
@@ -363,7 +296,7 @@ def _create(folder: Folder, log_folder: Folder, identity: Identity) -> bytes:
     store_id = secrets.token_bytes(STORE_ID_BYTES)
     appender = Appender(log_folder)
     try:
-        batch = Log.create(log_folder, store_id, _Facts().records).take()
+        batch = Log.create(log_folder, store_id, Facts().records).take()
         if batch is not None:
             appender.execute([batch])
     finally:

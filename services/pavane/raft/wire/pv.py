@@ -319,6 +319,9 @@ class PvFollow:
         return cls(decode_string(frames[3]), *map(decode_uint, frames[4:8]))
 
 
+FOLLOW_NOT_LEADER, FOLLOW_ENTRIES, FOLLOW_CHUNK = 0, 2, 3
+
+
 @dataclass(frozen=True, slots=True)
 class PvFollowReply:
     """One message of a learner's stream.

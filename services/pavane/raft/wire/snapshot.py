@@ -183,6 +183,11 @@ class SnapshotScan:
             self._digest.update(view[:hashed])
         self._tail += view[max(0, hashed) :]
 
+    @property
+    def digest(self) -> bytes:
+        """The digest of what was taken so far, which ends the file when all before it has been."""
+        return self._digest.digest()
+
     def finish(self) -> tuple[SnapshotHead, SnapshotMeta]:
         """Return what the whole file states; raises ``BadSnapshotFile`` if it is cut off or damaged."""
         if self.head is None or self.taken < self.head.total:

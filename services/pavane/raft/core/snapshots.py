@@ -1,0 +1,61 @@
+"""When to take a snapshot, and what follows once its file stands (docs/specs/raft.md 9.1, P6)."""
+
+from dataclasses import dataclass
+
+from pavane.raft.core.node import Node, Snapshot
+from pavane.raft.core.outputs import SnapshotChanged
+from pavane.raft.state.commands import SnapshotSave
+
+PAUSE_S = 10.0  # between two: at most half of what is written is snapshots, whatever the rate
+
+
+@dataclass(frozen=True, slots=True)
+class _Taking:
+    """The snapshot being saved."""
+
+    index: int
+    term: int
+    since: float
+    applied_bytes: int
+
+
+class Snapshots:
+    """Keeps the log short. ``automatic`` is false for a machine that has no state of its own to save."""
+
+    def __init__(self, node: Node, *, automatic: bool) -> None:
+        self._node = node
+        self._automatic = automatic
+        self._taking: _Taking | None = None
+        self._covered_bytes = 0  # of what was applied since the start, how much the newest snapshot covers
+        self._not_before = node.now.mono
+
+    def consider(self) -> None:
+        """Have one taken if it is time; to be called when the machine is idle, or more of the log is durable."""
+        node = self._node
+        if not self._automatic or self._taking is not None or node.machine_busy or node.applied > node.durable:
+            return
+        before = node.snapshot or Snapshot(0, 0, 0)
+        logged_bytes = node.applied_bytes - self._covered_bytes
+        by_count = node.applied - before.index >= node.config.snapshot_entries and logged_bytes >= before.data_bytes
+        if (by_count and node.now.mono >= self._not_before) or logged_bytes >= node.config.snapshot_bytes:
+            term = node.freeze()
+            self._taking = _Taking(node.applied, term, node.now.mono, node.applied_bytes)
+
+    def saved(self, index: int, data_bytes: int) -> None:
+        """The file of the snapshot of ``index`` stands: record it, then let the log in front of it go.
+
+        What the snapshot before it needs stays, for one that rots is replaced by the other.
+        """
+        node, taking = self._node, self._taking
+        if taking is None or taking.index != index:
+            return
+        self._taking = None
+        self._not_before = node.now.mono + PAUSE_S
+        self._covered_bytes = taking.applied_bytes
+        before = node.snapshot.index if node.snapshot is not None else 0
+        if before >= index:
+            return  # a leader's newer one was installed meanwhile
+        node.snapshot = Snapshot(index, taking.term, data_bytes)
+        node.store(lambda ticket: SnapshotSave(ticket, index, taking.term))
+        node.compact(min(before, index - node.config.log_retention) + 1)
+        node.event(SnapshotChanged("taken", index, node.now.mono - taking.since))
