@@ -9,6 +9,8 @@ from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
     AppendEntries,
     EntryType,
+    PvAppend,
+    PvAppendReply,
     PvVote,
     RequestVote,
     entry_data,
@@ -110,7 +112,6 @@ class Checks:
 
     def answered(self, node: str, disk: Disk, question: object, reply: object, success: bool) -> None:
         """S5: what an answer promises is on the disk when it leaves (P1, P2)."""
-        del reply
         match question:
             case RequestVote(candidate, term, _, _) | PvVote(candidate, term, _, _, _) if success:
                 holds(disk.votes.get(term) == candidate, "S5", f"{node} grants a vote that is not on its disk")
@@ -118,6 +119,10 @@ class Checks:
                 last = previous + len(entries)
                 holds(len(disk.entries) >= last, "S5", f"{node} acknowledges entry {last} before its disk has it")
                 holds(disk.term >= term, "S5", f"{node} acknowledges in term {term} before its disk knows it")
+            case PvAppend(_, term, _, _, _, _) if isinstance(reply, PvAppendReply):
+                last = reply.match_index
+                holds(len(disk.entries) >= last, "S5", f"{node} acknowledges entry {last} before its disk has it")
+                holds(disk.term >= term or not success, "S5", f"{node} acknowledges a term before its disk knows it")
             case _:
                 pass
 

@@ -30,6 +30,8 @@ from pavane.raft.wire import (
     AppendEntriesReply,
     Drop,
     EntryType,
+    PvAppend,
+    PvAppendReply,
     PvVote,
     PvVoteReply,
     RequestVote,
@@ -53,12 +55,19 @@ SLOW_FSYNC_S = (0.02, 0.25)
 QUESTIONS_MAX = 200  # remembered to check answers; an answer that late is not checked
 TURNS_MAX = 1000  # rounds of outputs after one input: more is an endless loop
 
+REPLIES: dict[type, type[AppendEntriesReply | PvAppendReply | RequestVoteReply | PvVoteReply]] = {
+    AppendEntries: AppendEntriesReply,
+    PvAppend: PvAppendReply,
+    RequestVote: RequestVoteReply,
+    PvVote: PvVoteReply,
+}
+
 
 @dataclass
 class Question:
     """A request whose answer is checked when it leaves."""
 
-    message: AppendEntries | RequestVote | PvVote
+    message: AppendEntries | PvAppend | RequestVote | PvVote
 
 
 class Node:
@@ -134,7 +143,7 @@ class Node:
 
     def _receive(self, route: bytes, frames: Frames) -> None:
         message = decode_request(frames, self.config.ident)
-        if isinstance(message, AppendEntries | RequestVote | PvVote):
+        if isinstance(message, AppendEntries | PvAppend | RequestVote | PvVote):
             self.questions[route, bytes(frames[0])] = Question(message)
             if len(self.questions) > QUESTIONS_MAX:
                 del self.questions[next(iter(self.questions))]
@@ -257,10 +266,9 @@ class Node:
         if question is None:
             return
         message = question.message
-        kind = {RequestVote: RequestVoteReply, PvVote: PvVoteReply, AppendEntries: AppendEntriesReply}[type(message)]
-        reply = decode_reply(kind, frames[1:])
+        reply = decode_reply(REPLIES[type(message)], frames[1:])
         assert not isinstance(reply, Drop)
-        success = reply.success if isinstance(reply, AppendEntriesReply) else reply.granted
+        success = reply.granted if isinstance(reply, RequestVoteReply | PvVoteReply) else reply.success
         self.world.checks.answered(self.id, self.disk, message, reply, success)
 
     def _sync(self) -> None:

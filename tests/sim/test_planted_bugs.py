@@ -7,15 +7,13 @@ import pytest
 from pavane.raft.core.barrier import Barriers, _Barrier
 from pavane.raft.core.election import GRANTED, Election
 from pavane.raft.core.following import Following
-from pavane.raft.core.links import Links
 from pavane.raft.core.node import Node
-from pavane.raft.core.outputs import Route
 from pavane.raft.core.recovering import Recovering
 from pavane.raft.core.replication import Replication
 from pavane.raft.state.configuration import Configuration, ConfigurationStack
 from pavane.raft.state.quorum import majority_value
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import AppendEntries, Frame, PvVote, RequestVote
+from pavane.raft.wire import AppendEntries, PvAppend, PvVote, RequestVote
 from tests.sim.checks import BrokenError
 from tests.sim.network import Weather
 from tests.sim.world import Scenario, play
@@ -78,50 +76,26 @@ def test_configuration_not_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
     found(isolated, ["S8"])
 
 
-def _unbounded_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaders tell their commit index as it is, as the original program does: ours tell at most prev (7.3)."""
-    original: Callable[..., object] = Links.ask
-
-    def ask(self: Links, to: object, question: object, *arguments: object, **named: object) -> object:
-        if isinstance(question, AppendEntries):
-            question = AppendEntries(
-                question.leader,
-                question.term,
-                question.previous_index,
-                question.previous_term,
-                self._node.commit,
-                question.entries,
-            )
-        return original(self, to, question, *arguments, **named)
-
-    monkeypatch.setattr(Links, "ask", ask)
-
-
 def test_commit_from_the_own_last_index(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Following._take
 
-    def take(self: Following, route: Route, request_id: Frame, message: AppendEntries) -> None:
-        original(self, route, request_id, message)
+    def take(self: Following, message: AppendEntries | PvAppend) -> tuple[bool, int | None] | None:
+        taken = original(self, message)
         node = self._node
         fits = message.previous_index <= node.log.last
         if fits and node.log.term_at(message.previous_index) == message.previous_term:
             node.advance(min(message.commit_index, node.log.last))
+        return taken
 
-    _unbounded_commit(monkeypatch)
+    # The usual hint leads to the first difference, where the tail that the bug commits is cut off at once.
+    monkeypatch.setattr(Following, "_conflict", lambda self, _previous: (self._node.commit + 1, 0))
     monkeypatch.setattr(Following, "_take", take)
     found(Scenario(voters=3, faults_s=6.0, fault_pause_s=0.15, weather=LATE), ["S3"])
 
 
-def test_a_commit_index_beyond_the_message_alone_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    _unbounded_commit(monkeypatch)
-    for seed in range(10):
-        play(seed, Scenario(voters=3, weather=LATE))
-
-
 def test_barrier_answered_by_a_message_sent_before(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(self: Barriers, then: Callable[[bool], None]) -> None:
-        before = self.replication.sequence - len(self.replication.peers)
-        self._waiting.append(_Barrier(before, self._node.now.mono, then))
+        self._waiting.append(_Barrier(0, self._node.now.mono, then))
         self.progress()
 
     monkeypatch.setattr(Barriers, "wait", wait)

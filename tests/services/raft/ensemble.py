@@ -18,6 +18,7 @@ from pavane.raft.wire import (
     Drop,
     EntryType,
     LogEntry,
+    PvAppend,
     Request,
     RequestEntries,
     RequestUpdate,
@@ -271,10 +272,10 @@ class Ensemble:
     def _write_request(self, name: str, target: str, channel: Channel, frames: Frames) -> None:
         message = decode_request(frames, IDENT)
         self.asked.append((name, target, message))
-        if isinstance(message, AppendEntries):
+        if isinstance(message, AppendEntries | PvAppend):
             entries = ", ".join(_entry(LogEntry.decode(entry)) for entry in message.entries)
             shown = (
-                f"+ term {message.term}, prev {message.previous_index}/{message.previous_term}, "
+                f"{frames[1].decode()} term {message.term}, prev {message.previous_index}/{message.previous_term}, "
                 f"commit {message.commit_index} [{entries}]"
             )
         else:

@@ -80,6 +80,11 @@ SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "",
         ("quiet", "advance 0.9", "update a 1", "isolate a", "loud", "advance 0.08", "read a 0", "join", "advance 0.1"),
     ),
+    "window_with_loss": (
+        "abc",
+        "",
+        ("quiet", "advance 0.9", "loud", "isolate b", "update a 1", "join", "update a 2", "advance 0.015"),
+    ),
     "lease_expiry": ("abc", "", ("quiet", "advance 0.9", "grant a 300", "advance 0.2", "loud", "advance 0.15")),
     "lease_kept_by_a_new_leader": (
         "abc",

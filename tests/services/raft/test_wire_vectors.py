@@ -186,7 +186,7 @@ OWN_MESSAGES: dict[tuple[str, str], Request | Reply] = {
     ("pv.hello", "response"): PvHelloReply(bytes(range(1, 9)), HELLO_INFO),
     ("pv.vote", "request"): PvVote("2", 8, 300, 6, 0),
     ("pv.vote", "response"): PvVoteReply(7, False, 4),
-    ("pv.append", "request"): PvAppend("1", 7, 300, 6, 299, bytes.fromhex(EXTENSION["blob"]["hex"])),
+    ("pv.append", "request"): PvAppend("1", 7, 300, 6, 299, decode_blob(bytes.fromhex(EXTENSION["blob"]["hex"]))),
     ("pv.append heartbeat", "request"): PvAppend("1", 7, 302, 43, 302),
     ("pv.append", "response"): PvAppendReply(7, True, 302),
     ("pv.append conflict", "response"): PvAppendReply(7, False, 0, (280, 5)),

@@ -38,6 +38,7 @@ from pavane.raft.wire.decoder import Drop, decode_request
 from pavane.raft.wire.entry import CHECKPOINT_DATA, EntryType, bootstrap_entry
 from pavane.raft.wire.frames import Frame, Frames
 from pavane.raft.wire.pv import (
+    PvAppend,
     PvHello,
     PvKv,
     PvLease,
@@ -136,6 +137,7 @@ class Core:
         self._requests: dict[type, Callable[[Route, Frame, Any], None]] = {
             RequestUpdate: lambda route, id_, message: self._serving.update(route, bytes(id_), message.data),
             AppendEntries: self._following.append,
+            PvAppend: self._following.append_window,
             RequestEntries: self._reading.request,
             RequestVote: self._election.vote,
             PvVote: self._election.vote,

@@ -1,4 +1,4 @@
-"""What a peer does with AppendEntries of a leader (docs/specs/raft.md 7.1)."""
+"""What a peer does with ``+`` and ``pv.append`` of a leader (docs/specs/raft.md 7.1)."""
 
 from dataclasses import dataclass
 
@@ -9,6 +9,7 @@ from pavane.raft.core.recovering import Recovering
 from pavane.raft.errors import DropReason
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import Frame, Frames
+from pavane.raft.wire.pv import PvAppend, PvAppendReply
 from pavane.raft.wire.replies import AppendEntriesReply
 from pavane.raft.wire.requests import AppendEntries
 
@@ -39,16 +40,7 @@ class Following:
     def append(self, route: Route, request_id: Frame, message: AppendEntries) -> None:
         """Handle ``+``."""
         node = self._node
-        last_told = message.previous_index + len(message.entries)
-        self._recovering.heard(message.leader, message.term, last_told)
-        effective = node.configurations.effective
-        stranger = effective.names(node.id) and not effective.names(message.leader)
-        rival = node.role == Role.LEADER and message.term == node.term  # a term has one leader: not a peer's doing
-        if message.leader == node.id or rival or (stranger and message.term < node.term):
-            node.drop(DropReason.SENDER)
-            return
-        if self._recovering.silent:
-            self.heard_at = None
+        if not self._may_lead(message):
             return
         last = self._last.get(message.leader)
         if last is not None and last.route == route and last.id == request_id:
@@ -59,9 +51,55 @@ class Following:
             self._answer(route, request_id, message.leader, AppendEntriesReply(node.term, False), None)
             return
         self._follow(message)
-        self._take(route, request_id, message)
+        taken = self._take(message)
+        if taken is not None:
+            success, after = taken
+            shorter = message.previous_index > node.log.last
+            reply = AppendEntriesReply(node.term, success, node.log.last + 1 if shorter else None)
+            self._answer(route, request_id, message.leader, reply, after)
+            self._recovering.progress()
 
-    def _follow(self, message: AppendEntries) -> None:
+    def append_window(self, route: Route, request_id: Frame, message: PvAppend) -> None:
+        """Handle ``pv.append``: an empty one is answered at once, whatever the disk still has to do."""
+        node = self._node
+        if not self._may_lead(message):
+            return
+        if message.term < node.term:
+            node.send(route, (bytes(request_id), *PvAppendReply(node.term, False, 0).encode()), node.term_ticket)
+            return
+        self._follow(message)
+        taken = self._take(message)
+        if taken is None:
+            return
+        success, after = taken
+        match = min(node.durable, node.verified)
+        if not success:
+            reply = PvAppendReply(node.term, False, match, self._conflict(message.previous_index))
+        elif message.entries:
+            last = message.previous_index + len(message.entries)
+            reply = PvAppendReply(node.term, True, max(match, last))
+        else:
+            reply, after = PvAppendReply(node.term, True, match), node.term_ticket
+        node.send(route, (bytes(request_id), *reply.encode()), after)
+        self._recovering.progress()
+
+    def _may_lead(self, message: AppendEntries | PvAppend) -> bool:
+        """Whether the sender may be a leader, and we may answer."""
+        node = self._node
+        last_told = message.previous_index + len(message.entries)
+        self._recovering.heard(message.leader, message.term, last_told)
+        effective = node.configurations.effective
+        stranger = effective.names(node.id) and not effective.names(message.leader)
+        rival = node.role == Role.LEADER and message.term == node.term  # a term has one leader: not a peer's doing
+        if message.leader == node.id or rival or (stranger and message.term < node.term):
+            node.drop(DropReason.SENDER)
+            return False
+        if self._recovering.silent:
+            self.heard_at = None
+            return False
+        return True
+
+    def _follow(self, message: AppendEntries | PvAppend) -> None:
         """Acknowledge the leader of this term."""
         node = self._node
         if message.term > node.term:
@@ -75,19 +113,16 @@ class Following:
             self._verified_term = node.term
             node.verified = node.commit
 
-    def _take(self, route: Route, request_id: Frame, message: AppendEntries) -> None:
+    def _take(self, message: AppendEntries | PvAppend) -> tuple[bool, int | None] | None:
+        """Return whether the message fits our log and the ticket that its answer waits for; ``None``: no answer."""
         node = self._node
         previous, count = message.previous_index, len(message.entries)
-        conflict: int | None = None
-        success = False
-        if previous > node.log.last:
-            conflict = node.log.last + 1
-        elif previous <= node.commit or node.log.term_at(previous) == message.previous_term:
+        success = previous <= node.commit or node.log.term_at(previous) == message.previous_term
+        if success:
             self._recovering.judge_history(previous, message.entries)
             if not node.merge(previous, message.entries):
                 node.halt(Corrupt(node.commit))
-                return
-            success = True
+                return None
             node.verified = max(node.verified, previous + count)
             node.advance(min(message.commit_index, previous + count))
         after = node.term_ticket
@@ -95,8 +130,15 @@ class Following:
             durable = node.durable_ticket(previous + count)
             after = durable if after is None else max(after, durable or 0)
         self._election.reset(behind=after)
-        self._answer(route, request_id, message.leader, AppendEntriesReply(node.term, success, conflict), after)
-        self._recovering.progress()
+        return success, after
+
+    def _conflict(self, previous: int) -> tuple[int, int]:
+        """Return where our log ends, or else where the term of the entry that differs begins, and that term."""
+        log = self._node.log
+        term = log.term_at(previous)
+        if term is None:
+            return log.last + 1, 0
+        return max(log.first_of_term_at(previous), self._node.commit + 1), term
 
     def _answer(
         self, route: Route, request_id: Frame, leader: str, reply: AppendEntriesReply, after: int | None

@@ -13,11 +13,11 @@ from pavane.raft.state.quorum import has_majority
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import NONCE_BYTES, Frame
 from pavane.raft.wire.msgpack import Value
-from pavane.raft.wire.pv import FEATURE_HOST_NAMES, FEATURE_KV, FEATURE_VOTE, PvHello, PvHelloReply
+from pavane.raft.wire.pv import FEATURE_APPEND, FEATURE_HOST_NAMES, FEATURE_KV, FEATURE_VOTE, PvHello, PvHelloReply
 from pavane.wire import Stage
 
 VERSION = 1
-FEATURES = FEATURE_VOTE | FEATURE_HOST_NAMES
+FEATURES = FEATURE_APPEND | FEATURE_VOTE | FEATURE_HOST_NAMES
 LEVEL = 1
 HELLO_S = 1.0  # to members whose kind is not known to be ours
 HELLO_OURS_S = 5.0
@@ -76,6 +76,10 @@ class Kinds:
         """Whether a peer is ours and has a feature."""
         known = self._peers.get(peer)
         return known is not None and known.kind == Kind.OURS and bool(known.features & feature)
+
+    def serves(self, peer: str, feature: int) -> bool:
+        """Whether the program behind the standing connection said that it is ours and has a feature."""
+        return self._peers[peer].greeted and self.offers(peer, feature) if peer in self._peers else False
 
     def writes(self, peer: str) -> bool:
         """Whether a peer of ours said that it is ReadWrite."""
@@ -178,7 +182,8 @@ class Kinds:
             self._answered,
         )
         if known.kind == Kind.OURS:
-            known.hello_at = now + (HELLO_OURS_S if lost else HELLO_LOST_S)
+            again_s = HELLO_OURS_S if known.greeted else HELLO_S
+            known.hello_at = now + (again_s if lost else HELLO_LOST_S)
         else:
             known.hello_at = now + HELLO_S
 
@@ -211,7 +216,8 @@ class Kinds:
         """Believe that a peer is js if it answers everything but our hellos."""
         answered_at = self._links.answered_at.get(known.id, 0.0)
         silent_s = self._node.now.mono - known.first_unanswered_at
-        if known.kind == Kind.OURS or not known.unanswered or answered_at <= known.first_unanswered_at:
+        ours = known.kind == Kind.OURS and (known.greeted or known.unanswered < HELLO_ATTEMPTS)
+        if ours or not known.unanswered or answered_at <= known.first_unanswered_at:
             return
         if known.unanswered >= HELLO_ATTEMPTS or (known.unanswered == 1 and silent_s >= HELLO_S):
             self._become(known, Kind.JS)

@@ -1,8 +1,9 @@
-"""The leader's side: one AppendEntries at a time toward every peer, and what may be committed (7.2, 7.3, 6.5).
+"""The leader's side: what every peer is sent, and what may be committed (docs/specs/raft.md 7.2-7.4, 6.5).
 
 Peers of the original program truncate at every success and end at a prev below their commit index. Therefore one
-message is outstanding, a repetition has the same bytes, the match is approached from above, and the commit index told
-is at most prev. A peer of ours tolerates everything, so toward it the steps back may grow.
+AppendEntries is outstanding, a repetition has the same bytes, the match is approached from above, and the commit index
+told is at most prev. A peer of ours tolerates everything: it is sent ``pv.append``, many at a time, once it has told on
+the standing connection that it takes them. Until then the steps back toward it may grow.
 """
 
 import math
@@ -13,15 +14,19 @@ from pavane.raft.core.kinds import Kind, Kinds
 from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, FollowerLostLog, PeerChannel, QuorumLost, SlowDisk
+from pavane.raft.core.window import PEER_BATCH_BYTES, Sent, Window
 from pavane.raft.state.quorum import has_majority, majority_value
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.pv import FEATURE_APPEND, PvAppend, PvAppendReply
 from pavane.raft.wire.replies import AppendEntriesReply
 from pavane.raft.wire.requests import AppendEntries
 from pavane.wire import LocalProtocolError
 
 BATCH_BYTES = 64 * 1024  # JS_BATCH of 14.4: what one handling of the original takes without stalling
 BATCH_ENTRIES = 4096
+COMMIT_NEWS_S = 0.01  # a commit index waits so long for entries that carry it to a peer of ours
+SILENT_TIMEOUTS = 2  # append_timeout times this without an answer: ask a peer of ours anew how far it is
 LAME_DUCK_S = 5.0  # how long a removed peer is told that it is out
 QUORUM_TIMEOUTS = 2  # election_max times this without a majority: step down
 SLOW_DISK_TIMEOUTS = 10  # election_max times this for one fsync: let somebody else lead (7.5)
@@ -36,7 +41,11 @@ class Progress:
     next: int
     match: int
     answered_at: float
-    probing: bool
+    window: Window
+    probing: bool = True
+    windowed: bool = False  # whether it is sent pv.append
+    told_commit: int = 0
+    tell_at: float = math.inf  # when it is told the commit index, if no entries carry it before
     ask: Ask | None = None
     asked_last: int = 0  # prev + n of the outstanding message
     asked_commit: int = 0
@@ -54,6 +63,13 @@ class Progress:
     def to(self) -> PeerChannel:
         """The socket for AppendEntries."""
         return PeerChannel(Channel.RPC, self.id, self.url)
+
+    @property
+    def in_flight(self) -> int:
+        """Entries under way."""
+        if self.windowed:
+            return self.next - 1 - self.match if self.window else 0
+        return 0 if self.ask is None else self.asked_last - self.next + 1
 
 
 class Replication:
@@ -89,6 +105,7 @@ class Replication:
         """End leadership: nothing is outstanding any more, and original peers get new connections for the next."""
         for progress in self.peers.values():
             self._links.cancel(progress.ask)
+            progress.window.clear()
             if self._kinds.kind(progress.id) != Kind.OURS:
                 self._links.disconnect(progress.to)
         self.peers = {}
@@ -102,7 +119,8 @@ class Replication:
         members = dict(node.configurations.effective.members)
         for peer, url in members.items():
             if peer != node.id and peer not in self.peers:
-                self.peers[peer] = Progress(peer, url, node.log.last + 1, 0, now, probing=True, heartbeat_at=now)
+                window = Window(self._links)
+                self.peers[peer] = Progress(peer, url, node.log.last + 1, 0, now, window, heartbeat_at=now)
         index, committed = node.configurations.committed(node.commit)
         for peer, progress in list(self.peers.items()):
             if peer in members:
@@ -130,22 +148,27 @@ class Replication:
         reached = majority_value(node.configurations.effective, self.match, 0)
         if reached > node.commit and node.log.term_at(reached) == node.term:
             node.advance(reached)
+            self._announce()
 
     # --- sending -------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send the next message to every peer that has none outstanding and needs one."""
+        """Send the next messages to every peer that has room for them and needs them."""
         if self._node.role != Role.LEADER:
             return
         wanted = self._wanted_sequence()
         for progress in self.peers.values():
-            if progress.ask is None and self._due(progress, wanted):
+            self._choose_form(progress)
+            if progress.windowed:
+                while not self._node.halted and self._due_in_window(progress, wanted):
+                    self._send_window(progress)
+            elif progress.ask is None and self._due(progress, wanted):
                 self._send(progress)
 
     def connected(self, peer: str, up: bool) -> None:
-        """A connection came or went: repeat at once to ours, leave an original peer time to drain the old one (1.4)."""
+        """An RPC connection came or went: repeat at once to ours, let an original peer drain the old one (1.4)."""
         progress = self.peers.get(peer)
-        if progress is None:
+        if progress is None or progress.windowed:
             return
         now = self._node.now.mono
         if up:
@@ -159,8 +182,11 @@ class Replication:
             return None
         times = [self._quorum_deadline(), self._disk_deadline()]
         for progress in self.peers.values():
-            idle_at = max(progress.heartbeat_at, progress.quiet_until)
-            times.append(progress.repeat_at if progress.ask is not None else idle_at)
+            if progress.windowed:
+                times.append(self._window_deadline(progress))
+            else:
+                idle_at = max(progress.heartbeat_at, progress.quiet_until)
+                times.append(progress.repeat_at if progress.ask is not None else idle_at)
             if progress.lame_until is not None:
                 times.append(progress.lame_until)
         return min(times)
@@ -181,9 +207,13 @@ class Replication:
         for progress in list(self.peers.values()):
             if progress.lame_until is not None and progress.lame_until <= now:
                 self._forget(progress)
+            elif progress.window and progress.repeat_at <= now:
+                self._unanswered(progress)
             elif progress.ask is not None and progress.repeat_at <= now:
                 self._links.again(progress.ask)
                 progress.repeat_at = now + self._patience_s(progress)
+
+    # --- to peers of the original program ------------------------------------------------------------------------
 
     def _due(self, progress: Progress, wanted_sequence: int) -> bool:
         now = self._node.now.mono
@@ -198,10 +228,7 @@ class Replication:
 
     def _send(self, progress: Progress) -> None:
         node = self._node
-        previous = progress.next - 1
-        previous_term = node.log.term_at(previous)
-        if previous_term is None:
-            raise LocalProtocolError(f"entry {previous}, before the next one of {progress.id}, is not in the log")
+        previous, previous_term = progress.next - 1, self._term_before(progress)
         entries: tuple[Frame, ...] = ()
         if progress.next <= node.log.last:
             count = 1 if progress.probing else BATCH_ENTRIES
@@ -226,22 +253,14 @@ class Replication:
         empty = progress.asked_last < progress.next
         return self._node.config.heartbeat_s if empty else self._node.config.append_timeout_s
 
-    # --- answers -------------------------------------------------------------------------------------------------
-
     def _reply(self, ask: Ask, reply: AppendEntriesReply) -> None:
         node = self._node
         progress = self.peers.get(ask.to.peer)
         if progress is None or progress.ask is not ask:
             return
         progress.ask = None
-        if reply.term > node.term:
-            node.raise_term(reply.term)
-            self._deposed("term")
+        if not self._counts(progress, reply.term):
             return
-        if reply.term < node.term:
-            progress.heartbeat_at = node.now.mono  # a follower always takes our term first: this answer is worthless
-            return
-        progress.answered_at = node.now.mono
         progress.heartbeat_at = node.now.mono + node.config.heartbeat_s
         progress.confirmed = progress.asked_sequence
         if reply.success:
@@ -255,10 +274,7 @@ class Replication:
         progress.step = 1
         progress.match = max(progress.match, progress.asked_last)
         progress.next = progress.match + 1
-        progress.commit = max(progress.commit, progress.asked_commit)
-        if progress.removed_at is not None and progress.commit >= progress.removed_at:
-            self._forget(progress)
-        self.commit()
+        self._acknowledged(progress, progress.asked_commit)
 
     def _refused(self, progress: Progress, hint: int | None) -> None:
         """Go back: to the hint, or by one step, which doubles toward ours since they keep what matches."""
@@ -270,6 +286,146 @@ class Replication:
             target = max(progress.next - progress.step, 1)
             if self._kinds.kind(progress.id) == Kind.OURS:
                 progress.step *= 2
+        self._step_back(progress, target)
+
+    # --- to peers of ours ----------------------------------------------------------------------------------------
+
+    def _choose_form(self, progress: Progress) -> None:
+        """Begin or end the window, as the peer's answer to a hello on the standing connection says."""
+        windowed = self._kinds.serves(progress.id, FEATURE_APPEND)
+        if windowed != progress.windowed and progress.ask is None:
+            progress.windowed = windowed
+            self._probe(progress)
+
+    def _probe(self, progress: Progress) -> None:
+        """Find out anew how far the peer is."""
+        progress.window.clear()
+        progress.probing = True
+        progress.step = 1
+        progress.next = progress.match + 1 if progress.match else progress.next
+        progress.heartbeat_at = self._node.now.mono
+
+    def _due_in_window(self, progress: Progress, wanted_sequence: int) -> bool:
+        window, now = progress.window, self._node.now.mono
+        if progress.probing:
+            return not window
+        if progress.next <= self._node.log.last and window.takes_entries:
+            return True
+        news = progress.heartbeat_at <= now or progress.tell_at <= now or progress.asked_sequence <= wanted_sequence
+        return news and window.takes_news
+
+    def _window_deadline(self, progress: Progress) -> float:
+        """Return when to do something if the peer does not answer and nothing else happens."""
+        repeat_at = progress.repeat_at if progress.window else math.inf
+        if progress.probing or not progress.window.takes_news:
+            return repeat_at
+        return min(repeat_at, progress.heartbeat_at, progress.tell_at)
+
+    def _send_window(self, progress: Progress) -> None:
+        """Send entries, as many as one message holds, one while probing, or none where none are left."""
+        node, window = self._node, progress.window
+        previous, previous_term = progress.next - 1, self._term_before(progress)
+        entries: tuple[Frame, ...] = ()
+        if progress.next <= node.log.last and window.takes_entries:
+            count = 1 if progress.probing else BATCH_ENTRIES
+            entries = tuple(node.read(progress.next, node.log.last, PEER_BATCH_BYTES, count))
+        if node.halted:
+            return
+        now = node.now.mono
+        self.sequence += 1
+        ask = self._links.ask(
+            PeerChannel(Channel.SIDE, progress.id, progress.url),
+            PvAppend(node.id, node.term, previous, previous_term, node.commit, entries),
+            PvAppendReply,
+            self._window_reply,
+            after=node.term_ticket,
+        )
+        if not window:
+            progress.repeat_at = now + self._silence_s(progress, empty=not entries)
+        window.add(Sent(ask, previous + len(entries), node.commit, self.sequence, sum(map(len, entries))))
+        progress.asked_sequence = self.sequence
+        progress.next = previous + len(entries) + 1
+        progress.heartbeat_at = now + node.config.heartbeat_s
+        progress.told_commit, progress.tell_at = node.commit, math.inf
+
+    def _silence_s(self, progress: Progress, *, empty: bool) -> float:
+        config = self._node.config
+        if progress.probing:
+            return config.heartbeat_s if empty else config.append_timeout_s
+        return SILENT_TIMEOUTS * config.append_timeout_s
+
+    def _unanswered(self, progress: Progress) -> None:
+        """The peer is silent: begin to ask how far it is, or ask once more."""
+        if progress.probing:
+            first = progress.window.first
+            self._links.again(first.ask)
+            progress.repeat_at = self._node.now.mono + self._silence_s(progress, empty=not first.size)
+        else:
+            self._probe(progress)
+
+    def _window_reply(self, ask: Ask, reply: PvAppendReply) -> None:
+        progress = self.peers.get(ask.to.peer)
+        sent = progress.window.find(ask) if progress is not None else None
+        if progress is None or sent is None or not self._counts(progress, reply.term):
+            return
+        progress.confirmed = max(progress.confirmed, sent.sequence)
+        if reply.success:
+            progress.probing = False
+            progress.match = max(progress.match, min(reply.match_index, self._node.log.last))
+            progress.next = max(progress.next, progress.match + 1)
+            progress.window.answered(sent, progress.match)
+            self._acknowledged(progress, min(sent.commit, sent.last))
+        else:
+            self._conflict(progress, reply.conflict)
+        progress.repeat_at = self._node.now.mono + self._silence_s(progress, empty=not sent.size)
+        self._answered()
+
+    def _conflict(self, progress: Progress, conflict: tuple[int, int] | None) -> None:
+        """Go back to where the logs may agree; what is under way behind what was refused is refused as well."""
+        index, term = conflict if conflict is not None else (progress.next - 1, 0)
+        own = self._node.log.last_of(term)
+        target = index if own is None else own + 1
+        progress.window.clear()
+        progress.probing = True
+        self._step_back(progress, max(min(target, progress.next - 1), 1))
+
+    def _announce(self) -> None:
+        """See that peers of ours hear of a commit soon, and of that of a configuration at once."""
+        node = self._node
+        for progress in self.peers.values():
+            configured = progress.told_commit < node.configurations.index <= node.commit
+            soon = node.now.mono if configured else node.now.mono + COMMIT_NEWS_S
+            progress.tell_at = min(progress.tell_at, soon)
+
+    # --- to both -------------------------------------------------------------------------------------------------
+
+    def _term_before(self, progress: Progress) -> int:
+        term = self._node.log.term_at(progress.next - 1)
+        if term is None:
+            raise LocalProtocolError(f"entry {progress.next - 1}, before the next of {progress.id}, is not in the log")
+        return term
+
+    def _counts(self, progress: Progress, term: int) -> bool:
+        """Judge the term of an answer: step down, or take note that the peer follows us."""
+        node = self._node
+        if term > node.term:
+            node.raise_term(term)
+            self._deposed("term")
+            return False
+        if term < node.term:
+            progress.heartbeat_at = node.now.mono  # a follower always takes our term first: this answer is worthless
+            return False
+        progress.answered_at = node.now.mono
+        return True
+
+    def _acknowledged(self, progress: Progress, commit: int) -> None:
+        """The peer has taken a commit index, and perhaps entries."""
+        progress.commit = max(progress.commit, commit)
+        if progress.removed_at is not None and progress.commit >= progress.removed_at:
+            self._forget(progress)
+        self.commit()
+
+    def _step_back(self, progress: Progress, target: int) -> None:
         if target <= progress.match:
             progress.match = target - 1
             progress.commit = min(progress.commit, progress.match)
@@ -278,6 +434,7 @@ class Replication:
 
     def _forget(self, progress: Progress) -> None:
         self._links.cancel(progress.ask)
+        progress.window.clear()
         del self.peers[progress.id]
 
     # --- quorum --------------------------------------------------------------------------------------------------

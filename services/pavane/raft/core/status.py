@@ -153,8 +153,8 @@ def _member(node: Node, now: Now, kinds: Kinds, replication: Replication, peer: 
     progress = replication.peers.get(peer)
     if progress is None:
         return MemberStatus(peer, url, kinds.kind(peer).value, -1, 0, None)
-    in_flight = 0 if progress.ask is None else progress.asked_last - progress.next + 1
-    return MemberStatus(peer, url, kinds.kind(peer).value, progress.match, in_flight, now.mono - progress.answered_at)
+    silent_s = now.mono - progress.answered_at
+    return MemberStatus(peer, url, kinds.kind(peer).value, progress.match, progress.in_flight, silent_s)
 
 
 def _blockers(node: Node) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The log as the core sees it: terms as runs, request ids back to back, the newest entries in memory (5.1, 13.2)."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 from pavane.raft.state.commands import EntrySource, Recovered, SnapshotSource
@@ -43,6 +43,17 @@ class Log:
         if not self.first <= index <= self.last:
             return None
         return self._run_terms[bisect_right(self._run_starts, index) - 1]
+
+    def last_of(self, term: int) -> int | None:
+        """Return the last index of a term, ``None`` if the log has no entry of it."""
+        run = bisect_left(self._run_terms, term)
+        if run == len(self._run_terms) or self._run_terms[run] != term:
+            return None
+        return self._run_starts[run + 1] - 1 if run + 1 < len(self._run_starts) else self.last
+
+    def first_of_term_at(self, index: int) -> int:
+        """Return the first index that has the term of the entry at ``index``, which must be in the log."""
+        return max(self._run_starts[bisect_right(self._run_starts, index) - 1], self.first)
 
     def reqid_at(self, index: int) -> bytes:
         """Return the request id of the entry at ``index``, which must be in the log."""

@@ -73,6 +73,13 @@ def check_entry(entry: Frame) -> Frame:
     return entry
 
 
+def check_configuration(entry: Frame) -> Frame:
+    """Return ``entry``, an encoded entry; raises ``config`` if it is a CONFIG entry whose data is no configuration."""
+    if entry_type(entry) == EntryType.CONFIG:
+        decode_configuration(entry_data(entry))
+    return entry
+
+
 def entry_reqid(entry: Frame) -> bytes:
     """Return the 12-byte request id."""
     return bytes(entry[:REQID_BYTES])

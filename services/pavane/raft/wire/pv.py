@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from pavane.raft.errors import DropReason
-from pavane.raft.wire.entry import decode_blob
+from pavane.raft.wire.entry import check_configuration, decode_blob, encode_blob
 from pavane.raft.wire.frames import (
     NONCE_BYTES,
     Frame,
@@ -144,14 +144,14 @@ class PvVoteReply:
 
 @dataclass(frozen=True, slots=True)
 class PvAppend:
-    """``pv.append``: as AppendEntries, with the entries as one ``blob`` (2.5); an empty one is a heartbeat."""
+    """``pv.append``: as AppendEntries, with the entries as one blob (2.5); none is a heartbeat."""
 
     leader: str
     term: int
     previous_index: int
     previous_term: int
     commit_index: int
-    blob: Frame = b""
+    entries: tuple[Frame, ...] = ()
 
     def encode(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the frames behind the id."""
@@ -163,20 +163,19 @@ class PvAppend:
             encode_uint(self.previous_index),
             encode_uint(self.previous_term),
             encode_uint(self.commit_index),
-            self.blob,
+            encode_blob(self.entries),
         )
 
     @classmethod
     def decode(cls, frames: Frames) -> Self:
-        """Read fields from frame 4 on; the blob is checked here, ``decode_blob`` splits it."""
-        decode_blob(frames[8])
+        """Read fields from frame 4 on; ``config`` for a CONFIG entry whose data is no configuration."""
         return cls(
             decode_string(frames[3]),
             decode_uint(frames[4]),
             decode_uint(frames[5]),
             decode_uint(frames[6]),
             decode_uint(frames[7]),
-            frames[8],
+            tuple(check_configuration(entry) for entry in decode_blob(frames[8])),
         )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from pavane.raft.errors import DropReason
-from pavane.raft.wire.entry import EntryType, check_entry, decode_configuration, entry_data, entry_type, peers_value
+from pavane.raft.wire.entry import check_configuration, check_entry, peers_value
 from pavane.raft.wire.frames import (
     Frame,
     Frames,
@@ -89,17 +89,13 @@ class AppendEntries:
     @classmethod
     def decode(cls, frames: Frames) -> Self:
         """Read fields from frame 4 on; ``config`` for a CONFIG entry whose data is no configuration."""
-        entries = tuple(frames[8:])
-        for entry in entries:
-            if entry_type(check_entry(entry)) == EntryType.CONFIG:
-                decode_configuration(entry_data(entry))
         return cls(
             decode_string(frames[3]),
             decode_uint(frames[4]),
             decode_uint(frames[5]),
             decode_uint(frames[6]),
             decode_uint(frames[7]),
-            entries,
+            tuple(check_configuration(check_entry(entry)) for entry in frames[8:]),
         )
 
 

@@ -1,0 +1,75 @@
+"""What is under way to one peer of ours by ``pv.append`` (docs/specs/raft.md 7.4)."""
+
+from dataclasses import dataclass
+
+from pavane.raft.core.links import Ask, Links
+
+INFLIGHT_MESSAGES = 32  # with entries, above what the peer has durable
+INFLIGHT_BYTES = 8 * 1024 * 1024
+SPARE_MESSAGES = 8  # empty ones beyond that: heartbeats and barriers go on while the peer's disk is slow
+PEER_BATCH_BYTES = 512 * 1024  # of one message; a greater entry goes alone
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One message under way: it ends with entry ``last`` and was sent under ``sequence``."""
+
+    ask: Ask
+    last: int
+    commit: int
+    sequence: int
+    size: int
+
+
+class Window:
+    """The messages of which the peer has not told that it holds all of it."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._sent: list[Sent] = []
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._sent)
+
+    @property
+    def first(self) -> Sent:
+        """The oldest one."""
+        return self._sent[0]
+
+    @property
+    def takes_entries(self) -> bool:
+        """Whether there is room for a message with entries."""
+        return len(self._sent) < INFLIGHT_MESSAGES and self._bytes < INFLIGHT_BYTES
+
+    @property
+    def takes_news(self) -> bool:
+        """Whether there is room for an empty message."""
+        return len(self._sent) < INFLIGHT_MESSAGES + SPARE_MESSAGES
+
+    def add(self, sent: Sent) -> None:
+        """Note a message that was sent."""
+        self._sent.append(sent)
+        self._bytes += sent.size
+
+    def find(self, ask: Ask) -> Sent | None:
+        """Return the message of a question."""
+        return next((sent for sent in self._sent if sent.ask is ask), None)
+
+    def answered(self, answer: Sent, match: int) -> None:
+        """Forget what a peer has by now: entries up to ``match``, and empty messages up to the one it answered."""
+        rest: list[Sent] = []
+        for sent in self._sent:
+            if sent.last > match if sent.size else sent.sequence > answer.sequence:
+                rest.append(sent)
+            else:
+                self._links.cancel(sent.ask)
+                self._bytes -= sent.size
+        self._sent = rest
+
+    def clear(self) -> None:
+        """Forget everything: answers to it no longer count."""
+        for sent in self._sent:
+            self._links.cancel(sent.ask)
+        self._sent.clear()
+        self._bytes = 0
