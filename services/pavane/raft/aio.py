@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -27,13 +27,16 @@ from pavane.raft.core.outputs import (
     Dropped,
     Event,
     Fork,
+    Freeze,
     LeaderKnown,
     Now,
     Outputs,
     PeerChannel,
     QuorumLost,
+    Restore,
     RoleChanged,
     Send,
+    SnapshotChanged,
     TermChanged,
     TransferChanged,
     UpdateDone,
@@ -41,6 +44,7 @@ from pavane.raft.core.outputs import (
 from pavane.raft.errors import DropReason
 from pavane.raft.machine import StateMachine
 from pavane.raft.machines import KeyValue
+from pavane.raft.snapshotting import Snapshotter
 from pavane.raft.sockets import Input, Sockets
 from pavane.raft.state.commands import Stored
 from pavane.raft.state.configuration import Configuration
@@ -62,7 +66,7 @@ ROOM_CHECK_S = 1.0  # asking the file system costs more than an update
 SCRUB_S = 600.0  # between two segments: rot is found within hours, at a cost that nobody feels (13.3)
 _UPDATE_TYPES = ([b"="], [b"pv.kv"])
 # Messages among peers, which are handled before those of clients of the same batch (7.6).
-_PEER_TYPES = frozenset({b"?", b"+", b"$", b"pv.vote", b"pv.append", b"pv.now"})
+_PEER_TYPES = frozenset({b"?", b"+", b"$", b"pv.vote", b"pv.append", b"pv.snapshot", b"pv.now"})
 # Events of single requests, of which there are thousands a second: nobody waits for them to look at the status again.
 _HOT_EVENTS = (UpdateDone, BarrierDone, Dropped)
 
@@ -98,6 +102,8 @@ class Counts:
     leader_changes: int = 0
     quorum_lost: int = 0
     rollbacks: int = 0
+    snapshots: Counter[str] = field(default_factory=Counter)
+    snapshot_s: dict[str, float] = field(default_factory=dict)
 
     def event(self, event: Event) -> None:
         """Count ``event``."""
@@ -118,6 +124,9 @@ class Counts:
                 self.quorum_lost += 1
             case ConfigurationChanged("rolled_back"):
                 self.rollbacks += 1
+            case SnapshotChanged(what, _, seconds):
+                self.snapshots[what] += 1
+                self.snapshot_s[what] = self.snapshot_s.get(what, 0.0) + seconds
 
 
 class Adapter:
@@ -154,7 +163,8 @@ class Adapter:
         self._order = itertools.count()
         self._stored = 0
         self._turn_planned = False
-        self._scrub: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._snapshotter = Snapshotter(storage, machine)
         self._timer = CoreTimer(self._loop, self._turn)
         self._mark_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
@@ -182,7 +192,7 @@ class Adapter:
         """Begin to work with ``sockets``, which were made with ``wake`` of this adapter."""
         self._sockets = sockets
         self._writer.start()
-        self._scrub = self._loop.create_task(self._scrub_log())
+        self._begin(self._scrub_log())
         self.wake()
 
     def wake(self) -> None:
@@ -219,9 +229,10 @@ class Adapter:
         if graceful:
             self._run_core()
         self._draining = True
-        if self._scrub is not None:
-            self._scrub.cancel()
-            await asyncio.wait((self._scrub,))
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._loop.run_in_executor(None, self._writer.close)
         # The thread announced its last completions before it ended; they run ahead of what follows this.
         await asyncio.sleep(0)
@@ -327,8 +338,14 @@ class Adapter:
                 self._send(send)
             else:
                 heapq.heappush(self._held, (send.after, next(self._order), send))
-        for apply in outputs.apply:
-            self._apply(apply)
+        for work in outputs.apply:
+            match work:
+                case Apply():
+                    self._apply(work)
+                case Freeze():
+                    self._begin(self._save(work, self._snapshotter.freeze(work)))
+                case Restore(index):
+                    self._begin(self._restore(index))
 
     def _event(self, event: Event) -> None:
         match event:
@@ -360,6 +377,36 @@ class Adapter:
             self._sockets.send(send.to, send.frames)
         elif not self._sockets.send_route(send.to, send.frames):
             self.counts.dropped[DropReason.ROUTE] += 1
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        """Run ``work`` beside the turns; it is cancelled when the peer stops."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _save(self, freeze: Freeze, save: Callable[[], Awaitable[int]]) -> None:
+        try:
+            size = await save()
+        except OSError as error:
+            self._fail(Exit.DISK, f"the snapshot of index {freeze.index} cannot be written: {error}")
+        except Exception as error:
+            self._bug(error)
+        else:
+            if not self._halted:
+                self.core.snapshot_saved(freeze.index, size, self.now())
+                self.wake()
+
+    async def _restore(self, index: int) -> None:
+        try:
+            await self._snapshotter.restore(index)
+        except OSError as error:
+            self._rotten(f"the snapshot of index {index} cannot be read ({error})")
+        except Exception as error:
+            self._fail(Exit.FAILED, f"the state machine {self._machine.name} cannot begin from a snapshot: {error}")
+        else:
+            if not self._halted:
+                self.core.restored(index, self.now())
+                self.wake()
 
     def _apply(self, apply: Apply) -> None:
         started_ns = self._tracing.now_ns()

@@ -1,5 +1,6 @@
 """What applies committed entries (docs/specs/raft.md 12.1), and the machine that applies nothing (12.10)."""
 
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from pavane.raft.config import BROADCAST
@@ -21,6 +22,22 @@ class StateMachine(Protocol):
         """Take note of the committed CONFIG entry at ``index``."""
         ...
 
+    @property
+    def level(self) -> int:
+        """The level of the present state (12.2)."""
+        ...
+
+    def freeze(self) -> Iterator[bytes]:
+        """Return the state of this moment in slices, which are taken while the machine goes on (9.1)."""
+        ...
+
+    def restore(self, data: Iterable[bytes | memoryview], index: int) -> None:
+        """Begin from what ``freeze`` returned at ``index``; may run in a thread, so it replaces the state at its end.
+
+        Raises an exception that names what is wrong if the data are none of this machine, and changes nothing then.
+        """
+        ...
+
 
 class Broadcast:
     """Applies nothing: the log itself is the service, subscribers get its entries by PUB."""
@@ -33,6 +50,18 @@ class Broadcast:
 
     def configuration(self, index: int, configuration: Configuration) -> None:
         """Do nothing with the configuration."""
+
+    @property
+    def level(self) -> int:
+        """There is one level only."""
+        return self.level_max
+
+    def freeze(self) -> Iterator[bytes]:
+        """Return nothing: this machine has no state."""
+        return iter(())
+
+    def restore(self, data: Iterable[bytes | memoryview], index: int) -> None:
+        """Leave the data of the snapshot where they are: they are the application's, and ``<`` serves them."""
 
 
 def machine_of(name: str) -> StateMachine:

@@ -1,6 +1,7 @@
 """The metrics of a peer (docs/specs/raft.md 15.1), made from plain integers when somebody asks for them."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 from pavane.raft.aio import Adapter
 from pavane.raft.core.status import Status
@@ -20,6 +21,7 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
         "applied_index": status.applied,
         "last_index": status.last,
         "first_index": status.first,
+        "snapshot_index": status.snapshot,
         "is_leader": status.role is Role.LEADER,
         "streams": status.streams,
         "dedup_ids": status.dedup_ids,
@@ -52,6 +54,8 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
     found += _labelled("elections_total", "result", counts.elections)
     found += _labelled("transfers_total", "result", counts.transfers)
     found += _labelled("dropped_total", "reason", Counter(dict(status.dropped)) + counts.dropped)
+    found += _labelled("snapshots_total", "kind", counts.snapshots)
+    found += _labelled("snapshot_seconds_sum", "kind", counts.snapshot_s)
     for member in status.members:
         labels = {"peer": member.id}
         found.append(Metric(f"{PREFIX}peer_match_index", labels, member.match))
@@ -60,5 +64,5 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
     return found
 
 
-def _labelled(name: str, label: str, counts: Counter[str]) -> list[Metric]:
+def _labelled(name: str, label: str, counts: Mapping[str, float]) -> list[Metric]:
     return [Metric(PREFIX + name, {label: value}, count) for value, count in sorted(counts.items())]

@@ -60,7 +60,7 @@ SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "advance 0.1",
         ),
     ),
-    "learner_by_reading": ("abc", "d", ("quiet", "advance 0.9", "update a 1", "loud", "advance 0.2")),
+    "learner_by_following": ("abc", "d", ("quiet", "advance 0.9", "update a 1", "loud", "advance 0.2")),
     "promotion": (
         "abc",
         "def",

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pavane.raft.config import Config
 from pavane.raft.core.barrier import Barriers
 from pavane.raft.core.election import Election
+from pavane.raft.core.feeding import Feeding
 from pavane.raft.core.following import Following
+from pavane.raft.core.installing import Installing
 from pavane.raft.core.keyspace import KeyCounts, Keyspace
 from pavane.raft.core.kinds import Kinds
 from pavane.raft.core.learner import Learner
@@ -25,6 +27,7 @@ from pavane.raft.core.reading import Reading
 from pavane.raft.core.recovering import Recovering
 from pavane.raft.core.replication import QUORUM_TIMEOUTS, Replication
 from pavane.raft.core.serving import Serving
+from pavane.raft.core.snapshots import Snapshots
 from pavane.raft.core.status import Fence, Status, picture, status_value
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.errors import Code, DropReason
@@ -39,12 +42,14 @@ from pavane.raft.wire.entry import CHECKPOINT_DATA, EntryType, bootstrap_entry
 from pavane.raft.wire.frames import Frame, Frames
 from pavane.raft.wire.pv import (
     PvAppend,
+    PvFollow,
     PvHello,
     PvKv,
     PvLease,
     PvNow,
     PvRead,
     PvReply,
+    PvSnapshot,
     PvStatus,
     PvTransfer,
     PvVote,
@@ -56,6 +61,7 @@ from pavane.raft.wire.replies import RequestBroadcastUrlReply, RequestConfigRepl
 from pavane.raft.wire.requests import (
     AppendEntries,
     ConfigUpdate,
+    InstallSnapshot,
     PeerPoll,
     RequestBroadcastUrl,
     RequestConfig,
@@ -110,6 +116,15 @@ class Core:
         self._recovering = Recovering(node, self._links)
         self._election = Election(node, self._links, self._kinds, self._recovering, self._won)
         self._following = Following(node, self._election, self._recovering)
+        self._installing = Installing(
+            node,
+            self._links,
+            self._following,
+            self._election,
+            self._recovering,
+            lambda: node.now.wall_s - (config.request_id_ttl_s - config.margin_s),
+        )
+        self._snapshots = Snapshots(node, automatic=machine is not None)
         self._barriers = Barriers(node)
         self._replication = Replication(
             node, self._links, self._kinds, self._depose, self._follower_answered, self._barriers.wanted_sequence
@@ -121,8 +136,11 @@ class Core:
         self._membership = Membership(node, self._links, self._kinds, self._replication, self._transfer, freshness)
         self._serving = Serving(node, self._transfer, freshness)
         self._reading = Reading(node, self._barriers)
+        self._feeding = Feeding(node)
         self._keyspace: Keyspace | None = None
-        self._learner = Learner(node, self._links, self._following, self._recovering, self._leader_silence_s)
+        self._learner = Learner(
+            node, self._links, self._following, self._recovering, self._installing, self._leader_silence_s
+        )
         self._timed: tuple[Timed, ...] = (
             self._kinds,
             self._recovering,
@@ -132,12 +150,17 @@ class Core:
             self._membership,
             self._serving,
             self._reading,
+            self._feeding,
+            self._installing,
             self._learner,
         )
         self._requests: dict[type, Callable[[Route, Frame, Any], None]] = {
             RequestUpdate: lambda route, id_, message: self._serving.update(route, bytes(id_), message.data),
             AppendEntries: self._following.append,
             PvAppend: self._following.append_window,
+            InstallSnapshot: self._installing.original,
+            PvSnapshot: self._installing.ours,
+            PvFollow: self._feeding.request,
             RequestEntries: self._reading.request,
             RequestVote: self._election.vote,
             PvVote: self._election.vote,
@@ -220,6 +243,7 @@ class Core:
         """Learn that every storage command up to a ticket is durable."""
         self._node.now = now
         self._node.stored(done.ticket)
+        self._snapshots.consider()
         self._election.stored()
         self._replication.commit()
         self._recovering.progress()
@@ -235,6 +259,19 @@ class Core:
         if self._keyspace is not None:
             self._keyspace.applied()
         self._barriers.progress()
+
+    def restored(self, index: int, now: Now) -> None:
+        """Learn that the machine began from the snapshot of ``index``, as ``Restore`` asked."""
+        self._node.now = now
+        self._node.restored(index)
+        if self._keyspace is not None:
+            self._keyspace.restored()
+        self._barriers.progress()
+
+    def snapshot_saved(self, index: int, data_bytes: int, now: Now) -> None:
+        """Learn that the snapshot of ``index``, as ``Freeze`` asked for, stands verified in its place on the disk."""
+        self._node.now = now
+        self._snapshots.saved(index, data_bytes)
 
     def propose(self, reqid: bytes, kind: EntryType, data: bytes, ticket: int, now: Now) -> None:
         """Append an entry on behalf of a local caller; event ``ProposalDone`` with ``ticket`` tells the end."""
@@ -329,6 +366,7 @@ class Core:
             self._replication.stop()
             self._barriers.fail()
             self._reading.deposed()
+            self._feeding.deposed()
             if self._keyspace is not None:
                 self._keyspace.deposed()
             self._membership.deposed()
@@ -348,7 +386,12 @@ class Core:
             self._depose("removed")
         self._serving.progress()
         self._barriers.progress()
+        self._feeding.progress()
         self._recovering.progress()
+
+    def machine_idle(self) -> None:
+        """Perhaps save the machine's state, while it is known at which index it stands."""
+        self._snapshots.consider()
 
     def configured(self) -> None:
         """Follow the configuration in force."""
@@ -419,7 +462,15 @@ class Core:
         self._heard(message.poll)
         leads, applied = node.role == Role.LEADER, node.applied
         reply = RequestLogInfoReply(
-            leads, node.leader, node.term, node.log.first, applied, node.commit, node.log.last, 0, applied
+            leads,
+            node.leader,
+            node.term,
+            node.log.first,
+            applied,
+            node.commit,
+            node.log.last,
+            node.snapshot.data_bytes if node.snapshot is not None else 0,
+            applied,
         )
         node.send(route, (request_id, *reply.encode()), node.term_ticket)
 

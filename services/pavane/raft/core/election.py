@@ -89,7 +89,8 @@ class Election:
 
     def _armed(self) -> bool:
         voter = self._node.role in {Role.FOLLOWER, Role.CANDIDATE}
-        return voter and self._open_ticket is None and not self._recovering.undecided
+        idle = self._open_ticket is None and not self._recovering.undecided
+        return voter and idle and not self._node.doubts_configuration
 
     def _timeout_s(self) -> float:
         config, effective = self._node.config, self._node.configurations.effective

@@ -10,7 +10,7 @@ from pavane.raft.errors import DropReason
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import Frame, Frames
 from pavane.raft.wire.pv import PvAppend, PvAppendReply
-from pavane.raft.wire.replies import AppendEntriesReply
+from pavane.raft.wire.replies import AppendEntriesReply, InstallSnapshotReply
 from pavane.raft.wire.requests import AppendEntries
 
 SENDERS_MAX = 64  # leaders whose last message is remembered; a cluster has at most 18 members
@@ -40,34 +40,31 @@ class Following:
     def append(self, route: Route, request_id: Frame, message: AppendEntries) -> None:
         """Handle ``+``."""
         node = self._node
-        if not self._may_lead(message):
+        if not self.may_lead(message.leader, message.term, message.previous_index + len(message.entries)):
             return
-        last = self._last.get(message.leader)
-        if last is not None and last.route == route and last.id == request_id:
-            if last.after is None or node.is_stored(last.after):
-                node.send(route, last.frames)
+        if self.repeated(route, request_id, message.leader):
             return
         if message.term < node.term:
-            self._answer(route, request_id, message.leader, AppendEntriesReply(node.term, False), None)
+            self.answer(route, request_id, message.leader, AppendEntriesReply(node.term, False))
             return
-        self._follow(message)
+        self.follow(message.leader, message.term)
         taken = self._take(message)
         if taken is not None:
             success, after = taken
             shorter = message.previous_index > node.log.last
             reply = AppendEntriesReply(node.term, success, node.log.last + 1 if shorter else None)
-            self._answer(route, request_id, message.leader, reply, after)
+            self.answer(route, request_id, message.leader, reply, after)
             self._recovering.progress()
 
     def append_window(self, route: Route, request_id: Frame, message: PvAppend) -> None:
         """Handle ``pv.append``: an empty one is answered at once, whatever the disk still has to do."""
         node = self._node
-        if not self._may_lead(message):
+        if not self.may_lead(message.leader, message.term, message.previous_index + len(message.entries)):
             return
         if message.term < node.term:
             node.send(route, (bytes(request_id), *PvAppendReply(node.term, False, 0).encode()), node.term_ticket)
             return
-        self._follow(message)
+        self.follow(message.leader, message.term)
         taken = self._take(message)
         if taken is None:
             return
@@ -83,15 +80,14 @@ class Following:
         node.send(route, (bytes(request_id), *reply.encode()), after)
         self._recovering.progress()
 
-    def _may_lead(self, message: AppendEntries | PvAppend) -> bool:
-        """Whether the sender may be a leader, and we may answer."""
+    def may_lead(self, leader: str, term: int, last_told: int) -> bool:
+        """Whether the sender of entries or a snapshot up to ``last_told`` may be a leader, and we may answer."""
         node = self._node
-        last_told = message.previous_index + len(message.entries)
-        self._recovering.heard(message.leader, message.term, last_told)
+        self._recovering.heard(leader, term, last_told)
         effective = node.configurations.effective
-        stranger = effective.names(node.id) and not effective.names(message.leader)
-        rival = node.role == Role.LEADER and message.term == node.term  # a term has one leader: not a peer's doing
-        if message.leader == node.id or rival or (stranger and message.term < node.term):
+        stranger = effective.names(node.id) and not effective.names(leader)
+        rival = node.role == Role.LEADER and term == node.term  # a term has one leader: not a peer's doing
+        if leader == node.id or rival or (stranger and term < node.term):
             node.drop(DropReason.SENDER)
             return False
         if self._recovering.silent:
@@ -99,15 +95,24 @@ class Following:
             return False
         return True
 
-    def _follow(self, message: AppendEntries | PvAppend) -> None:
-        """Acknowledge the leader of this term."""
+    def repeated(self, route: Route, request_id: Frame, leader: str) -> bool:
+        """Whether this is the last message of a sender once more: its answer, if there is one yet, is sent again."""
+        last = self._last.get(leader)
+        if last is None or last.route != route or last.id != request_id:
+            return False
+        if last.after is None or self._node.is_stored(last.after):
+            self._node.send(route, last.frames)
+        return True
+
+    def follow(self, leader: str, term: int) -> None:
+        """Acknowledge the leader of this term or a later one."""
         node = self._node
-        if message.term > node.term:
-            node.raise_term(message.term)
+        if term > node.term:
+            node.raise_term(term)
         if node.role in {Role.CANDIDATE, Role.LEADER}:
             self._election.give_up()
-            node.rest("leader", message.leader)
-        node.set_leader(message.leader)
+            node.rest("leader", leader)
+        node.set_leader(leader)
         self.heard_at = node.now.mono
         if self._verified_term != node.term:
             self._verified_term = node.term
@@ -117,7 +122,8 @@ class Following:
         """Return whether the message fits our log and the ticket that its answer waits for; ``None``: no answer."""
         node = self._node
         previous, count = message.previous_index, len(message.entries)
-        success = previous <= node.commit or node.log.term_at(previous) == message.previous_term
+        settled = max(node.commit, node.log.first - 1)
+        success = previous <= settled or node.log.term_at(previous) == message.previous_term
         if success:
             self._recovering.judge_history(previous, message.entries)
             if not node.merge(previous, message.entries):
@@ -140,9 +146,15 @@ class Following:
             return log.last + 1, 0
         return max(log.first_of_term_at(previous), self._node.commit + 1), term
 
-    def _answer(
-        self, route: Route, request_id: Frame, leader: str, reply: AppendEntriesReply, after: int | None
+    def answer(
+        self,
+        route: Route,
+        request_id: Frame,
+        leader: str,
+        reply: AppendEntriesReply | InstallSnapshotReply,
+        after: int | None = None,
     ) -> None:
+        """Answer ``+`` or ``$`` once ``after`` and the term are durable, and remember the answer."""
         after = after if after is not None else self._node.term_ticket
         frames = (bytes(request_id), *reply.encode())
         self._last.pop(leader, None)

@@ -3,16 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pavane.raft.core.election import Election
 from pavane.raft.core.following import Following
+from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
-from pavane.raft.core.outputs import Route, SnapshotChanged
+from pavane.raft.core.outputs import Channel, PeerChannel, Route, SnapshotChanged
 from pavane.raft.core.recovering import Recovering
 from pavane.raft.errors import DropReason
 from pavane.raft.state.commands import SnapshotPart, StoredSnapshot
 from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.pv import PvSnapshot
-from pavane.raft.wire.replies import InstallSnapshotReply
-from pavane.raft.wire.requests import InstallSnapshot
+from pavane.raft.wire.replies import InstallSnapshotReply, RequestConfigReply
+from pavane.raft.wire.requests import InstallSnapshot, RequestConfig
 from pavane.raft.wire.snapshot import (
     SNAPSHOT_BYTES_MAX,
     BadSnapshotFile,
@@ -21,6 +23,7 @@ from pavane.raft.wire.snapshot import (
     SnapshotScan,
 )
 
+ASK_S = 1.0  # between questions for the configuration
 LEVEL_BARE = 1  # the original knows no levels
 
 
@@ -58,16 +61,42 @@ class Installing:
     def __init__(
         self,
         node: Node,
+        links: Links,
         following: Following,
+        election: Election,
         recovering: Recovering,
         forgotten_before: Callable[[], int],
     ) -> None:
         """``forgotten_before`` is the Unix second before which the original may have compacted request ids."""
         self._node = node
         self._following = following
+        self._election = election
         self._recovering = recovering
         self._forgotten_before = forgotten_before
         self._transfer: _Transfer | None = None
+        self._links = links
+        self._ask_at = node.now.mono
+
+    def next_timer(self) -> float | None:
+        """Return when to ask the leader for its configuration again, if a bare snapshot left that open."""
+        return self._ask_at if self._node.doubts_configuration else None
+
+    def timer(self) -> None:
+        """Ask it."""
+        node = self._node
+        if not node.doubts_configuration or node.now.mono < self._ask_at:
+            return
+        self._ask_at = node.now.mono + ASK_S
+        url = node.configurations.effective.url(node.leader or "")
+        if url is not None and node.leader is not None and node.leader != node.id:
+            to = PeerChannel(Channel.SIDE, node.leader, url)
+            self._links.ask(to, RequestConfig(self._links.poll()), RequestConfigReply, self._configuration)
+
+    def _configuration(self, ask: Ask, reply: RequestConfigReply) -> None:
+        del ask
+        node = self._node
+        if reply.is_leader and set(reply.peers) == set(node.configurations.effective.members):
+            node.doubt_configuration(0)
 
     def original(self, route: Route, request_id: Frame, message: InstallSnapshot) -> None:
         """Handle ``$``, whose data are those of the machine alone."""
@@ -84,17 +113,15 @@ class Installing:
         if following.repeated(route, request_id, message.leader):
             return
         if message.term < node.term:
-            following.answer(route, request_id, message.leader, InstallSnapshotReply(node.term), None)
+            following.answer(route, request_id, message.leader, InstallSnapshotReply(node.term))
             return
         following.follow(message.leader, message.term)
-        chunk = Chunk(
-            message.last_index, message.last_term, message.offset, message.total, message.chunk, whole
-        )
+        chunk = Chunk(message.last_index, message.last_term, message.offset, message.total, message.chunk, whole)
         if not self.fits(chunk):
             node.drop(DropReason.SIZE)
             return
         wanted, after = self.take(chunk)
-        following.reset_election(after)
+        self._election.reset(behind=after if after is not None else node.term_ticket)
         following.answer(route, request_id, message.leader, InstallSnapshotReply(node.term, wanted), after)
         self._recovering.progress()
 
@@ -157,5 +184,3 @@ class Installing:
             node.doubt_configuration(index)
         node.event(SnapshotChanged("installed", index, node.now.mono - transfer.since))
         return ticket
-
-

@@ -162,6 +162,12 @@ class Keyspace:
                 self._read(read.route, read.id, read.ops)
         self.watching.applied()
 
+    def restored(self) -> None:
+        """The machine began from a snapshot: a leader that was elected meanwhile gives its leases their full time."""
+        if self._keeper is not None:
+            self.lead()
+        self.applied()
+
     def next_timer(self) -> float | None:
         """Return when a lease may have ended, a read has waited long enough, or watchers must be looked after."""
         times = [self.watching.next_timer()]

@@ -13,11 +13,20 @@ from pavane.raft.state.quorum import has_majority
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import NONCE_BYTES, Frame
 from pavane.raft.wire.msgpack import Value
-from pavane.raft.wire.pv import FEATURE_APPEND, FEATURE_HOST_NAMES, FEATURE_KV, FEATURE_VOTE, PvHello, PvHelloReply
+from pavane.raft.wire.pv import (
+    FEATURE_APPEND,
+    FEATURE_FOLLOW,
+    FEATURE_HOST_NAMES,
+    FEATURE_KV,
+    FEATURE_SNAPSHOT,
+    FEATURE_VOTE,
+    PvHello,
+    PvHelloReply,
+)
 from pavane.wire import Stage
 
 VERSION = 1
-FEATURES = FEATURE_APPEND | FEATURE_VOTE | FEATURE_HOST_NAMES
+FEATURES = FEATURE_APPEND | FEATURE_VOTE | FEATURE_SNAPSHOT | FEATURE_FOLLOW | FEATURE_HOST_NAMES
 LEVEL = 1
 HELLO_S = 1.0  # to members whose kind is not known to be ours
 HELLO_OURS_S = 5.0

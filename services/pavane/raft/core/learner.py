@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pavane.raft.core.fence import Fence
 from pavane.raft.core.following import Following
 from pavane.raft.core.installing import Chunk, Installing
-from pavane.raft.core.kinds import FEATURES, NONCE_BYTES, VERSION
+from pavane.raft.core.kinds import FEATURES, VERSION
 from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, Fork, PeerChannel
@@ -18,7 +18,7 @@ from pavane.raft.errors import Code, DropReason
 from pavane.raft.state.configuration import Members, generation_of
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.entry import decode_blob, entry_term
-from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.frames import NONCE_BYTES, Frame
 from pavane.raft.wire.msgpack import Value
 from pavane.raft.wire.pv import (
     FEATURE_FOLLOW,

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 APPLY_BYTES = 1 << 20  # of one batch for the machine: it may not hold up the loop for long
 APPLY_ENTRIES = 4096
 SPAN_LINKS = 32  # request ids told with a stored batch (15.2)
+NOTE_BARE = "bare"  # key of the note with the index of a snapshot that told no configuration
 COMMIT_NOTE_S = 1.0  # a hint; every write of it costs disk
 
 
@@ -124,6 +125,8 @@ class Node:
         self.configurations = ConfigurationStack(base, stated)
         self.dedup = DedupTable()
         self.snapshot: Snapshot | None = None
+        bare = recovered.notes.get(NOTE_BARE, 0)
+        self._bare_at = bare if isinstance(bare, int) else 0
         if recovered.snapshot is not None:
             self._begin_with(recovered.snapshot)
         for index, reqid in self.log.reqids():
@@ -409,6 +412,16 @@ class Node:
         self._begin_with(snapshot)
         self.hooks.configured()
         return ticket
+
+    @property
+    def doubts_configuration(self) -> bool:
+        """Whether a bare snapshot may have hidden a change of members: vote, but do not stand (9.4, 5)."""
+        return self._bare_at > self.configurations.index
+
+    def doubt_configuration(self, index: int) -> None:
+        """Take note that the snapshot of ``index`` told no configuration; ``0`` when a leader has told it."""
+        self._bare_at = index
+        self.note(NOTE_BARE, index)
 
     def compact(self, first_kept: int) -> None:
         """Forget entries below ``first_kept``, which a durable snapshot covers."""

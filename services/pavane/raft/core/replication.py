@@ -14,12 +14,13 @@ from pavane.raft.core.kinds import Kind, Kinds
 from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, FollowerLostLog, PeerChannel, QuorumLost, SlowDisk
+from pavane.raft.core.uploading import Upload, Uploading
 from pavane.raft.core.window import PEER_BATCH_BYTES, Sent, Window
 from pavane.raft.state.quorum import has_majority, majority_value
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import Frame
-from pavane.raft.wire.pv import FEATURE_APPEND, PvAppend, PvAppendReply
-from pavane.raft.wire.replies import AppendEntriesReply
+from pavane.raft.wire.pv import FEATURE_APPEND, FEATURE_SNAPSHOT, PvAppend, PvAppendReply
+from pavane.raft.wire.replies import AppendEntriesReply, InstallSnapshotReply
 from pavane.raft.wire.requests import AppendEntries
 from pavane.wire import LocalProtocolError
 
@@ -44,6 +45,7 @@ class Progress:
     window: Window
     probing: bool = True
     windowed: bool = False  # whether it is sent pv.append
+    upload: Upload | None = None  # while it needs a snapshot; nothing else is sent to it then
     told_commit: int = 0
     tell_at: float = math.inf  # when it is told the commit index, if no entries carry it before
     ask: Ask | None = None
@@ -91,6 +93,7 @@ class Replication:
         self._deposed = deposed
         self._answered = answered
         self._wanted_sequence = wanted_sequence
+        self._uploading = Uploading(node, links, self._chunk_reply)
         self.peers: dict[str, Progress] = {}
         self.sequence = 0  # messages first sent so far; a barrier counts answers to later ones only
 
@@ -104,8 +107,7 @@ class Replication:
     def stop(self) -> None:
         """End leadership: nothing is outstanding any more, and original peers get new connections for the next."""
         for progress in self.peers.values():
-            self._links.cancel(progress.ask)
-            progress.window.clear()
+            self._drop_asks(progress)
             if self._kinds.kind(progress.id) != Kind.OURS:
                 self._links.disconnect(progress.to)
         self.peers = {}
@@ -159,7 +161,9 @@ class Replication:
         wanted = self._wanted_sequence()
         for progress in self.peers.values():
             self._choose_form(progress)
-            if progress.windowed:
+            if progress.upload is not None or self._needs_snapshot(progress):
+                self._send_chunk(progress)
+            elif progress.windowed:
                 while not self._node.halted and self._due_in_window(progress, wanted):
                     self._send_window(progress)
             elif progress.ask is None and self._due(progress, wanted):
@@ -180,9 +184,13 @@ class Replication:
         """Return when a repetition, a heartbeat, the check of the quorum or the end of a lame duck is due."""
         if not self.peers:
             return None
+        now = self._node.now.mono
         times = [self._quorum_deadline(), self._disk_deadline()]
         for progress in self.peers.values():
-            if progress.windowed:
+            if progress.upload is not None:
+                idle_at = max(now, progress.quiet_until)
+                times.append(progress.upload.repeat_at if progress.upload.ask is not None else idle_at)
+            elif progress.windowed:
                 times.append(self._window_deadline(progress))
             else:
                 idle_at = max(progress.heartbeat_at, progress.quiet_until)
@@ -207,6 +215,9 @@ class Replication:
         for progress in list(self.peers.values()):
             if progress.lame_until is not None and progress.lame_until <= now:
                 self._forget(progress)
+            elif progress.upload is not None:
+                if progress.upload.repeat_at <= now:
+                    self._uploading.repeat(progress.upload)
             elif progress.window and progress.repeat_at <= now:
                 self._unanswered(progress)
             elif progress.ask is not None and progress.repeat_at <= now:
@@ -293,7 +304,7 @@ class Replication:
     def _choose_form(self, progress: Progress) -> None:
         """Begin or end the window, as the peer's answer to a hello on the standing connection says."""
         windowed = self._kinds.serves(progress.id, FEATURE_APPEND)
-        if windowed != progress.windowed and progress.ask is None:
+        if windowed != progress.windowed and progress.ask is None and progress.upload is None:
             progress.windowed = windowed
             self._probe(progress)
 
@@ -397,6 +408,44 @@ class Replication:
             soon = node.now.mono if configured else node.now.mono + COMMIT_NEWS_S
             progress.tell_at = min(progress.tell_at, soon)
 
+    # --- snapshots -----------------------------------------------------------------------------------------------
+
+    def _needs_snapshot(self, progress: Progress) -> bool:
+        """Whether the entry that the next message would have to name is gone."""
+        busy = progress.window if progress.windowed else progress.ask is not None
+        return not busy and self._node.log.term_at(progress.next - 1) is None
+
+    def _send_chunk(self, progress: Progress) -> None:
+        node = self._node
+        if progress.upload is None:
+            whole = self._kinds.offers(progress.id, FEATURE_SNAPSHOT)
+            progress.upload = self._uploading.begin(progress.id, progress.url, whole=whole)
+        upload = progress.upload
+        if upload is None or upload.ask is not None or node.now.mono < progress.quiet_until or node.halted:
+            return
+        self.sequence += 1
+        progress.asked_sequence = self.sequence
+        self._uploading.send(upload, self.sequence)
+
+    def _chunk_reply(self, ask: Ask, reply: InstallSnapshotReply) -> None:
+        progress = self.peers.get(ask.to.peer)
+        upload = progress.upload if progress is not None else None
+        if progress is None or upload is None or upload.ask is not ask:
+            return
+        if not self._counts(progress, reply.term):
+            upload.ask = None
+            return
+        progress.confirmed = max(progress.confirmed, upload.sequence)
+        if self._uploading.take(upload, reply):
+            self._uploading.end(upload)
+            progress.upload = None
+            progress.match = max(progress.match, upload.index)
+            progress.next = upload.index + 1
+            progress.probing = True
+            progress.heartbeat_at = self._node.now.mono
+            self.commit()
+        self._answered()
+
     # --- to both -------------------------------------------------------------------------------------------------
 
     def _term_before(self, progress: Progress) -> int:
@@ -433,9 +482,15 @@ class Replication:
         progress.next = target
 
     def _forget(self, progress: Progress) -> None:
+        self._drop_asks(progress)
+        del self.peers[progress.id]
+
+    def _drop_asks(self, progress: Progress) -> None:
         self._links.cancel(progress.ask)
         progress.window.clear()
-        del self.peers[progress.id]
+        if progress.upload is not None:
+            self._uploading.end(progress.upload)
+            progress.upload = None
 
     # --- quorum --------------------------------------------------------------------------------------------------
 

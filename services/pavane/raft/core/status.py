@@ -38,6 +38,7 @@ class Status:
     term: int
     leader: str | None
     first: int
+    snapshot: int  # index of the newest, 0 if there is none
     last: int
     durable: int
     commit: int
@@ -81,6 +82,7 @@ def picture(
         term=node.term,
         leader=node.leader,
         first=node.log.first,
+        snapshot=node.snapshot.index if node.snapshot is not None else 0,
         last=node.log.last,
         durable=node.durable,
         commit=node.commit,
@@ -119,6 +121,7 @@ def status_value(status: Status) -> dict[str, Value]:
         "leader": status.leader,
         "is_leader": status.role == Role.LEADER,
         "first_index": status.first,
+        "snapshot_index": status.snapshot,
         "last_index": status.last,
         "durable_index": status.durable,
         "commit_index": status.commit,

@@ -54,7 +54,7 @@ class Uploading:
         self._answered = answered
 
     def begin(self, peer: str, url: str, *, whole: bool) -> Upload | None:
-        """Open the newest snapshot for a peer; one that cannot be read halts us, for the next start finds the damage."""
+        """Open the newest snapshot for a peer; one that cannot be read halts us: the next start finds the damage."""
         node = self._node
         if node.snapshot is None:
             return None

@@ -40,6 +40,11 @@ class KeyValue:
     def __init__(self) -> None:
         self.state = State(tree=self.tree)
 
+    @property
+    def level(self) -> int:
+        """The number of the command set that all replicas may use (12.2)."""
+        return self.state.level
+
     # --- replicated --------------------------------------------------------------------------------------------------
 
     def apply(self, index: int, reqid: bytes, data: Frame) -> Result:

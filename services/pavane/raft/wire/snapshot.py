@@ -168,7 +168,7 @@ class SnapshotScan:
             self._front += view
             if len(self._front) < HEAD_BYTES:
                 return
-            self.head = SnapshotHead.decode(self._front)
+            self.head = SnapshotHead.decode(bytes(self._front))
             view, self._front = memoryview(bytes(self._front)), bytearray()
             self.taken = len(view)
         head = self.head
@@ -194,4 +194,4 @@ class SnapshotScan:
             raise BadSnapshotFile("it is cut off")
         if self._digest.digest() != self._tail:
             raise BadSnapshotFile("it does not match its digest")
-        return self.head, SnapshotMeta.decode(self._front[HEAD_BYTES:])
+        return self.head, SnapshotMeta.decode(bytes(self._front[HEAD_BYTES:]))
