@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from pavane.raft.state.commands import Append, StoreCommand, Truncate
+from pavane.raft.state.commands import Append, SnapshotInstall, StoreCommand, Truncate
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
@@ -71,6 +71,11 @@ class Checks:
             case Truncate(_, after):
                 del mirror.entries[after:]
                 self._forget_configurations(mirror)
+            case SnapshotInstall(_, index, _, keep_log):
+                holds(index <= len(self.committed), "S3", f"{node} installs a snapshot of entries nobody committed")
+                if not keep_log:
+                    mirror.entries[:] = self.committed[:index]
+                    mirror.configurations[:] = [at for at, _ in self.configurations if 0 < at <= index]
             case _:
                 pass
 
@@ -117,11 +122,11 @@ class Checks:
                 holds(disk.votes.get(term) == candidate, "S5", f"{node} grants a vote that is not on its disk")
             case AppendEntries(_, term, previous, _, _, entries) if success:
                 last = previous + len(entries)
-                holds(len(disk.entries) >= last, "S5", f"{node} acknowledges entry {last} before its disk has it")
+                holds(disk.last >= last, "S5", f"{node} acknowledges entry {last} before its disk has it")
                 holds(disk.term >= term, "S5", f"{node} acknowledges in term {term} before its disk knows it")
             case PvAppend(_, term, _, _, _, _) if isinstance(reply, PvAppendReply):
                 last = reply.match_index
-                holds(len(disk.entries) >= last, "S5", f"{node} acknowledges entry {last} before its disk has it")
+                holds(disk.last >= last, "S5", f"{node} acknowledges entry {last} before its disk has it")
                 holds(disk.term >= term or not success, "S5", f"{node} acknowledges a term before its disk knows it")
             case _:
                 pass

@@ -30,6 +30,7 @@ class KeyChecks:
     def __init__(self) -> None:
         self.reference = Tree()
         self.results: dict[int, bytes] = {}
+        self.states: dict[int, bytes] = {}
         self.events: list[tuple[int, tuple[Event, ...]]] = []
         self.versions: dict[bytes, list[tuple[int, bytes | None]]] = {}
         self.promised: dict[int, float] = {}
@@ -47,6 +48,11 @@ class KeyChecks:
     def compare(self, node: str, machine: Tree) -> None:
         same = machine.digest() == self.reference.digest()
         holds(same, "S4", f"{node} has another state at {machine.state.revision}")
+
+    def saved(self, node: str, machine: Tree) -> None:
+        """S4: the state that a snapshot holds, here and wherever it is restored, is the one that all came to."""
+        known = self.states.setdefault(machine.state.revision, machine.digest())
+        holds(known == machine.digest(), "S4", f"{node} has another state at {machine.state.revision}")
 
     def _first(self, index: int, reqid: bytes, data: memoryview, time: float) -> None:
         command = decode_command(data, 1, tree=True)

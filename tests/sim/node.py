@@ -15,10 +15,13 @@ from pavane.raft.core.outputs import (
     Disconnect,
     Event,
     Fork,
+    Freeze,
     Now,
     PeerChannel,
+    Restore,
     RoleChanged,
     Send,
+    SnapshotChanged,
     StageReached,
     VoteGranted,
 )
@@ -42,9 +45,10 @@ from pavane.raft.wire import (
     entry_reqid,
     entry_type,
 )
+from pavane.raft.wire.snapshot import SnapshotMeta
 from pavane.wire import Stage
 from tests.sim.checks import Mirror, holds
-from tests.sim.disk import Disk
+from tests.sim.disk import Disk, scanned
 from tests.sim.network import Connection, Frames
 
 if TYPE_CHECKING:
@@ -105,7 +109,8 @@ class Node:
         self.timer_at, self.syncing, self.stored_ticket = None, False, 0
         recovered = self.disk.recovered(corrupt=self.damaged)
         self.damaged = False
-        self.mirror = Mirror(list(self.disk.entries), [], 0, 0, recovered.term)
+        gone = self.world.checks.committed[: self.disk.first - 1]
+        self.mirror = Mirror([*gone, *self.disk.entries], [], 0, 0, recovered.term)
         for index, entry in enumerate(self.mirror.entries, 1):
             if entry_type(entry) == EntryType.CONFIG:
                 self.mirror.configurations.append(index)
@@ -173,9 +178,15 @@ class Node:
             for send in outputs.send:
                 self.held.append(send)
             self._release()
-            for batch in outputs.apply:
-                self._feed(batch)
-                self.core.applied([Applied(batch.first + len(batch.entries) - 1)], self.now())
+            for work in outputs.apply:
+                match work:
+                    case Apply():
+                        self._feed(work)
+                        self.core.applied([Applied(work.first + len(work.entries) - 1)], self.now())
+                    case Freeze():
+                        self._save(work)
+                    case Restore(index):
+                        self._restore(index)
         else:
             raise AssertionError(f"{self.id} never comes to rest")
         self._check()
@@ -192,6 +203,44 @@ class Node:
                 reqid, data = entry_reqid(entry), entry_data(entry)
                 self.world.keys.applied(self.id, self.machine, index, reqid, memoryview(data), self.world.time)
 
+    def _save(self, freeze: Freeze) -> None:
+        """Fix the state, write its file a little later; a crash in between leaves none."""
+        assert self.machine is not None
+        self.world.keys.saved(self.id, self.machine)
+        data, level, incarnation = b"".join(self.machine.freeze()), self.machine.level, self.incarnation
+
+        def saved() -> None:
+            table = freeze.table
+            ids = b"".join(table.freeze(freeze.index))
+            meta = SnapshotMeta(
+                freeze.configuration, freeze.configuration_index, self.config.machine, level, table.floor, ids
+            )
+            self.disk.save(freeze.index, freeze.term, meta, data)
+            self.world.snapshots["taken"] += 1
+            self.core.snapshot_saved(freeze.index, len(data), self.now())
+
+        delay = self.world.rng.uniform(0.0, 0.3)
+        self.world.schedule(
+            self.world.time + delay, lambda: self.act(saved) if self.incarnation == incarnation and self.up else None
+        )
+
+    def _restore(self, index: int) -> None:
+        incarnation, before = self.incarnation, self.machine
+        assert before is not None
+
+        def restored() -> None:
+            file = self.disk.snapshots[index]
+            head, _ = scanned(file)
+            before.restore([file[head.data_offset : head.data_offset + head.data_bytes]], index)
+            self.world.snapshots["restored"] += 1
+            self.world.keys.saved(self.id, before)
+            self.core.restored(index, self.now())
+
+        delay = self.world.rng.uniform(0.0, 0.1)
+        self.world.schedule(
+            self.world.time + delay, lambda: self.act(restored) if self.incarnation == incarnation and self.up else None
+        )
+
     def _event(self, event: Event) -> None:
         checks = self.world.checks
         match event:
@@ -206,6 +255,9 @@ class Node:
                 connection = self.sockets.pop(to, None)
                 if connection is not None:
                     self.world.network.close(connection)
+            case SnapshotChanged(what, _, _):
+                self.world.snapshots[what] += 1
+                assert what != "bad", "a snapshot that nobody damaged is bad"
             case Corrupt(index) | Fork(index):
                 raise AssertionError(f"{self.id} finds entry {index} damaged, which nobody damaged")
             case _:

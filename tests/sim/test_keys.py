@@ -43,6 +43,7 @@ def test_the_seeds_cover_what_they_are_meant_to() -> None:
     assert all(client.done > 3 for client in world.key_clients)
     assert len(world.keys.promised) > 1
     kinds = {event.kind for _, events in world.keys.events for event in events}
+    assert {what for what, count in world.snapshots.items() if count} >= {"taken", "restored"}
     assert kinds == {1}  # nothing is bound to these leases; what ends with one is the matter of test_machines
 
 

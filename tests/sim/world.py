@@ -2,12 +2,15 @@
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import pytest
 
 from pavane.raft.config import Config
+from pavane.raft.core import snapshots
 from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.state.roles import Role
 from pavane.wire import Stage
@@ -21,6 +24,9 @@ START_S = 0.8  # the first election is over, as a rule
 LIVENESS_S = 20.0  # after the last fault, everything must be well within this
 FINISHED_PAUSE_S = 0.05
 CLOCK_JUMP_S = 12 * 3600
+SNAPSHOT_ENTRIES = 25  # with a short pause between two, so that a run of seconds has several
+SNAPSHOT_PAUSE_S = 0.3
+LOG_RETENTION = 6
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class World:
         self._sequence = 0
         self.checks = Checks()
         self.keys = KeyChecks()
+        self.snapshots: Counter[str] = Counter()
         self.network = Network(self.rng, self.schedule, lambda: self.time, self._receive)
         self.greatest_acknowledged = 0
         self.faulty = True
@@ -82,7 +89,16 @@ class World:
             peers = self.initial if member and not entry else ()
             stage = Stage.READ_WRITE if peers else Stage.READ_ONLY
             machine = "Tree" if self.scenario.keys else "Broadcast"
-            config = Config(id=peer, ident=IDENT, url=url, peers=peers, seeds=seeds, machine=machine)
+            config = Config(
+                id=peer,
+                ident=IDENT,
+                url=url,
+                peers=peers,
+                seeds=seeds,
+                machine=machine,
+                snapshot_entries=SNAPSHOT_ENTRIES,
+                log_retention=LOG_RETENTION,
+            )
             self.nodes[peer] = Node(self, config, stage)
             self.by_url[url] = peer
         for peer, _ in self.pool:
@@ -401,7 +417,8 @@ def play(seed: int, scenario: Scenario | None = None) -> World:
     world: World | None = None
     try:
         world = World(seed, scenario if scenario is not None else scenario_of(seed))
-        world.run()
+        with patch.object(snapshots, "PAUSE_S", SNAPSHOT_PAUSE_S):
+            world.run()
         holds(bool(world.checks.committed), "S13", "nothing was ever committed")
     except (Exception, pytest.fail.Exception) as error:
         time = world.time if world is not None else 0.0
