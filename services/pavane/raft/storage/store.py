@@ -79,7 +79,7 @@ class _Facts:
         return records
 
 
-class _Recovery:
+class Replay:
     """Replays the records of a log into what the core and the storage need at start."""
 
     def __init__(self) -> None:
@@ -93,6 +93,7 @@ class _Recovery:
 
     @property
     def last_index(self) -> int:
+        """Index of the last entry found so far."""
         return len(self.positions)
 
     def visit(self, record: Record) -> None:
@@ -177,14 +178,14 @@ class RaftStorage:
     """
 
     def __init__(self, folder: Folder, identity: Identity, *, segment_bytes: int = SEGMENT_BYTES) -> None:
-        self._lock = _take_lock(folder)
+        self._lock = take_lock(folder)
         try:
             self.log_folder = folder.folder(LOG_FOLDER)
             store_id = read_identity(folder, identity)
             if store_id is None:
                 store_id = _create(folder, self.log_folder, identity)
             self._store_id = store_id
-            recovery = _Recovery()
+            recovery = Replay()
             self._facts = recovery.facts
             self._log, found = Log.open(
                 self.log_folder, store_id, recovery.visit, recovery.repair, self._facts.records, segment_bytes
@@ -344,7 +345,8 @@ class RaftStorage:
         del self._offsets[after:]
 
 
-def _take_lock(folder: Folder) -> Lock:
+def take_lock(folder: Folder) -> Lock:
+    """Take the lock of a data folder; raises ``StoreLocked``."""
     try:
         return folder.lock(LOCK)
     except BlockingIOError as error:
