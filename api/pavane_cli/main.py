@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "why": "why:why",
     "check": "check:check",
     "raft": "raft:app",
+    "swim": "swim:app",
     "trace": "trace:app",
     "operator": "processes:operator",
     "api": "processes:api",

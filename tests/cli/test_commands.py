@@ -38,7 +38,9 @@ def test_without_a_cluster_the_error_says_what_to_do(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("place", ["processes:pod", "raft_peer:peer", "raft_probe:probe"])
+@pytest.mark.parametrize(
+    "place", ["processes:pod", "raft_peer:peer", "raft_probe:probe", "swim_member:member", "swim_control:members"]
+)
 def test_pods_and_peers_never_load_the_platform(tmp_path: Path, place: str) -> None:
     code = (
         "import sys, pavane_cli.main; from pavane_cli import lazy;"

@@ -10,6 +10,12 @@ COMMANDS = {
     "read": "raft_log:read",
     "peer": "raft_peer:peer",
     "probe": "raft_probe:probe",
+    "dump": "raft_offline:dump",
+    "verify": "raft_offline:verify",
+    "import-js": "raft_offline:import_js",
+    "export-js": "raft_offline:export_js",
+    "repair": "raft_offline:repair",
+    "recover": "raft_offline:recover",
 }
 
 app = typer.Typer(

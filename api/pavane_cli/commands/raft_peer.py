@@ -57,7 +57,7 @@ def peer(
 ) -> None:
     """Run one peer without any of the platform. SIGTERM hands leadership over, then ends it in order."""
     ident = _secret(secret, secret_file, secret_env)
-    members = _members(peers)
+    members = members_of("--peers", peers)
     own_url = url or dict(members).get(id) or bind
     listen = bind or own_url
     if own_url is None or listen is None:
@@ -128,12 +128,13 @@ def _curve(secret_file: Path | None, clients: Path | None) -> CurveServer | None
         raise UserError(f"--curve-secret-file {secret_file}: {error}", ExitCode.USAGE) from error
 
 
-def _members(text: str) -> tuple[tuple[str, str], ...]:
+def members_of(option: str, text: str) -> tuple[tuple[str, str], ...]:
+    """Return the members in ``ID=URL,…``, the value of ``option``."""
     members = []
     for part in text.split(","):
         peer_id, separator, url = part.partition("=")
         if not separator:
-            raise UserError(f"--peers: {part!r} must be ID=URL", ExitCode.USAGE)
+            raise UserError(f"{option}: {part!r} must be ID=URL", ExitCode.USAGE)
         members.append((peer_id.strip(), url.strip()))
     return tuple(members)
 

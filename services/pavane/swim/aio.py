@@ -12,8 +12,8 @@ from typing import Any, cast
 from pavane.runtime.timers import CoreTimer
 from pavane.swim.config import Config
 from pavane.swim.core.core import Core
-from pavane.swim.core.outputs import Event, Send
-from pavane.swim.wire.values import Address
+from pavane.swim.core.outputs import Event, Persist, Send
+from pavane.swim.wire.values import Address, NodeId
 
 RECEIVE_BUFFER_BYTES = (
     1 << 20
@@ -22,16 +22,22 @@ _MAPPED = "::ffff:"
 
 
 class Adapter(asyncio.DatagramProtocol):
-    """One socket and one timer around one core.
+    """One socket and one timer around one core. ``save`` makes a generation durable, or raises.
 
     ``happened`` is called on the loop for each event; ``failed`` at most once, with a mistake of ours or of the socket,
     and nothing is sent after that. Every call into ``core`` from outside goes through ``call``.
     """
 
-    def __init__(self, happened: Callable[[Event], None], failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        happened: Callable[[Event], None],
+        failed: Callable[[Exception], None],
+        save: Callable[[NodeId], None] | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._happened = happened
         self._failed = failed
+        self._save = save
         self._transport: asyncio.DatagramTransport | None = None
         self._timer = CoreTimer(self._loop, self._fired)
         self._closed = self._loop.create_future()
@@ -41,11 +47,16 @@ class Adapter(asyncio.DatagramProtocol):
 
     @classmethod
     async def open(
-        cls, host: str, port: int, happened: Callable[[Event], None], failed: Callable[[Exception], None]
+        cls,
+        host: str,
+        port: int,
+        happened: Callable[[Event], None],
+        failed: Callable[[Exception], None],
+        save: Callable[[NodeId], None] | None = None,
     ) -> "Adapter":
         """Bind the socket; raises ``OSError``."""
         loop = asyncio.get_running_loop()
-        _, adapter = await loop.create_datagram_endpoint(lambda: cls(happened, failed), local_addr=(host, port))
+        _, adapter = await loop.create_datagram_endpoint(lambda: cls(happened, failed, save), local_addr=(host, port))
         return adapter
 
     def use(self, config: Config) -> None:
@@ -113,10 +124,14 @@ class Adapter(asyncio.DatagramProtocol):
 
     def _carry_out(self) -> None:
         for output in self.core.outputs():
-            if isinstance(output, Send):
-                self._send(output)
-            else:
-                self._happened(output)
+            match output:
+                case Send():
+                    self._send(output)
+                case Persist() if self._save is not None:
+                    # It blocks for one fsync; a generation changes at starts and refutations, which are rare.
+                    self._save(NodeId(output.id, output.gen))
+                case Event():
+                    self._happened(output)
         self._timer.arm(self.core.next_timer())
 
     def _fired(self) -> None:

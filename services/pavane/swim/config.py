@@ -1,5 +1,6 @@
 """Settings of one member (docs/specs/swim.md 6.2, 6.3, 7.1, 17.1)."""
 
+import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -26,7 +27,10 @@ class Profile:
     sync_interval_s: float = 30.0
 
 
+LOCAL = Profile(0.5, 0.1, 3, 0.1, 3, 3.0, 3.0, 10.0)
 LAN = Profile()
+WAN = Profile(5.0, 1.5, 3, 0.5, 4, 4.0, 4.0, 60.0)
+PROFILES = {"local": LOCAL, "lan": LAN, "wan": WAN}
 
 
 class JoinPolicy(StrEnum):
@@ -46,17 +50,25 @@ class RequireToken(StrEnum):
     OFF = "off"
 
 
+def id_of_name(name: str) -> int:
+    """Return the id of a process with a stable name, so that it takes its own place again after a restart (5.1)."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little") or 1
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """One member.
 
     ``id`` is drawn at random if ``None``; ``first_gen`` pins the first generation, which otherwise is the Unix time.
     ``address`` is what others are told; unspecified means that they take the source of our datagrams. ``keys`` are
-    masters of 32 random bytes, the first protects what is sent; without any, everything is plaintext.
+    masters of 32 random bytes, the first protects what is sent; without any, everything is plaintext. ``stored_gen``
+    is the last generation that a store has for this id, 0 for a store that is empty; ``None`` means no store, and then
+    no ``Persist`` is asked for.
     """
 
     id: int | None = None
     first_gen: int | None = None
+    stored_gen: int | None = None
     address: Address = UNSPECIFIED
     group: str = ""
     keys: tuple[bytes, ...] = ()

@@ -21,11 +21,12 @@ from types import TracebackType
 from typing import Self
 
 from pavane.swim.aio import Adapter
-from pavane.swim.config import Config
+from pavane.swim.config import SEEDS_MAX, Config
 from pavane.swim.core.node import Traffic
 from pavane.swim.core.outputs import Event, Happened, Member, Own
 from pavane.swim.errors import ILL_FORMED, ConfigError, SwimError
 from pavane.swim.keys import read_keys
+from pavane.swim.store import GenerationStore
 from pavane.swim.wire.values import Address, NodeInfo
 
 _logger = logging.getLogger(__name__)
@@ -44,17 +45,26 @@ class SwimMember:
     """One member of a group, as an asynchronous context manager.
 
     ``bind`` is a numeric host and a port (0: any), ``seeds`` are ``host:port`` with names or numbers. With
-    ``keys_file`` everything is protected by the keys in that file, which is read again when it changes.
+    ``keys_file`` everything is protected by the keys in that file, which is read again when it changes. In the folder
+    ``data`` it keeps its generation over restarts, for hosts whose clock cannot be relied on; that needs a fixed id.
     """
 
     def __init__(
-        self, config: Config, bind: tuple[str, int], seeds: Sequence[str] = (), *, keys_file: Path | None = None
+        self,
+        config: Config,
+        bind: tuple[str, int],
+        seeds: Sequence[str] = (),
+        *,
+        keys_file: Path | None = None,
+        data: Path | None = None,
     ) -> None:
         self._config = config
         self._bind = bind
         self._seeds = [_split(seed) for seed in seeds]
         self._keys_file = keys_file
         self._keys_stamp: tuple[int, int] | None = None
+        self._data = data
+        self._store: GenerationStore | None = None
         self._adapter: Adapter | None = None
         self._task: asyncio.Task[None] | None = None
         self._readers: set[_Reader] = set()
@@ -69,22 +79,49 @@ class SwimMember:
         self._keys_stamp = await asyncio.to_thread(self._stamp)
         if self._keys_file is not None:
             config = replace(config, keys=await asyncio.to_thread(read_keys, self._keys_file))
+        if self._data is not None:
+            config = self._open_store(config, self._data)
+        try:
+            adapter = await self._open(config)
+        except BaseException:
+            self._close_store()
+            raise
+        self._adapter = adapter
+        self._task = asyncio.create_task(self._keep_house(adapter), name="swim member")
+        self._task.add_done_callback(self._house_left)
+        return self
+
+    async def _open(self, config: Config) -> Adapter:
         config.validate()
-        adapter = await Adapter.open(*self._bind, self._happened, self._failed)
+        save = self._store.save if self._store is not None else None
+        adapter = await Adapter.open(*self._bind, self._happened, self._failed, save)
         try:
             bound = adapter.bound
             if not config.address.ip and not ip_address(bound.ip).is_unspecified:
                 config = replace(config, address=bound)
             adapter.use(config)
             addresses = await self._resolve(adapter)
+            adapter.call(lambda now: adapter.core.join(addresses, now))
         except BaseException:
             await adapter.close()
             raise
-        self._adapter = adapter
-        adapter.call(lambda now: adapter.core.join(addresses, now))
-        self._task = asyncio.create_task(self._keep_house(adapter), name="swim member")
-        self._task.add_done_callback(self._house_left)
-        return self
+        return adapter
+
+    def _open_store(self, config: Config, data: Path) -> Config:
+        """Go on with what the folder holds; raises ``OSError`` and ``ConfigError``."""
+        if config.id is None:
+            raise ConfigError("a member that keeps its generation needs an id of its own; see id_of_name")
+        self._store = GenerationStore(data)
+        last = self._store.last
+        if last is not None and last.id != config.id:
+            self._close_store()
+            raise ConfigError(f"{data} belongs to member {last.id}, not {config.id}; use another folder")
+        return replace(config, stored_gen=0 if last is None else last.gen)
+
+    def _close_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -95,6 +132,7 @@ class SwimMember:
             await asyncio.wait((self._task,))
         if self._adapter is not None:
             await self._adapter.close()
+        self._close_store()
         for reader in self._readers:
             reader.close()
 
@@ -104,6 +142,11 @@ class SwimMember:
     def own(self) -> Own:
         """Where this member stands."""
         return self._core.core.own
+
+    @property
+    def failed(self) -> Exception | None:
+        """The mistake by which this member ended, if it did."""
+        return self._error
 
     @property
     def info(self) -> NodeInfo:
@@ -171,7 +214,7 @@ class SwimMember:
         try:
             adapter.call(lambda now: asked.append(adapter.core.ping(id_, now)))
             if asked != [True]:
-                raise SwimError(f"no member {id_} is known here; members() lists those that are")
+                raise SwimError(f"no member {id_} is alive here; the list of members has those that are")
             while not events.closed:
                 async for event in events:
                     if event.kind is Happened.PINGED and event.member is not None and event.member.id == id_:
@@ -186,9 +229,13 @@ class SwimMember:
         adapter.call(adapter.core.leave)
         await self._until(lambda: self.own is Own.OUT)
 
-    async def join(self) -> None:
-        """Join again after ``leave``."""
+    async def join(self, seeds: Sequence[str] = ()) -> None:
+        """Join again after ``leave``; ``seeds`` are used beside those given before. Raises ``ConfigError``."""
         adapter = self._core
+        both = list(dict.fromkeys([*self._seeds, *map(_split, seeds)]))
+        if len(both) > SEEDS_MAX:
+            raise ConfigError(f"more than {SEEDS_MAX} seeds; a few members that are nearly always there are enough")
+        self._seeds = both
         addresses = await self._resolve(adapter)
         adapter.call(lambda now: adapter.core.join(addresses, now))
 

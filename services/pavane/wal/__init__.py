@@ -7,7 +7,7 @@ for simulators and tests.
 from pavane.wal.files import DiskFolder, File, Folder, Lock
 from pavane.wal.log import Appender, Batch, CorruptRecord, Log
 from pavane.wal.record import ForeignLog, Record
-from pavane.wal.scan import NewRecord, Scanned, first_fault
+from pavane.wal.scan import Examined, Fault, NewRecord, Scanned, examine, first_fault
 from pavane.wal.writer import Writer
 
 __all__ = [
@@ -15,6 +15,8 @@ __all__ = [
     "Batch",
     "CorruptRecord",
     "DiskFolder",
+    "Examined",
+    "Fault",
     "File",
     "Folder",
     "ForeignLog",
@@ -24,5 +26,6 @@ __all__ = [
     "Record",
     "Scanned",
     "Writer",
+    "examine",
     "first_fault",
 ]

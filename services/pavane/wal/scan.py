@@ -47,10 +47,25 @@ class Scanned:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fault:
+class Fault:
+    """Where a log stops being good: ``offset`` in the segment with number ``segment``, 0 or less for all of it.
+
+    ``torn`` means that nothing from there on was ever synced, so nobody was told about it; else synced records are bad.
+    """
+
     segment: int
     offset: int
     expected: int
+    torn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What is in a log: its segments, the last good sequence, and what is wrong, if anything is."""
+
+    names: list[str]
+    last_sequence: int
+    fault: Fault | None
 
 
 def scan(
@@ -64,14 +79,20 @@ def scan(
     A torn tail is cut off. At corruption everything from the bad record on is set aside under other names, and the
     records that ``repair`` returns are added in the same step, so that no crash can hide that synced records are gone.
     """
+    found = examine(folder, store_id, visit)
+    if found.fault is None:
+        return Scanned(found.names, found.last_sequence)
+    if found.fault.torn:
+        return _cut_tail(folder, found.names, found.fault)
+    return _set_aside(folder, store_id, found.names, found.fault, repair())
+
+
+def examine(folder: Folder, store_id: bytes, visit: Callable[[Record], None]) -> Examined:
+    """Read the log as ``scan`` does, up to what is wrong, and change nothing."""
     names = [name for name in folder.names() if first_sequence_of(name) is not None]
     scanner = _Scanner(folder, store_id, visit)
     fault = scanner.run(names)
-    if fault is None:
-        return Scanned(names, scanner.last_sequence)
-    if fault.expected > scanner.mark:
-        return _cut_tail(folder, names, fault)
-    return _set_aside(folder, store_id, names, fault, repair())
+    return Examined(names, scanner.last_sequence, fault)
 
 
 def first_fault(folder: Folder, name: str, store_id: bytes, end: int) -> int | None:
@@ -96,11 +117,10 @@ class _Scanner:
         self.last_sequence = 0
         self.mark = 0
 
-    def run(self, names: Sequence[str]) -> _Fault | None:
+    def run(self, names: Sequence[str]) -> Fault | None:
         if not names:
             # A log has a segment from its creation on: all of them are missing.
-            self.mark = 1
-            return _Fault(0, 0, 1)
+            return Fault(0, 0, 1, torn=False)
         self.last_sequence = (first_sequence_of(names[0]) or 1) - 1
         for number, name in enumerate(names):
             data = self.load(name)
@@ -112,7 +132,8 @@ class _Scanner:
             self.mark = max(self.mark, greatest_mark(data, offset, self._seed))
             for later in names[number + 1 :]:
                 self.mark = max(self.mark, greatest_mark(self.load(later), 0, self._seed))
-            return _Fault(number, offset, self.last_sequence + 1)
+            expected = self.last_sequence + 1
+            return Fault(number, offset, expected, torn=expected > self.mark)
         return None
 
     def load(self, name: str) -> memoryview:
@@ -143,7 +164,7 @@ class _Scanner:
         return offset
 
 
-def _cut_tail(folder: Folder, names: list[str], fault: _Fault) -> Scanned:
+def _cut_tail(folder: Folder, names: list[str], fault: Fault) -> Scanned:
     # Last file first: after a crash in between, what is left is judged a torn tail once more.
     torn = 0
     for name in reversed(names[fault.segment + 1 :]):
@@ -164,7 +185,7 @@ def _cut_tail(folder: Folder, names: list[str], fault: _Fault) -> Scanned:
 
 
 def _set_aside(
-    folder: Folder, store_id: bytes, names: list[str], fault: _Fault, repairs: Sequence[NewRecord]
+    folder: Folder, store_id: bytes, names: list[str], fault: Fault, repairs: Sequence[NewRecord]
 ) -> Scanned:
     if REPAIR in folder.names():
         folder.remove(REPAIR)
@@ -192,7 +213,7 @@ def _write_repair(
     folder: Folder,
     store_id: bytes,
     replacement: str,
-    fault: _Fault,
+    fault: Fault,
     damaged: Sequence[str],
     repairs: Sequence[NewRecord],
 ) -> int:

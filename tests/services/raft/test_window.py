@@ -101,7 +101,7 @@ def test_a_peer_that_comes_back_without_its_log_is_not_counted_any_more() -> Non
 
 
 def test_the_refusal_of_another_term_names_where_that_term_begins() -> None:
-    ensemble, leader, follower = settled()
+    ensemble, leader, _follower = settled()
     ensemble.cuts = {(leader, name) for name in "abc"} | {(name, leader) for name in "abc"}
     for number in range(10, 20):
         ensemble.update(leader, number)  # an old leader's tail, which nobody else has

@@ -7,7 +7,7 @@ from typing import Any
 
 from pavane.swim.config import Config, RequireToken
 from pavane.swim.core.core import Core
-from pavane.swim.core.outputs import Event, Happened, Send
+from pavane.swim.core.outputs import Event, Happened, Persist, Send
 from pavane.swim.wire.messages import JoinAck, JoinReq, Message, PingRequest, PingResponse, decode
 from pavane.swim.wire.payload import Payload
 from pavane.swim.wire.values import Address, NodeId, NodeInfo
@@ -36,6 +36,7 @@ class Lone:
         self.events: list[Event] = []
         self.sent: list[tuple[Address, Message]] = []
         self.raw: list[Send] = []
+        self.saved: list[int] = []
         self._seq = itertools.count(1)
 
     def join(self, *seeds: Address) -> None:
@@ -46,6 +47,8 @@ class Lone:
         for output in self.core.outputs():
             if isinstance(output, Event):
                 self.events.append(output)
+            elif isinstance(output, Persist):
+                self.saved.append(output.gen)
             else:
                 self.raw.append(output)
                 keys = self.core._node.config.keys

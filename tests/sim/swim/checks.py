@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pavane.swim.core.node import NEWS_EXTRA
-from pavane.swim.core.outputs import Own, Send
+from pavane.swim.core.outputs import Own, Persist, Send
 from pavane.swim.state.members import TOMBSTONES_PER_PEER
 from pavane.swim.wire.messages import PingRequest, PingResponse, decode
 from pavane.swim.wire.values import State
@@ -44,7 +44,10 @@ class Checks:
             counter = (send.datagram[5:13], send.datagram[13:21])
             assert counter not in self._counters, "invariant 10: an envelope's counter repeats"
             self._counters.add(counter)
-        elif process.core.own is Own.LEAVING:
+        if config.stored_gen is not None:
+            own = process.core.info
+            assert process.stored == Persist(own.id, own.gen), "a generation is told before it is durable"
+        if not config.keys and process.core.own is Own.LEAVING:
             message, own = decode(send.datagram), process.core.info
             if isinstance(message, PingRequest | PingResponse):
                 alive = [info for info in message.payload.alive if info.id == own.id and info.gen == own.gen]

@@ -25,6 +25,8 @@ class Play:
         self.world = World(seed, keys=keys, max_datagram_bytes=self.rng.choice([256, 1400]))
         if seed % 4 == 3:
             self.world.config["address"] = UNSPECIFIED  # bound to every interface: others tell it where it is
+        if seed % 3 == 1:
+            self.world.config["stored_gen"] = 0
         size = self.rng.choice([3, 3, 4, 5, 5, 8, 10])
         self.names = [f"n{number}" for number in range(1, size + 1)]
         self.moved = 0

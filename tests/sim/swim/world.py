@@ -13,7 +13,7 @@ from typing import Any
 
 from pavane.swim.config import Config
 from pavane.swim.core.core import Core
-from pavane.swim.core.outputs import Event, Happened, Own, Send
+from pavane.swim.core.outputs import Event, Happened, Own, Persist, Send
 from pavane.swim.wire.values import Address, State
 from tests.sim.swim.checks import Checks
 
@@ -45,6 +45,7 @@ class Process:
     inbox: list[tuple[Address, bytes]] = field(default_factory=list)
     armed: float | None = None
     events: list[tuple[float, Event]] = field(default_factory=list)
+    stored: Persist | None = None
     sent_bytes: int = 0
     sent: int = 0
 
@@ -127,6 +128,8 @@ class World:
         if address is None:
             address = old.address if old is not None else self.address(len(self.processes) + 1)
         settings = {"address": address, **self.config, **config}
+        if settings.get("stored_gen") is not None and old is not None and old.stored is not None:
+            settings["stored_gen"] = old.stored.gen
         entropy = random.Random(self.rng.getrandbits(64))
         core = Core(
             Config(**settings),
@@ -170,6 +173,8 @@ class World:
         for output in process.core.outputs():
             if isinstance(output, Send):
                 self._send(process, output)
+            elif isinstance(output, Persist):
+                process.stored = output
             else:
                 process.events.append((self.time, output))
                 if output.kind is Happened.SUSPECT and output.member is not None:

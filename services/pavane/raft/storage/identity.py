@@ -40,27 +40,40 @@ def read_identity(folder: Folder, wanted: Identity) -> bytes | None:
 
     Raises ``ForeignStore`` with both values when the store is another's, ``StoreError`` when the file is unreadable.
     """
+    stored = stored_identity(folder)
+    if stored is None:
+        return None
+    identity, store_id = stored
+    found = asdict(identity)
+    for key, value in asdict(wanted).items():
+        if value != found[key] and not (key == "cluster_id" and "" in (value, found[key])):
+            raise ForeignStore(
+                f"{folder} belongs to {key} {found[key]!r}, the configuration says {value!r}; "
+                "correct the configuration or use another data folder"
+            )
+    return store_id
+
+
+def stored_identity(folder: Folder) -> tuple[Identity, bytes] | None:
+    """Return whose store the folder holds, and the store id; None for a folder without a store.
+
+    Raises ``StoreError`` when the file is unreadable or of another version.
+    """
     if NAME not in folder.names():
         return None
     file = folder.open(NAME)
     try:
         found = json.loads(file.read(0, file.size))
-        store_id = bytes.fromhex(found["store_id"])
         version = found["version"]
+        if version != VERSION:
+            raise StoreError(
+                f"{folder} has format version {version}, this program reads {VERSION}; use the program's version"
+            )
+        identity = Identity(*(str(found[key]) for key in ("peer", "machine", "cluster_id")))
+        return identity, bytes.fromhex(found["store_id"])
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"{folder}/{NAME} is damaged; restore it from a copy, or start with an empty folder"
         ) from error
     finally:
         file.close()
-    if version != VERSION:
-        raise StoreError(
-            f"{folder} has format version {version}, this program reads {VERSION}; use the program's version"
-        )
-    for key, value in asdict(wanted).items():
-        if value != found.get(key) and not (key == "cluster_id" and "" in (value, found.get(key))):
-            raise ForeignStore(
-                f"{folder} belongs to {key} {found.get(key)!r}, the configuration says {value!r}; "
-                "correct the configuration or use another data folder"
-            )
-    return store_id

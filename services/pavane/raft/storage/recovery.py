@@ -50,7 +50,7 @@ class Facts:
         return records
 
 
-class Recovery:
+class Replay:
     """Replays the records of a log into what the core and the storage need at start."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Recovery:
 
     @property
     def last_index(self) -> int:
-        """Index of the last entry, ``first`` - 1 if there is none."""
+        """Index of the last entry found so far, ``first`` - 1 if there is none."""
         return self.first + len(self.positions) - 1
 
     def visit(self, record: Record) -> None:

@@ -37,7 +37,7 @@ from pavane.raft.storage.records import (
     encode_token,
     encode_truncate,
 )
-from pavane.raft.storage.recovery import Facts, Recovery
+from pavane.raft.storage.recovery import Facts, Replay
 from pavane.raft.storage.snapshots import SnapshotFiles, SnapshotReader
 from pavane.raft.wire.entry import BLOB_LENGTH_BYTES
 from pavane.wal import Appender, Batch, CorruptRecord, Folder, ForeignLog, Lock, Log, first_fault
@@ -66,7 +66,7 @@ class RaftStorage:
     """
 
     def __init__(self, folder: Folder, identity: Identity, *, segment_bytes: int = SEGMENT_BYTES) -> None:
-        self._lock = _take_lock(folder)
+        self._lock = take_lock(folder)
         try:
             self.log_folder = folder.folder(LOG_FOLDER)
             self.snapshots = SnapshotFiles(folder.folder(SNAPSHOT_FOLDER))
@@ -74,7 +74,7 @@ class RaftStorage:
             if store_id is None:
                 store_id = _create(folder, self.log_folder, identity)
             self._store_id = store_id
-            recovery = Recovery()
+            recovery = Replay()
             self._facts = recovery.facts
             self._log, found = Log.open(
                 self.log_folder, store_id, recovery.visit, recovery.repair, self._facts.records, segment_bytes
@@ -277,7 +277,8 @@ class RaftStorage:
         self._log.after_next(self.snapshots.prune)
 
 
-def _take_lock(folder: Folder) -> Lock:
+def take_lock(folder: Folder) -> Lock:
+    """Take the lock of a data folder; raises ``StoreLocked``."""
     try:
         return folder.lock(LOCK)
     except BlockingIOError as error:

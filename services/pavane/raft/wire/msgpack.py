@@ -58,6 +58,16 @@ def decode(frame: Frame) -> Value:
         malformed(DropReason.JSON)
 
 
+def decode_first(data: Frame) -> tuple[Value, int]:
+    """Decode the first object of a stream of them; return it and its length in bytes.
+
+    Raises ``RemoteProtocolError`` with the reason ``short`` if ``data`` ends within it, ``json`` as ``decode``.
+    """
+    decoder = _Decoder(data)
+    value = decoder.value(0)
+    return value, decoder.position
+
+
 _NumberAppender: TypeAlias = Callable[[bytearray, int | float], None]
 
 
@@ -174,6 +184,10 @@ class _Decoder:
         self._reader = Reader(frame)
         self._elements = 0
 
+    @property
+    def position(self) -> int:
+        return self._reader.position
+
     def value(self, depth: int) -> Value:
         code = self._reader.uint_be(1)
         if code < 0x80:
@@ -229,5 +243,7 @@ class _Decoder:
 
     def _enter(self, count: int, bytes_min: int, depth: int) -> None:
         self._elements += count
-        if depth >= NESTING_MAX or self._elements > ELEMENTS_MAX or bytes_min > self._reader.remaining:
+        if depth >= NESTING_MAX or self._elements > ELEMENTS_MAX:
             malformed(DropReason.JSON)
+        if bytes_min > self._reader.remaining:
+            raise RemoteProtocolError("short", f"{bytes_min} bytes wanted, {self._reader.remaining} left")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pavane.swim.config import Config
-from pavane.swim.core.outputs import Event, Happened, Member, Output, Own, Send
+from pavane.swim.core.outputs import Event, Happened, Member, Output, Own, Persist, Send
 from pavane.swim.errors import DropReason
 from pavane.swim.state.envelope import ENVELOPE_BYTES, Keyring
 from pavane.swim.state.members import Members, Peer
@@ -105,6 +105,7 @@ class Node:
         self.dropped: Counter[str] = Counter()
         self.traffic = Traffic()
         self._outputs: list[Output] = []
+        self._persisted: NodeId | None = None
         self._patient: deque[tuple[Address, Callable[[], bytes]]] = deque()
         self._allowance = SENDS_PER_TIMER
         self._near_capacity = False
@@ -136,9 +137,14 @@ class Node:
         return int.from_bytes(self.entropy(4), "little") or 1
 
     def first_gen(self) -> int:
-        """Return the generation of a start: the clock's, so that no disk is needed to be newer than before (5.2)."""
-        pinned = self.config.first_gen
-        return min(max(self.unix_s, 0), U32_MAX - 1) if pinned is None else pinned
+        """Return the generation of a start: the clock's, so that no disk is needed to be newer than before (5.2).
+
+        A store helps where the clock cannot: it was set back, or others made us bid higher than it.
+        """
+        pinned, stored = self.config.first_gen, self.config.stored_gen
+        if pinned is not None:
+            return pinned
+        return min(max(self.unix_s, 0 if stored is None else stored + 1), U32_MAX - 1)
 
     def believable(self, gen: int, known: int, origin: Origin) -> bool:
         """Apply the poisoning guard (5.2): a forged generation must not leave a node unable to refute."""
@@ -171,8 +177,11 @@ class Node:
             self.event(Happened.OWN_STATE, text=own)
 
     def outputs(self) -> list[Output]:
-        """Hand over what has gathered."""
+        """Hand over what has gathered; a new generation comes first, for the rest may name it."""
         gathered, self._outputs = self._outputs, []
+        if self.config.stored_gen is not None and self._persisted != self.node and self.own is not Own.OUT:
+            self._persisted = self.node
+            gathered.insert(0, Persist(self.id, self.gen))
         return gathered
 
     # --- the table -----------------------------------------------------------------------------------------------

@@ -64,4 +64,12 @@ class Send:
     datagram: bytes
 
 
-Output = Send | Event
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """``gen`` must be durable before any ``Send`` after this; asked for only if the node was told of a store (5.2)."""
+
+    id: int
+    gen: int
+
+
+Output = Persist | Send | Event

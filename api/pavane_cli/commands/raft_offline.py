@@ -1,0 +1,221 @@
+"""``pavane raft dump|verify|import-js|export-js|repair|recover``: the folder of a peer that is down.
+
+docs/specs/raft.md 13.6 and 17.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pavane.raft.config import BROADCAST
+from pavane.raft.offline.js_files import JsFileError
+from pavane.raft.offline.js_folder import JsFolder
+from pavane.raft.offline.mend import carry_out
+from pavane.raft.offline.mend import recover as recovering
+from pavane.raft.offline.mend import repair as repairing
+from pavane.raft.offline.moving import Moved
+from pavane.raft.offline.moving import export_js as export_folder
+from pavane.raft.offline.moving import import_js as import_folder
+from pavane.raft.offline.store import StoredLog
+from pavane.raft.state.commands import RECOVERING_FLOOR
+from pavane.raft.state.configuration import Configuration
+from pavane.raft.storage import Identity, StoreError, StoreLocked
+from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_term, entry_type
+from pavane.wire import RemoteProtocolError
+from pavane_cli import output
+from pavane_cli.commands.raft_peer import members_of
+from pavane_cli.failures import ExitCode, UserError
+
+PROGRESS_S = 2.0
+"""Between two lines of progress: what is done sooner says nothing."""
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="Data folder of the peer.")]
+JsSource = Annotated[
+    Path, typer.Argument(metavar="JS", exists=True, file_okay=False, help="Data folder of a zmq-raft peer.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this it is only told what would happen.")]
+
+
+class Meter:
+    """Tells on standard error how far a long piece of work is."""
+
+    def __init__(self, doing: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._doing = doing
+        self._clock = clock
+        self._next = clock() + PROGRESS_S
+
+    def __call__(self, done: int, total: int) -> None:
+        """Say it, if it is time to."""
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + PROGRESS_S
+            output.note(f"{self._doing}: {done:,} of {total:,} bytes ({100 * done // max(1, total)} %)")
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # who reads the output has seen enough
+        raise
+    except StoreLocked as error:
+        raise UserError(str(error), ExitCode.REFUSED) from error
+    except (StoreError, JsFileError, OSError) as error:
+        raise UserError(str(error)) from error
+
+
+def dump(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="Data folder, ours or one of zmq-raft.")
+    ],
+    as_hex: Annotated[bool, typer.Option("--hex", help="Print index and the whole entry in hexadecimal.")] = False,
+    after: Annotated[int, typer.Option(min=0, help="Only entries after this index.")] = 0,
+) -> None:
+    """Print every entry of a log: index, term, type, request id and data."""
+
+    def show(index: int, entry: memoryview) -> None:
+        # A log has millions of lines: they are not flushed one by one.
+        if as_hex:
+            sys.stdout.write(f"{index} {entry.hex()}\n")
+            return
+        number = entry_type(entry)
+        kind = EntryType(number).name.title() if number in set(EntryType) else str(number)
+        data = output.printable(bytes(entry_data(entry)))
+        if number == EntryType.CONFIG:
+            data = configuration_text(entry_data(entry))
+        sys.stdout.write(f"{index}  {entry_term(entry)}  {kind}  {entry_reqid(entry).hex()}  {data}\n")
+
+    with _failures():
+        if StoredLog.is_one(folder):
+            with StoredLog(folder, Meter("reading")) as stored:
+                for index, entry in stored.entries(after + 1):
+                    show(index, entry)
+                if stored.damage is not None and not stored.damage.torn:
+                    raise UserError("; ".join(stored.faults()))
+        elif JsFolder.is_one(folder):
+            for index, entry in JsFolder(folder).entries():
+                if index > after:
+                    show(index, entry)
+        else:
+            raise UserError(f"{folder} is neither our data folder of a peer nor one of zmq-raft", ExitCode.NOT_FOUND)
+
+
+def verify(folder: Folder) -> None:
+    """Check checksums, order, terms and configurations of a store; exit code 1 if something is wrong."""
+    with _failures(), StoredLog(folder, Meter("checking")) as stored:
+        recovered, identity = stored.recovered, stored.identity
+        cluster = f" of cluster {identity.cluster_id}" if identity.cluster_id else ""
+        output.say(f"store of peer {identity.peer}{cluster}, machine {identity.machine}")
+        output.say(f"{stored.segments} segments, {stored.log_bytes:,} bytes")
+        output.say(
+            f"entries {recovered.first_index} to {recovered.last_index}, term {recovered.term}, "
+            f"known committed {recovered.commit}"
+        )
+        for index, data in recovered.configurations:
+            output.say(f"entry {index}: members {configuration_text(data)}")
+        if recovered.vote_floor == RECOVERING_FLOOR:
+            output.say("the peer has lost entries; it does not vote until the others have brought it up to date")
+        if stored.damage is not None and stored.damage.torn:
+            output.say("the last write was not finished; nobody was told of it, and the next start drops it")
+        faults = stored.faults()
+        if faults:
+            raise UserError("; ".join(faults))
+        output.say("good")
+
+
+def import_js(
+    source: JsSource,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Data folder to make.")],
+    peer: Annotated[str, typer.Option("--id", metavar="ID", help="Name of the peer, as it was.")],
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", help="Kept in the store, which then serves no other.")
+    ] = "",
+) -> None:
+    """Make our data folder out of that of a zmq-raft peer, which must be down."""
+    with _failures():
+        moved = import_folder(source, folder, Identity(peer, BROADCAST, cluster_id), Meter("importing"))
+    _tell(moved, folder)
+
+
+def export_js(
+    folder: Folder, target: Annotated[Path, typer.Argument(metavar="JS", help="zmq-raft data folder to make.")]
+) -> None:
+    """Make a data folder that a zmq-raft peer starts from; the peer of DIR must not run again."""
+    with _failures():
+        moved = export_folder(folder, target, Meter("exporting"))
+    _tell(moved, target)
+
+
+def repair(
+    folder: Folder,
+    truncate_after: Annotated[int, typer.Option(min=0, metavar="N", help="Greatest index that stays.")],
+    yes: Yes = False,
+) -> None:
+    """Drop the end of a log that differs from the cluster's; the peer does not vote until it has caught up."""
+    with _failures():
+        with StoredLog(folder, Meter("reading")) as stored:
+            identity, commands = stored.identity, repairing(stored, truncate_after)
+            last, commit = stored.recovered.last_index, stored.recovered.commit
+        output.say(f"drops: entries {truncate_after + 1} to {last}")
+        if commit > truncate_after:
+            output.say(f"of these, entries up to {commit} are committed: they must be on other members")
+        _confirm(yes)
+        carry_out(folder, identity, commands)
+
+
+def recover(
+    folder: Folder,
+    members: Annotated[str, typer.Option("--members", metavar="ID=URL", help="The peer itself, which goes on alone.")],
+    yes: Yes = False,
+) -> None:
+    """Let a survivor of a lost majority go on as the only member of its cluster."""
+    with _failures():
+        with StoredLog(folder, Meter("reading")) as stored:
+            identity, commands = stored.identity, recovering(stored, members_of("--members", members))
+            recovered, former = stored.recovered, stored.configuration
+        if former is not None:
+            output.say(f"members until now: {members_text(former[1])}")
+        output.say(
+            f"kept: entries {recovered.first_index} to {recovered.last_index}, known committed {recovered.commit}"
+        )
+        output.say(f"lost: whatever was acknowledged with an index above {recovered.last_index}")
+        if recovered.last_index > recovered.commit:
+            output.say(
+                f"perhaps never acknowledged, and committed by this: entries {recovered.commit + 1} "
+                f"to {recovered.last_index}"
+            )
+        output.say("the former members must never run again with their data")
+        _confirm(yes)
+        carry_out(folder, identity, commands)
+
+
+def _confirm(yes: bool) -> None:
+    if not yes:
+        raise UserError("nothing was changed; add --yes to do it", ExitCode.REFUSED)
+
+
+def _tell(moved: Moved, target: Path) -> None:
+    output.say(f"{target}: entries {moved.first} to {moved.last}, term {moved.term}")
+    if moved.configuration is not None:
+        output.say(f"members {members_text(moved.configuration)}")
+    for remark in moved.remarks:
+        output.note(f"note: {remark}")
+
+
+def members_text(configuration: Configuration) -> str:
+    """Return a configuration as ``ID=URL,…``; a change under way as old and new."""
+    texts = [",".join(f"{peer}={url}" for peer, url in group) for group in (configuration.old or (), configuration.new)]
+    return " to ".join(text for text in texts if text)
+
+
+def configuration_text(data: bytes | memoryview) -> str:
+    """Return the data of a CONFIG entry as text, whatever it holds."""
+    try:
+        return members_text(Configuration.decode(data))
+    except RemoteProtocolError:
+        return output.printable(bytes(data))

@@ -1,0 +1,143 @@
+"""``pavane swim members|watch|ping|join|leave|keys``: ask a member that runs on this machine."""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from contextlib import aclosing
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from pavane.swim.config import id_of_name
+from pavane.swim.control import ControlError, ask, running, socket_of
+from pavane.swim.wire.values import U32_MAX
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.output import Format, Output, note, say, structured, table
+
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Name of the member; not needed if only one runs here.")
+]
+Socket = Annotated[
+    Path | None, typer.Option("--socket", metavar="FILE", help="Its control socket, if it was given one.")
+]
+TIMEOUT_S = 30.0
+T = TypeVar("T")
+
+
+def members(name: Name = None, socket: Socket = None, output: Output = Format.TABLE) -> None:
+    """List who is in the group, as this member sees it."""
+    answer = _one(_path(name, socket), {"do": "members"})
+    if output in (Format.JSON, Format.YAML):
+        structured(answer, output)
+    elif output is Format.NAME:
+        for member in answer["members"]:
+            say(str(member["id"]))
+    else:
+        rows = [
+            (
+                member["id"],
+                member["address"],
+                member["state"],
+                member["gen"],
+                "*" if member["id"] == answer["id"] else "",
+            )
+            for member in answer["members"]
+        ]
+        table(("ID", "ADDRESS", "STATE", "GENERATION", "SELF"), rows)
+        if answer["own"] != "member":
+            note(f"this member is {answer['own']}: it has not found a group, or has left it")
+
+
+def watch(name: Name = None, socket: Socket = None) -> None:
+    """Print the members, then what happens, as JSON lines until Ctrl-C."""
+
+    async def follow(path: Path) -> None:
+        async with aclosing(ask(path, {"do": "watch"})) as answers:
+            async for answer in answers:
+                say(json.dumps(answer))
+
+    _run(follow(_path(name, socket)))
+
+
+def ping(
+    who: Annotated[str, typer.Argument(metavar="MEMBER", help="Its id, or the name it was started with.")],
+    name: Name = None,
+    socket: Socket = None,
+) -> None:
+    """Ping a member of the group once, without consequences for it. Exit code 5 if it does not answer."""
+    number = int(who) if who.isascii() and who.isdecimal() and 0 < int(who) <= U32_MAX else id_of_name(who)
+    answer = _one(_path(name, socket), {"do": "ping", "id": number})
+    if answer["rtt_s"] is None:
+        raise UserError(f"{who} does not answer", ExitCode.TIME_OUT)
+    say(f"{answer['rtt_s'] * 1000:.2f} ms")
+
+
+def join(
+    seed: Annotated[list[str] | None, typer.Argument(metavar="[HOST:PORT]...", help="Members to join at.")] = None,
+    name: Name = None,
+    socket: Socket = None,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait until a member admits it.")] = TIMEOUT_S,
+) -> None:
+    """Join a group: with further seeds, or again after `pavane swim leave`."""
+    answer = _one(_path(name, socket), {"do": "join", "seeds": seed or []}, timeout)
+    say(answer["own"])
+
+
+def leave(name: Name = None, socket: Socket = None) -> None:
+    """Leave the group in order; the process goes on, and `pavane swim join` brings it back."""
+    say(_one(_path(name, socket), {"do": "leave"})["own"])
+
+
+def keys(name: Name = None, socket: Socket = None, output: Output = Format.TABLE) -> None:
+    """List the ids of the keys that the member has; the first protects what it sends.
+
+    A rotation is three versions of the key file on every member: the new key last, the new key first, the old key gone.
+    Go on when every member lists the version before.
+    """
+    answer = _one(_path(name, socket), {"do": "keys"})
+    if output in (Format.JSON, Format.YAML):
+        structured(answer, output)
+        return
+    for number, key in enumerate(answer["key_ids"]):
+        say(key if output is Format.NAME or number else f"{key}   in use")
+    if not answer["key_ids"]:
+        note("no keys: what this member sends is not protected")
+
+
+def _path(name: str | None, socket: Path | None) -> Path:
+    if socket is not None:
+        return socket
+    try:
+        if name is not None:
+            return socket_of(name)
+        names = running()
+    except ControlError as error:
+        raise UserError(str(error)) from error
+    if len(names) != 1:
+        text = (
+            f"these members run here: {', '.join(names)}; say which by --name"
+            if names
+            else "no member of yours runs here; start one by `pavane swim member`, or name its --socket"
+        )
+        raise UserError(text, ExitCode.NOT_FOUND)
+    return socket_of(names[0])
+
+
+def _one(path: Path, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    async def first() -> dict[str, Any]:
+        async with asyncio.timeout(timeout_s), aclosing(ask(path, request)) as answers:
+            return await anext(answers)
+
+    return _run(first())
+
+
+def _run(asking: Coroutine[Any, Any, T]) -> T:
+    try:
+        return asyncio.run(asking)
+    except ControlError as error:
+        raise UserError(str(error)) from error
+    except TimeoutError:
+        raise UserError(
+            "the member did not get there in time; `pavane swim watch` shows why", ExitCode.TIME_OUT
+        ) from None

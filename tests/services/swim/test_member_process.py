@@ -1,0 +1,218 @@
+"""``pavane swim …`` as processes: what a user starts, asks, stops and kills."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pavane.swim.config import Config, id_of_name
+from pavane.swim.control import ControlError, ControlServer, ask, running, socket_of
+from pavane.swim.member import SwimMember
+from pavane_cli.failures import ExitCode
+from tests.services.swim.test_member import FAST, KEYS, key_file
+
+STARTED_S = 40.0
+
+
+class Processes:
+    """Members as processes of one user, whose control sockets are in ``folder``; all are gone in the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: dict[str, asyncio.subprocess.Process] = {}
+        self.addresses: dict[str, str] = {}
+
+    async def _run(self, *arguments: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pavane_cli.main", "swim", *arguments),
+            env={**os.environ, "XDG_RUNTIME_DIR": str(self.folder), "COLUMNS": "200"},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    async def start(self, name: str, *options: str) -> None:
+        """Start a member, with the first one as its seed, and wait until it is up."""
+        seeds = [option for address in [*self.addresses.values()][:1] for option in ("--seed", address)]
+        options = ("--name", name, "--bind", "127.0.0.1:0", "--profile", "local", *seeds, *options)
+        process = self.running[name] = await self._run("member", *options)
+        assert process.stdout is not None
+        async with asyncio.timeout(STARTED_S):
+            line = (await process.stdout.readline()).decode().split()
+        assert line[:2] == ["up", name]
+        self.addresses[name] = line[2]
+
+    async def call(self, *arguments: str) -> tuple[int | None, str, str]:
+        """Run a command; returns exit code, output and errors."""
+        process = await self._run(*arguments)
+        async with asyncio.timeout(STARTED_S):
+            output, errors = await process.communicate()
+        return process.returncode, output.decode(), errors.decode()
+
+    async def sees(self, name: str) -> dict[int, str]:
+        """Return the members that ``name`` sees, by its control socket."""
+        async for answer in ask(self.folder / "pavane-swim" / f"{name}.sock", {"do": "members"}):
+            return {member["id"]: member["state"] for member in answer["members"]}
+        raise AssertionError("no answer")
+
+    async def agree(self, *names: str) -> None:
+        wanted = {id_of_name(name): "alive" for name in names}
+        for name in names:
+            async with asyncio.timeout(STARTED_S):
+                while await self.sees(name) != wanted:  # noqa: ASYNC110 - other processes have no event
+                    await asyncio.sleep(0.02)
+
+    async def end(self, name: str, number: int) -> int | None:
+        process = self.running.pop(name)
+        process.send_signal(number)
+        async with asyncio.timeout(STARTED_S):
+            await process.communicate()
+        return process.returncode
+
+    async def stop_all(self) -> None:
+        for process in self.running.values():
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.communicate()
+
+
+@pytest.fixture
+async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
+    processes = Processes(tmp_path)
+    yield processes
+    await processes.stop_all()
+
+
+async def test_members_are_asked_leave_come_back_crash_and_are_started_again(
+    processes: Processes, tmp_path: Path
+) -> None:
+    keys = ("--keys-file", str(key_file(tmp_path / "keys", KEYS[0])))
+    for name in "abc":
+        await processes.start(name, *keys, "--data", str(tmp_path / name))
+    await processes.agree("a", "b", "c")
+
+    code, output, _ = await processes.call("members", "--name", "b", "-o", "name")
+    assert (code, set(output.split())) == (0, {str(id_of_name(name)) for name in "abc"})
+    code, output, _ = await processes.call("ping", "c", "--name", "a")
+    assert (code, output.endswith(" ms\n")) == (0, True)
+
+    assert (await processes.call("leave", "--name", "c"))[:2] == (0, "out\n")
+    await processes.agree("a", "b")
+    code, _, errors = await processes.call("members", "--name", "c")
+    assert "has left it" in errors
+    assert (await processes.call("join", "--name", "c"))[:2] == (0, "member\n")
+    await processes.agree("a", "b", "c")
+
+    assert await processes.end("b", signal.SIGKILL) == -signal.SIGKILL
+    await processes.agree("a", "c")
+    code, _, errors = await processes.call("ping", "b", "--name", "a")
+    assert (code, "alive here" in errors) == (ExitCode.ERROR, True)
+    await processes.start("b", *keys, "--data", str(tmp_path / "b"))
+    await processes.agree("a", "b", "c")
+
+    assert await processes.end("c", signal.SIGTERM) == 0
+    await processes.agree("a", "b")
+    assert running_names(processes) == ["a", "b"]
+
+
+def running_names(processes: Processes) -> list[str]:
+    return sorted(path.stem for path in (processes.folder / "pavane-swim").glob("*.sock"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--bind", "somewhere:1"), "numeric address"),
+        (("--bind", "127.0.0.1:0", "--seed", "nowhere"), "host:port"),
+        (("--bind", "127.0.0.1:0", "--advertise", "10.0.0.1:0"), "port 0"),
+        (("--bind", "127.0.0.1:0", "--name", "a/b"), "no name"),
+        (("--bind", "127.0.0.1:0", "--capacity", "2"), "capacity 2"),
+    ],
+)
+async def test_wrong_options_are_told_in_one_line(processes: Processes, options: tuple[str, ...], message: str) -> None:
+    code, _, errors = await processes.call("member", "--name", "a", *options)
+    assert code == ExitCode.USAGE
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+async def test_a_member_that_cannot_start_says_why(processes: Processes, tmp_path: Path) -> None:
+    await processes.start("a")
+    bind = processes.addresses["a"]
+    for options, message in (
+        (("--name", "b", "--bind", bind), "in use"),
+        (("--name", "a", "--bind", "127.0.0.1:0"), "another name"),
+        (("--name", "b", "--bind", "127.0.0.1:0", "--keys-file", str(tmp_path / "none")), "none"),
+    ):
+        code, _, errors = await processes.call("member", *options)
+        assert (code, message in errors, "Traceback" in errors) == (1, True, False)
+    assert await processes.sees("a") == {id_of_name("a"): "alive"}
+
+
+# --- the control socket in one process ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[SwimMember, Path]]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    path = socket_of("one")
+    async with SwimMember(Config(profile=FAST), ("127.0.0.1", 0)) as member:
+        server = ControlServer(member, path)
+        await server.start()
+        yield member, path
+        await server.stop()
+
+
+async def first(path: Path, request: dict[str, Any]) -> dict[str, Any]:
+    async for answer in ask(path, request):
+        return answer
+    raise AssertionError("no answer")
+
+
+@pytest.mark.parametrize(
+    "request_", [{"do": "dance"}, {}, [], 7, {"do": "ping"}, {"do": "ping", "id": "x"}, {"do": "join", "seeds": ["x"]}]
+)
+async def test_a_wrong_request_is_refused_and_harms_nobody(served: tuple[SwimMember, Path], request_: Any) -> None:
+    with pytest.raises(ControlError):
+        await first(served[1], request_)
+    assert (await first(served[1], {"do": "members"}))["own"] == "dialing"
+
+
+async def test_only_their_owner_may_use_sockets(served: tuple[SwimMember, Path], tmp_path: Path) -> None:
+    assert running() == ["one"]
+    assert served[1].stat().st_mode & 0o077 == 0
+    (tmp_path / "pavane-swim").chmod(0o755)
+    with pytest.raises(ControlError, match="open to others"):
+        socket_of("one")
+
+
+async def test_watchers_who_go_make_room(served: tuple[SwimMember, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pavane.swim.control.CONNECTIONS_MAX", 2)
+    member, path = served
+    watchers = [ask(path, {"do": "watch"}) for _ in range(2)]
+    for watcher in watchers:
+        assert (await anext(watcher))["own"] == "dialing"
+    with pytest.raises(ControlError, match="busy"):
+        await first(path, {"do": "members"})
+    async with SwimMember(member._config, ("127.0.0.1", 0), [str(member.bound)]) as other:
+        joined = {event["event"]: event async for event in _until(watchers[0], "joined")}["joined"]
+        assert joined["member"]["id"] == other.info.id
+    for watcher in watchers:
+        await watcher.aclose()
+    async with asyncio.timeout(STARTED_S):
+        while True:
+            with suppress(ControlError):
+                assert (await first(path, {"do": "members"}))["id"] == member.info.id
+                break
+
+
+async def _until(watcher: AsyncIterator[dict[str, Any]], kind: str) -> AsyncIterator[dict[str, Any]]:
+    async for event in watcher:
+        yield event
+        if event["event"] == kind:
+            return
