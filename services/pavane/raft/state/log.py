@@ -36,10 +36,8 @@ class Log:
 
     def term_at(self, index: int) -> int | None:
         """Return the term of the entry at ``index``: 0 at index 0, ``None`` where it is not known any more, or yet."""
-        if index == 0:
-            return 0
         if index == self.first - 1:
-            return self._base_term
+            return self._base_term if index > 0 else 0
         if not self.first <= index <= self.last:
             return None
         return self._run_terms[bisect_right(self._run_starts, index) - 1]
