@@ -7,7 +7,19 @@ from typing import TypeAlias
 
 from pavane.raft.config import Config
 from pavane.raft.core.core import Core
-from pavane.raft.core.outputs import Applied, Channel, Event, Now, Outputs, PeerChannel, Send
+from pavane.raft.core.outputs import (
+    Applied,
+    Apply,
+    Channel,
+    Event,
+    Freeze,
+    MachineWork,
+    Now,
+    Outputs,
+    PeerChannel,
+    Restore,
+    Send,
+)
 from pavane.raft.core.status import Status
 from pavane.raft.machines import Tree
 from pavane.raft.state.commands import Append, Recovered, Stored
@@ -30,6 +42,7 @@ from pavane.raft.wire import (
     entry_type,
 )
 from pavane.raft.wire.decoder import AnyReply
+from pavane.raft.wire.snapshot import SnapshotMeta
 from pavane.wire import Stage
 from tests.sim.disk import Disk
 
@@ -215,14 +228,33 @@ class Ensemble:
         self._release(name)
         if name not in self.stuck and disk.queue:
             self._synced(name)
-        for batch in outputs.apply:
-            last = batch.first + len(batch.entries) - 1
-            self._write(f"{name} ! entries {batch.first} to {last}")
-            machine = self.machines[name]
-            for index, entry in enumerate(batch.entries, batch.first):
-                if machine is not None and entry_type(entry) == EntryType.STATE:
-                    machine.apply(index, entry_reqid(entry), entry_data(entry))
-            core.applied([Applied(last)], self.now())
+        for work in outputs.apply:
+            self._work(name, core, work)
+
+    def _work(self, name: str, core: Core, work: MachineWork) -> None:
+        machine = self.machines[name]
+        match work:
+            case Apply(first, entries):
+                last = first + len(entries) - 1
+                self._write(f"{name} ! entries {first} to {last}")
+                for index, entry in enumerate(entries, first):
+                    if machine is not None and entry_type(entry) == EntryType.STATE:
+                        machine.apply(index, entry_reqid(entry), entry_data(entry))
+                core.applied([Applied(last)], self.now())
+            case Freeze(index, term, configuration, configuration_index, table):
+                self._write(f"{name} ! snapshot of {index}")
+                assert machine is not None
+                data = b"".join(machine.freeze())
+                ids = b"".join(table.freeze(index))
+                meta = SnapshotMeta(configuration, configuration_index, machine.name, machine.level, table.floor, ids)
+                self.disks[name].save(index, term, meta, data)
+                core.snapshot_saved(index, len(data), self.now())
+            case Restore(index):
+                self._write(f"{name} ! begin from the snapshot of {index}")
+                source = self.disks[name].open_snapshot(index)
+                if machine is not None:
+                    machine.restore([source.read(source.head.data_offset, source.head.data_bytes)], index)
+                core.restored(index, self.now())
 
     def _synced(self, name: str) -> None:
         disk = self.disks[name]

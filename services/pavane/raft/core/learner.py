@@ -77,7 +77,8 @@ class Learner:
         self._stream_heard_at = 0.0
         self._overlap = True  # the next stream begins one entry early, to compare it
         self._asked = 0
-        self._asked_from = 0  # what the stream by ``<`` began behind
+        self._asked_from = 0  # what the stream began behind
+        self._differs = False  # our last entry is not the leader's
 
     @property
     def leader_url(self) -> str | None:
@@ -207,6 +208,7 @@ class Learner:
             self._search_at = self._target_at = self._stream_at = node.now.mono
             self._overlap = True
             self._features = None
+            self._differs = False
             self._greet(url)
 
     def _greet(self, url: str) -> None:
@@ -270,7 +272,7 @@ class Learner:
         self._stream_heard_at = node.now.mono
         if (self._features or 0) & FEATURE_FOLLOW:
             self._stream = self._links.ask(
-                self._to(url), self._follow_from(node.commit), PvFollowReply, self._followed, many=True
+                self._to(url), self._follow_from(self._follow_behind()), PvFollowReply, self._followed, many=True
             )
             return
         previous = max(node.log.first - 1, node.commit - 1) if self._overlap else node.commit
@@ -278,6 +280,14 @@ class Learner:
         self._stream = self._links.ask(
             self._to(url), RequestEntries(previous), RequestEntriesReply, self._entries, many=True
         )
+
+    def _follow_behind(self) -> int:
+        """Return our last index: how much of our log is committed a restart forgets, but the leader compares it.
+
+        If it has said that its log differs there, that is a tail which was never committed: the commit index.
+        """
+        self._asked_from = self._node.commit if self._differs else self._node.log.last
+        return self._asked_from
 
     def _follow_from(self, index: int, offset: int | None = None) -> PvFollow:
         node = self._node
@@ -297,7 +307,12 @@ class Learner:
             self._lose_leader()
             return
         if reply.kind == Code.FORK:
-            node.halt(Fork(reply.index))
+            if self._asked_from > node.commit:
+                self._differs = True  # a tail that was never committed
+                self._end_stream()
+                self._stream_at = node.now.mono
+            else:
+                node.halt(Fork(reply.index))
             return
         match reply.items:
             case [int() as commit, int() as term, int(), *part]:
@@ -305,22 +320,26 @@ class Learner:
             case _:
                 node.drop(DropReason.JSON)
                 return
-        answer = None if self._fed() else self._take_message(reply, term, part)
+        answer = None if self._fed() else self._take_message(reply, commit, term, part)
         if answer is None:
             self._end_stream()
             self._stream_at = node.now.mono + IDLE_S
         elif not node.halted:
             self._links.again(ask, answer)
 
-    def _take_message(self, reply: PvFollowReply, term: int, part: list[Value]) -> PvFollow | None:
+    def _take_message(self, reply: PvFollowReply, commit: int, term: int, part: list[Value]) -> PvFollow | None:
         """Store what the message has; return the acknowledgement, ``None`` if it does not follow what is here."""
         if reply.kind == FOLLOW_ENTRIES:
             try:
                 entries = decode_blob(reply.data)
             except RemoteProtocolError:
                 return None
-            taken = self._take(reply.index - len(entries), entries)
-            return self._follow_from(reply.index) if taken else None
+            if not self._take(reply.index - len(entries), entries):
+                return None
+            known = min(commit, reply.index)
+            self._node.verified = max(self._node.verified, known)
+            self._node.advance(known)
+            return self._follow_from(reply.index)
         match part:
             case [int() as offset, int() as total] if reply.kind == FOLLOW_CHUNK:
                 after = offset + len(reply.data)

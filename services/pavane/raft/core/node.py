@@ -149,6 +149,7 @@ class Node:
         self._batch: list[bytes] = []
         self._batch_ticket = 0
         self._batch_origin = ""
+        self._install_ticket = 0
         self._applying: Apply | Restore | None = None
         self._commit_note = (now.mono, self.commit)
         self._store: list[StoreCommand] = []
@@ -340,7 +341,7 @@ class Node:
         if self._applying is not None or self.applied >= limit or self.halted:
             return
         if self.snapshot is not None and self.applied < min(self.snapshot.index, self.log.first - 1):
-            if limit >= self.snapshot.index:
+            if limit >= self.snapshot.index and self.is_stored(self._install_ticket):
                 self._applying = Restore(self.snapshot.index)
                 self._apply.append(self._applying)
             return
@@ -396,6 +397,7 @@ class Node:
         index, term = snapshot.index, snapshot.term
         keep_log = self.log.term_at(index) == term and index <= self.log.last
         ticket = self.store(lambda ticket: SnapshotInstall(ticket, index, term, keep_log))
+        self._install_ticket = ticket
         if keep_log:
             self.log.compact(index + 1)
         else:
