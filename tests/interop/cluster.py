@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from pavane.raft.storage import Identity, RaftStorage
+from pavane.raft.wire import RequestLogInfoReply
 from pavane.wal import DiskFolder
 from tests.interop import raw
 from tests.interop.raw import IDENT
 
-WAIT_S = 40.0
+WAIT_S = 30.0
 PAUSE_S = 0.02
 # Two loaded cores: with short time-outs a peer that waits for the processor loses its leadership. Who is wanted as
 # leader stands for election long before the others.
@@ -88,7 +89,7 @@ class Cluster:
         self.seed = {member.id: member.url for member in self.members.values()}
 
     def add(self, id_: str, kind: Kind) -> Member:
-        """Make room for one more peer, which does not run yet and is no member of the seed list."""
+        """Make room for one more peer; it does not run yet, and will only know those in ``seed``."""
         url, pub = free_urls(2)
         folder = self._folder / id_
         folder.mkdir(parents=True)
@@ -176,15 +177,22 @@ class Cluster:
     def settled(self) -> int:
         """Wait until all peers hold and have applied the same; return the last index."""
 
+        said: dict[str, RequestLogInfoReply | None] = {}
+
         def same() -> int | None:
-            infos = [raw.log_info(url) for url in self.urls]
-            indices = {(i.last_index, i.commit_index, i.applied_index) for i in infos if i is not None}
-            if None in infos or len(indices) != 1:
+            for id_, member in self.members.items():
+                if member.process is not None:
+                    said[id_] = raw.log_info(member.url)
+            indices = {(i.last_index, i.commit_index, i.applied_index) for i in said.values() if i is not None}
+            if None in said.values() or len(indices) != 1:
                 return None
             last, commit, applied = indices.pop()
             return last if last == commit == applied else None
 
-        return until(same, "all peers hold the same")
+        try:
+            return until(same)
+        except AssertionError:
+            raise AssertionError(f"the peers never come to hold the same: {said}") from None
 
     def log(self, id_: str) -> str:
         """Return the end of what a peer wrote to its terminal."""
