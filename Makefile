@@ -13,7 +13,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test sim e2e e2e-tools e2e-apiserver e2e-kind bench bench-operator bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test sim interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-operator bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ test: setup ## all tests that belong to every change
 
 sim: setup ## simulated clusters and groups: SEEDS=2000, or PAVANE_SEED=… to replay one
 	SEEDS=$(SEEDS) $(BIN)/pytest -q -n $(WORKERS) --timeout=0 tests/sim
+
+interop-tools: ## npm's zmq-raft for tests, into the user's cache folder (Node.js, a C++ compiler, libzmq with headers)
+	$(PYTHON) -m tests.interop.npm
 
 e2e-tools: ## programs of a real cluster for tests, built once with Go (minutes), kept in the user's cache folder
 	$(PYTHON) -m e2e.kubernetes.tools

@@ -150,7 +150,6 @@ class Reader(Client):
         self.send((self.id, *RequestEntries(self.previous).encode(IDENT)))
 
     def take(self, peer: str, frames: Frames) -> None:
-        del peer
         if frames[0] != self.id:
             return
         reply = decode_reply(RequestEntriesReply, frames[1:])
@@ -164,7 +163,8 @@ class Reader(Client):
         if reply.status == EntriesStatus.MORE:
             self.send((self.id, *RequestEntries(reply.index).encode(IDENT)))
             return
-        holds(reply.index >= self.floor, "S10", f"a read ends at {reply.index}, {self.floor} was told before it began")
+        fresh = reply.index >= self.floor or peer in self.world.js.names  # the original reads without barrier (D14)
+        holds(fresh, "S10", f"a read ends at {reply.index}, {self.floor} was told before it began")
         self.reads += 1
         self.id = b""
         self.attempt += 1

@@ -1,5 +1,6 @@
 """Connections between nodes and clients: delay, loss, duplication, cuts and disconnects, from one random source."""
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ Frames = tuple[bytes | memoryview, ...]
 USUAL_DELAY_S = (0.0002, 0.003)
 LATE_DELAY_S = (0.01, 0.1)
 VERY_LATE_DELAY_S = (0.2, 1.2)  # beyond an election: answers of another age
+DRAIN_S = 0.1  # 2 x rpc_timeout: how old a message of a broken connection may be where old ones do harm (1.4)
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Connection:
     alive: bool = True
     forward_at: float = 0.0
     backward_at: float = 0.0
+    closed_at: float = math.inf
 
 
 @dataclass
@@ -42,6 +45,7 @@ class Network:
     receive: Callable[[str, bytes, Frames], None]
     weather: Weather = field(default_factory=Weather)
     cuts: set[tuple[str, str]] = field(default_factory=set)
+    originals: frozenset[str] = frozenset()  # peers of the original kind, which a message of another age may damage
     connections: dict[bytes, Connection] = field(default_factory=dict)
     opened: int = 0
 
@@ -54,6 +58,7 @@ class Network:
     def close(self, connection: Connection) -> None:
         """Break a connection: what is under way still arrives, answers to it do not."""
         connection.alive = False
+        connection.closed_at = self.now()
         self.connections.pop(connection.route, None)
 
     def ask(self, connection: Connection, frames: Sequence[bytes | memoryview]) -> None:
@@ -62,11 +67,11 @@ class Network:
         route, source, target = connection.route, connection.source, connection.target
         if not self._lost(source, target):
             connection.forward_at = max(connection.forward_at, self.now() + self._delay())
-            self.schedule(connection.forward_at, lambda: self._arrive(source, target, route, message))
-        if self.rng.random() < self.weather.duplicate:
+            self.schedule(connection.forward_at, lambda: self._arrive(connection, route, message))
+        if self.rng.random() < self.weather.duplicate and target not in self.originals:
             ghost = b"ghost-" + route
             late = self.now() + self.rng.uniform(*LATE_DELAY_S)
-            self.schedule(late, lambda: self._arrive(source, target, ghost, message))
+            self.schedule(late, lambda: self._arrive(connection, ghost, message))
 
     def answer(self, route: bytes, frames: Sequence[bytes | memoryview]) -> None:
         """Send back along a connection; a route that is gone loses it."""
@@ -77,9 +82,16 @@ class Network:
         connection.backward_at = max(connection.backward_at, self.now() + self._delay())
         self.schedule(connection.backward_at, lambda: self._return(connection, message))
 
-    def _arrive(self, source: str, target: str, route: bytes, message: Frames) -> None:
-        if (source, target) not in self.cuts:
+    def _arrive(self, connection: Connection, route: bytes, message: Frames) -> None:
+        source, target = connection.source, connection.target
+        if (source, target) not in self.cuts and not self._drained(connection):
             self.receive(target, route, message)
+
+    def _drained(self, connection: Connection) -> bool:
+        """Whether nothing of a broken connection arrives any more; those among originals leave nothing behind."""
+        if connection.target not in self.originals:
+            return False
+        return self.now() > connection.closed_at + (0.0 if connection.source in self.originals else DRAIN_S)
 
     def _return(self, connection: Connection, message: Frames) -> None:
         if connection.alive and (connection.target, connection.source) not in self.cuts:

@@ -27,6 +27,7 @@ from pavane.raft.core.outputs import (
 )
 from pavane.raft.machines import Tree
 from pavane.raft.state.commands import Stored
+from pavane.raft.state.configuration import Members
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
     AppendEntries,
@@ -49,6 +50,7 @@ from pavane.raft.wire.snapshot import SnapshotMeta
 from pavane.wire import Stage
 from tests.sim.checks import Mirror, holds
 from tests.sim.disk import Disk, scanned
+from tests.sim.inputs import Inputs
 from tests.sim.network import Connection, Frames
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ class Node:
         self.disk = Disk()
         self.up = False
         self.damaged = False
-        self.stalled_until = 0.0
+        self.inputs = Inputs(world.schedule, lambda: world.time)
         self.wall_offset_s = 0
         self.slow_disk = False
         self.incarnation = 0
@@ -98,6 +100,31 @@ class Node:
         self.timer_at: float | None = None
         self.syncing = False
         self.stored_ticket = 0
+
+    @property
+    def url(self) -> str:
+        return self.config.url
+
+    @property
+    def role(self) -> Role:
+        return self.core._node.role
+
+    @property
+    def term(self) -> int:
+        return self.core._node.term
+
+    @property
+    def commit(self) -> int:
+        return self.core._node.commit
+
+    def describe(self) -> str:
+        return str(self.core.status(self.now()))
+
+    def final_members(self) -> Members | None:
+        """The members in force, if the change to them is over."""
+        status = self.core.status(self.now())
+        over = not status.effective.transitional and status.effective_index <= status.commit
+        return status.effective.new if over else None
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -118,10 +145,12 @@ class Node:
         self.machine = Tree() if self.config.serves_keys else None
         self.core = Core(self.config, recovered, self.disk, rng, self.now(), self.stage, self.machine)
         self.settle()
+        self.world.js.restarted(self.id)
         self.world.restarted(self)
 
     def crash(self) -> None:
         self.up = False
+        self.inputs.clear()
         self.disk.crash(self.world.rng)
         for connection in self.sockets.values():
             self.world.network.close(connection)
@@ -132,12 +161,10 @@ class Node:
 
     def act(self, what: Callable[[], None]) -> None:
         """Feed the core, later if the process is stopped at the moment, never if it has gone."""
-        if not self.up:
-            return
-        if self.world.time < self.stalled_until:
-            incarnation = self.incarnation
-            self.world.schedule(self.stalled_until, lambda: self.act(what) if self.incarnation == incarnation else None)
-            return
+        if self.up:
+            self.inputs.give(lambda: self._act(what))
+
+    def _act(self, what: Callable[[], None]) -> None:
         what()
         self.settle()
 
@@ -153,6 +180,11 @@ class Node:
             if len(self.questions) > QUESTIONS_MAX:
                 del self.questions[next(iter(self.questions))]
         self.core.receive(route, frames, self.now())
+
+    def _reply(self, to: PeerChannel, source: str, frames: Frames) -> None:
+        if to.channel == Channel.RPC:
+            self.world.js.answered(self.id, source, frames)
+        self.core.reply(to.peer, to.channel, frames, self.now())
 
     def connection(self, to: PeerChannel, *, up: bool) -> None:
         self.act(lambda: self.core.connection(to.peer, to.channel, up, self.now()))
@@ -296,6 +328,8 @@ class Node:
             connection = self.connect(to)
             if connection is None:
                 return
+        if frames[1] == b"+" and connection.target in self.world.js.names:
+            self.world.js.sent(self.id, connection.target, self.term, frames)
         self.world.network.ask(connection, frames)
 
     def connect(self, to: PeerChannel) -> Connection | None:
@@ -307,7 +341,7 @@ class Node:
 
         def deliver(frames: Frames) -> None:
             if self.incarnation == incarnation:
-                self.act(lambda: self.core.reply(to.peer, to.channel, frames, self.now()))
+                self.act(lambda: self._reply(to, target, frames))
 
         connection = self.world.network.open(self.id, target, deliver)
         self.sockets[to] = connection

@@ -11,11 +11,14 @@ import pytest
 
 from pavane.raft.config import Config
 from pavane.raft.core import snapshots
+from pavane.raft.core.outputs import PeerChannel
 from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.state.roles import Role
 from pavane.wire import Stage
 from tests.sim.checks import BrokenError, Checks, holds
 from tests.sim.clients import IDENT, Administrator, Reader, Writer
+from tests.sim.js_link import JsChecks
+from tests.sim.js_model import JsPeer
 from tests.sim.keys import Holder, KeyChecks, KeyClient, KeyReader, KeyWriter, Watcher
 from tests.sim.network import Frames, Network, Weather
 from tests.sim.node import Node
@@ -35,6 +38,7 @@ class Scenario:
 
     voters: int
     learners: int = 0
+    originals: int = 0  # how many of the voters are of the original kind
     faults_s: float = 4.0
     fault_pause_s: float = 0.25
     changes: bool = False
@@ -61,10 +65,13 @@ class World:
         self.network = Network(self.rng, self.schedule, lambda: self.time, self._receive)
         self.greatest_acknowledged = 0
         self.faulty = True
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, Node | JsPeer] = {}
+        self.ours: dict[str, Node] = {}
         self.by_url: dict[str, str] = {}
         self.initial = self._members(1, scenario.voters)
         self.pool = self.initial + self._members(2, scenario.learners)
+        self.js = JsChecks(frozenset(peer for peer, _ in self.initial[: scenario.originals]))
+        self.network.originals = self.js.names
         self._create()
         self.writers = [Writer(self, name) for name in ("wa", "wb", "wc")]
         self.reader = Reader(self, "re")
@@ -85,6 +92,10 @@ class World:
             self.checks.configurations.append((0, base))
             self.checks.configuration = base
         for peer, url in self.pool:
+            self.by_url[url] = peer
+            if peer in self.js.names:
+                self.nodes[peer] = JsPeer(self, peer, url, self.initial)
+                continue
             member = (peer, url) in self.initial
             peers = self.initial if member and not entry else ()
             stage = Stage.READ_WRITE if peers else Stage.READ_ONLY
@@ -99,13 +110,12 @@ class World:
                 snapshot_entries=SNAPSHOT_ENTRIES,
                 log_retention=LOG_RETENTION,
             )
-            self.nodes[peer] = Node(self, config, stage)
-            self.by_url[url] = peer
+            self.nodes[peer] = self.ours[peer] = Node(self, config, stage)
         for peer, _ in self.pool:
             self.nodes[peer].start()
         if entry:
             for peer, _ in self.initial:
-                self.schedule(self.rng.uniform(0.0, 0.2), lambda peer=peer: self._bootstrap(self.nodes[peer]))  # type: ignore[misc]
+                self.schedule(self.rng.uniform(0.0, 0.2), lambda peer=peer: self._bootstrap(self.ours[peer]))  # type: ignore[misc]
 
     def restarted(self, node: Node) -> None:
         """Tell an empty first pod the members again, as the operator does until the cluster serves (8.4)."""
@@ -158,7 +168,7 @@ class World:
             if connection.target == gone:
                 self.network.close(connection)
 
-    def _disconnect(self, node: Node, to: object) -> None:
+    def _disconnect(self, node: Node | JsPeer, to: PeerChannel) -> None:
         for socket, connection in list(node.sockets.items()):
             if socket == to:
                 del node.sockets[socket]
@@ -192,7 +202,6 @@ class World:
         self.network.weather = Weather()
         self.network.cuts.clear()
         for node in self.nodes.values():
-            node.stalled_until = 0.0
             node.slow_disk = False
             node.wall_offset_s = 0
             if not node.up:
@@ -213,26 +222,21 @@ class World:
 
         done = self.run_until(self.time + LIVENESS_S, finished)
         if not done:
-            lines = "\n".join(str(node.core.status(node.now())) for node in self.nodes.values())
+            lines = "\n".join(node.describe() for node in self.nodes.values())
             raise AssertionError(f"no progress; change wanted: {self.administrator.wanted}\n{lines}")
 
     def _settled(self) -> bool:
         """Whether one leader leads a final configuration and every member follows closely."""
-        leaders = [node for node in self.nodes.values() if node.core.status(node.now()).role == Role.LEADER]
-        if not leaders:
+        leader = self._leader()
+        members = leader.final_members() if leader is not None else None
+        if leader is None or members is None:
             return False
-        leader = max(leaders, key=lambda node: node.core.status(node.now()).term)
-        status = leader.core.status(leader.now())
-        if status.effective.transitional or status.effective_index > status.commit:
+        if self.scenario.promotion and members != self.pool[len(self.initial) :]:
             return False
-        if self.scenario.promotion and status.effective.new != self.pool[len(self.initial) :]:
-            return False
-        followers = (self.nodes[peer] for peer, _ in status.effective.members)
-        return all(
-            follower.core.status(follower.now()).role in {Role.FOLLOWER, Role.LEADER}
-            and follower.core.status(follower.now()).commit >= status.commit - 50
-            for follower in followers
-        )
+        followers = [self.nodes[peer] for peer, _ in members]
+        roles = {follower.role for follower in followers}
+        near = all(follower.commit >= leader.commit - 50 for follower in followers)
+        return roles <= {Role.FOLLOWER, Role.LEADER} and near
 
     # --- membership ----------------------------------------------------------------------------------------------
 
@@ -243,16 +247,13 @@ class World:
             return
         joining = self.pool[len(self.initial) :]
         for peer, _ in joining:
-            self.nodes[peer].stage = Stage.READ_WRITE
-            self._permit(self.nodes[peer])
+            self.ours[peer].stage = Stage.READ_WRITE
+            self._permit(self.ours[peer])
         self.administrator.change(joining)
 
     def _all_sound(self) -> bool:
         """Whether everybody runs, holds entries, and has forgotten nothing."""
-        return all(
-            node.up and node.mirror.entries and not node.core.status(node.now()).recovering
-            for node in self.nodes.values()
-        )
+        return all(node.up and node.mirror.entries and node.role != Role.RECOVERING for node in self.nodes.values())
 
     def _permit(self, node: Node) -> None:
         def permit() -> None:
@@ -266,8 +267,8 @@ class World:
             count = self.rng.randint(1, min(5, len(self.pool)))
             chosen = self.rng.sample(self.pool, count)
             for peer, _ in chosen:
-                self.nodes[peer].stage = Stage.READ_WRITE
-                self._permit(self.nodes[peer])
+                self.ours[peer].stage = Stage.READ_WRITE
+                self._permit(self.ours[peer])
             self.administrator.change(tuple(chosen))
             if self.rng.random() < 0.3:  # so that some entries stay with the leader alone and are rolled back
                 self.schedule(self.time + self.rng.uniform(0.0, 0.01), self._isolate_leader)
@@ -296,12 +297,12 @@ class World:
             names += ["change"] * (len(names) // 3)
         faults[self.rng.choice(names)]()
 
-    def _leader(self) -> Node | None:
+    def _leader(self) -> Node | JsPeer | None:
         """The leader of the highest term: an older one may not know yet."""
-        leaders = [node for node in self.nodes.values() if node.up and node.core._node.role == Role.LEADER]
-        return max(leaders, key=lambda node: node.core._node.term, default=None)
+        leaders = [node for node in self.nodes.values() if node.up and node.role == Role.LEADER]
+        return max(leaders, key=lambda node: node.term, default=None)
 
-    def _any(self) -> Node:
+    def _any(self) -> Node | JsPeer:
         return self.rng.choice(list(self.nodes.values()))
 
     def _crash(self) -> None:
@@ -317,20 +318,23 @@ class World:
             if self.rng.random() < 0.6:
                 self._crash_node(node)
 
-    def _crash_node(self, node: Node) -> None:
+    def _crash_node(self, node: Node | JsPeer) -> None:
         if node.up:
             node.crash()
             self.schedule(self.time + self.rng.uniform(0.01, 1.0), lambda: self._restart(node))
 
-    def _restart(self, node: Node) -> None:
+    def _restart(self, node: Node | JsPeer) -> None:
         if not node.up:
             node.start()
 
     def _wipe(self) -> None:
         """Take one voter's disk, or a part of it, while everybody else is sound: two losses at once are no promise."""
-        victim = self._any()
+        if not self.ours:
+            return  # the original has no way back
+        victim = self.rng.choice(list(self.ours.values()))
         leader = self._leader()
-        if leader is None or min(map(len, leader.core.status(leader.now()).effective.groups)) < 3:
+        members = leader.final_members() if leader is not None else None
+        if members is None or len(members) < 3:
             return  # without two other voters nobody is left who remembers
         if len(self.initial) < 3 and self.scenario.bootstrap == "seed":
             return  # a seed list of one says that there is nobody to ask
@@ -384,7 +388,7 @@ class World:
 
     def _stall(self) -> None:
         node = self._any()
-        node.stalled_until = max(node.stalled_until, self.time + self.rng.uniform(0.1, 1.2))
+        node.inputs.stop(self.time + self.rng.uniform(0.1, 1.2))
 
     def _slow_disk(self) -> None:
         node = self._any()
@@ -400,7 +404,9 @@ def scenario_of(seed: int) -> Scenario:
     rng = random.Random(seed ^ 0x5EED)
     kind = rng.randrange(10)
     if kind < 4:
-        return Scenario(voters=rng.choice([1, 3, 3, 3, 5]), learners=rng.choice([0, 0, 1]))
+        voters, learners = rng.choice([1, 3, 3, 3, 5]), rng.choice([0, 0, 1])
+        originals = min(rng.choice([0, 1, 1, 2, 2, 3]), voters - 1)
+        return Scenario(voters, learners, originals)
     if kind < 7:
         return Scenario(voters=3, learners=3, promotion=True, bootstrap=rng.choice(["seed", "entry"]))
     if kind == 7:

@@ -78,6 +78,7 @@ class Learner:
         self._overlap = True  # the next stream begins one entry early, to compare it
         self._asked = 0
         self._asked_from = 0  # what the stream began behind
+        self._agreed = 0  # up to here the leader of the stream has the same log
         self._differs = False  # our last entry is not the leader's
 
     @property
@@ -286,7 +287,7 @@ class Learner:
 
         If it has said that its log differs there, that is a tail which was never committed: the commit index.
         """
-        self._asked_from = self._node.commit if self._differs else self._node.log.last
+        self._asked_from = self._agreed = self._node.commit if self._differs else self._node.log.last
         return self._asked_from
 
     def _follow_from(self, index: int, offset: int | None = None) -> PvFollow:
@@ -334,8 +335,10 @@ class Learner:
                 entries = decode_blob(reply.data)
             except RemoteProtocolError:
                 return None
-            if not self._take(reply.index - len(entries), entries):
+            previous = reply.index - len(entries)
+            if previous > self._agreed or not self._take(previous, entries):
                 return None
+            self._agreed = max(self._agreed, reply.index)
             known = min(commit, reply.index)
             self._node.verified = max(self._node.verified, known)
             self._node.advance(known)
@@ -346,6 +349,8 @@ class Learner:
                 chunk = Chunk(reply.index, None, offset, total, reply.data, whole=True)
                 if after > total or self._take_chunk(chunk) is not None:
                     return None
+                if after == total:
+                    self._agreed = reply.index
                 return PvFollow(self._node.id, self._node.term, reply.index, term, after)
         return None
 

@@ -1,0 +1,131 @@
+"""Clusters in which some peers are models of npm zmq-raft (docs/specs/raft.md 1.4, 7.3, 18.2 S7, S15).
+
+Their share of the random seeds is played by ``test_sim``; here is what has to be seen for certain.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pavane.raft.core.links import Ask, Links, Question
+from pavane.raft.core.replication import Progress, Replication
+from pavane.raft.state.roles import Role
+from pavane.raft.wire import AppendEntries, encode_uint
+from pavane.raft.wire.frames import decode_uint
+from tests.sim.network import Weather
+from tests.sim.seeds import ONE_SEED
+from tests.sim.test_planted_bugs import found
+from tests.sim.world import Scenario, World, play, scenario_of
+
+ALONE_S = 10.0  # many election time-outs
+
+
+def test_a_quarter_of_the_seeds_have_original_peers_in_either_majority() -> None:
+    scenarios = [scenario_of(seed) for seed in range(400)]
+    mixed = [scenario for scenario in scenarios if scenario.originals]
+    assert len(mixed) >= len(scenarios) / 4
+    assert all(scenario.originals < scenario.voters for scenario in mixed)
+    assert {scenario.originals for scenario in mixed} >= {1, 2, 3}
+
+
+def test_leaders_of_both_kinds_serve_a_mixed_cluster() -> None:
+    worlds = [play(seed, Scenario(voters=3, originals=originals)) for seed in range(6) for originals in (1, 2)]
+    leaders = [(peer in world.js.names, world) for world in worlds for peer in world.checks.leaders.values()]
+    assert {original for original, _ in leaders} == {True, False}
+    assert any(world.js.messages > 100 for world in worlds)
+
+
+@pytest.mark.skipif(ONE_SEED is not None, reason="PAVANE_SEED replays one seed alone")
+def test_the_model_alone_keeps_what_it_promises() -> None:
+    """A model that loses entries by itself would hide what ours does to it."""
+    for seed in range(20):
+        play(seed, Scenario(voters=3, originals=3))
+
+
+@pytest.mark.parametrize("originals", [1, 2])
+def test_a_lone_peer_among_originals_raises_its_term_at_most_once(originals: int) -> None:
+    world = World(1, Scenario(voters=3, originals=originals))
+    for writer in world.writers:
+        writer.begin()
+    world.run_until(2.0)
+    lone = world.ours["x-g1-2"]
+    before = lone.term
+    world.network.cuts |= {(lone.id, peer) for peer in world.nodes} | {(peer, lone.id) for peer in world.nodes}
+    world.run_until(world.time + ALONE_S)
+    assert lone.role != Role.LEADER
+    assert lone.term <= before + 1
+    assert any(node.role == Role.LEADER for node in world.nodes.values())
+    world.network.cuts.clear()
+    behind = lone.commit
+    world.run_until(world.time + 2.0)
+    assert lone.commit > behind
+
+
+# --- planted bugs (S7) -----------------------------------------------------------------------------------------------
+
+ORIGINALS = Scenario(voters=3, originals=1)
+REFUSED = replace(ORIGINALS, originals=2, only=("isolate_leader",))
+REJOINED = replace(ORIGINALS, weather=Weather(late=0.5), only=("break_connections", "transfer"), fault_pause_s=0.05)
+
+
+def _unbounded_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaders tell their commit index as it is, as the original program does: ours tell at most prev (7.3)."""
+    original: Callable[..., object] = Links.ask
+
+    def ask(self: Links, to: object, question: object, *arguments: object, **named: object) -> object:
+        if isinstance(question, AppendEntries):
+            question = AppendEntries(
+                question.leader,
+                question.term,
+                question.previous_index,
+                question.previous_term,
+                self._node.commit,
+                question.entries,
+            )
+        return original(self, to, question, *arguments, **named)
+
+    monkeypatch.setattr(Links, "ask", ask)
+
+
+def test_an_original_peer_is_told_a_commit_index_beyond_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    _unbounded_commit(monkeypatch)
+    found(REJOINED, ["S7"])
+
+
+def test_an_original_peer_is_brought_to_success_below_its_last_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Replication._refused
+
+    def refused(self: Replication, progress: Progress, hint: int | None) -> None:
+        original(self, progress, hint)
+        if hint is None:
+            progress.next = max(1, progress.next - 1)
+
+    monkeypatch.setattr(Replication, "_refused", refused)
+    found(REFUSED, ["S7"])
+
+
+def test_an_original_peer_gets_new_messages_while_old_ones_may_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Replication.connected
+
+    def connected(self: Replication, peer: str, up: bool) -> None:
+        original(self, peer, up)
+        if peer in self.peers:
+            self.peers[peer].quiet_until = 0.0
+
+    monkeypatch.setattr(Replication, "connected", connected)
+    found(REJOINED, ["S7"])
+
+
+def test_a_repetition_to_an_original_peer_under_a_new_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Links.again
+
+    def again(self: Links, ask: Ask, question: Question | None = None) -> None:
+        if ask.frames[0] == b"+":
+            self._outstanding[ask.to.channel, ask.to.peer].pop(ask.id, None)
+            ask.id = encode_uint(decode_uint(ask.id) + 1000)
+            self._outstanding[ask.to.channel, ask.to.peer][ask.id] = ask
+        original(self, ask, question)
+
+    monkeypatch.setattr(Links, "again", again)
+    found(ORIGINALS, ["S7"])
