@@ -356,6 +356,7 @@ def test_what_a_peer_tells_is_understood() -> None:
             term=4,
             leader=NEW[0],
             first=1,
+            snapshot=0,
             last=60,
             durable=60,
             commit=58,

@@ -1,9 +1,12 @@
 import random
+import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pavane.raft.config import PRESETS, Config
-from pavane.raft.state.commands import Recovered
+from pavane.raft.state.commands import Recovered, SnapshotSource
 from pavane.raft.state.configuration import (
     MEMBERS_MAX,
     Configuration,
@@ -17,7 +20,7 @@ from pavane.raft.state.dedup import DedupTable, Freshness
 from pavane.raft.state.log import Log
 from pavane.raft.state.quorum import has_majority, majority_value
 from pavane.raft.state.roles import TRANSITIONS, Role
-from pavane.raft.wire import encode_entry
+from pavane.raft.wire import encode_entry, entry_reqid
 
 A, B, C = ("a", "tcp://10.0.0.1:1"), ("b", "tcp://10.0.0.2:1"), ("c", "tcp://10.0.0.3:1")
 JOINT = Configuration(new=(B, C), old=(A, B))
@@ -40,6 +43,9 @@ class Shelf:
     def read(self, first: int, last: int, bytes_max: int) -> list[bytes]:
         del bytes_max
         return self.entries[first - 1 : last]
+
+    def open_snapshot(self, index: int) -> SnapshotSource:
+        raise FileNotFoundError(index)
 
 
 # --- configuration -------------------------------------------------------------------------------------------------
@@ -214,3 +220,97 @@ def test_a_wrong_setting_is_named_with_its_rule(settings: dict[str, object], sai
 def test_a_peer_that_is_removed_never_stands_in_the_table_of_roles() -> None:
     assert {new for old, new in TRANSITIONS if old == Role.REMOVED} == {Role.FOLLOWER}
     assert {old for old, new in TRANSITIONS if new == Role.LEADER} == {Role.CANDIDATE}
+
+
+def test_a_compacted_log_knows_the_term_in_front_of_it_and_reads_on() -> None:
+    entries = [entry(term, number) for number, term in enumerate((1, 1, 2, 2, 2, 5), 1)]
+    log = Log(Recovered(), Shelf(entries))
+    log.append(entries)
+    log.compact(4)
+    assert (log.first, log.last, log.last_term) == (4, 6, 5)
+    assert [log.term_at(index) for index in range(8)] == [None, None, None, 2, 2, 2, 5, None]
+    assert [index for index, _ in log.reqids()] == [4, 5, 6]
+    assert log.reqid_at(5) == entry_reqid(entries[4])
+    assert list(log.read(4, 6, 1 << 20, 10)) == entries[3:]
+    log.truncate(4)
+    assert (log.last, log.last_term) == (4, 2)
+    log.compact(5)
+    assert (log.first, log.last, log.last_term, log.term_at(4)) == (5, 4, 2, 2)
+    log.append([entries[4]])
+    assert (log.term_at(5), log.reqid_at(5)) == (2, entry_reqid(entries[4]))
+
+
+def test_a_log_behind_a_snapshot_begins_with_its_term() -> None:
+    log = Log(Recovered(), Shelf([]))
+    log.append([entry(1, 1)])
+    log.begin_behind(40, 7)
+    assert (log.first, log.last, log.last_term) == (41, 40, 7)
+    assert [log.term_at(index) for index in (0, 39, 40, 41)] == [None, None, 7, None]
+    log.append([entry(8, 41)])
+    assert log.term_at(41) == 8
+
+
+def test_what_a_snapshot_tells_replaces_the_configurations_in_front_of_it() -> None:
+    first, second = Configuration((A, B)), Configuration((B, C))
+    stack = ConfigurationStack(Configuration((("d", "tcp://10.0.0.4:1"),)), [(3, first), (9, second)])
+    stack.begin_with(5, 3, first)
+    assert (stack.index, stack.effective) == (9, second)
+    assert stack.committed(6) == (3, first)
+    assert stack.committed(1) == (3, first)
+    assert stack.ever_named("d")
+    stack.truncate(5)
+    assert (stack.index, stack.effective) == (3, first)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(0, 30)), max_size=60, unique=True),
+    st.integers(0, 60),
+    st.integers(0, 12),
+)
+def test_a_table_restored_from_a_snapshot_knows_what_was_told_up_to_its_index(
+    ids: list[tuple[int, int]], index: int, forgotten: int
+) -> None:
+    table = DedupTable()
+    for at, (second, number) in enumerate(ids, 1):
+        table.add(reqid(second, number), at)
+    table.forget_before(forgotten)
+    again = DedupTable()
+    again.restore(b"".join(table.freeze(index)), table.floor)
+    assert again.floor == table.floor
+    for at, (second, number) in enumerate(ids, 1):
+        known = table.index_of(reqid(second, number))
+        assert again.index_of(reqid(second, number)) == (known if at <= index else None)
+
+
+def test_ids_of_old_seconds_take_little_memory_and_are_found_all_the_same() -> None:
+    table = DedupTable()
+    ids = [reqid(100 + number // 5000, number) for number in range(100_000)]
+    tracemalloc.start()
+    try:
+        for at, one in enumerate(ids, 1):
+            table.add(one, at)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100 * len(ids)
+    assert all(table.index_of(one) == at for at, one in enumerate(ids, 1))
+    late = reqid(101, 900_000)
+    table.add(late, 7)
+    assert table.index_of(late) == 7
+    table.remove(ids[0])
+    assert table.index_of(ids[0]) is None
+    assert len(table) == len(ids)
+
+
+def test_forgetting_while_a_snapshot_is_taken_raises_the_floor_that_is_stored_with_it() -> None:
+    table = DedupTable()
+    for second in (10, 20, 30):
+        table.add(reqid(second), second)
+    groups = table.freeze(100)
+    taken = [next(groups)]
+    table.forget_before(25)
+    taken += groups
+    again = DedupTable()
+    again.restore(b"".join(taken), table.floor)
+    assert [again.index_of(reqid(second)) for second in (10, 20, 30)] == [None, None, 30]
+    assert again.floor == 20

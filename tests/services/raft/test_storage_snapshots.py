@@ -16,9 +16,8 @@ from pavane.raft.state.commands import (
     StoredSnapshot,
 )
 from pavane.raft.storage import Identity, RaftStorage
-from pavane.raft.storage.snapshots import SNAPSHOT_NAME
 from pavane.raft.wire.entry import EntryType, encode_configuration, encode_entry
-from pavane.raft.wire.snapshot import SnapshotHead, SnapshotMeta, encode_group
+from pavane.raft.wire.snapshot import SNAPSHOT_NAME, SnapshotHead, SnapshotMeta, encode_group
 from pavane.wal import Appender
 from pavane.wal.memory import MemoryDisk, MemoryFolder
 
