@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 IDENT = b"s3cr3t"
+REPEATS = 0.1  # of updates are old ones once more, also such as were answered long ago
 PATIENCE_S = 0.35  # silence after which another peer is asked
 
 
@@ -84,22 +85,30 @@ class Writer(Client):
         self.count = 0
         self.acknowledged = 0
         self.reqid = b""
+        self.data = b""
         self.floor = 0
+        self.past: list[tuple[bytes, bytes]] = []
 
     def begin(self) -> None:
         world = self.world
+        if world.scenario.repeats and self.past and world.rng.random() < REPEATS:
+            self.reqid, self.data = world.rng.choice(self.past)
+            self.floor = 0
+            self.again()
+            return
         self.count += 1
         second = int(world.wall_s + world.time)
         self.reqid = second.to_bytes(4, "big") + self.name.encode()[:3].ljust(3) + self.count.to_bytes(5, "big")
         self.floor = world.greatest_acknowledged
+        self.data = b"%s %d" % (self.name.encode(), self.count)
+        if world.scenario.keys:
+            self.data = encode_command(Txn(then=(Put(b"text", self.data),)))
+        self.past.append((self.reqid, self.data))
         self.again()
 
     def again(self) -> None:
         self.arm()
-        data = b"%s %d" % (self.name.encode(), self.count)
-        if self.world.scenario.keys:
-            data = encode_command(Txn(then=(Put(b"text", data),)))
-        self.send((self.reqid, *RequestUpdate(data).encode(IDENT)))
+        self.send((self.reqid, *RequestUpdate(self.data).encode(IDENT)))
 
     def take(self, peer: str, frames: Frames) -> None:
         world = self.world

@@ -30,7 +30,7 @@ ISOLATED = replace(KEYS, faults_s=6.0, only=("isolate_leader",))
 @pytest.mark.timeout(300)
 def test_every_invariant_holds_with_keys(seeds: range) -> None:
     for seed in seeds:
-        world = play(seed, replace(scenario_of(seed), keys=True, originals=0))
+        world = play(seed, replace(scenario_of(seed), keys=True, repeats=True, originals=0))
         for node in world.ours.values():
             machine = node.machine
             assert machine is not None

@@ -11,6 +11,7 @@ from pavane.raft.core.node import Node
 from pavane.raft.core.recovering import Recovering
 from pavane.raft.core.replication import Replication
 from pavane.raft.state.configuration import Configuration, ConfigurationStack
+from pavane.raft.state.dedup import DedupTable
 from pavane.raft.state.quorum import majority_value
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import AppendEntries, PvAppend, PvVote, RequestVote
@@ -91,6 +92,16 @@ def test_commit_from_the_own_last_index(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Following, "_conflict", lambda self, _previous: (self._node.commit + 1, 0))
     monkeypatch.setattr(Following, "_take", take)
     found(Scenario(voters=3, faults_s=6.0, fault_pause_s=0.15, weather=LATE), ["S3"])
+
+
+def test_request_ids_lost_with_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who begins from a snapshot takes an update that it replaces once more."""
+
+    monkeypatch.setattr(DedupTable, "freeze", lambda _self, _index: iter(()))
+    found(
+        Scenario(voters=3, keys=True, repeats=True, faults_s=6.0, only=("crash_leader", "crash", "isolate_leader")),
+        ["S6", "S4"],
+    )
 
 
 def test_barrier_answered_by_a_message_sent_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ class Scenario:
     changes: bool = False
     promotion: bool = False
     keys: bool = False
+    repeats: bool = False  # writers repeat old updates
     bootstrap: str = "seed"
     weather: Weather | None = None
     only: tuple[str, ...] = ()  # names of the faults to choose from, all if empty

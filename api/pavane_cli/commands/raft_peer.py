@@ -36,6 +36,12 @@ def peer(
     machine: Annotated[
         str, typer.Option("--machine", help="State machine: Broadcast, KeyValue or Tree.")
     ] = "Broadcast",
+    snapshot_entries: Annotated[
+        int, typer.Option("--snapshot-entries", help="Entries between two snapshots; Broadcast takes none.")
+    ] = 10_000,
+    log_retention: Annotated[
+        int, typer.Option("--log-retention", help="Entries kept in the log in front of a snapshot.")
+    ] = 5000,
     election_min_ms: Annotated[int, typer.Option("--election-min-ms", help="Shortest election time-out.")] = 200,
     election_max_ms: Annotated[int, typer.Option("--election-max-ms", help="Longest election time-out.")] = 300,
     secret: Annotated[
@@ -69,6 +75,8 @@ def peer(
         peers=members,
         machine=machine,
         broadcast_url=announced_url(pub, own_url),
+        snapshot_entries=snapshot_entries,
+        log_retention=log_retention,
         election_min=election_min_ms,
         election_max=election_max_ms,
     )

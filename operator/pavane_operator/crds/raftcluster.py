@@ -33,6 +33,11 @@ SECRET_KEY_DEFAULT = "secret"  # noqa: S105 - the name of a key
 CLUSTER_ID_MAX_CHARACTERS = 64
 """Fits into the hello message of the protocol."""
 
+SNAPSHOT_ENTRIES_MIN = 100
+"""Below it a cluster would do little else."""
+LOG_ENTRIES_MAX = 10_000_000
+"""About a gigabyte of small entries."""
+
 REQUESTS_DEFAULT: dict[str, Quantity] = {"cpu": "100m", "memory": "128Mi"}
 """Enough for a small log under light load. A released default never changes: it would roll every cluster."""
 
@@ -84,6 +89,18 @@ class SecretRef(Model):
     """Key in its data: 1 to 256 bytes, a newline at the end not counted."""
 
 
+class Snapshot(Model):
+    """When a member saves its state and cuts its log; a change reaches running members within about a minute."""
+
+    entries: int = Field(
+        default=10_000, ge=SNAPSHOT_ENTRIES_MIN, le=LOG_ENTRIES_MAX, json_schema_extra=marked(Mark.LIVE)
+    )
+    """Applied entries between two snapshots. There is one at most every ten seconds, and none before as much was
+    written as the last one holds."""
+    log_retention: int = Field(default=5000, ge=0, le=LOG_ENTRIES_MAX, json_schema_extra=marked(Mark.LIVE))
+    """Entries kept in front of a snapshot, so that a member that is a little behind needs none."""
+
+
 class RaftClusterSpec(CommonSpec):
     """Replicated keys, a tree or a plain log, on an odd number of members."""
 
@@ -130,6 +147,8 @@ class RaftClusterSpec(CommonSpec):
     )
     """What the log is applied to: `KeyValue` serves keys, leases and watches; `Tree` these and a tree of nodes;
     `Broadcast` is the plain log, whose entries clients append and read. Cannot be changed."""
+    snapshot: Snapshot = Field(default_factory=Snapshot)
+    """How long the log may grow. Without effect for `Broadcast`, which has no state to save."""
     resources: RaftResources = Field(default_factory=RaftResources)
     """Computing resources of the container."""
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pavane.compute.wire import Blocker, Token
+from pavane.pods.live import follow
 from pavane.pods.raft_settings import RaftPodConfig, RaftSettings, load
 from pavane.raft.core.status import Fence, Status
 from pavane.raft.server import Exit, ForeignStore, RaftServer, StoreError, StoreLocked
@@ -181,6 +182,8 @@ class RaftPod:
         _logger.info("%s is up with %d entries, generation %d", status.id, status.last, self._settings.generation)
         self._process.spawn(self._end_with_peer(), name="raft peer")
         self._process.spawn(self._follow_fence(self._role, self._stage), name="fence")
+        if self._settings.live is not None:
+            self._process.spawn(follow(self._settings.live, self._set_live), name="live settings")
 
     async def stop(self) -> None:
         """Stop in order: streams hear that the pod goes, a leader hands over, the store and the ports close."""
@@ -189,6 +192,13 @@ class RaftPod:
             await self._stage.stop()
         await self._server.stop()
         await self._ops.stop()
+
+    def _set_live(self, values: dict[str, object]) -> None:
+        entries, retention = values.get("snapshot_entries"), values.get("log_retention")
+        if not isinstance(entries, int) or not isinstance(retention, int):
+            raise ValueError("snapshot_entries and log_retention must be whole numbers")
+        self._server.keep_log(snapshot_entries=entries, log_retention=retention)
+        _logger.info("a snapshot every %d entries, %d entries kept before it", entries, retention)
 
     async def _end_with_peer(self) -> None:
         failure = await asyncio.shield(self._server.failure)

@@ -15,6 +15,8 @@ class PodSettings(Settings):
     role: str
     generation: int = Field(ge=1)
     config: Path
+    live: Path | None = None
+    """File with the settings that change while the pod runs; absent: those of ``config`` stay."""
     tls: Path | None = None
     """Folder with ``tls.crt``, ``tls.key``, ``ca.crt`` for the stage port; absent: it speaks in clear."""
     pod_name: str = Field(alias="POD_NAME")

@@ -12,6 +12,7 @@ without a platform starts in stage ReadWrite and needs none of that.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pavane.raft.aio import Adapter, Exit, Failure
@@ -154,6 +155,14 @@ class RaftServer:
         adapter = self._started
         adapter.core.transfer(target, adapter.now())
         adapter.wake()
+
+    def keep_log(self, *, snapshot_entries: int, log_retention: int) -> None:
+        """Change how often a snapshot is taken, and how much of the log stays in front of it (9.1).
+
+        Raises ``ValueError`` for numbers out of range.
+        """
+        replace(self._config, snapshot_entries=snapshot_entries, log_retention=log_retention).validate()
+        self._started.core.keep_log(snapshot_entries, log_retention)
 
     def status(self) -> Status:
         """Return a picture of the peer."""

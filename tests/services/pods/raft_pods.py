@@ -73,6 +73,7 @@ class Pod:
             "PAVANE_ROLE": "server",
             "PAVANE_GENERATION": str(self.generation),
             "PAVANE_CONFIG": str(self.folder / "config.yaml"),
+            "PAVANE_LIVE": str(self.folder / "live.yaml"),
             "PAVANE_RAFT_URL": self.url,
             "PAVANE_RAFT_DATA": str(self.folder / "data"),
             "PAVANE_RAFT_SECRET_FILE": str(self.folder / "secret"),
@@ -86,6 +87,7 @@ class Pod:
     def configure(self, **settings: Any) -> None:
         self.folder.mkdir(exist_ok=True)
         (self.folder / "secret").write_bytes(SECRET + b"\n")
+        self.set_live(10_000, 5000)
         seeds = ["tcp://db.default.svc:8047", f"tcp://db-server-g{self.generation}.default.svc:8047"]
         (self.folder / "config.yaml").write_text(
             yaml.safe_dump(
@@ -99,6 +101,10 @@ class Pod:
                 }
             )
         )
+
+    def set_live(self, snapshot_entries: int, log_retention: int) -> None:
+        values = {"snapshot_entries": snapshot_entries, "log_retention": log_retention}
+        (self.folder / "live.yaml").write_text(yaml.safe_dump(values))
 
     def start(self) -> None:
         with (self.folder / "output").open("ab") as output:

@@ -264,3 +264,34 @@ async def test_a_pod_that_stops_says_to_the_end_where_it_was(pods: Pods, monkeyp
     await process.cancel_tasks()
     assert [each["stage"] for each in answers] == ["ReadWrite"] * 2
     assert all(each["progress"] >= before["progress"] > 0 for each in answers)
+
+
+async def test_a_pod_with_keys_takes_snapshots_as_its_live_settings_say(pods: Pods) -> None:
+    pod = pods.add(1)
+    pod.configure(machine="KeyValue")
+    pod.start()
+    stream = await pod.stream(Epoch(1, 1))
+    members = json.dumps([[pod.name, pod.url]])
+    await stream.lead_up({"bootstrap": "entry", "initial": members})
+    await stream.allow_writes(Token(1, 1))
+    await stream.wait_for(lambda report: report.leads)
+    async with pods.client(pod) as client:
+        await client.kv.put(b"first", b"1")
+        pod.set_live(20, 5)
+        number = 0
+        while not (await client.log_info()).snapshot_bytes and number < 9000:  # 10 000 is the default
+            number += 1
+            await client.kv.put(b"key", b"%d" % number)
+        assert (await client.log_info()).snapshot_bytes > 0
+        metrics = await pod.get("/metrics")
+        assert metrics is not None
+        assert 'pavane_raft_snapshots_total{kind="taken"}' in metrics.text
+    await stream.close()
+    pod.kill()
+
+    pod.start()
+    await pod.reaches("ReadWrite", leads=True)
+    async with pods.client(pod) as client:
+        found = await client.kv.get(b"first")
+        assert found is not None
+        assert found.value == b"1"

@@ -16,6 +16,7 @@ from pavane_operator.tls.names import certificate_secret
 
 CONFIG_MOUNT = "/etc/pavane/config"
 LIVE_MOUNT = "/etc/pavane/live"
+LIVE_KEY = "live.yaml"
 KEYS_MOUNT = "/etc/pavane/keys"
 SECRET_MOUNT = "/etc/pavane/secret"  # noqa: S105 - a folder; not that of the keys: what is there may connect
 TLS_MOUNT = "/etc/pavane/tls"
@@ -135,6 +136,7 @@ def _environment(inputs: PodInputs) -> list[dict[str, Any]]:
         _value("PAVANE_ROLE", names.ROLE),
         _value("PAVANE_GENERATION", str(inputs.generation)),
         _value("PAVANE_CONFIG", f"{CONFIG_MOUNT}/{CONFIG_KEY}"),
+        _value("PAVANE_LIVE", f"{LIVE_MOUNT}/{LIVE_KEY}"),
         _value("PAVANE_RAFT_URL", names.peer_url_template(inputs.name, inputs.namespace, inputs.generation)),
         # A folder below the mount: the root of a real volume may hold what its file system put there.
         _value("PAVANE_RAFT_DATA", f"{DATA_MOUNT}/raft"),

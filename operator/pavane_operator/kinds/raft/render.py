@@ -138,7 +138,8 @@ class RaftRenderer:
             ident=spec.secret_ref is None,
         )
         live = self._object(resource, "v1", "ConfigMap", f"{resource.name}-live")
-        live["data"] = {"live.yaml": "{}\n"}
+        kept = {"snapshot_entries": spec.snapshot.entries, "log_retention": spec.snapshot.log_retention}
+        live["data"] = {pod.LIVE_KEY: yaml.safe_dump(kept)}
         pods = names.all_pods(resource.name)
         surroundings = Surroundings(self._defaults.platform_namespace, self._defaults.otlp_endpoint)
         spare = (spec.replicas - 1) // 2

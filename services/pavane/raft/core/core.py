@@ -273,6 +273,10 @@ class Core:
         self._node.now = now
         self._snapshots.saved(index, data_bytes)
 
+    def keep_log(self, snapshot_entries: int, log_retention: int) -> None:
+        """Take a snapshot every so many entries from now on, and keep so many in front of it."""
+        self._snapshots.entries, self._snapshots.log_retention = snapshot_entries, log_retention
+
     def propose(self, reqid: bytes, kind: EntryType, data: bytes, ticket: int, now: Now) -> None:
         """Append an entry on behalf of a local caller; event ``ProposalDone`` with ``ticket`` tells the end."""
         self._node.now = now

@@ -25,6 +25,8 @@ class Snapshots:
     def __init__(self, node: Node, *, automatic: bool) -> None:
         self._node = node
         self._automatic = automatic
+        self.entries = node.config.snapshot_entries
+        self.log_retention = node.config.log_retention
         self._taking: _Taking | None = None
         self._covered_bytes = 0  # of what was applied since the start, how much the newest snapshot covers
         self._not_before = node.now.mono
@@ -36,7 +38,7 @@ class Snapshots:
             return
         before = node.snapshot or Snapshot(0, 0, 0)
         logged_bytes = node.applied_bytes - self._covered_bytes
-        by_count = node.applied - before.index >= node.config.snapshot_entries and logged_bytes >= before.data_bytes
+        by_count = node.applied - before.index >= self.entries and logged_bytes >= before.data_bytes
         if (by_count and node.now.mono >= self._not_before) or logged_bytes >= node.config.snapshot_bytes:
             term = node.freeze()
             self._taking = _Taking(node.applied, term, node.now.mono, node.applied_bytes)
@@ -57,5 +59,5 @@ class Snapshots:
             return  # a leader's newer one was installed meanwhile
         node.snapshot = Snapshot(index, taking.term, data_bytes)
         node.store(lambda ticket: SnapshotSave(ticket, index, taking.term))
-        node.compact(min(before, index - node.config.log_retention) + 1)
+        node.compact(min(before, index - self.log_retention) + 1)
         node.event(SnapshotChanged("taken", index, node.now.mono - taking.since))
