@@ -39,12 +39,14 @@ def members(name: Name = None, socket: Socket = None, output: Output = Format.TA
                 member["id"],
                 member["address"],
                 member["state"],
+                member["stage"],
+                member["rollout"],
                 member["gen"],
                 "*" if member["id"] == answer["id"] else "",
             )
             for member in answer["members"]
         ]
-        table(("ID", "ADDRESS", "STATE", "GENERATION", "SELF"), rows)
+        table(("ID", "ADDRESS", "STATE", "STAGE", "ROLLOUT", "GENERATION", "SELF"), rows)
         if answer["own"] != "member":
             note(f"this member is {answer['own']}: it has not found a group, or has left it")
 

@@ -55,6 +55,14 @@ def id_of_name(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little") or 1
 
 
+class Start(StrEnum):
+    """When a node becomes a full member (16.2)."""
+
+    READ_WRITE = "read_write"  # at once: no stages
+    SELF = "self"  # by itself when it is caught up, or when there is no full member that it could wait for
+    ORDERED = "ordered"  # by ``promote`` alone
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """One member.
@@ -64,6 +72,7 @@ class Config:
     masters of 32 random bytes, the first protects what is sent; without any, everything is plaintext. ``stored_gen``
     is the last generation that a store has for this id, 0 for a store that is empty; ``None`` means no store, and then
     no ``Persist`` is asked for.
+    ``rollout`` numbers the deployment that this process belongs to, 0 for none (16).
     """
 
     id: int | None = None
@@ -79,6 +88,8 @@ class Config:
     require_token: RequireToken = RequireToken.AUTO
     max_datagram_bytes: int = 1400
     profile: Profile = field(default=LAN)
+    start: Start = Start.READ_WRITE
+    rollout: int = 0
 
     def validate(self) -> None:
         """Raise ``ConfigError`` for a value that cannot work."""
@@ -90,5 +101,7 @@ class Config:
             raise ConfigError(f"capacity {self.capacity}: at least {CAPACITY_MIN} are needed to hold a group together")
         if not DATAGRAM_BYTES_MIN <= self.max_datagram_bytes <= DATAGRAM_BYTES_MAX:
             raise ConfigError(f"max_datagram_bytes: choose {DATAGRAM_BYTES_MIN} to {DATAGRAM_BYTES_MAX}")
+        if not 0 <= self.rollout <= U32_MAX:
+            raise ConfigError(f"rollout {self.rollout}: choose 0 to {U32_MAX}")
         if self.address.ip and not self.address.port:
             raise ConfigError(f"address {self.address}: port 0 is never dialled; name the port that is bound")

@@ -185,7 +185,14 @@ class ControlServer:
 def member_json(member: Member) -> Json:
     """Return what is told of a member."""
     address = str(member.address) if member.address != UNSPECIFIED else None
-    return {"id": member.id, "gen": member.gen, "address": address, "state": member.state.name.lower()}
+    return {
+        "id": member.id,
+        "gen": member.gen,
+        "address": address,
+        "state": member.state.name.lower(),
+        "stage": member.stage.name.lower(),
+        "rollout": member.rollout,
+    }
 
 
 def event_json(event: Event) -> Json:

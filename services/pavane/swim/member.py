@@ -24,6 +24,7 @@ from pavane.swim.aio import Adapter
 from pavane.swim.config import SEEDS_MAX, Config
 from pavane.swim.core.node import Traffic
 from pavane.swim.core.outputs import Event, Happened, Member, Own
+from pavane.swim.core.staging import StagingStatus
 from pavane.swim.errors import ILL_FORMED, ConfigError, SwimError
 from pavane.swim.keys import read_keys
 from pavane.swim.store import GenerationStore
@@ -183,6 +184,11 @@ class SwimMember:
         """Where the socket is bound."""
         return self._core.bound
 
+    @property
+    def staging(self) -> StagingStatus:
+        """This member's stage and how far it is caught up (docs/specs/swim.md 16.3)."""
+        return self._core.core.staging
+
     def members(self) -> tuple[Member, ...]:
         """Return everybody who is alive or suspect, this member included, by id."""
         return self._core.core.members()
@@ -222,6 +228,18 @@ class SwimMember:
             raise MemberFailedError("the member has ended") from self._error
         finally:
             self._readers.discard(events)
+
+    def promote(self, *, force: bool = False) -> bool:
+        """Make an observer a full member; false while it is not caught up, unless ``force``."""
+        adapter, done = self._core, list[bool]()
+        adapter.call(lambda now: done.append(adapter.core.promote(now, force=force)))
+        return done == [True]
+
+    async def drain(self) -> None:
+        """Let the next generation take over, then leave; returns when this member is out."""
+        adapter = self._core
+        adapter.call(adapter.core.drain)
+        await self._until(lambda: self.own is Own.OUT)
 
     async def leave(self) -> None:
         """Leave the group in order, and wait until that is done; ``join`` brings the member back."""

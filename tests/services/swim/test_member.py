@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pavane.swim.config import Config, Profile
+from pavane.swim.config import Config, Profile, Start
 from pavane.swim.core.outputs import Event, Happened, Own
+from pavane.swim.core.staging import CaughtUp
 from pavane.swim.errors import ConfigError, SwimError
 from pavane.swim.keys import read_keys
 from pavane.swim.member import EVENTS_MAX, MemberFailedError, SwimMember
 from pavane.swim.state.envelope import key_id
-from pavane.swim.wire.values import State
+from pavane.swim.wire.values import Stage, State
 from tests.services.eventually import eventually
 
 # Ten times faster than a LAN's, which shortens tests and changes no rule.
@@ -262,3 +263,19 @@ async def test_what_cannot_be_read_is_told_once_for_many(
     await eventually(lambda: "bytecode" in caplog.text)
     told = [record for record in caplog.records if "bytecode" in record.getMessage()]
     assert len(told) < 10
+
+
+async def test_an_observer_is_promoted_and_a_full_member_drains(group: Group) -> None:
+    old = await group.start(rollout=1)
+    new = await group.start(start=Start.ORDERED, rollout=2)
+    await new.joined()
+    assert new.staging.stage is Stage.READ_ONLY
+    assert not new.promote()
+    await eventually(lambda: new.staging.caught_up is CaughtUp.YES)
+    assert new.promote()
+    await eventually(lambda: {member.rollout for member in old.members()} == {1, 2})
+    await old.drain()
+    assert old.own is Own.OUT
+    group.members.remove(old)
+    await eventually(group.agree)
+    assert new.counts["deaths"] == 0

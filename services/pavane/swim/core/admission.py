@@ -14,7 +14,7 @@ from pavane.swim.state.rates import Bucket, SharedLimit
 from pavane.swim.wire.messages import ERROR_DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq
 from pavane.swim.wire.payload import Payload
 from pavane.swim.wire.refusals import Refusal
-from pavane.swim.wire.values import U32_MAX, Address, NodeInfo, State
+from pavane.swim.wire.values import U32_MAX, Address, NodeInfo, Stage, State
 
 ANSWERS_PER_S = 500  # to requests without a valid token
 ANSWERS_PER_NETWORK_PER_S = 50
@@ -104,6 +104,9 @@ class Admission:
 
     def _validated(self, request: JoinReq, origin: Origin, *, valid: bool) -> None:
         node, src = self._node, request.src
+        if node.stage is not Stage.READ_WRITE:
+            self._redirect(origin, valid=valid)
+            return
         peer = node.members.get(src.id)
         info = NodeInfo(src.id, src.gen, self._address(request, origin))
         if peer is not None and peer.state is State.ALIVE and peer.info == info:
@@ -188,7 +191,7 @@ class Admission:
         node = self._node
         self._acked_at = {id_: at for id_, at in self._acked_at.items() if node.now - at < ACK_PAUSE_S}
         self._acked_at[peer.id] = node.now
-        payload = Payload()
+        payload = Payload(stage=node.shown(peer))
         if not request.src.address.ip:
             payload.sample = (NodeInfo(peer.id, peer.gen, origin.source),)
         room = node.room
@@ -224,8 +227,14 @@ class Admission:
             peers = [
                 peer
                 for peer in node.members.live
-                if peer.state is State.ALIVE and peer.heard_at >= since and peer.address != origin.source
+                if peer.state is State.ALIVE
+                and peer.heard_at >= since
+                and peer.address != origin.source
+                and peer.stage is Stage.READ_WRITE
             ]
+            if node.stage is Stage.DRAINING:
+                # Those of the generation that takes over.
+                peers = [peer for peer in peers if peer.rollout == max(other.rollout for other in peers)]
             to = node.rng.choice(peers).address if peers else None
         if to is None:
             self._refuse(origin, Refusal.NOT_ACCEPTING, valid=valid)

@@ -14,7 +14,7 @@ from pavane.swim.state.members import Peer
 from pavane.swim.state.rates import SharedLimit
 from pavane.swim.wire.messages import TTL_AT, PingRequest, PingResponse
 from pavane.swim.wire.payload import Payload, Unlink
-from pavane.swim.wire.values import Address, NodeId, State
+from pavane.swim.wire.values import Address, NodeId, Stage, State
 
 SHORT_ANSWERS_PER_S = 50
 SHORT_ANSWERS_PER_SOURCE_PER_S = 5
@@ -112,7 +112,10 @@ class Answering:
     def _answer_peer(self, request: PingRequest, origin: Origin, who: Standing, peer: Peer) -> None:
         node, seq = self._node, request.payload.seq
         page = self._sync.page_for(peer, request.payload.digest) if who.relay is None else None
-        payload = self._gossip.payload(peer, seq, digest=self._sync.digest() if page else None, page=page)
+        stage = request.payload.stage
+        observer = stage is not None and stage.stage is Stage.READ_ONLY
+        digest = self._sync.digest() if page or observer else None
+        payload = self._gossip.payload(peer, seq, digest=digest, page=page)
         node.counts["pages"] += len(payload.pages)
         message = self._response(request, payload)
         node.send(peer.address, message)
@@ -124,7 +127,7 @@ class Answering:
 
     def _answer_unknown(self, request: PingRequest, origin: Origin, who: Standing) -> None:
         """Answer an author without an entry: by the relay, or with the word that it has none here."""
-        node, payload = self._node, Payload(seq=request.payload.seq)
+        node, payload = self._node, Payload(seq=request.payload.seq, stage=self._node.shown(None))
         if who.relay is not None:
             node.send(who.relay.address, self._response(request, payload))
         if who.trust is not Trust.AUTHENTICATED:
@@ -148,7 +151,7 @@ class Answering:
         if not self._short_limit.take(origin.source, node.now):
             node.drop(DropReason.RATE)
             return
-        payload = Payload(seq=seq)
+        payload = Payload(seq=seq, stage=node.shown(None) if node.stage is not Stage.READ_WRITE else None)
         if buried is not None and not buried.live and origin.source == buried.address:
             grave = NodeId(buried.id, buried.gen)
             payload.dead = (grave,) if buried.state is State.DEAD else ()
@@ -201,7 +204,7 @@ class Answering:
 
         def nack() -> None:
             if self._relays.get(key) is relay:
-                payload = Payload(seq=seq, health=node.health.score)
+                payload = Payload(seq=seq, health=node.health.score, stage=node.shown(node.members.get(request.src.id)))
                 node.send(to, PingResponse(request.src, node.node, 0, payload).encode())
 
         def forget() -> None:

@@ -14,10 +14,11 @@ from pavane.swim.core.admission import Admission
 from pavane.swim.core.answering import Answering, Standing, Trust, standing
 from pavane.swim.core.dialing import Dialing
 from pavane.swim.core.gossip import Gossip
-from pavane.swim.core.node import Node, Origin, Traffic, usable
+from pavane.swim.core.node import Node, Origin, Traffic, snapshot, usable
 from pavane.swim.core.outputs import Happened, Member, Output, Own
 from pavane.swim.core.probing import Match, Probing
 from pavane.swim.core.rumours import Heard, Rumours
+from pavane.swim.core.staging import Staging, StagingStatus
 from pavane.swim.core.sync import Sync
 from pavane.swim.errors import ConfigError, DropReason
 from pavane.swim.state.envelope import ENVELOPE_BYTES, MACED
@@ -35,7 +36,7 @@ from pavane.swim.wire.messages import (
     decode,
 )
 from pavane.swim.wire.payload import Payload
-from pavane.swim.wire.values import UNSPECIFIED, Address, NodeInfo, State
+from pavane.swim.wire.values import UNSPECIFIED, Address, NodeInfo, Stage, State
 from pavane.wire import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Core:
         self._answering = Answering(node, self._gossip, self._rumours, self._sync)
         self._admission = Admission(node, self._gossip, self._rumours, self._probing)
         self._dialing = Dialing(node)
+        self._staging = Staging(node, self._probing, self._rumours, self._sync)
         self._conflict_at = float("-inf")
         self._was_member = False
         node.became_live = self._became_live
@@ -72,6 +74,8 @@ class Core:
         self._rumours.rename = self._rename
         self._probing.own_digest = self._sync.digest
         self._dialing.acked = self._acked
+        self._rumours.cannot_judge = self._cannot_judge
+        self._staging.leave = lambda: self.leave(node.now)
 
     # --- what a user asks ----------------------------------------------------------------------------------------
 
@@ -111,12 +115,22 @@ class Core:
         keyring = self._node.keyring
         return keyring.key_ids if keyring is not None else ()
 
+    @property
+    def stage(self) -> Stage:
+        """How far this node takes part (16.1)."""
+        return self._node.stage
+
+    @property
+    def staging(self) -> StagingStatus:
+        """How far an observer is caught up (16.3)."""
+        return self._staging.status()
+
     def members(self) -> tuple[Member, ...]:
         """Return everybody who is ALIVE or SUSPECT here, this node included, by id."""
         node = self._node
-        peers = [Member(peer.id, peer.gen, peer.address, peer.state) for peer in node.members.live]
+        peers = [snapshot(peer) for peer in node.members.live]
         if node.own is not Own.OUT:
-            peers.append(Member(node.id, node.gen, node.address, State.ALIVE))
+            peers.append(Member(node.id, node.gen, node.address, State.ALIVE, node.stage, node.config.rollout))
         return tuple(sorted(peers, key=lambda member: member.id))
 
     def join(self, seeds: Sequence[Address], now: float) -> None:
@@ -130,6 +144,7 @@ class Core:
             node.gen = max(node.gen + 1, node.first_gen())
         self._was_member = True
         node.become(Own.DIALING)
+        self._staging.start()
         self._probing.start()
         self._sync.start()
         self._admission.start()
@@ -170,6 +185,16 @@ class Core:
             node.event(Happened.PINGED, peer, rtt_s=node.now - now if answered else None)
 
         return self._probing.once(peer.node, peer.address, Payload(), node.profile.period_s, ended)
+
+    def promote(self, now: float, *, force: bool = False) -> bool:
+        """Make an observer a full member; false while it is not caught up, unless ``force`` (16.2)."""
+        self._node.now = now
+        return self._staging.promote(force=force)
+
+    def drain(self, now: float) -> None:
+        """Leave the group so that the next generation takes over first (16.4)."""
+        self._node.now = now
+        self._staging.drain()
 
     def set_keys(self, keys: Sequence[bytes]) -> None:
         """Replace the keys, the first of which protects what is sent; raises ``ConfigError``."""
@@ -316,6 +341,8 @@ class Core:
             return standing(node, author, origin)
         if who.trust < Trust.KNOWN:
             return who
+        if who.peer is not None and who.peer.live and origin.source == who.peer.address:
+            self._staging.heard(who.peer, payload)
         self._rumours.records(payload, heard)
         for page in payload.pages:
             # Whatever the records said about it: pages count only while their sender is a peer.
@@ -390,6 +417,8 @@ class Core:
             self._probing.once(peer.node, origin.source, ask, node.profile.period_s, lambda _: None)
             return
         heard = Heard(origin, desc.id, direct=True, matching=True, page=True)
+        peer.heard_at = node.now
+        self._staging.heard(peer, payload)
         for info in payload.sample:
             if info.id != node.id and heard.one_more():
                 self._rumours.hear(State.ALIVE, info, 0, heard)
@@ -402,6 +431,7 @@ class Core:
         self._dialing.seen(peer)
         if node.own is Own.DIALING:
             node.become(Own.MEMBER)
+            self._staging.became_member()
             self._dialing.admitted()
             node.spread(State.ALIVE, node.info)
 
@@ -416,6 +446,11 @@ class Core:
             node.become(Own.DIALING)
             self._sync.stop()
             self._dialing.round()
+
+    def _cannot_judge(self) -> None:
+        """An observer's suspicion ended: full members know what became of the peer (16.1)."""
+        if self._node.stage is Stage.READ_ONLY and not self._sync.walking:
+            self._sync.walk()
 
     def _say_leave(self) -> None:
         node = self._node

@@ -73,7 +73,7 @@ class Gossip:
     ) -> Payload:
         """Fill a payload for ``to``: what it must hear first, then news, then the table, then the rest."""
         node = self._node
-        payload = Payload(seq=seq, reply_to=reply_to, health=node.health.score or None)
+        payload = Payload(seq=seq, reply_to=reply_to, health=node.health.score or None, stage=node.shown(to))
         if unlink:
             payload.unlinks = (Unlink(to.node, None),)
         payload.digest = digest

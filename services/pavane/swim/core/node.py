@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pavane.swim.config import Config
+from pavane.swim.config import Config, Start
 from pavane.swim.core.outputs import Event, Happened, Member, Output, Own, Persist, Send
 from pavane.swim.errors import DropReason
 from pavane.swim.state.envelope import ENVELOPE_BYTES, Keyring
@@ -17,7 +17,8 @@ from pavane.swim.state.news import News, NewsQueue
 from pavane.swim.state.suspicion import transmissions
 from pavane.swim.state.timers import Timers
 from pavane.swim.wire.messages import NAMES
-from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, State
+from pavane.swim.wire.payload import StageShown
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, Stage, State
 
 if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself
@@ -98,6 +99,8 @@ class Node:
         self.timers = Timers()
         self.health = Health()
         self.answered_share = 1.0  # of first shots (10)
+        self.stage = Stage.JOINING
+        self.own_since = now
         self.member_since = now
         self.keyring = Keyring(config.keys, config.group, entropy, 2 * config.capacity) if config.keys else None
         self.room = config.max_datagram_bytes - (ENVELOPE_BYTES if self.keyring else 0)
@@ -109,6 +112,7 @@ class Node:
         self._patient: deque[tuple[Address, Callable[[], bytes]]] = deque()
         self._allowance = SENDS_PER_TIMER
         self._near_capacity = False
+        self.changes = 0  # of entries, ever
         self.overfull = False  # there are members that do not fit: our digest would differ for ever (7.1)
 
     # --- identity ------------------------------------------------------------------------------------------------
@@ -150,6 +154,15 @@ class Node:
         """Apply the poisoning guard (5.2): a forged generation must not leave a node unable to refute."""
         return origin.authenticated or gen <= max(known + GEN_STEP_MAX, self.unix_s + GEN_AHEAD_MAX)
 
+    def shown(self, peer: Peer | None) -> StageShown | None:
+        """Return the stage to be shown to ``peer``; a full member is silent once that acknowledged it (16.1)."""
+        config = self.config
+        if self.stage is Stage.JOINING or (config.start is Start.READ_WRITE and not config.rollout):
+            return StageShown(self.stage, config.rollout) if self.stage is Stage.DRAINING else None
+        if self.stage is Stage.READ_WRITE and peer is not None and peer.shown_stage:
+            return None
+        return StageShown(self.stage, config.rollout)
+
     # --- counting and events -------------------------------------------------------------------------------------
 
     def drop(self, reason: DropReason) -> None:
@@ -165,13 +178,14 @@ class Node:
         rtt_s: float | None = None,
     ) -> None:
         """Tell the user."""
-        member = None if peer is None else Member(peer.id, peer.gen, peer.address, peer.state)
+        member = None if peer is None else snapshot(peer)
         self._outputs.append(Event(kind, member, address, text, rtt_s))
 
     def become(self, own: Own) -> None:
         """Change where this node stands."""
         if own is not self.own:
             self.own = own
+            self.own_since = self.now
             if own is Own.MEMBER:
                 self.member_since = self.now
             self.event(Happened.OWN_STATE, text=own)
@@ -222,6 +236,7 @@ class Node:
             self.event(Happened(state.name.lower()), peer)
 
     def _entered(self, peer: Peer, evicted: Peer | None, *, was_live: bool) -> None:
+        self.changes += 1
         if peer.live and not was_live:
             self.became_live(peer)
         elif not peer.live:
@@ -289,6 +304,11 @@ class Node:
         """Take our own address from somebody who saw it, if we were told none."""
         if info.id == self.id and not self.config.address.ip and info.address.ip and info.address.port:
             self.address = info.address.plain()
+
+
+def snapshot(peer: Peer) -> Member:
+    """Return what a user is shown of an entry."""
+    return Member(peer.id, peer.gen, peer.address, peer.state, peer.stage, peer.rollout)
 
 
 def usable(address: Address) -> Address:
