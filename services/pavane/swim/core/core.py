@@ -21,7 +21,7 @@ from pavane.swim.core.rumours import Heard, Rumours
 from pavane.swim.core.staging import Staging, StagingStatus
 from pavane.swim.core.sync import Sync
 from pavane.swim.errors import ConfigError, DropReason
-from pavane.swim.state.envelope import ENVELOPE_BYTES, MACED
+from pavane.swim.state.envelope import ENVELOPE_BYTES, MACED, SEALED
 from pavane.swim.state.members import Members, Peer
 from pavane.swim.wire.messages import (
     NAMES,
@@ -42,6 +42,7 @@ from pavane.wire import RemoteProtocolError
 if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself
 
+_ENVELOPES = (bytes((MACED,)), bytes((SEALED,)))
 CONFLICT_PAUSE_S = 10.0  # between probes that forged news can make us send
 DIAL_BACK_PAUSE_S = 10.0  # per peer that says that it does not track us
 LATE_PERIODS = 0.25  # a timer served so late says that this process lacks CPU
@@ -202,6 +203,12 @@ class Core:
             raise ConfigError("this member runs without keys; start it with keys to protect what it sends")
         self._node.keyring.set_keys(keys)
 
+    def set_psks(self, psks: Sequence[bytes]) -> None:
+        """Replace the PSKs, the first of which we use; raises ``ConfigError``."""
+        if self._node.psks is None:
+            raise ConfigError("this member runs without PSKs; start it with some to ask joiners for them")
+        self._node.psks.replace(psks)
+
     def set_unix(self, unix_s: float, now: float) -> None:
         """Correct the wall clock."""
         self._node.now = now
@@ -251,13 +258,15 @@ class Core:
 
     def _open(self, source: Address, datagram: bytes) -> Origin:
         keyring = self._node.keyring
-        if datagram[:1] == bytes((MACED,)):
+        if datagram[:1] in _ENVELOPES:
             if len(datagram) <= ENVELOPE_BYTES:
                 raise RemoteProtocolError(DropReason.SHORT, "envelope without a message")
             if keyring is None:
                 raise RemoteProtocolError(DropReason.KEYID, "no key is configured")
-            return Origin(source, keyring.open(datagram), len(datagram), authenticated=True)
-        if keyring is not None:
+            inner = keyring.open(datagram)
+            self._node.protects(source)
+            return Origin(source, inner, len(datagram), authenticated=True)
+        if keyring is not None and not self._node.config.accept_plaintext:
             raise RemoteProtocolError(DropReason.PLAINTEXT)
         return Origin(source, datagram, len(datagram), authenticated=False)
 
@@ -325,7 +334,7 @@ class Core:
         """Judge the author, and note that it was heard."""
         who = standing(self._node, author, origin)
         if who.peer is not None and who.peer.live and origin.source == who.peer.address:
-            who.peer.heard_at = self._node.now
+            who.peer.heard_at, who.peer.silent = self._node.now, False
             if origin.authenticated:
                 self._rumours.same_address(who.peer)
         return who

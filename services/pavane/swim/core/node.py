@@ -3,7 +3,7 @@
 Parts know each other only downwards; what must go up is one of the callables that the core sets (``became_live``, …).
 """
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pavane.swim.config import Config, Start
 from pavane.swim.core.outputs import Event, Happened, Member, Output, Own, Persist, Send
 from pavane.swim.errors import DropReason
+from pavane.swim.state.auth import Psks
 from pavane.swim.state.envelope import ENVELOPE_BYTES, Keyring
 from pavane.swim.state.members import Members, Peer
 from pavane.swim.state.news import News, NewsQueue
@@ -102,7 +103,11 @@ class Node:
         self.stage = Stage.JOINING
         self.own_since = now
         self.member_since = now
-        self.keyring = Keyring(config.keys, config.group, entropy, 2 * config.capacity) if config.keys else None
+        self.keyring = (
+            Keyring(config.keys, config.group, entropy, 2 * config.capacity, seal=config.seal) if config.keys else None
+        )
+        self.protecting: OrderedDict[Address, None] = OrderedDict()  # who sends envelopes, while some do not (15.4)
+        self.psks = Psks(config.psks, config.group) if config.psks else None
         self.room = config.max_datagram_bytes - (ENVELOPE_BYTES if self.keyring else 0)
         self.counts: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
@@ -264,14 +269,27 @@ class Node:
     def send(self, to: Address, message: bytes) -> None:
         """Send to an address that is validated: a peer's, or one that we dial or probe on our own account (18.3)."""
         if to.ip and to.port:
-            datagram = self.keyring.wrap(message) if self.keyring else message
+            datagram = self.keyring.wrap(message) if self.keyring and self.overhead(to) else message
             self._outputs.append(Send(to, datagram))
             self.traffic.sent[NAMES[message[0]]] += 1
             self.traffic.sent_bytes[NAMES[message[0]]] += len(datagram)
 
+    def overhead(self, to: Address) -> int:
+        """Return the bytes of the envelope in which ``to`` is sent something, 0 if it gets plaintext."""
+        plain = self.keyring is None or (self.config.accept_plaintext and to not in self.protecting)
+        return 0 if plain else ENVELOPE_BYTES
+
+    def protects(self, source: Address) -> None:
+        """Note that ``source`` has the keys: it is sent envelopes, also while others get plaintext."""
+        if self.config.accept_plaintext:
+            self.protecting[source] = None
+            self.protecting.move_to_end(source)
+            if len(self.protecting) > 2 * self.config.capacity:
+                self.protecting.popitem(last=False)
+
     def answer(self, origin: Origin, message: bytes, to: Address | None = None) -> bool:
         """Send to an address that nobody has validated: never more than three times what came from there."""
-        size = len(message) + (ENVELOPE_BYTES if self.keyring else 0)
+        size = len(message) + self.overhead(to or origin.source)
         if size > AMPLIFICATION_MAX * origin.size:
             self.drop(DropReason.AMPLIFICATION)
             return False

@@ -258,12 +258,13 @@ class Probing:
             return
         if answered:
             node.health.better()
-            peer.answered = True
+            peer.answered, peer.silent = True, False
             peer.shown_stage = peer.shown_stage or probe.stage is node.stage
             if not probe.retried:
                 self._rtts_s.append(node.now - probe.sent_at)
                 self._first_shot(probe, answered=True)
             return
+        peer.silent = True
         node.health.worse(list(probe.helpers.values()).count(False) if probe.helpers else 1)
         if node.members.get(peer.id) is not peer or not peer.live:
             return

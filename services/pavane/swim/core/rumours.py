@@ -215,8 +215,8 @@ class Rumours:
         return periods * profile.period_s * node.health.factor
 
     def longest_s(self) -> float:
-        """Return max of 9.1."""
-        return LONGEST * self.minimum_s()
+        """Return max of 9.1 for a healthy node: who is cut off is never well."""
+        return LONGEST * self.minimum_s() / self._node.health.factor
 
     def promoted(self) -> None:
         """Give suspicions that ended while this node was an observer their shortest time again (16.2)."""

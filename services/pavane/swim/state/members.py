@@ -35,6 +35,7 @@ class Peer:
         "reply_page_at",
         "rollout",
         "shown_stage",
+        "silent",
         "since",
         "stage",
         "state",
@@ -50,6 +51,7 @@ class Peer:
         self.since = now  # of the state
         self.suspicion: Suspicion | None = None
         self.answered = False  # one of our probes, ever: it has heard of us (8.1)
+        self.silent = False  # it has not answered our last probe, nor said anything since
         self.heard_at = float("-inf")  # a datagram of its own, from its own address
         self.one_way = 0  # probes in a row that were answered by detours only (6.7)
         self.cursor = 0  # first id of the next page for it (11.2)
