@@ -26,7 +26,7 @@ from pavane.swim.core.node import Traffic
 from pavane.swim.core.outputs import Event, Happened, Member, Own
 from pavane.swim.core.staging import StagingStatus
 from pavane.swim.errors import ILL_FORMED, ConfigError, SwimError
-from pavane.swim.keys import read_keys
+from pavane.swim.keys import read_keys, read_psks
 from pavane.swim.store import GenerationStore
 from pavane.swim.wire.values import Address, NodeInfo
 
@@ -38,6 +38,9 @@ CLOCK_S = 60.0  # the most often that the wall clock is corrected (2.4)
 EVENTS_MAX = 1024  # kept for a reader that is slow; then the oldest are lost, and it is told
 
 
+Stamp = tuple[int, int]
+
+
 class MemberFailedError(SwimError):
     """The member ended by a mistake; the cause is chained. Start another one."""
 
@@ -46,7 +49,8 @@ class SwimMember:
     """One member of a group, as an asynchronous context manager.
 
     ``bind`` is a numeric host and a port (0: any), ``seeds`` are ``host:port`` with names or numbers. With
-    ``keys_file`` everything is protected by the keys in that file, which is read again when it changes. In the folder
+    ``keys_file`` everything is protected by the keys in that file, with ``psk_file`` the PSKs in that one are needed to
+    join; both files are read again when they change. In the folder
     ``data`` it keeps its generation over restarts, for hosts whose clock cannot be relied on; that needs a fixed id.
     """
 
@@ -57,13 +61,15 @@ class SwimMember:
         seeds: Sequence[str] = (),
         *,
         keys_file: Path | None = None,
+        psk_file: Path | None = None,
         data: Path | None = None,
     ) -> None:
         self._config = config
         self._bind = bind
         self._seeds = [_split(seed) for seed in seeds]
         self._keys_file = keys_file
-        self._keys_stamp: tuple[int, int] | None = None
+        self._psk_file = psk_file
+        self._stamps: dict[Path, Stamp | None] = {}
         self._data = data
         self._store: GenerationStore | None = None
         self._adapter: Adapter | None = None
@@ -77,9 +83,12 @@ class SwimMember:
     async def __aenter__(self) -> Self:
         """Bind and begin to join; raises ``OSError``, and ``ConfigError`` for settings that cannot work."""
         config = self._config
-        self._keys_stamp = await asyncio.to_thread(self._stamp)
         if self._keys_file is not None:
+            self._stamps[self._keys_file] = await asyncio.to_thread(_stamp, self._keys_file)
             config = replace(config, keys=await asyncio.to_thread(read_keys, self._keys_file))
+        if self._psk_file is not None:
+            self._stamps[self._psk_file] = await asyncio.to_thread(_stamp, self._psk_file)
+            config = replace(config, psks=await asyncio.to_thread(read_psks, self._psk_file))
         if self._data is not None:
             config = self._open_store(config, self._data)
         try:
@@ -309,9 +318,10 @@ class SwimMember:
             if now - clock_at >= CLOCK_S:
                 clock_at = now
                 adapter.call(lambda at: adapter.core.set_unix(time.time(), at))
-            if (stamp := await asyncio.to_thread(self._stamp)) != self._keys_stamp:
-                self._keys_stamp = stamp
-                await self._read_keys(adapter)
+            for path, known in self._stamps.items():
+                if (stamp := await asyncio.to_thread(_stamp, path)) != known:
+                    self._stamps[path] = stamp
+                    await self._read_again(adapter, path)
 
     def _tell_ill_formed(self, adapter: Adapter) -> None:
         """Log what could not be read since the last look: once for many, for anybody can send it (17.3)."""
@@ -323,20 +333,13 @@ class SwimMember:
             self._told.update({reason: count - self._told[reason] for reason, count in now.items()})
             _logger.warning("datagrams dropped: %s", ", ".join(fresh))
 
-    def _stamp(self) -> tuple[int, int] | None:
-        """Return what changes when the key file is replaced."""
+    async def _read_again(self, adapter: Adapter, path: Path) -> None:
+        """Use the keys that a file holds now; a file that cannot be used changes nothing (15.4)."""
         try:
-            status = self._keys_file.stat() if self._keys_file is not None else None
-        except OSError:
-            return None
-        return (status.st_mtime_ns, status.st_ino) if status is not None else None
-
-    async def _read_keys(self, adapter: Adapter) -> None:
-        """Use the keys that the file holds now; a file that cannot be used changes nothing (15.4)."""
-        if self._keys_file is None:
-            return
-        try:
-            adapter.core.set_keys(await asyncio.to_thread(read_keys, self._keys_file))
+            if path == self._psk_file:
+                adapter.core.set_psks(await asyncio.to_thread(read_psks, path))
+            else:
+                adapter.core.set_keys(await asyncio.to_thread(read_keys, path))
         except (OSError, ConfigError) as error:
             _logger.error("the keys stay as they are: %s", error)
 
@@ -351,6 +354,15 @@ class SwimMember:
             except OSError as error:
                 _logger.warning("seed %s has no address: %s", host, error)
         return list(dict.fromkeys(found))
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """Return what changes when a file is replaced."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
 
 
 class _Reader:

@@ -38,10 +38,22 @@ class Group:
         self._stack = stack
         self.members: list[SwimMember] = []
 
-    async def start(self, keys_file: Path | None = None, host: str = "127.0.0.1", **config: object) -> SwimMember:
+    async def start(
+        self,
+        keys_file: Path | None = None,
+        host: str = "127.0.0.1",
+        psk_file: Path | None = None,
+        **config: object,
+    ) -> SwimMember:
         seeds = [str(member.bound) for member in self.members[:1]]
         settings = {"profile": FAST, **config}
-        member = SwimMember(Config(**settings), (host, 0), seeds, keys_file=keys_file)  # type: ignore[arg-type]
+        member = SwimMember(
+            Config(**settings),  # type: ignore[arg-type]
+            (host, 0),
+            seeds,
+            keys_file=keys_file,
+            psk_file=psk_file,
+        )
         await self._stack.enter_async_context(member)
         self.members.append(member)
         return member
@@ -174,6 +186,20 @@ async def test_keys_keep_strangers_out_and_rotate_without_a_death(
         await eventually(partial(group.have_keys, expected))
     await eventually(group.agree)
     assert all(member.counts["deaths"] == 0 for member in group.members)
+
+
+async def test_a_psk_is_needed_to_join_and_is_rotated(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pavane.swim.member.HOUSEKEEPING_S", 0.05)
+    file = key_file(tmp_path / "psk", KEYS[0])
+    member = await group.start(psk_file=file, seal=True, keys_file=key_file(tmp_path / "keys", KEYS[0]))
+    other = key_file(tmp_path / "other", KEYS[1])
+    late = await group.start(psk_file=other, seal=True, keys_file=tmp_path / "keys")
+    assert (await first(late, Happened.JOIN_REFUSED)).text == "auth_failed"
+    key_file(file, *KEYS)
+    await eventually(group.agree)
+    assert member.own is Own.MEMBER
 
 
 async def test_a_key_file_that_breaks_changes_nothing(
