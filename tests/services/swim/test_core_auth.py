@@ -59,10 +59,9 @@ def join_at(lone: Lone, sign: bytes | None) -> Own:
     lone.join(place(2))
     _, request = only(lone.take())
     assert isinstance(request, JoinReq)
-    lone.hear(place(2), JoinNak(ERROR_DOMAIN, Refusal.TOKEN_EXPECTED, "token"))
-    (_, request), *_ = lone.sent or [(None, request)]
-    assert isinstance(request, JoinReq)
+    _, request = only(lone.hear(place(2), JoinNak(ERROR_DOMAIN, Refusal.TOKEN_EXPECTED, "token")))
     auth = response(PSK, b"token", lone.core.info, "")
+    assert request == JoinReq(lone.core.info, b"token", auth)
     shown = None if sign is None else proof(sign, auth, info(2))
     lone.hear(place(2), JoinAck(info(2), Payload(proof=shown)))
     return lone.core.own
