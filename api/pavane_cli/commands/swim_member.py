@@ -16,6 +16,7 @@ from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.errors import SwimError
 from pavane.swim.member import SwimMember
 from pavane.swim.metrics import metrics
+from pavane.swim.wire.payload import META_BYTES_MAX
 from pavane.swim.wire.values import UNSPECIFIED, Address
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import say
@@ -61,6 +62,9 @@ def member(
     data: Annotated[
         Path | None, typer.Option("--data", metavar="DIR", help="Keep the generation there, if the clock may be wrong.")
     ] = None,
+    meta: Annotated[
+        str | None, typer.Option("--meta", metavar="TEXT", help="What it says of itself; everybody sees it.")
+    ] = None,
     profile: Annotated[ProfileName, typer.Option("--profile", help="Kind of network.")] = ProfileName.LAN,
     capacity: Annotated[int, typer.Option("--capacity", help="Most members that it tracks.")] = 1024,
     ops: Annotated[
@@ -93,12 +97,16 @@ def member(
         swim = SwimMember(
             config, (where.host, where.port), seed or [], keys_file=keys_file, psk_file=psk_file, data=data
         )
+        if meta is not None and len(meta.encode()) > META_BYTES_MAX:
+            raise UserError(f"--meta has at most {META_BYTES_MAX} bytes", ExitCode.USAGE)
     except SwimError as error:
         raise UserError(str(error), ExitCode.USAGE) from error
 
     async def body(process: Process) -> None:
         try:
             async with swim:
+                if meta is not None:
+                    swim.set_meta(meta.encode())
                 await _live(process, swim, name, control, ops_at)
         except (SwimError, OSError) as error:
             process.exit(EXIT_FAILED, str(error))

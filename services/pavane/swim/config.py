@@ -78,12 +78,13 @@ class Config:
     ``id`` is drawn at random if ``None``; ``first_gen`` pins the first generation, which otherwise is the Unix time.
     ``address`` is what others are told; unspecified means that they take the source of our datagrams. ``keys`` are
     masters of 32 random bytes, the first protects what is sent; without any, everything is plaintext. With ``seal`` it
-    is encrypted too. ``accept_plaintext`` is for the time in which a group gets its keys (15.4). ``psks`` are needed to
-    join, and to be joined; ``authorize`` decides about JoinReqs instead, and ``credentials`` makes what it looks at
-    (6.4). ``stored_gen``
-    is the last generation that a store has for this id, 0 for a store that is empty; ``None`` means no store, and then
-    no ``Persist`` is asked for.
-    ``rollout`` numbers the deployment that this process belongs to, 0 for none (16).
+    is encrypted too. ``accept_plaintext`` is for the time in which a group gets its keys; ``rotate_by_gossip`` lets
+    any member change the keys of all, who must keep them (15.4).
+
+    ``psks`` are needed to join, and to be joined; ``authorize`` decides about JoinReqs instead, and ``credentials``
+    makes what it looks at (6.4). ``stored_gen`` is the last generation that a store has for this id, 0 for a store
+    that is empty; ``None`` means no store, and then no ``Persist`` is asked for. ``rollout`` numbers the deployment
+    that this process belongs to, 0 for none (16).
     """
 
     id: int | None = None
@@ -94,6 +95,7 @@ class Config:
     keys: tuple[bytes, ...] = ()
     seal: bool = False
     accept_plaintext: bool = False
+    rotate_by_gossip: bool = False
     psks: tuple[bytes, ...] = ()
     authorize: Authorize | None = None
     credentials: Credentials | None = None
@@ -121,6 +123,8 @@ class Config:
             raise ConfigError("psks need tokens: they answer the challenge in it; leave require_token at auto")
         if (self.seal or self.accept_plaintext) and not self.keys:
             raise ConfigError("seal and accept_plaintext need keys")
+        if self.rotate_by_gossip and not self.seal:
+            raise ConfigError("rotate_by_gossip needs seal: new keys must not be read on their way")
         if not 0 <= self.rollout <= U32_MAX:
             raise ConfigError(f"rollout {self.rollout}: choose 0 to {U32_MAX}")
         if self.address.ip and not self.address.port:

@@ -50,5 +50,9 @@ class SwimError(Exception):
     """Base of the errors that a member reports to its own program."""
 
 
+class MessageError(SwimError):
+    """A message or metadata that cannot be told; the message says why."""
+
+
 class ConfigError(SwimError):
     """A setting that cannot work; the message names it and says what would."""

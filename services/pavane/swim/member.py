@@ -22,12 +22,14 @@ from typing import Self
 
 from pavane.swim.aio import Adapter
 from pavane.swim.config import SEEDS_MAX, Config
+from pavane.swim.core.core import Core
 from pavane.swim.core.node import Traffic
 from pavane.swim.core.outputs import Event, Happened, Member, Own
 from pavane.swim.core.staging import StagingStatus
 from pavane.swim.errors import ILL_FORMED, ConfigError, SwimError
 from pavane.swim.keys import read_keys, read_psks
 from pavane.swim.store import GenerationStore
+from pavane.swim.wire.payload import KeyOp, Trace
 from pavane.swim.wire.values import Address, NodeInfo
 
 _logger = logging.getLogger(__name__)
@@ -237,6 +239,34 @@ class SwimMember:
             raise MemberFailedError("the member has ended") from self._error
         finally:
             self._readers.discard(events)
+
+    def set_meta(self, blob: bytes) -> None:
+        """Let everybody know ``blob`` of this member; raises ``MessageError`` for more than 512 bytes."""
+        self._tell_core(lambda core, now: core.set_meta(blob, now))
+
+    def send(self, blob: bytes, trace: Trace | None = None) -> None:
+        """Tell every member a message, probably and at most once; raises ``MessageError``.
+
+        It must fit a datagram. ``trace`` goes along; its origin and number are filled in.
+        """
+        self._tell_core(lambda core, now: core.send_user(blob, now, trace))
+
+    def rotate(self, op: KeyOp, key: bytes) -> None:
+        """Do a step of a key rotation at every member (docs/specs/swim.md 15.4); raises ``ConfigError``."""
+        self._tell_core(lambda core, now: core.rotate(op, key, now))
+
+    def _tell_core(self, what: Callable[[Core, float], None]) -> None:
+        adapter, refused = self._core, list[SwimError]()
+
+        def call(now: float) -> None:
+            try:
+                what(adapter.core, now)
+            except SwimError as error:
+                refused.append(error)
+
+        adapter.call(call)
+        if refused:
+            raise refused[0]
 
     def promote(self, *, force: bool = False) -> bool:
         """Make an observer a full member; false while it is not caught up, unless ``force``."""

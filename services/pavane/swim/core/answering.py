@@ -8,12 +8,12 @@ from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import Node, Origin
 from pavane.swim.core.outputs import Own
 from pavane.swim.core.rumours import Rumours
-from pavane.swim.core.sync import Sync
+from pavane.swim.core.sync import EMPTY, Sync
 from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
 from pavane.swim.state.rates import SharedLimit
 from pavane.swim.wire.messages import TTL_AT, PingRequest, PingResponse
-from pavane.swim.wire.payload import Payload, Unlink
+from pavane.swim.wire.payload import Page, Payload, Unlink
 from pavane.swim.wire.values import Address, NodeId, Stage, State
 
 SHORT_ANSWERS_PER_S = 50
@@ -71,6 +71,7 @@ class Answering:
     """Answers pings, passes them on, and passes copies of answers back."""
 
     probe_conflict: Callable[[Address], None]
+    after_page: Callable[[Page, Peer], None]
 
     def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, sync: Sync) -> None:
         self._node = node
@@ -119,6 +120,9 @@ class Answering:
         node.counts["pages"] += len(payload.pages)
         message = self._response(request, payload)
         node.send(peer.address, message)
+        if request.payload.digest == EMPTY:
+            for made in payload.pages:
+                self.after_page(made, peer)
         if who.relay is not None:
             node.send(who.relay.address, message)
         elif origin.source != peer.address:

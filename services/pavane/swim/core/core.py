@@ -13,6 +13,7 @@ from pavane.swim.config import Config
 from pavane.swim.core.admission import Admission
 from pavane.swim.core.answering import Answering, Standing, Trust, standing
 from pavane.swim.core.dialing import Dialing
+from pavane.swim.core.extras import Extras
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import Node, Origin, Traffic, snapshot, usable
 from pavane.swim.core.outputs import Happened, Member, Output, Own
@@ -35,7 +36,7 @@ from pavane.swim.wire.messages import (
     PingResponse,
     decode,
 )
-from pavane.swim.wire.payload import Payload
+from pavane.swim.wire.payload import KeyOp, Payload, Trace
 from pavane.swim.wire.values import UNSPECIFIED, Address, NodeInfo, Stage, State
 from pavane.wire import RemoteProtocolError
 
@@ -65,11 +66,14 @@ class Core:
         self._admission = Admission(node, self._gossip, self._rumours, self._probing)
         self._dialing = Dialing(node)
         self._staging = Staging(node, self._probing, self._rumours, self._sync)
+        self._extras = Extras(node, self._rumours)
         self._conflict_at = float("-inf")
         self._was_member = False
         node.became_live = self._became_live
         node.became_tombstone = self._became_tombstone
         node.became_known = self._gossip.wake
+        node.renewed = self._extras.renewed
+        self._answering.after_page = self._extras.after_page
         self._rumours.probe_conflict = self._answering.probe_conflict = self._probe_conflict
         self._dialing.conflict = self._probe_conflict
         self._rumours.rename = self._rename
@@ -131,7 +135,9 @@ class Core:
         node = self._node
         peers = [snapshot(peer) for peer in node.members.live]
         if node.own is not Own.OUT:
-            peers.append(Member(node.id, node.gen, node.address, State.ALIVE, node.stage, node.config.rollout))
+            peers.append(
+                Member(node.id, node.gen, node.address, State.ALIVE, node.stage, node.config.rollout, node.meta)
+            )
         return tuple(sorted(peers, key=lambda member: member.id))
 
     def join(self, seeds: Sequence[Address], now: float) -> None:
@@ -196,6 +202,21 @@ class Core:
         """Leave the group so that the next generation takes over first (16.4)."""
         self._node.now = now
         self._staging.drain()
+
+    def set_meta(self, blob: bytes, now: float) -> None:
+        """Replace what this node says of itself (14); raises ``MessageError``."""
+        self._node.now = now
+        self._extras.set_meta(blob)
+
+    def send_user(self, blob: bytes, now: float, trace: Trace | None = None) -> None:
+        """Tell everybody a message, at most once each (14); raises ``MessageError``."""
+        self._node.now = now
+        self._extras.send(blob, trace)
+
+    def rotate(self, op: KeyOp, key: bytes, now: float) -> None:
+        """Do a step of a key rotation everywhere (15.4); raises ``ConfigError``."""
+        self._node.now = now
+        self._extras.rotate(op, key)
 
     def set_keys(self, keys: Sequence[bytes]) -> None:
         """Replace the keys, the first of which protects what is sent; raises ``ConfigError``."""
@@ -265,7 +286,8 @@ class Core:
                 raise RemoteProtocolError(DropReason.KEYID, "no key is configured")
             inner = keyring.open(datagram)
             self._node.protects(source)
-            return Origin(source, inner, len(datagram), authenticated=True)
+            sealed = datagram[0] == SEALED
+            return Origin(source, inner, len(datagram), authenticated=True, sealed=sealed)
         if keyring is not None and not self._node.config.accept_plaintext:
             raise RemoteProtocolError(DropReason.PLAINTEXT)
         return Origin(source, datagram, len(datagram), authenticated=False)
@@ -353,6 +375,7 @@ class Core:
         if who.peer is not None and who.peer.live and origin.source == who.peer.address:
             self._staging.heard(who.peer, payload)
         self._rumours.records(payload, heard)
+        self._extras.heard(payload, heard)
         for page in payload.pages:
             # Whatever the records said about it: pages count only while their sender is a peer.
             if who.peer is not None and who.peer.live:
@@ -480,6 +503,7 @@ class Core:
         node.members = Members(node.config.capacity)
         node.forget_unsent()
         node.news.clear()
+        node.extras.clear()
         self._gossip.stop()
         self._sync.stop()
         self._probing.stop()

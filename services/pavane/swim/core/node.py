@@ -13,12 +13,13 @@ from pavane.swim.core.outputs import Event, Happened, Member, Output, Own, Persi
 from pavane.swim.errors import DropReason
 from pavane.swim.state.auth import Psks
 from pavane.swim.state.envelope import ENVELOPE_BYTES, Keyring
+from pavane.swim.state.extras import ExtraQueue
 from pavane.swim.state.members import Members, Peer
 from pavane.swim.state.news import News, NewsQueue
 from pavane.swim.state.suspicion import transmissions
 from pavane.swim.state.timers import Timers
 from pavane.swim.wire.messages import NAMES
-from pavane.swim.wire.payload import StageShown
+from pavane.swim.wire.payload import StageShown, Trace
 from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, Stage, State
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ HEALTH_MAX = 8  # at nine times its period a node still does some good
 SENDS_PER_TIMER = 256  # a burst of more would overflow the receive buffers of small machines
 SENDS_PAUSE_S = 0.01
 NEWS_EXTRA = 512  # beside two pieces for each peer
+EXTRAS_MORE = 512  # messages, beside what each peer says of itself
 LOSS_WEIGHT = 1 / 32
 LOSS_MAX = 0.5  # beyond it the estimate says more about a broken host than about a network
 
@@ -43,6 +45,7 @@ class Origin:
     data: bytes
     size: int
     authenticated: bool
+    sealed: bool = False
 
 
 class Health:
@@ -81,6 +84,7 @@ class Node:
     became_live: Callable[[Peer], None]
     became_tombstone: Callable[[Peer], None]
     became_known: Callable[[], None]
+    renewed: Callable[[], None]
 
     def __init__(
         self, config: Config, rng: "Random", entropy: Callable[[int], bytes], now: float, unix_s: float
@@ -97,6 +101,8 @@ class Node:
         self.own = Own.OUT
         self.members = Members(config.capacity)
         self.news = NewsQueue(2 * config.capacity + NEWS_EXTRA)
+        self.extras = ExtraQueue(config.capacity + EXTRAS_MORE)
+        self.meta: bytes | None = None
         self.timers = Timers()
         self.health = Health()
         self.answered_share = 1.0  # of first shots (10)
@@ -186,6 +192,12 @@ class Node:
         member = None if peer is None else snapshot(peer)
         self._outputs.append(Event(kind, member, address, text, rtt_s))
 
+    def deliver(self, origin: NodeId, data: bytes, trace: Trace | None) -> None:
+        """Hand a message of ``origin``, who may be unknown here, to the user."""
+        peer = self.members.get(origin.id)
+        member = snapshot(peer) if peer is not None else Member(*origin, UNSPECIFIED, State.ALIVE)
+        self._outputs.append(Event(Happened.USER, member, data=data, trace=trace))
+
     def become(self, own: Own) -> None:
         """Change where this node stands."""
         if own is not self.own:
@@ -262,6 +274,8 @@ class Node:
     def spread(self, kind: State, about: NodeInfo, reporter: int = 0) -> None:
         """Queue a piece of news."""
         self.news.put(News(kind, about, reporter))
+        if kind is State.ALIVE and about.id == self.id:
+            self.renewed()
         self.became_known()
 
     # --- sending -------------------------------------------------------------------------------------------------
@@ -326,7 +340,7 @@ class Node:
 
 def snapshot(peer: Peer) -> Member:
     """Return what a user is shown of an entry."""
-    return Member(peer.id, peer.gen, peer.address, peer.state, peer.stage, peer.rollout)
+    return Member(peer.id, peer.gen, peer.address, peer.state, peer.stage, peer.rollout, peer.meta)
 
 
 def usable(address: Address) -> Address:

@@ -43,6 +43,7 @@ class Probe:
         "direct_until",
         "ended",
         "helpers",
+        "meta",
         "peer",
         "retried",
         "sent_at",
@@ -60,6 +61,7 @@ class Probe:
         self.sent_at = now
         self.ended = ended
         self.peer: Peer | None = None
+        self.meta: NodeId | None = None  # the version of our own META that its ping carried
         self.stage: Stage | None = None  # that all pings of this probe have shown
         self.helpers: dict[int, bool] = {}  # id: has sent a nack
         self.was_alive = False
@@ -200,6 +202,7 @@ class Probing:
         peer = probe.peer
         if peer is not None:
             payload = self._gossip.payload(peer, probe.seq, digest=self.own_digest())
+            probe.meta = self._node.node if any(meta.node == self._node.node for meta in payload.metas) else None
             self._node.send(probe.address, self._gossip.ask(peer, payload))
 
     def _retry(self, probe: Probe) -> None:
@@ -260,6 +263,8 @@ class Probing:
             node.health.better()
             peer.answered, peer.silent = True, False
             peer.shown_stage = peer.shown_stage or probe.stage is node.stage
+            # Only a ping that was answered before it had to be repeated is known to have arrived.
+            peer.told_meta = peer.told_meta or (probe.meta == node.node and not probe.retried)
             if not probe.retried:
                 self._rtts_s.append(node.now - probe.sent_at)
                 self._first_shot(probe, answered=True)

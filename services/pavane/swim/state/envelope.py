@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from pavane.swim.errors import ConfigError, DropReason
+from pavane.swim.wire.payload import KeyOp, KeyStep
 from pavane.wire import RemoteProtocolError
 
 SEALED = 0xE0
@@ -161,6 +162,20 @@ class Keyring:
             del self._senders[sender]
         self._primary = next(iter(masters))
         self._own = _Sender(masters[self._primary], self._salt, self._group)
+
+    def step(self, step: KeyStep) -> None:
+        """Make a step of a rotation (15.4); raises ``ConfigError`` for one that cannot be made."""
+        masters = dict(self._masters)
+        match step.op:
+            case KeyOp.INSTALL if key_id(step.key) == step.key_id:
+                masters.setdefault(step.key_id, step.key)
+            case KeyOp.USE if step.key_id in masters:
+                masters = {step.key_id: masters.pop(step.key_id), **masters}
+            case KeyOp.REMOVE if step.key_id != self._primary:
+                masters.pop(step.key_id, None)
+            case _:
+                raise ConfigError(f"key {step.key_id.hex()} cannot be {step.op.name.lower()}d: install, use, remove")
+        self.set_keys(list(masters.values()))
 
     def wrap(self, message: bytes) -> bytes:
         """Return ``message`` in an envelope with a counter that was never used before."""

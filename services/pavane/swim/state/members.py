@@ -29,6 +29,8 @@ class Peer:
         "gen",
         "heard_at",
         "id",
+        "meta",
+        "meta_gen",
         "one_way",
         "page_at",
         "page_count",
@@ -40,6 +42,7 @@ class Peer:
         "stage",
         "state",
         "suspicion",
+        "told_meta",
         "welcome",
     )
 
@@ -51,6 +54,9 @@ class Peer:
         self.since = now  # of the state
         self.suspicion: Suspicion | None = None
         self.answered = False  # one of our probes, ever: it has heard of us (8.1)
+        self.meta: bytes | None = None  # what it says of itself, of generation ``meta_gen`` (14)
+        self.meta_gen = 0
+        self.told_meta = False  # it has acknowledged a ping with what we say of ourselves
         self.silent = False  # it has not answered our last probe, nor said anything since
         self.heard_at = float("-inf")  # a datagram of its own, from its own address
         self.one_way = 0  # probes in a row that were answered by detours only (6.7)
@@ -149,9 +155,9 @@ class Members:
         if state is not State.SUSPECT:
             peer.suspicion = None
         if gen != peer.gen:
-            peer.shown_stage = False  # it may have started again
+            peer.shown_stage = peer.told_meta = False  # it may have started again
         if state >= State.DEAD:
-            peer.stage, peer.rollout, peer.digest = Stage.READ_WRITE, 0, None
+            peer.stage, peer.rollout, peer.digest, peer.meta = Stage.READ_WRITE, 0, None, None
         peer.state, peer.gen, peer.address = state, gen, address
         self._enter(peer)
         return self._evicted()
