@@ -15,9 +15,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from pavane.raft.storage import Identity, RaftStorage
+from pavane.raft.offline.store import StoredLog
 from pavane.raft.wire import RequestLogInfoReply
-from pavane.wal import DiskFolder
 from tests.interop import raw
 from tests.interop.raw import IDENT
 
@@ -29,7 +28,6 @@ ELECTION_MS = (1500, 2500)
 FIRST_ELECTION_MS = (400, 600)
 STOP_S = 10.0
 LOG_LINES = 25
-READ_BYTES = 1 << 20
 
 Result = TypeVar("Result")
 
@@ -213,15 +211,8 @@ class Cluster:
             )
             lines = [line.split() for line in said.stdout.splitlines()]
             return [(int(index), bytes.fromhex(entry)) for index, entry in lines]
-        storage = RaftStorage(DiskFolder(member.folder), Identity(id_, "Broadcast"))
-        try:
-            entries: list[tuple[int, bytes]] = []
-            while len(entries) < storage.last_index:
-                read = storage.read(len(entries) + 1, storage.last_index, READ_BYTES)
-                entries += [(len(entries) + number, bytes(entry)) for number, entry in enumerate(read, 1)]
-            return entries
-        finally:
-            storage.close()
+        with StoredLog(member.folder) as stored:
+            return [(index, bytes(entry)) for index, entry in stored.entries()]
 
     # --- machinery ---------------------------------------------------------------------------------------------------
 

@@ -112,6 +112,11 @@ def verify(folder: Folder) -> None:
         cluster = f" of cluster {identity.cluster_id}" if identity.cluster_id else ""
         output.say(f"store of peer {identity.peer}{cluster}, machine {identity.machine}")
         output.say(f"{stored.segments} segments, {stored.log_bytes:,} bytes")
+        if recovered.snapshot is not None:
+            snapshot = recovered.snapshot
+            output.say(
+                f"snapshot up to entry {snapshot.index} of term {snapshot.term}, {snapshot.data_bytes:,} bytes of data"
+            )
         output.say(
             f"entries {recovered.first_index} to {recovered.last_index}, term {recovered.term}, "
             f"known committed {recovered.commit}"
@@ -138,7 +143,9 @@ def import_js(
 ) -> None:
     """Make our data folder out of that of a zmq-raft peer, which must be down."""
     with _failures():
-        moved = import_folder(source, folder, Identity(peer, BROADCAST, cluster_id), Meter("importing"))
+        moved = import_folder(
+            source, folder, Identity(peer, BROADCAST, cluster_id), int(time.time()), Meter("importing")
+        )
     _tell(moved, folder)
 
 

@@ -13,7 +13,7 @@ from pavane.swim.config import id_of_name
 from pavane.swim.control import ControlError, ask, running, socket_of
 from pavane.swim.wire.values import U32_MAX
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.output import Format, Output, note, say, structured, table
+from pavane_cli.output import Format, Output, note, printable, say, structured, table
 
 Name = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Name of the member; not needed if only one runs here.")
@@ -39,12 +39,15 @@ def members(name: Name = None, socket: Socket = None, output: Output = Format.TA
                 member["id"],
                 member["address"],
                 member["state"],
+                member["stage"],
+                member["rollout"],
                 member["gen"],
                 "*" if member["id"] == answer["id"] else "",
+                printable((member["meta"] or "").encode()),
             )
             for member in answer["members"]
         ]
-        table(("ID", "ADDRESS", "STATE", "GENERATION", "SELF"), rows)
+        table(("ID", "ADDRESS", "STATE", "STAGE", "ROLLOUT", "GENERATION", "SELF", "META"), rows)
         if answer["own"] != "member":
             note(f"this member is {answer['own']}: it has not found a group, or has left it")
 

@@ -1,6 +1,7 @@
 """``pavane swim member``: one member of a group without any of the platform (docs/specs/swim.md 1)."""
 
 import logging
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.errors import SwimError
 from pavane.swim.member import SwimMember
 from pavane.swim.metrics import metrics
+from pavane.swim.wire.payload import META_BYTES_MAX
 from pavane.swim.wire.values import UNSPECIFIED, Address
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import say
@@ -45,13 +47,23 @@ def member(
     advertise: Annotated[
         str | None, typer.Option("--advertise", metavar="HOST:PORT", help="What others reach it by; default: --bind.")
     ] = None,
-    group: Annotated[str, typer.Option("--group", help="Name of the group; part of what its keys protect.")] = "",
+    group: Annotated[str, typer.Option("--group", help="Name of the group; others are not admitted.")] = "",
     keys_file: Annotated[
         Path | None,
         typer.Option("--keys-file", metavar="FILE", help="Keys of the group; read again when it changes."),
     ] = None,
+    seal: Annotated[bool, typer.Option("--seal", help="Encrypt what is sent, not only protect it.")] = False,
+    accept_plaintext: Annotated[
+        bool, typer.Option("--accept-plaintext", help="Talk to members without keys too, while the group gets them.")
+    ] = False,
+    psk_file: Annotated[
+        Path | None, typer.Option("--psk-file", metavar="FILE", help="PSKs, needed to join; protects nothing else.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", metavar="DIR", help="Keep the generation there, if the clock may be wrong.")
+    ] = None,
+    meta: Annotated[
+        str | None, typer.Option("--meta", metavar="TEXT", help="What it says of itself; everybody sees it.")
     ] = None,
     profile: Annotated[ProfileName, typer.Option("--profile", help="Kind of network.")] = ProfileName.LAN,
     capacity: Annotated[int, typer.Option("--capacity", help="Most members that it tracks.")] = 1024,
@@ -78,14 +90,23 @@ def member(
     ops_at = None if ops is None else _address("--ops", ops)
     try:
         config.validate()
+        config = replace(config, seal=seal, accept_plaintext=accept_plaintext)  # valid with keys, which are read later
         control = socket if socket is not None else socket_of(name)
-        swim = SwimMember(config, (where.host, where.port), seed or [], keys_file=keys_file, data=data)
+        if keys_file is None and (seal or accept_plaintext):
+            raise UserError("--seal and --accept-plaintext need --keys-file", ExitCode.USAGE)
+        swim = SwimMember(
+            config, (where.host, where.port), seed or [], keys_file=keys_file, psk_file=psk_file, data=data
+        )
+        if meta is not None and len(meta.encode()) > META_BYTES_MAX:
+            raise UserError(f"--meta has at most {META_BYTES_MAX} bytes", ExitCode.USAGE)
     except SwimError as error:
         raise UserError(str(error), ExitCode.USAGE) from error
 
     async def body(process: Process) -> None:
         try:
             async with swim:
+                if meta is not None:
+                    swim.set_meta(meta.encode())
                 await _live(process, swim, name, control, ops_at)
         except (SwimError, OSError) as error:
             process.exit(EXIT_FAILED, str(error))
@@ -95,7 +116,7 @@ def member(
 
 async def _live(process: Process, swim: SwimMember, name: str, control: Path, ops_at: Address | None) -> None:
     if not swim.key_ids:
-        _logger.warning("no keys: whoever reaches %s can join and can forge what members say", swim.bound)
+        _logger.warning("no keys: whoever reaches %s can forge what members say", swim.bound)
     server = ControlServer(swim, control)
     await server.start()
     ops: OpsServer | None = None

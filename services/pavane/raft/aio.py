@@ -64,7 +64,7 @@ DISK_RESERVE_BYTES = (
 )  # left for what is under way, elections and compaction when a leader stops taking updates
 ROOM_CHECK_S = 1.0  # asking the file system costs more than an update
 SCRUB_S = 600.0  # between two segments: rot is found within hours, at a cost that nobody feels (13.3)
-_UPDATE_TYPES = ([b"="], [b"pv.kv"])
+_UPDATE_TYPES = ([b"="], [b"pv.kv"], [b"pv.update"])
 # Messages among peers, which are handled before those of clients of the same batch (7.6).
 _PEER_TYPES = frozenset({b"?", b"+", b"$", b"pv.vote", b"pv.append", b"pv.snapshot", b"pv.now"})
 # Events of single requests, of which there are thousands a second: nobody waits for them to look at the status again.

@@ -1,12 +1,13 @@
 """Settings of one member (docs/specs/swim.md 6.2, 6.3, 7.1, 17.1)."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pavane.swim.errors import ConfigError
-from pavane.swim.wire.messages import DATAGRAM_BYTES_MAX
-from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address
+from pavane.swim.wire.messages import DATAGRAM_BYTES_MAX, JoinNak, JoinRedirect
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeInfo
 
 CAPACITY_MIN = 4  # fewer do not make a connected graph; refused unless forced
 DATAGRAM_BYTES_MIN = 256  # every message but a list fits
@@ -55,15 +56,35 @@ def id_of_name(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little") or 1
 
 
+Authorize = Callable[[bytes, bytes, NodeInfo, Address], bool | JoinNak | JoinRedirect]
+"""(token, auth, asker, source) → admit it; false says nothing to it (6.4)."""
+
+Credentials = Callable[[bytes, NodeInfo], bytes]
+"""(token, ourselves) → the auth bytes of our JoinReq."""
+
+
+class Start(StrEnum):
+    """When a node becomes a full member (16.2)."""
+
+    READ_WRITE = "read_write"  # at once: no stages
+    SELF = "self"  # by itself when it is caught up, or when there is no full member that it could wait for
+    ORDERED = "ordered"  # by ``promote`` alone
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """One member.
 
     ``id`` is drawn at random if ``None``; ``first_gen`` pins the first generation, which otherwise is the Unix time.
     ``address`` is what others are told; unspecified means that they take the source of our datagrams. ``keys`` are
-    masters of 32 random bytes, the first protects what is sent; without any, everything is plaintext. ``stored_gen``
-    is the last generation that a store has for this id, 0 for a store that is empty; ``None`` means no store, and then
-    no ``Persist`` is asked for.
+    masters of 32 random bytes, the first protects what is sent; without any, everything is plaintext. With ``seal`` it
+    is encrypted too. ``accept_plaintext`` is for the time in which a group gets its keys; ``rotate_by_gossip`` lets
+    any member change the keys of all, who must keep them (15.4).
+
+    ``psks`` are needed to join, and to be joined; ``authorize`` decides about JoinReqs instead, and ``credentials``
+    makes what it looks at (6.4). ``stored_gen`` is the last generation that a store has for this id, 0 for a store
+    that is empty; ``None`` means no store, and then no ``Persist`` is asked for. ``rollout`` numbers the deployment
+    that this process belongs to, 0 for none (16).
     """
 
     id: int | None = None
@@ -72,6 +93,12 @@ class Config:
     address: Address = UNSPECIFIED
     group: str = ""
     keys: tuple[bytes, ...] = ()
+    seal: bool = False
+    accept_plaintext: bool = False
+    rotate_by_gossip: bool = False
+    psks: tuple[bytes, ...] = ()
+    authorize: Authorize | None = None
+    credentials: Credentials | None = None
     capacity: int = 1024
     force_capacity: bool = False
     join_policy: JoinPolicy = JoinPolicy.ACCEPT
@@ -79,6 +106,8 @@ class Config:
     require_token: RequireToken = RequireToken.AUTO
     max_datagram_bytes: int = 1400
     profile: Profile = field(default=LAN)
+    start: Start = Start.READ_WRITE
+    rollout: int = 0
 
     def validate(self) -> None:
         """Raise ``ConfigError`` for a value that cannot work."""
@@ -90,5 +119,13 @@ class Config:
             raise ConfigError(f"capacity {self.capacity}: at least {CAPACITY_MIN} are needed to hold a group together")
         if not DATAGRAM_BYTES_MIN <= self.max_datagram_bytes <= DATAGRAM_BYTES_MAX:
             raise ConfigError(f"max_datagram_bytes: choose {DATAGRAM_BYTES_MIN} to {DATAGRAM_BYTES_MAX}")
+        if self.psks and self.require_token is RequireToken.OFF:
+            raise ConfigError("psks need tokens: they answer the challenge in it; leave require_token at auto")
+        if (self.seal or self.accept_plaintext) and not self.keys:
+            raise ConfigError("seal and accept_plaintext need keys")
+        if self.rotate_by_gossip and not self.seal:
+            raise ConfigError("rotate_by_gossip needs seal: new keys must not be read on their way")
+        if not 0 <= self.rollout <= U32_MAX:
+            raise ConfigError(f"rollout {self.rollout}: choose 0 to {U32_MAX}")
         if self.address.ip and not self.address.port:
             raise ConfigError(f"address {self.address}: port 0 is never dialled; name the port that is bound")

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pavane.swim.core.outputs import Event, Member
+from pavane.swim.core.outputs import Event, Happened, Member
 from pavane.swim.errors import SwimError
 from pavane.swim.member import SwimMember
 from pavane.swim.wire.values import UNSPECIFIED
@@ -185,7 +185,15 @@ class ControlServer:
 def member_json(member: Member) -> Json:
     """Return what is told of a member."""
     address = str(member.address) if member.address != UNSPECIFIED else None
-    return {"id": member.id, "gen": member.gen, "address": address, "state": member.state.name.lower()}
+    return {
+        "id": member.id,
+        "gen": member.gen,
+        "address": address,
+        "state": member.state.name.lower(),
+        "stage": member.stage.name.lower(),
+        "rollout": member.rollout,
+        "meta": None if member.meta is None else _text(member.meta),
+    }
 
 
 def event_json(event: Event) -> Json:
@@ -197,9 +205,15 @@ def event_json(event: Event) -> Json:
         told["address"] = str(event.address)
     if event.text:
         told["text"] = event.text
+    if event.kind is Happened.USER:
+        told["data"] = _text(event.data)
     if event.rtt_s is not None:
         told["rtt_s"] = event.rtt_s
     return told
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _listens(path: Path) -> bool:

@@ -21,6 +21,7 @@ class DropReason(StrEnum):
     STATE = "state"  # of no use in our present state (2.6)
     STRANGER = "stranger"  # nothing that a stranger may say (2.3)
     DIAL = "dial"  # answers no open dial (6.1)
+    PROOF = "proof"  # an acknowledgement whose sender does not know the PSK (6.5)
     GENERATION = "gen"  # beyond the poisoning guard (5.2)
     PAGE = "page"  # a SYNC page whose range or order is wrong (11.2)
     ITEMS = "items"  # more items than are applied of one datagram (11.2)
@@ -47,6 +48,10 @@ ILL_FORMED = (
 
 class SwimError(Exception):
     """Base of the errors that a member reports to its own program."""
+
+
+class MessageError(SwimError):
+    """A message or metadata that cannot be told; the message says why."""
 
 
 class ConfigError(SwimError):

@@ -1,13 +1,14 @@
-"""The file that holds the keys of a group (docs/specs/swim.md 15.1, 15.4)."""
+"""The files that hold the keys and the PSKs of a group (docs/specs/swim.md 6.4, 15.1, 15.4)."""
 
 import re
 from pathlib import Path
 
 from pavane.swim.errors import ConfigError
+from pavane.swim.state.auth import PSK_BYTES_MAX, PSK_BYTES_MIN, PSKS_MAX
 from pavane.swim.state.envelope import KEY_BYTES, KEYS_MAX
 
 FILE_BYTES_MAX = 65_536  # eight keys and generous comments
-_KEY = re.compile(rf"[0-9a-fA-F]{{{2 * KEY_BYTES}}}")
+_HEX = re.compile(r"([0-9a-fA-F]{2})+")
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
@@ -16,19 +17,27 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
     Empty lines and lines that begin with ``#`` do not count. Raises ``OSError``, and ``ConfigError`` for a file that is
     no list of keys; the message never quotes what it read.
     """
+    return _read(path, "key", KEY_BYTES, KEY_BYTES, KEYS_MAX)
+
+
+def read_psks(path: Path) -> tuple[bytes, ...]:
+    """Read PSKs, one of 32 to 128 hexadecimal digits per line, the one that we show first; else as ``read_keys``."""
+    return _read(path, "PSK", PSK_BYTES_MIN, PSK_BYTES_MAX, PSKS_MAX)
+
+
+def _read(path: Path, what: str, bytes_min: int, bytes_max: int, count_max: int) -> tuple[bytes, ...]:
     with path.open("rb") as file:
         content = file.read(FILE_BYTES_MAX + 1)
     if len(content) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path}: more than {FILE_BYTES_MAX} bytes; a key file has one key of 64 digits per line")
+        raise ConfigError(f"{path}: more than {FILE_BYTES_MAX} bytes; write one {what} per line")
+    digits = f"{2 * bytes_min}" if bytes_min == bytes_max else f"{2 * bytes_min} to {2 * bytes_max}"
     keys = []
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
         text = line.strip()
         if text and not text.startswith("#"):
-            if not _KEY.fullmatch(text):
-                raise ConfigError(
-                    f"{path}:{number}: a key is {2 * KEY_BYTES} hexadecimal digits (openssl rand -hex 32)"
-                )
+            if not _HEX.fullmatch(text) or not 2 * bytes_min <= len(text) <= 2 * bytes_max:
+                raise ConfigError(f"{path}:{number}: a {what} is {digits} hexadecimal digits (openssl rand -hex 32)")
             keys.append(bytes.fromhex(text))
-    if not 1 <= len(keys) <= KEYS_MAX:
-        raise ConfigError(f"{path}: {len(keys)} keys, where 1 to {KEYS_MAX} are allowed")
+    if not 1 <= len(keys) <= count_max:
+        raise ConfigError(f"{path}: {len(keys)} {what}s, where 1 to {count_max} are allowed")
     return tuple(keys)

@@ -22,11 +22,14 @@ from typing import Self
 
 from pavane.swim.aio import Adapter
 from pavane.swim.config import SEEDS_MAX, Config
+from pavane.swim.core.core import Core
 from pavane.swim.core.node import Traffic
 from pavane.swim.core.outputs import Event, Happened, Member, Own
+from pavane.swim.core.staging import StagingStatus
 from pavane.swim.errors import ILL_FORMED, ConfigError, SwimError
-from pavane.swim.keys import read_keys
+from pavane.swim.keys import read_keys, read_psks
 from pavane.swim.store import GenerationStore
+from pavane.swim.wire.payload import KeyOp, Trace
 from pavane.swim.wire.values import Address, NodeInfo
 
 _logger = logging.getLogger(__name__)
@@ -37,6 +40,9 @@ CLOCK_S = 60.0  # the most often that the wall clock is corrected (2.4)
 EVENTS_MAX = 1024  # kept for a reader that is slow; then the oldest are lost, and it is told
 
 
+Stamp = tuple[int, int]
+
+
 class MemberFailedError(SwimError):
     """The member ended by a mistake; the cause is chained. Start another one."""
 
@@ -45,7 +51,8 @@ class SwimMember:
     """One member of a group, as an asynchronous context manager.
 
     ``bind`` is a numeric host and a port (0: any), ``seeds`` are ``host:port`` with names or numbers. With
-    ``keys_file`` everything is protected by the keys in that file, which is read again when it changes. In the folder
+    ``keys_file`` everything is protected by the keys in that file, with ``psk_file`` the PSKs in that one are needed to
+    join; both files are read again when they change. In the folder
     ``data`` it keeps its generation over restarts, for hosts whose clock cannot be relied on; that needs a fixed id.
     """
 
@@ -56,13 +63,15 @@ class SwimMember:
         seeds: Sequence[str] = (),
         *,
         keys_file: Path | None = None,
+        psk_file: Path | None = None,
         data: Path | None = None,
     ) -> None:
         self._config = config
         self._bind = bind
         self._seeds = [_split(seed) for seed in seeds]
         self._keys_file = keys_file
-        self._keys_stamp: tuple[int, int] | None = None
+        self._psk_file = psk_file
+        self._stamps: dict[Path, Stamp | None] = {}
         self._data = data
         self._store: GenerationStore | None = None
         self._adapter: Adapter | None = None
@@ -76,9 +85,12 @@ class SwimMember:
     async def __aenter__(self) -> Self:
         """Bind and begin to join; raises ``OSError``, and ``ConfigError`` for settings that cannot work."""
         config = self._config
-        self._keys_stamp = await asyncio.to_thread(self._stamp)
         if self._keys_file is not None:
+            self._stamps[self._keys_file] = await asyncio.to_thread(_stamp, self._keys_file)
             config = replace(config, keys=await asyncio.to_thread(read_keys, self._keys_file))
+        if self._psk_file is not None:
+            self._stamps[self._psk_file] = await asyncio.to_thread(_stamp, self._psk_file)
+            config = replace(config, psks=await asyncio.to_thread(read_psks, self._psk_file))
         if self._data is not None:
             config = self._open_store(config, self._data)
         try:
@@ -183,6 +195,11 @@ class SwimMember:
         """Where the socket is bound."""
         return self._core.bound
 
+    @property
+    def staging(self) -> StagingStatus:
+        """This member's stage and how far it is caught up (docs/specs/swim.md 16.3)."""
+        return self._core.core.staging
+
     def members(self) -> tuple[Member, ...]:
         """Return everybody who is alive or suspect, this member included, by id."""
         return self._core.core.members()
@@ -222,6 +239,46 @@ class SwimMember:
             raise MemberFailedError("the member has ended") from self._error
         finally:
             self._readers.discard(events)
+
+    def set_meta(self, blob: bytes) -> None:
+        """Let everybody know ``blob`` of this member; raises ``MessageError`` for more than 512 bytes."""
+        self._tell_core(lambda core, now: core.set_meta(blob, now))
+
+    def send(self, blob: bytes, trace: Trace | None = None) -> None:
+        """Tell every member a message, probably and at most once; raises ``MessageError``.
+
+        It must fit a datagram. ``trace`` goes along; its origin and number are filled in.
+        """
+        self._tell_core(lambda core, now: core.send_user(blob, now, trace))
+
+    def rotate(self, op: KeyOp, key: bytes) -> None:
+        """Do a step of a key rotation at every member (docs/specs/swim.md 15.4); raises ``ConfigError``."""
+        self._tell_core(lambda core, now: core.rotate(op, key, now))
+
+    def _tell_core(self, what: Callable[[Core, float], None]) -> None:
+        adapter, refused = self._core, list[SwimError]()
+
+        def call(now: float) -> None:
+            try:
+                what(adapter.core, now)
+            except SwimError as error:
+                refused.append(error)
+
+        adapter.call(call)
+        if refused:
+            raise refused[0]
+
+    def promote(self, *, force: bool = False) -> bool:
+        """Make an observer a full member; false while it is not caught up, unless ``force``."""
+        adapter, done = self._core, list[bool]()
+        adapter.call(lambda now: done.append(adapter.core.promote(now, force=force)))
+        return done == [True]
+
+    async def drain(self) -> None:
+        """Let the next generation take over, then leave; returns when this member is out."""
+        adapter = self._core
+        adapter.call(adapter.core.drain)
+        await self._until(lambda: self.own is Own.OUT)
 
     async def leave(self) -> None:
         """Leave the group in order, and wait until that is done; ``join`` brings the member back."""
@@ -291,9 +348,10 @@ class SwimMember:
             if now - clock_at >= CLOCK_S:
                 clock_at = now
                 adapter.call(lambda at: adapter.core.set_unix(time.time(), at))
-            if (stamp := await asyncio.to_thread(self._stamp)) != self._keys_stamp:
-                self._keys_stamp = stamp
-                await self._read_keys(adapter)
+            for path, known in self._stamps.items():
+                if (stamp := await asyncio.to_thread(_stamp, path)) != known:
+                    self._stamps[path] = stamp
+                    await self._read_again(adapter, path)
 
     def _tell_ill_formed(self, adapter: Adapter) -> None:
         """Log what could not be read since the last look: once for many, for anybody can send it (17.3)."""
@@ -305,20 +363,13 @@ class SwimMember:
             self._told.update({reason: count - self._told[reason] for reason, count in now.items()})
             _logger.warning("datagrams dropped: %s", ", ".join(fresh))
 
-    def _stamp(self) -> tuple[int, int] | None:
-        """Return what changes when the key file is replaced."""
+    async def _read_again(self, adapter: Adapter, path: Path) -> None:
+        """Use the keys that a file holds now; a file that cannot be used changes nothing (15.4)."""
         try:
-            status = self._keys_file.stat() if self._keys_file is not None else None
-        except OSError:
-            return None
-        return (status.st_mtime_ns, status.st_ino) if status is not None else None
-
-    async def _read_keys(self, adapter: Adapter) -> None:
-        """Use the keys that the file holds now; a file that cannot be used changes nothing (15.4)."""
-        if self._keys_file is None:
-            return
-        try:
-            adapter.core.set_keys(await asyncio.to_thread(read_keys, self._keys_file))
+            if path == self._psk_file:
+                adapter.core.set_psks(await asyncio.to_thread(read_psks, path))
+            else:
+                adapter.core.set_keys(await asyncio.to_thread(read_keys, path))
         except (OSError, ConfigError) as error:
             _logger.error("the keys stay as they are: %s", error)
 
@@ -333,6 +384,15 @@ class SwimMember:
             except OSError as error:
                 _logger.warning("seed %s has no address: %s", host, error)
         return list(dict.fromkeys(found))
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """Return what changes when a file is replaced."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
 
 
 class _Reader:

@@ -20,6 +20,7 @@ from pavane.raft.wire import (
     Drop,
     EntriesStatus,
     PeerList,
+    PvHello,
     PvReply,
     PvStatus,
     PvTransfer,
@@ -93,9 +94,11 @@ class ScriptedPeer:
             message = self.router.recv_multipart(copy=False)
             self.sources.add(str(message[0].get("Peer-Address")))
             route, *frames = [frame.bytes for frame in message]
-            self.raw.append(frames)
             request = decode_request(frames, IDENT)
             assert not isinstance(request, Drop)
+            if isinstance(request, PvHello):
+                continue  # as a peer of the original program
+            self.raw.append(frames)
             self.requests.append(request)
             for reply in self._answer(frames[0], request):
                 self.router.send_multipart([route, frames[0], *reply.encode()])

@@ -1,5 +1,6 @@
 """The client's way to the leader, without sockets: silence, negative answers, disconnects (docs/specs/raft.md 11.2)."""
 
+import random
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ class Network:
 
     def __init__(self, seeds: tuple[str, ...] = tuple(URLS.values())) -> None:
         self.now = 100.0
-        self.procedure = Procedure(seeds, IDENT, TIMEOUT_S, GRACE_S)
+        self.procedure = Procedure(seeds, IDENT, TIMEOUT_S, GRACE_S, random.Random(1))
         self.addresses: dict[str, tuple[str, ...]] = {url: (url,) for url in URLS.values()}
         self.leaders: dict[str, str | None] = {}
         self.sent: list[tuple[float, str, str]] = []

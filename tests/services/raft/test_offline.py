@@ -21,19 +21,23 @@ from pavane.raft.state.commands import (
     HardState,
     Note,
     Recovered,
+    SnapshotSave,
     StoreCommand,
     Truncate,
 )
 from pavane.raft.state.configuration import Configuration, Members
+from pavane.raft.state.dedup import DedupTable
 from pavane.raft.state.roles import Role
 from pavane.raft.storage import Identity, RaftStorage, StoreError, StoreLocked
-from pavane.raft.wire.entry import EntryType, bootstrap_entry, encode_entry
+from pavane.raft.wire.entry import EntryType, bootstrap_entry, encode_entry, entry_data
+from pavane.raft.wire.snapshot import DIGEST_BYTES, SnapshotMeta
 from pavane.wal import DiskFolder
 from tests.services.eventually import eventually
 from tests.services.raft.test_offline_js import ONE, TWO, left_behind
 from tests.services.raft.test_server import ELECTION_MAX_MS, ELECTION_MIN_MS, IDENT, free_url
 
 VOTING = (Role.LEADER, Role.FOLLOWER)
+NOW_S = 1_800_000_000
 IDENTITY = Identity("1", "Broadcast", "c")
 MEMBERS: Members = (ONE, TWO, ("3", "tcp://127.0.0.1:18143"))
 
@@ -132,6 +136,18 @@ def test_a_log_that_no_peer_can_have_written_is_told(
         assert words in " ".join(stored.faults())
 
 
+def test_a_damaged_snapshot_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+    import_js(left_behind("compacted", tmp_path / "js"), tmp_path / "ours", IDENTITY, NOW_S)
+    [file] = (tmp_path / "ours" / "snap").iterdir()
+    file.write_bytes(file.read_bytes().replace(b"so far", b"so fat"))
+    before = contents(tmp_path / "ours")
+    with StoredLog(tmp_path / "ours") as stored:
+        missing, snapshot = stored.faults()
+        assert "fetches them again" in missing
+        assert f"snapshot {file.name}: it does not match its digest" in snapshot
+    assert contents(tmp_path / "ours") == before
+
+
 def test_the_folder_of_a_running_peer_is_left_alone(tmp_path: Path) -> None:
     path = store(tmp_path / "1")
     with StoreWriter(path, IDENTITY), pytest.raises(StoreLocked):
@@ -150,7 +166,7 @@ def test_a_folder_without_a_store_is_no_store(tmp_path: Path) -> None:
 
 def test_an_original_peers_folder_becomes_ours(tmp_path: Path) -> None:
     source = left_behind("members_changed", tmp_path / "js")
-    moved = import_js(source, tmp_path / "ours", IDENTITY)
+    moved = import_js(source, tmp_path / "ours", IDENTITY, NOW_S)
     recovered, entries = started(tmp_path / "ours")
     assert entries == [bytes(entry) for _, entry in JsFolder(source).entries()]
     assert (recovered.term, recovered.vote, recovered.vote_floor, recovered.commit) == (1, "", 0, 7)
@@ -167,7 +183,7 @@ def js(path: Path, state: JsState, *entries: bytes) -> Path:
 def test_a_vote_is_kept_unless_the_log_knows_a_later_term(tmp_path: Path) -> None:
     for last_term, expected in ((5, (5, "2")), (6, (6, ""))):
         source = js(tmp_path / f"js{last_term}", JsState(term=5, vote="2", applied=9), entry(b"x", last_term))
-        import_js(source, tmp_path / f"ours{last_term}", IDENTITY)
+        import_js(source, tmp_path / f"ours{last_term}", IDENTITY, NOW_S)
         recovered, _ = started(tmp_path / f"ours{last_term}")
         assert (recovered.term, recovered.vote) == expected
         assert recovered.commit == 1
@@ -176,20 +192,73 @@ def test_a_vote_is_kept_unless_the_log_knows_a_later_term(tmp_path: Path) -> Non
 def test_what_the_state_says_of_members_yields_to_the_log(tmp_path: Path) -> None:
     stated = encode_entry(b"request-id12", EntryType.CONFIG, 1, Configuration((ONE, TWO)).encode())
     source = js(tmp_path / "js", JsState(term=1, configuration=Configuration((ONE,)), configuration_index=1), stated)
-    moved = import_js(source, tmp_path / "ours", IDENTITY)
+    moved = import_js(source, tmp_path / "ours", IDENTITY, NOW_S)
     assert moved.configuration == Configuration((ONE, TWO))
     assert any("those of the entry count" in remark for remark in moved.remarks)
 
 
 def test_a_log_without_a_configuration_needs_the_seed_list(tmp_path: Path) -> None:
-    moved = import_js(js(tmp_path / "js", JsState(term=1), entry(b"x")), tmp_path / "ours", IDENTITY)
+    moved = import_js(js(tmp_path / "js", JsState(term=1), entry(b"x")), tmp_path / "ours", IDENTITY, NOW_S)
     assert any("--peers" in remark for remark in moved.remarks)
+
+
+def test_an_original_peers_snapshot_is_taken_over_with_what_its_log_still_tells(tmp_path: Path) -> None:
+    moved = import_js(left_behind("compacted", tmp_path / "js"), tmp_path / "ours", IDENTITY, NOW_S)
+    assert (moved.first, moved.last, moved.configuration, moved.remarks) == (7, 8, Configuration((ONE, TWO)), ())
+    with StoredLog(tmp_path / "ours") as stored:
+        recovered, snapshot = stored.recovered, stored.recovered.snapshot
+        assert stored.faults() == []
+        assert snapshot is not None
+        assert (snapshot.index, snapshot.term, recovered.first_index, recovered.commit) == (6, 1, 7, 8)
+        assert bytes(stored.snapshot_file()[-DIGEST_BYTES - 12 : -DIGEST_BYTES]) == b"state so far"
+        assert [bytes(entry_data(entry)) for _, entry in stored.entries()] == [b"last", b"behind it"]
+    assert Configuration.decode(snapshot.meta.configuration) == Configuration((ONE, TWO))
+    assert snapshot.meta.configuration_index == 5
+    table = DedupTable()
+    table.restore(snapshot.meta.ids, snapshot.meta.floor)
+    ids = [f"6b0228b128c448025c954e7{digit}" for digit in "4567"]
+    assert [table.index_of(bytes.fromhex(reqid)) for reqid in ids] == [1, 2, 3, 4]
+    assert table.floor == 0
+
+
+def test_ids_of_an_original_peer_whose_log_is_gone_are_refused_by_their_age(tmp_path: Path) -> None:
+    source = left_behind("compacted", tmp_path / "js")
+    (source / "log/00000/00/00/00000000000001.rlog").unlink()
+    [remark] = import_js(source, tmp_path / "ours", IDENTITY, NOW_S).remarks
+    with StoredLog(tmp_path / "ours") as stored:
+        snapshot = stored.recovered.snapshot
+    assert snapshot is not None
+    assert snapshot.meta.floor == NOW_S - (8 * 3600 - 15 * 60)
+    assert "2027-01-15 00:15:00 UTC" in remark
+
+
+def test_a_snapshot_goes_back_with_the_entries_that_we_still_have(tmp_path: Path) -> None:
+    import_js(left_behind("compacted", tmp_path / "js"), tmp_path / "ours", IDENTITY, NOW_S)
+    export_js(tmp_path / "ours", tmp_path / "back")
+    old, new = JsFolder(tmp_path / "js"), JsFolder(tmp_path / "back")
+    assert (new.snapshot.index, new.snapshot.term, bytes(new.snapshot.data)) == (6, 1, b"state so far")
+    assert [bytes(entry) for _, entry in new.entries()] == [bytes(entry) for _, entry in old.entries()]
+    assert (new.state.configuration, new.state.configuration_index, new.state.applied) == (
+        old.state.configuration,
+        5,
+        8,
+    )
+    # One that the snapshot covers is kept for its request id.
+    path = store(tmp_path / "1")
+    with StoreWriter(path, IDENTITY) as writer:
+        saved = writer.storage.snapshots.begin(SnapshotMeta(b"", 0, "Broadcast", 1, 0, b"").encode())
+        saved.finish(3, 1)
+        writer.execute([SnapshotSave(0, 3, 1)])
+    export_js(path, tmp_path / "covered")
+    covered = JsFolder(tmp_path / "covered")
+    assert [index for index, _ in covered.covered_entries()] == [1, 2, 3]
+    assert [index for index, _ in covered.entries()] == [4, 5]
 
 
 def test_falling_terms_are_refused_and_nothing_is_left_behind(tmp_path: Path) -> None:
     source = js(tmp_path / "js", JsState(term=9), entry(b"x", 3), entry(b"y", 2))
     with pytest.raises(StoreError, match="entry 2 has term 2 behind one of term 3"):
-        import_js(source, tmp_path / "ours", IDENTITY)
+        import_js(source, tmp_path / "ours", IDENTITY, NOW_S)
     assert [path.name for path in tmp_path.iterdir()] == ["js"]
 
 
@@ -198,7 +267,7 @@ def test_a_damaged_file_is_refused_and_nothing_is_left_behind(tmp_path: Path) ->
     [file] = source.rglob("*.rlog")
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(JsFileError):
-        import_js(source, tmp_path / "ours", IDENTITY)
+        import_js(source, tmp_path / "ours", IDENTITY, NOW_S)
     assert [path.name for path in tmp_path.iterdir()] == ["js"]
 
 
@@ -206,11 +275,11 @@ def test_no_folder_is_overwritten_but_what_a_killed_run_left_is(tmp_path: Path) 
     source = js(tmp_path / "js", JsState(term=1), entry(b"x"))
     store(tmp_path / "ours")
     with pytest.raises(StoreError, match="not empty"):
-        import_js(source, tmp_path / "ours", IDENTITY)
+        import_js(source, tmp_path / "ours", IDENTITY, NOW_S)
     assert len(started(tmp_path / "ours")[1]) == 5
     (tmp_path / ".new.unfinished").mkdir()
     (tmp_path / ".new.unfinished" / "store.json").write_text("half")
-    import_js(source, tmp_path / "new", IDENTITY)
+    import_js(source, tmp_path / "new", IDENTITY, NOW_S)
     assert started(tmp_path / "new")[1] == [entry(b"x")]
     assert not (tmp_path / ".new.unfinished").exists()
 
@@ -270,7 +339,7 @@ def test_a_repaired_log_is_shorter_and_its_peer_does_not_vote(tmp_path: Path, af
 
 @pytest.mark.parametrize("after", [5, 6])
 def test_there_must_be_something_to_drop(tmp_path: Path, after: int) -> None:
-    with StoredLog(store(tmp_path / "1")) as stored, pytest.raises(StoreError, match="entries 1 to 5"):
+    with StoredLog(store(tmp_path / "1")) as stored, pytest.raises(StoreError, match="nothing to drop"):
         repair(stored, after)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from pavane.swim.core.outputs import Happened
+from pavane.swim.state.auth import label
 from pavane.swim.state.envelope import Keyring
 from pavane.swim.wire.messages import JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
 from pavane.swim.wire.payload import Digest, Listed, Page, Payload, Suspicion, Unlink
@@ -189,14 +190,14 @@ def test_with_keys_plaintext_is_dropped_and_a_recording_of_no_use() -> None:
     lone = Lone(keys=keys, group="prod")
     lone.join()
     peer = Keyring(keys, "prod", lambda size: b"\7" * size, 8)
-    join = peer.wrap(JoinReq(info(2)).encode())
+    join = peer.wrap(JoinReq(info(2), auth=label("prod")).encode())
     assert isinstance(only(lone.hear(place(2), join))[1], JoinAck)
     leave = peer.wrap(Leave(info(2)).encode())
     assert lone.hear(place(2), Leave(info(2))) == []
     assert lone.core.dropped["plaintext"] == 1
     lone.hear(place(2), leave)
     assert lone.sees()[2] == (1, "LEFT")
-    ack = lone.hear(place(2), peer.wrap(JoinReq(info(2, 2)).encode()))
+    ack = lone.hear(place(2), peer.wrap(JoinReq(info(2, 2), auth=label("prod")).encode()))
     assert any(isinstance(message, JoinAck) for _, message in ack)
     for recorded in (join, leave):
         assert lone.hear(place(2), recorded) == []

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pavane.swim.config import Config, Profile
+from pavane.swim.config import Config, Profile, Start
 from pavane.swim.core.outputs import Event, Happened, Own
+from pavane.swim.core.staging import CaughtUp
 from pavane.swim.errors import ConfigError, SwimError
 from pavane.swim.keys import read_keys
 from pavane.swim.member import EVENTS_MAX, MemberFailedError, SwimMember
 from pavane.swim.state.envelope import key_id
-from pavane.swim.wire.values import State
+from pavane.swim.wire.values import Stage, State
 from tests.services.eventually import eventually
 
 # Ten times faster than a LAN's, which shortens tests and changes no rule.
@@ -37,10 +38,22 @@ class Group:
         self._stack = stack
         self.members: list[SwimMember] = []
 
-    async def start(self, keys_file: Path | None = None, host: str = "127.0.0.1", **config: object) -> SwimMember:
+    async def start(
+        self,
+        keys_file: Path | None = None,
+        host: str = "127.0.0.1",
+        psk_file: Path | None = None,
+        **config: object,
+    ) -> SwimMember:
         seeds = [str(member.bound) for member in self.members[:1]]
         settings = {"profile": FAST, **config}
-        member = SwimMember(Config(**settings), (host, 0), seeds, keys_file=keys_file)  # type: ignore[arg-type]
+        member = SwimMember(
+            Config(**settings),  # type: ignore[arg-type]
+            (host, 0),
+            seeds,
+            keys_file=keys_file,
+            psk_file=psk_file,
+        )
         await self._stack.enter_async_context(member)
         self.members.append(member)
         return member
@@ -175,6 +188,20 @@ async def test_keys_keep_strangers_out_and_rotate_without_a_death(
     assert all(member.counts["deaths"] == 0 for member in group.members)
 
 
+async def test_a_psk_is_needed_to_join_and_is_rotated(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pavane.swim.member.HOUSEKEEPING_S", 0.05)
+    file = key_file(tmp_path / "psk", KEYS[0])
+    member = await group.start(psk_file=file, seal=True, keys_file=key_file(tmp_path / "keys", KEYS[0]))
+    other = key_file(tmp_path / "other", KEYS[1])
+    late = await group.start(psk_file=other, seal=True, keys_file=tmp_path / "keys")
+    assert (await first(late, Happened.JOIN_REFUSED)).text == "auth_failed"
+    key_file(file, *KEYS)
+    await eventually(group.agree)
+    assert member.own is Own.MEMBER
+
+
 async def test_a_key_file_that_breaks_changes_nothing(
     group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -262,3 +289,19 @@ async def test_what_cannot_be_read_is_told_once_for_many(
     await eventually(lambda: "bytecode" in caplog.text)
     told = [record for record in caplog.records if "bytecode" in record.getMessage()]
     assert len(told) < 10
+
+
+async def test_an_observer_is_promoted_and_a_full_member_drains(group: Group) -> None:
+    old = await group.start(rollout=1)
+    new = await group.start(start=Start.ORDERED, rollout=2)
+    await new.joined()
+    assert new.staging.stage is Stage.READ_ONLY
+    assert not new.promote()
+    await eventually(lambda: new.staging.caught_up is CaughtUp.YES)
+    assert new.promote()
+    await eventually(lambda: {member.rollout for member in old.members()} == {1, 2})
+    await old.drain()
+    assert old.own is Own.OUT
+    group.members.remove(old)
+    await eventually(group.agree)
+    assert new.counts["deaths"] == 0

@@ -1,6 +1,7 @@
 """``pavane swim …`` as processes: what a user starts, asks, stops and kills."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -93,11 +94,16 @@ async def test_members_are_asked_leave_come_back_crash_and_are_started_again(
 ) -> None:
     keys = ("--keys-file", str(key_file(tmp_path / "keys", KEYS[0])))
     for name in "abc":
-        await processes.start(name, *keys, "--data", str(tmp_path / name))
+        await processes.start(name, *keys, "--data", str(tmp_path / name), "--meta", f"role={name}")
     await processes.agree("a", "b", "c")
 
     code, output, _ = await processes.call("members", "--name", "b", "-o", "name")
     assert (code, set(output.split())) == (0, {str(id_of_name(name)) for name in "abc"})
+    described: dict[int, str] = {}
+    async with asyncio.timeout(STARTED_S):
+        while described != {id_of_name(name): f"role={name}" for name in "abc"}:
+            code, output, _ = await processes.call("members", "--name", "b", "-o", "json")
+            described = {member["id"]: member["meta"] for member in json.loads(output)["members"]}
     code, output, _ = await processes.call("ping", "c", "--name", "a")
     assert (code, output.endswith(" ms\n")) == (0, True)
 

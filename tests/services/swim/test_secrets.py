@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from pavane.swim.errors import ConfigError
+from pavane.swim.state.auth import Psks, label, proof, response
 from pavane.swim.state.cookie import Cookies
-from pavane.swim.state.envelope import Keyring, Window, key_id, mac_key
+from pavane.swim.state.envelope import Keyring, Window, key_id, mac_key, seal_key
 from pavane.swim.wire.messages import decode
-from pavane.swim.wire.values import Address
+from pavane.swim.wire.values import Address, NodeInfo
 from pavane.wire import RemoteProtocolError
 
 VECTORS = {row["name"]: row for row in json.loads((Path(__file__).parent / "vectors.json").read_text())["auth"]}
@@ -28,6 +29,10 @@ def entropy_of(*values: bytes) -> Callable[[int], bytes]:
 
 def ring(*keys: bytes, salt: bytes = b"receiver", group: str = "prod") -> Keyring:
     return Keyring(keys, group, entropy_of(salt, b"later"), 4)
+
+
+def info_of(row: dict[str, Any]) -> NodeInfo:
+    return NodeInfo(row["id"], row["gen"], Address.parse(row["addr"]))
 
 
 def fields(name: str) -> dict[str, Any]:
@@ -73,11 +78,49 @@ def test_keys_are_those_of_the_vectors() -> None:
     assert key_id(MASTER).hex() == VECTORS["key.id"]["hex"]
     assert mac_key(MASTER, SALT, "prod").hex() == VECTORS["key.mac"]["hex"]
 
+    assert seal_key(MASTER, SALT, "prod").hex() == VECTORS["key.seal"]["hex"]
 
-def test_the_envelope_is_that_of_the_vector() -> None:
-    row = VECTORS["envelope.maced"]
+
+def test_auth_bytes_are_those_of_the_vectors() -> None:
+    row = fields("auth.psk")
+    psk, token, asker = row["psk"].encode(), row["token"].encode(), info_of(row["node"])
+    auth = response(psk, token, asker, row["group"])
+    assert auth.hex() == VECTORS["auth.psk"]["hex"]
+    assert Psks([OTHER, psk], row["group"]).of(auth, token, asker) == psk
+    acker = info_of(fields("auth.ack_proof")["acker"])
+    assert proof(psk, auth, acker).hex() == VECTORS["auth.ack_proof"]["hex"]
+    assert Psks([OTHER, psk], "prod").proven(proof(psk, auth, acker), auth, acker)
+    assert label("prod").hex() == VECTORS["auth.label"]["hex"]
+
+
+def test_auth_bytes_are_bound_to_everything_that_they_speak_of() -> None:
+    asker, psks = NodeInfo(321, 0, SOURCE), Psks([MASTER], "prod")
+    auth = psks.auth(b"token", asker)
+    assert psks.of(auth, b"token", asker) == MASTER
+    for other in (asker._replace(id=322), asker._replace(gen=1), asker._replace(address=Address(SOURCE.ip, 1))):
+        assert psks.of(auth, b"token", other) is None
+    assert psks.of(auth, b"other", asker) is None
+    assert Psks([MASTER], "test").of(auth, b"token", asker) is None
+    assert psks.of(b"", b"token", asker) is None
+    assert not psks.proven(None, auth, asker)
+    assert not psks.proven(proof(OTHER, auth, asker), auth, asker)
+    assert not psks.proven(proof(MASTER, b"", asker), auth, asker)
+
+
+@pytest.mark.parametrize("psks", [[], [b"too short"], [bytes(65)], [bytes([n]) * 16 for n in range(9)]])
+def test_psks_that_cannot_be_used_are_refused(psks: list[bytes]) -> None:
+    with pytest.raises(ConfigError, match="PSK"):
+        Psks(psks, "")
+
+
+@pytest.mark.parametrize("kind", ["maced", "sealed", "sealed_keyring_install"])
+def test_the_envelope_is_that_of_the_vector(kind: str) -> None:
+    row = VECTORS[f"envelope.{kind}"]
     inner = bytes.fromhex(row["fields"]["inner_hex"])
-    assert ring(MASTER, salt=SALT).wrap(inner).hex() == row["hex"]
+    sender = Keyring([MASTER], "prod", entropy_of(SALT), 4, seal=kind != "maced")
+    for _ in range(row["fields"]["ctr"]):
+        datagram = sender.wrap(inner)
+    assert datagram.hex() == row["hex"]
     assert ring(MASTER).open(bytes.fromhex(row["hex"])) == inner
     assert ring(OTHER, MASTER).open(bytes.fromhex(row["hex"])) == inner
 
@@ -111,8 +154,9 @@ def test_nothing_is_taken_twice_nor_from_oneself() -> None:
             keyring.open(first)
 
 
-def test_a_forger_neither_moves_a_window_nor_fills_the_table() -> None:
-    sender, receiver = ring(MASTER, salt=SALT), ring(MASTER)
+@pytest.mark.parametrize("seal", [False, True], ids=["e1", "e0"])
+def test_a_forger_neither_moves_a_window_nor_fills_the_table(seal: bool) -> None:
+    sender, receiver = Keyring([MASTER], "prod", entropy_of(SALT), 4, seal=seal), ring(MASTER)
     good = sender.wrap(b"1")
     receiver.open(good)
     for _ in range(100):
@@ -147,6 +191,20 @@ def test_keys_are_rotated_in_three_steps_without_losing_a_datagram() -> None:
             for sender, receiver in itertools.permutations(rings):
                 assert receiver.open(sender.wrap(b"news")) == b"news"
     assert rings[0].key_ids == (key_id(OTHER),)
+
+
+def test_what_is_sealed_cannot_be_read_and_both_kinds_share_a_counter() -> None:
+    sealing, macing = Keyring([MASTER], "prod", entropy_of(SALT), 4, seal=True), ring(MASTER, salt=SALT)
+    assert b"secret" in macing.wrap(b"secret")
+    sealed = sealing.wrap(b"secret")
+    assert b"secret" not in sealed
+    receiver = ring(MASTER)
+    assert receiver.open(sealed) == b"secret"
+    with pytest.raises(RemoteProtocolError, match="replay"):
+        receiver.open(ring(MASTER, salt=SALT).wrap(b"counter 1 again"))
+    for code in (0xE0, 0xE1):  # neither passes for the other
+        with pytest.raises(RemoteProtocolError, match="mac"):
+            ring(MASTER).open(bytes([code ^ 1]) + (sealed if code == 0xE0 else macing.wrap(b"x"))[1:])
 
 
 @pytest.mark.parametrize("keys", [(), (b"short",), (MASTER, MASTER), tuple(bytes([n]) * 32 for n in range(9))])

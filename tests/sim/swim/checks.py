@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from pavane.swim.core.node import NEWS_EXTRA
 from pavane.swim.core.outputs import Own, Persist, Send
 from pavane.swim.state.members import TOMBSTONES_PER_PEER
-from pavane.swim.wire.messages import PingRequest, PingResponse, decode
-from pavane.swim.wire.values import State
+from pavane.swim.wire.messages import JoinAck, PingRequest, PingResponse, decode
+from pavane.swim.wire.values import Stage, State
 
 if TYPE_CHECKING:
     from tests.sim.swim.world import Process
@@ -20,6 +20,8 @@ class Seen:
     own: Own = Own.OUT
     id: int = 0
     gen: int = 0
+    stage: Stage = Stage.JOINING
+    accused: int = 0
     entries: dict[int, tuple[int, State]] = field(default_factory=dict)
 
 
@@ -47,11 +49,14 @@ class Checks:
         if config.stored_gen is not None:
             own = process.core.info
             assert process.stored == Persist(own.id, own.gen), "a generation is told before it is durable"
-        if not config.keys and process.core.own is Own.LEAVING:
-            message, own = decode(send.datagram), process.core.info
-            if isinstance(message, PingRequest | PingResponse):
-                alive = [info for info in message.payload.alive if info.id == own.id and info.gen == own.gen]
-                assert not alive, "invariant 10: a leaving node says that it is alive"
+        if config.keys:
+            return
+        message, own = decode(send.datagram), process.core.info
+        if isinstance(message, JoinAck):
+            assert process.core.stage is Stage.READ_WRITE, "invariant 6: an observer admits"
+        if process.core.own is Own.LEAVING and isinstance(message, PingRequest | PingResponse):
+            alive = [info for info in message.payload.alive if info.id == own.id and info.gen == own.gen]
+            assert not alive, "invariant 10: a leaving node says that it is alive"
 
     def after(self, process: "Process") -> None:
         core = process.core
@@ -81,6 +86,11 @@ class Checks:
                 assert gen >= old_gen, f"invariant 2: the generation of {node} fell"
                 back = old_state >= State.DEAD and state <= State.SUSPECT
                 assert not (back and gen <= old_gen), f"invariant 3: {node} rose from the dead"
+        accused = core.counts["suspicions"] + core.counts["deaths"]
+        if core.own not in (Own.OUT, Own.DIALING) and seen.own not in (Own.OUT, Own.LEAVING):
+            assert core.stage >= seen.stage, "invariant 6: the stage went back"
+        if core.stage is not Stage.READ_WRITE and seen.stage is core.stage:
+            assert accused == seen.accused, "invariant 6: an observer accuses"
         if core.own is Own.MEMBER:
             assert len(members), "a member without peers"
         if core.own in (Own.OUT, Own.DIALING):
@@ -88,4 +98,4 @@ class Checks:
         if changed:
             live = sum(1 for _, state in entries.values() if state <= State.SUSPECT)
             assert live == len(members), "the count of peers is wrong"
-        self._seen[id(process)] = Seen(core.own, info.id, info.gen, entries)
+        self._seen[id(process)] = Seen(core.own, info.id, info.gen, core.stage, accused, entries)

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 
+from pavane.swim.config import Start
 from pavane.swim.core.outputs import Own
 from pavane.swim.wire.values import UNSPECIFIED
 from tests.sim.swim.world import Process, Weather, World
@@ -27,6 +28,8 @@ class Play:
             self.world.config["address"] = UNSPECIFIED  # bound to every interface: others tell it where it is
         if seed % 3 == 1:
             self.world.config["stored_gen"] = 0
+        if seed % 5 == 2:
+            self.world.config.update(start=Start.SELF, rollout=1)
         size = self.rng.choice([3, 3, 4, 5, 5, 8, 10])
         self.names = [f"n{number}" for number in range(1, size + 1)]
         self.moved = 0

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -67,9 +68,13 @@ def test_a_crash_is_known_by_all_within_seconds() -> None:
     assert min(times) >= 5  # a stall of so long is borne
 
 
-@pytest.mark.parametrize(("keys", "most_bytes"), [((), 80), ((KEY,), 150)], ids=["plaintext", "e1"])
-def test_idle_members_send_two_small_datagrams_a_second(keys: tuple[bytes, ...], most_bytes: int) -> None:
-    world = World(5, check=False, keys=keys)
+@pytest.mark.parametrize(
+    ("config", "most_bytes"),
+    [({}, 80), ({"rollout": 1}, 80), ({"keys": (KEY,)}, 150), ({"keys": (KEY,), "seal": True}, 150)],
+    ids=["plaintext", "rollout", "e1", "e0"],
+)
+def test_idle_members_send_two_small_datagrams_a_second(config: dict[str, Any], most_bytes: int) -> None:
+    world = World(5, check=False, **config)
     members = world.group(10)
     world.run(40)
     before = [(process.sent, process.sent_bytes) for process in members]
@@ -222,8 +227,9 @@ def test_what_is_forged_in_a_members_name_removes_nobody_for_good(kind: int) -> 
     assert not victim.happened(Happened.OWN_STATE)[2:]
 
 
-def test_a_recording_of_protected_traffic_is_of_no_use() -> None:
-    world = World(12, keys=(KEY,))
+@pytest.mark.parametrize("seal", [False, True], ids=["e1", "e0"])
+def test_a_recording_of_protected_traffic_is_of_no_use(seal: bool) -> None:
+    world = World(12, keys=(KEY,), seal=seal)
     members = world.group(4)
     receiver, recorded = members[1], list[tuple[Address, bytes]]()
 
@@ -251,17 +257,65 @@ def test_a_recording_of_protected_traffic_is_of_no_use() -> None:
     assert deaths(world) == 0
 
 
-@pytest.mark.parametrize(("key", "reason"), [(KEY, "mac"), (bytes(32), "keyid")], ids=["same key", "other key"])
-def test_groups_with_other_names_or_keys_stay_apart(key: bytes, reason: str) -> None:
+SEPARATED = {
+    "same key": ({"keys": (KEY,)}, {"keys": (KEY,)}, "mac"),
+    "other key": ({"keys": (KEY,)}, {"keys": (bytes(32),)}, "keyid"),
+    "sealed": ({"keys": (KEY,), "seal": True}, {"keys": (KEY,), "seal": True}, "mac"),
+    "label": ({}, {}, "wrong_group"),
+    "psk": ({"psks": (KEY,)}, {"psks": (KEY,)}, "auth_failed"),
+    "other psk": ({"psks": (KEY,)}, {"psks": (bytes(32),)}, "auth_failed"),
+}
+
+
+@pytest.mark.parametrize(("config", "other", "reason"), SEPARATED.values(), ids=SEPARATED)
+def test_groups_with_other_names_or_keys_stay_apart(config: dict[str, Any], other: dict[str, Any], reason: str) -> None:
     world = World(15)
-    here = [world.start("a1", keys=(KEY,), group="a"), world.start("a2", ["a1"], keys=(KEY,), group="a")]
-    there = [world.start("b1", ["a1"], keys=(key,), group="b")]
-    there.append(world.start("b2", ["b1", "a2"], keys=(key,), group="b"))
+    here = [world.start("a1", group="a", **config), world.start("a2", ["a1"], group="a", **config)]
+    there = [world.start("b1", ["a1"], group="b", **other)]
+    there.append(world.start("b2", ["b1", "a2"], group="b", **other))
     here[0].core.set_seeds([process.address for process in there], world.time)
     world.run(40)
     assert [len(process.sees()) for process in (*here, *there)] == [2, 2, 2, 2]
     assert not here[0].sees().keys() & there[0].sees().keys()
-    assert here[0].core.dropped[reason] > 0
+    told = {event.text for event in there[0].happened(Happened.JOIN_REFUSED)}
+    assert here[0].core.dropped[reason] > 0 or reason in told
+
+
+def test_a_running_group_gets_its_keys_process_by_process_and_loses_nobody() -> None:
+    world = World(16, check=False)
+    members = world.group(5)
+    for config in ({"keys": (KEY,), "accept_plaintext": True}, {"keys": (KEY,)}):
+        for name in [process.name for process in members]:
+            world.kill(world.processes[name])
+            world.run(1)
+            world.start(name, ["n1", "n2"], **config)
+            world.must(world.all_see_all, 15, f"{name} is back")
+            world.run(3)
+    assert deaths(world) == 0
+    plaintext = []
+    world.tap = lambda process, to, datagram: plaintext.append(datagram) if datagram[0] != 0xE1 else None
+    world.run(10)
+    assert plaintext == []
+
+
+def test_keys_are_rotated_under_load_and_who_was_away_tells_it_and_comes_back() -> None:
+    world = World(17, keys=(KEY,))
+    members = world.group(5)
+    away, others, new = members[4], members[:4], bytes(32)
+    world.cut([away], others)
+    world.run(15)
+    for keys in ((KEY, new), (new, KEY), (new,)):
+        for process in others:
+            process.core.set_keys(keys)
+            world.run(0.7)
+        world.must(lambda: all(len(process.sees()) == 4 for process in others), 5, "nobody is lost")
+    dropped = sum(process.core.dropped["keyid"] + process.core.dropped["mac"] for process in others)
+    assert dropped == 0
+    world.cuts.clear()
+    world.run(15)
+    assert away.core.dropped["keyid"] + sum(process.core.dropped["keyid"] for process in others) > 0
+    away.core.set_keys((new,))
+    world.must(world.all_see_all, 60, "given the key it is back")
 
 
 def test_spoofed_joins_neither_enter_nor_keep_honest_ones_out() -> None:

@@ -30,6 +30,7 @@ from pavane.raft.wire import (
     RequestLogInfoReply,
     RequestUpdate,
     RequestUpdateReply,
+    UpdateItem,
     UpdateStatus,
     Value,
     decode_reply,
@@ -86,6 +87,7 @@ class Call(ABC, Generic[Result]):
 
     streaming: ClassVar[bool] = False
     silence_s: ClassVar[float] = 0.0
+    item: UpdateItem | None = None  # what it is in a pv.update, if it can be in one
 
     def __init__(self, call_id: bytes, timeout_s: float, url: str | None = None) -> None:
         self.id = call_id
@@ -121,11 +123,27 @@ class UpdateCall(Call[int]):
 
     def __init__(self, reqid: bytes, data: Frame, timeout_s: float) -> None:
         super().__init__(reqid, timeout_s)
-        self._request = RequestUpdate(data)
+        self.item: UpdateItem = UpdateItem(reqid, data)
 
     def frames(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the same bytes every time."""
-        return self._request.encode(ident)
+        return RequestUpdate(self.item.data).encode(ident)
+
+    def judge_result(self, code: int, value: int, leader: str | None) -> Verdict[int]:
+        """Take one result of a ``pv.update`` (4.4)."""
+        match code:
+            case Code.OK:
+                return Done(value)
+            case Code.PENDING:
+                return Pending()
+            case Code.NOT_LEADER:
+                return Elsewhere(leader)
+            case Code.BUSY:
+                return Pending(repeat_after_s=value / 1000)
+            case Code.EXPIRED:
+                return Failed(Expired(self.id, sent_before=self.attempts > 1))
+            case _:
+                return Failed(_code_error(PvReply(code)))
 
     def judge(self, frames: Frames) -> Verdict[int]:
         """Take a reply of 10.2."""

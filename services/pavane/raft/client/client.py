@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import secrets
 import socket
 import time
@@ -58,6 +59,7 @@ TIMEOUT_S_MAX = 7 * 3600.0  # beyond it the cluster would call the request id ex
 READ_TIMEOUT_S = 30.0  # for requests that change nothing, and between two messages of a stream
 CALL_ID_MODULUS = 1 << 62  # client ids that are no request ids: numbers of 8 bytes, so never those of polls
 CALL_ID_BYTES = 8
+CLOCK_OFFSET_S_MIN = 1  # less is the way of the message, or the rounding of a second
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 REQID_ATTRIBUTE = "pavane.raft.reqid"
@@ -112,7 +114,9 @@ class RaftClient:
         self._curve = curve
         self._resolve = resolve
         self._tracer = tracer or trace.get_tracer("pavane.raft.client")
-        self._procedure = Procedure(peers, secret, self._config.timeout_ms / 1000, self._config.grace_ms / 1000)
+        timeout_s, grace_s = self._config.timeout_ms / 1000, self._config.grace_ms / 1000
+        rng = random.Random()  # noqa: S311 - nonces tell answers apart, guessing one gains nothing
+        self._procedure = Procedure(peers, secret, timeout_s, grace_s, rng)
         self._reqids = ReqidGenerator(_this_machine(), os.getpid(), secrets.randbits(24))
         self._call_number = secrets.randbelow(CALL_ID_MODULUS)
         self._results: dict[bytes, asyncio.Future[Any]] = {}
@@ -121,6 +125,8 @@ class RaftClient:
         self._window = _Window()
         self._timer: asyncio.TimerHandle | None = None
         self._settling = False
+        self._settle_planned = False
+        self._clock_offset_s = 0
         self._open = False
 
     async def __aenter__(self) -> Self:
@@ -151,7 +157,7 @@ class RaftClient:
 
     def new_reqid(self) -> bytes:
         """Return a fresh request id, for a caller that keeps it to repeat an update after a failure of its own."""
-        return self._reqids.next(int(time.time()))
+        return self._reqids.next(int(time.time()) + self._clock_offset_s)
 
     async def update(self, data: bytes, *, reqid: bytes | None = None, timeout_s: float = 30.0) -> int:
         """Append ``data`` (1 byte … 10 MiB) exactly once and return its index.
@@ -322,7 +328,9 @@ class RaftClient:
         result: asyncio.Future[Result] = self._loop.create_future()
         self._results[call.id] = result
         self._procedure.submit(call, self._loop.time())
-        self._settle()
+        if not self._settle_planned:
+            self._settle_planned = True  # calls of one turn of the loop go out together
+            self._loop.call_soon(self._settle_soon)
         return result
 
     def _forget(self, call: Call[Result]) -> None:
@@ -350,6 +358,11 @@ class RaftClient:
         self._procedure.handle_timer(self._loop.time())
         self._settle()
 
+    def _settle_soon(self) -> None:
+        self._settle_planned = False
+        if self._open:
+            self._settle()
+
     def _settle(self) -> None:
         """Do what the procedure wants done, until it wants nothing more, and arm the timer."""
         if self._settling:
@@ -358,6 +371,8 @@ class RaftClient:
         try:
             while True:
                 outputs = self._procedure.outputs()
+                if outputs.server_clock_ms is not None:
+                    self._set_clock(outputs.server_clock_ms)
                 if outputs.connect is not None:
                     self._links.keep(outputs.connect)
                 for endpoint, frames in outputs.send:
@@ -373,6 +388,11 @@ class RaftClient:
         finally:
             self._settling = False
         self._arm()
+
+    def _set_clock(self, server_ms: int) -> None:
+        """Follow the cluster's clock when ids are made: a clock that is off must not make them expired (11.3)."""
+        offset_s = round(server_ms / 1000 - time.time())
+        self._clock_offset_s = offset_s if abs(offset_s) > CLOCK_OFFSET_S_MIN else 0
 
     def _arm(self) -> None:
         due = self._procedure.next_timer()

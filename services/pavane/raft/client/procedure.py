@@ -11,11 +11,30 @@ document, a leader whose connection breaks is left at once, without 500 ms of si
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pavane.raft.client.calls import Call, Done, Elsewhere, Failed, Pending
+from pavane.raft.client.calls import Call, Done, Elsewhere, Failed, Pending, UpdateCall, Verdict
 from pavane.raft.errors import RaftError
-from pavane.raft.wire import Drop, Frame, Frames, RequestConfig, RequestConfigReply, decode_reply, encode_uint
+from pavane.raft.wire import (
+    Drop,
+    Frame,
+    Frames,
+    PvHello,
+    PvHelloReply,
+    PvUpdate,
+    PvUpdateReply,
+    RequestConfig,
+    RequestConfigReply,
+    UpdateItem,
+    decode_reply,
+    encode_uint,
+)
+from pavane.raft.wire.frames import NONCE_BYTES
+from pavane.raft.wire.pv import FEATURE_UPDATE
+from pavane.raft.wire.pv_update import ITEM_HEADER_BYTES, UPDATE_BYTES, UPDATE_ITEMS
+
+if TYPE_CHECKING:
+    from random import Random  # given by the caller: nothing in here draws by itself
 
 AnyCall: TypeAlias = Call[Any]
 
@@ -25,6 +44,8 @@ SWEEP_S = 0.1  # how exactly silence and deadlines are seen; one pass over all c
 RESOLVE_AGAIN_S = 0.5  # a name without an address is asked for again: its pod may be about to start
 REDIRECTS_MAX = 4  # peers that name each other without any progress between; then a search decides
 POLL_ID_MODULUS = 1 << 32  # client ids of polls are numbers of up to four bytes (2.1)
+UPDATES_ID = b"updates"  # client id of every pv.update: the results name their updates, so one message can tell many
+HELLO_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +62,8 @@ class Outputs:
     """What the adapter has to do, in this order.
 
     ``connect`` is the set of endpoints that shall be connected, ``None`` while it has not changed; ``resolve`` are urls
-    whose addresses shall be looked up and given to ``resolved``; ``progressed`` are streams with something to read.
+    whose addresses shall be looked up and given to ``resolved``; ``progressed`` are streams with something to read;
+    ``server_clock_ms`` is what a server's clock just said, if one did.
     """
 
     connect: frozenset[str] | None = None
@@ -49,6 +71,7 @@ class Outputs:
     send: list[tuple[str, tuple[Frame, ...]]] = field(default_factory=list)
     progressed: list[AnyCall] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
+    server_clock_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -75,7 +98,7 @@ class Procedure:
     ``timeout_s`` is the silence after which a server counts as gone, ``grace_s`` the wait before a search then.
     """
 
-    def __init__(self, seeds: Sequence[str], ident: bytes, timeout_s: float, grace_s: float) -> None:
+    def __init__(self, seeds: Sequence[str], ident: bytes, timeout_s: float, grace_s: float, rng: "Random") -> None:
         self._ident = ident
         self._timeout_s = timeout_s
         self._grace_s = grace_s
@@ -93,6 +116,10 @@ class Procedure:
         self._cursor: str | None = None
         self._redirects = 0
         self._poll_number = 0
+        self._rng = rng
+        self._hellos: dict[str, tuple[bytes, bytes]] = {}  # id and nonce by endpoint
+        self._features: dict[str, int] = {}  # of the server behind a standing connection, if it is ours
+        self._gathered: dict[str, list[UpdateItem]] = {}
         self._sweep_at_s = 0.0
         self._resolve_at_s = 0.0
         self._outputs = Outputs()
@@ -157,8 +184,10 @@ class Procedure:
 
     def connection(self, endpoint: str, up: bool, now: float) -> None:
         """Take note that a connection came up, or went or could not be made."""
+        self._features.pop(endpoint, None)
         if up:
             self._down.discard(endpoint)
+            self._greet(endpoint)
             self._feed_search(now)
             return
         self._down.add(endpoint)
@@ -174,14 +203,21 @@ class Procedure:
         if endpoint == self._leader:
             self._leader_heard_s = now
         message_id = bytes(frames[0])
+        if message_id == UPDATES_ID:
+            self._updated(endpoint, frames[1:], now)
+            return
         search = self._search
         if search is not None and search.asked == endpoint and search.asked_id == message_id:
             self._poll_answered(search, frames[1:], now)
             return
         call = self._calls.get(message_id)
-        if call is None:
-            return  # an answer to a call that is over, or a repeated one
-        match call.judge(frames[1:]):
+        if call is not None:
+            self._judged(call, call.judge(frames[1:]), endpoint, now)
+        elif self._hellos.get(endpoint, (b"",))[0] == message_id:
+            self._greeted(endpoint, frames[1:])
+
+    def _judged(self, call: AnyCall, verdict: Verdict[Any], endpoint: str, now: float) -> None:
+        match verdict:
             case Done(value):
                 self._leader_proven = self._leader_proven or endpoint == self._leader
                 self._finish(Finished(call, value))
@@ -215,11 +251,16 @@ class Procedure:
 
     def outputs(self) -> Outputs:
         """Return what has accumulated, and forget it."""
+        if self._gathered:
+            self._send_gathered()
         outputs, self._outputs = self._outputs, Outputs()
         if self._targets_changed:
             self._targets_changed = False
             outputs.connect = frozenset(self._targets())
             self._down &= outputs.connect
+            for endpoint in self._hellos.keys() - outputs.connect:
+                del self._hellos[endpoint]
+                self._features.pop(endpoint, None)
         return outputs
 
     def _urls(self) -> list[str]:
@@ -277,9 +318,8 @@ class Procedure:
             self._next_step(self._search, now)
 
     def _poll(self, search: _Search, endpoint: str, now: float) -> None:
-        self._poll_number = (self._poll_number + 1) % POLL_ID_MODULUS
         self._cursor = search.asked = endpoint
-        search.asked_id = encode_uint(self._poll_number)
+        search.asked_id = self._next_poll_id()
         search.until_s = now + self._timeout_s
         self._outputs.send.append((endpoint, (search.asked_id, *RequestConfig().encode(self._ident))))
 
@@ -350,7 +390,55 @@ class Procedure:
         call.heard_s = now
         call.repeat_at_s = None
         call.attempts += 1
-        self._outputs.send.append((endpoint, (call.id, *call.frames(self._ident))))
+        if call.item is not None and self._features.get(endpoint, 0) & FEATURE_UPDATE:
+            self._gathered.setdefault(endpoint, []).append(call.item)
+        else:
+            self._outputs.send.append((endpoint, (call.id, *call.frames(self._ident))))
+
+    def _send_gathered(self) -> None:
+        """Make messages of the updates that wait, as few as the limits allow."""
+        for endpoint, items in self._gathered.items():
+            first = size = 0
+            for position, item in enumerate(items):
+                size += ITEM_HEADER_BYTES + len(item.data)
+                if position > first and (size > UPDATE_BYTES or position - first == UPDATE_ITEMS):
+                    self._send_items(endpoint, items[first:position])
+                    first, size = position, ITEM_HEADER_BYTES + len(item.data)
+            self._send_items(endpoint, items[first:])
+        self._gathered.clear()
+
+    def _send_items(self, endpoint: str, items: list[UpdateItem]) -> None:
+        self._outputs.send.append((endpoint, (UPDATES_ID, *PvUpdate(tuple(items)).encode(self._ident))))
+
+    def _updated(self, endpoint: str, frames: Frames, now: float) -> None:
+        """Take what became of many updates."""
+        reply = decode_reply(PvUpdateReply, frames)
+        if isinstance(reply, Drop):
+            return
+        for reqid, code, value in reply.results:
+            call = self._calls.get(reqid)
+            if isinstance(call, UpdateCall):
+                self._judged(call, call.judge_result(code, value, reply.leader), endpoint, now)
+
+    def _greet(self, endpoint: str) -> None:
+        """Ask a server what it is: one of ours takes many updates in one message."""
+        self._hellos[endpoint] = (self._next_poll_id(), self._rng.randbytes(NONCE_BYTES))
+        message_id, nonce = self._hellos[endpoint]
+        hello = PvHello("", 0, nonce, {"v": HELLO_VERSION, "feat": 0})
+        self._outputs.send.append((endpoint, (message_id, *hello.encode(self._ident))))
+
+    def _greeted(self, endpoint: str, frames: Frames) -> None:
+        reply = decode_reply(PvHelloReply, frames)
+        if isinstance(reply, Drop) or reply.nonce != self._hellos[endpoint][1]:
+            return
+        features, clock_ms = reply.info.get("feat"), reply.info.get("now")
+        self._features[endpoint] = features if isinstance(features, int) else 0
+        if isinstance(clock_ms, int):
+            self._outputs.server_clock_ms = clock_ms
+
+    def _next_poll_id(self) -> bytes:
+        self._poll_number = (self._poll_number + 1) % POLL_ID_MODULUS
+        return encode_uint(self._poll_number)
 
     def _sweep(self, now: float) -> None:
         """See to deadlines, silence and repetitions of all calls."""

@@ -57,6 +57,7 @@ from pavane.raft.wire.pv import (
     PvWatchAcknowledge,
     PvWatchReply,
 )
+from pavane.raft.wire.pv_update import PvUpdate
 from pavane.raft.wire.replies import RequestBroadcastUrlReply, RequestConfigReply, RequestLogInfoReply
 from pavane.raft.wire.requests import (
     AppendEntries,
@@ -156,6 +157,7 @@ class Core:
         )
         self._requests: dict[type, Callable[[Route, Frame, Any], None]] = {
             RequestUpdate: lambda route, id_, message: self._serving.update(route, bytes(id_), message.data),
+            PvUpdate: lambda route, id_, message: self._serving.updates(route, bytes(id_), message),
             AppendEntries: self._following.append,
             PvAppend: self._following.append_window,
             InstallSnapshot: self._installing.original,
@@ -184,6 +186,7 @@ class Core:
         self._timed += (keyspace,)
         self._requests |= {
             RequestUpdate: keyspace.update,
+            PvUpdate: keyspace.updates,
             PvKv: keyspace.command,
             PvRead: keyspace.read,
             PvLease: keyspace.keep_alive,

@@ -17,6 +17,7 @@ from pavane.raft.wire.entry import CHECKPOINT_DATA, EntryType
 from pavane.raft.wire.frames import Frame, encode_uint
 from pavane.raft.wire.msgpack import Value, encode_pv
 from pavane.raft.wire.pv import PvKv, PvLease, PvRead, PvReply
+from pavane.raft.wire.pv_update import PvUpdate
 from pavane.raft.wire.requests import RequestUpdate
 
 READ_WAIT_S = 1.0  # for a revision that is not applied yet (12.5)
@@ -83,6 +84,10 @@ class Keyspace:
             self._node.drop(DropReason.TYPE)
             return
         self._serving.update(route, bytes(request_id), message.data)
+
+    def updates(self, route: Route, request_id: Frame, message: PvUpdate) -> None:
+        """Handle ``pv.update``: as ``=``, for many commands."""
+        self._serving.updates(route, bytes(request_id), message, self._refusal)
 
     def command(self, route: Route, request_id: Frame, message: PvKv) -> None:
         """Handle ``pv.kv``: as ``=``, and the result is told."""
@@ -254,6 +259,13 @@ class Keyspace:
 
     def _moved(self, route: Route, request_id: bytes) -> None:
         self._reply(route, request_id, Code.NOT_LEADER, self._node.leader)
+
+    def _refusal(self, data: Frame) -> int:
+        try:
+            self._machine.check(data)
+        except Failed as failed:
+            return failed.code
+        return Code.OK
 
     def _reply(self, route: Route, request_id: Frame, code: Code, value: Value) -> None:
         self._node.send(route, (request_id, *PvReply(code, value).encode()))

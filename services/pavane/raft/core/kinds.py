@@ -19,6 +19,7 @@ from pavane.raft.wire.pv import (
     FEATURE_HOST_NAMES,
     FEATURE_KV,
     FEATURE_SNAPSHOT,
+    FEATURE_UPDATE,
     FEATURE_VOTE,
     PvHello,
     PvHelloReply,
@@ -26,7 +27,7 @@ from pavane.raft.wire.pv import (
 from pavane.wire import Stage
 
 VERSION = 1
-FEATURES = FEATURE_APPEND | FEATURE_VOTE | FEATURE_SNAPSHOT | FEATURE_FOLLOW | FEATURE_HOST_NAMES
+FEATURES = FEATURE_APPEND | FEATURE_VOTE | FEATURE_SNAPSHOT | FEATURE_FOLLOW | FEATURE_HOST_NAMES | FEATURE_UPDATE
 LEVEL = 1
 HELLO_S = 1.0  # to members whose kind is not known to be ours
 HELLO_OURS_S = 5.0

@@ -3,7 +3,7 @@
 Peers of the original program truncate at every success and end at a prev below their commit index. Therefore one
 AppendEntries is outstanding, a repetition has the same bytes, the match is approached from above, and the commit index
 told is at most prev. A peer of ours tolerates everything: it is sent ``pv.append``, many at a time, once it has told on
-the standing connection that it takes them. Until then the steps back toward it may grow.
+the standing connection that it takes them.
 """
 
 import math
@@ -57,7 +57,6 @@ class Progress:
     heartbeat_at: float = 0.0
     confirmed: int = 0  # sequence of the newest message that it answered in our term
     commit: int = 0  # the commit index that it has acknowledged
-    step: int = 1
     removed_at: int | None = None  # index of the entry without it, once that is committed
     lame_until: float | None = None
 
@@ -282,22 +281,15 @@ class Replication:
 
     def _succeeded(self, progress: Progress) -> None:
         progress.probing = False
-        progress.step = 1
         progress.match = max(progress.match, progress.asked_last)
         progress.next = progress.match + 1
         self._acknowledged(progress, progress.asked_commit)
 
     def _refused(self, progress: Progress, hint: int | None) -> None:
-        """Go back: to the hint, or by one step, which doubles toward ours since they keep what matches."""
+        """Go back: to the hint, or by one step, for a success below what matches would cut that off."""
         previous = progress.next - 1
         progress.probing = True
-        if hint is not None and hint <= previous:
-            target = max(hint, 1)
-        else:
-            target = max(progress.next - progress.step, 1)
-            if self._kinds.kind(progress.id) == Kind.OURS:
-                progress.step *= 2
-        self._step_back(progress, target)
+        self._step_back(progress, max(hint if hint is not None and hint <= previous else previous, 1))
 
     # --- to peers of ours ----------------------------------------------------------------------------------------
 
@@ -312,7 +304,6 @@ class Replication:
         """Find out anew how far the peer is."""
         progress.window.clear()
         progress.probing = True
-        progress.step = 1
         progress.next = progress.match + 1 if progress.match else progress.next
         progress.heartbeat_at = self._node.now.mono
 

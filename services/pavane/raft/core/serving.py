@@ -13,6 +13,7 @@ from pavane.raft.state.roles import Role
 from pavane.raft.wire.entry import EntryType
 from pavane.raft.wire.frames import ENTRY_DATA_BYTES, Frame
 from pavane.raft.wire.pv import PvReply
+from pavane.raft.wire.pv_update import PvUpdate, PvUpdateReply, UpdateResult
 from pavane.raft.wire.replies import RequestUpdateReply, UpdateStatus
 from pavane.raft.wire.requests import StateBroadcast
 
@@ -22,6 +23,7 @@ UNCOMMITTED_ENTRIES_MAX = 100_000  # of a leader's log; what a follower would ha
 UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
 PENDING_UPDATES_MAX = 65_536  # waiting outside the log
 PENDING_BYTES_MAX = 64 * 1024 * 1024
+RETRY_MS = 100  # after which somebody whose update found no room may try again
 FORGET_S = 10.0  # pause between two looks for request ids past their time to live
 PUBLISH_BYTES = 64 * 1024  # entries in one message of the PUB socket
 
@@ -33,8 +35,16 @@ class Commander:
     route: Route
 
 
-Requester = Route | Commander | int
-"""A connection that asked by ``=`` or by ``pv.kv``, or the ticket of a local caller."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A connection that asked by ``pv.update`` under this id: what is to be told to it is gathered."""
+
+    route: Route
+    id: bytes
+
+
+Requester = Route | Commander | Batch | int
+"""A connection that asked by ``=``, by ``pv.kv`` or by ``pv.update``, or the ticket of a local caller."""
 
 
 @dataclass(slots=True)
@@ -65,6 +75,7 @@ class Serving:
         self._queued_bytes = 0
         self._forget_at = node.now.mono + FORGET_S
         self._publish_at: float | None = None
+        self._gathered: dict[Batch, list[UpdateResult]] = {}
         self.outcome: Callable[[bytes, int], tuple[Frame, ...]]  # of a command, by a machine that has results
         self.first_write_ms: int | None = None
         self.last_write_ms: int | None = None
@@ -77,6 +88,19 @@ class Serving:
     def update(self, route: Route, reqid: bytes, data: Frame) -> None:
         """Handle ``=``."""
         self._take(route, reqid, data, EntryType.STATE)
+
+    def updates(
+        self, route: Route, request_id: bytes, message: PvUpdate, refusal: Callable[[Frame], int] | None = None
+    ) -> None:
+        """Handle ``pv.update``; ``refusal`` gives the code with which the machine refuses data, 0 for none."""
+        batch = Batch(route, request_id)
+        for reqid, data in message.items:
+            code = refusal(data) if refusal is not None else Code.OK
+            if code != Code.OK:
+                self._gather(batch, reqid, code)
+            else:
+                self._take(batch, reqid, data, EntryType.STATE)
+        self._tell()
 
     def command(self, route: Route, reqid: bytes, data: Frame) -> None:
         """Handle ``pv.kv``; the command was looked at."""
@@ -127,6 +151,9 @@ class Serving:
         if waits and not self._room_to_wait(pending):
             node.drop(DropReason.OVERLOAD)
             node.event(UpdateDone(pending.reqid, "overload", 0, 0.0))
+            requester = pending.requesters[0]
+            if isinstance(requester, Batch):
+                self._gather(requester, pending.reqid, Code.BUSY, RETRY_MS)
             return
         self._watch(pending)
         if waits:
@@ -183,6 +210,7 @@ class Serving:
                 self._done(requester, pending.reqid, pending.index)
             node.event(UpdateDone(pending.reqid, "done", pending.index, node.now.mono - pending.since))
             pending.requesters.clear()
+        self._tell()
         self.progress()
 
     def deposed(self, leader: str | None) -> None:
@@ -191,6 +219,7 @@ class Serving:
             for requester in pending.requesters:
                 self._refuse(requester, pending.reqid, "not_leader", leader)
             pending.requesters.clear()
+        self._tell(leader)
         self._pending.clear()
         self._logged.clear()
         self._queue.clear()
@@ -222,8 +251,9 @@ class Serving:
             _, pending = self._accepts.popleft()
             if pending.requesters:
                 for requester in pending.requesters:
-                    self._accept(requester, pending.reqid)
+                    self._accept(requester, pending.reqid, again=True)
                 self._accepts.append((now + ACCEPT_S, pending))
+        self._tell()
         if self._forget_at <= now:
             self._forget_at = now + FORGET_S
             node.dedup.forget_before(node.now.wall_s - self._freshness.ttl_s)
@@ -251,17 +281,34 @@ class Serving:
 
     # --- answers -------------------------------------------------------------------------------------------------
 
-    def _accept(self, requester: Requester, reqid: bytes) -> None:
+    def _gather(self, batch: Batch, reqid: bytes, code: int, index: int = 0) -> None:
+        self._gathered.setdefault(batch, []).append(UpdateResult(reqid, code, index))
+
+    def _tell(self, leader: str | None = None) -> None:
+        """Send what was gathered, one message to each who asked."""
+        if not self._gathered:
+            return
+        gathered, self._gathered = self._gathered, {}
+        leader = leader if leader is not None else self._node.leader
+        for batch, results in gathered.items():
+            self._node.send(batch.route, (batch.id, *PvUpdateReply(leader, tuple(results)).encode()))
+
+    def _accept(self, requester: Requester, reqid: bytes, *, again: bool = False) -> None:
+        """Say that an update is under way; a batch hears it only when that takes long: most are done before."""
         if isinstance(requester, bytes):
             self._node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.ACCEPTED).encode()))
         elif isinstance(requester, Commander):
             self._node.send(requester.route, (reqid, *PvReply(Code.PENDING).encode()))
+        elif isinstance(requester, Batch) and again:
+            self._gather(requester, reqid, Code.PENDING)
 
     def _done(self, requester: Requester, reqid: bytes, index: int) -> None:
         wall_ms = self._node.now.wall_s * 1000 + self._node.now.wall_part_ms
         self.first_write_ms = self.first_write_ms if self.first_write_ms is not None else wall_ms
         self.last_write_ms = wall_ms
-        if isinstance(requester, int):
+        if isinstance(requester, Batch):
+            self._gather(requester, reqid, Code.OK, index)
+        elif isinstance(requester, int):
             self._node.event(ProposalDone(requester, index))
         elif isinstance(requester, Commander):
             self._node.send(requester.route, (reqid, *self.outcome(reqid, index)))
@@ -273,6 +320,8 @@ class Serving:
         node.event(UpdateDone(reqid, result, 0, 0.0))
         if isinstance(requester, int):
             node.event(ProposalDone(requester, None))
+        elif isinstance(requester, Batch):
+            self._gather(requester, reqid, Code.EXPIRED if result == "expired" else Code.NOT_LEADER)
         elif isinstance(requester, Commander):
             expired = result == "expired"
             reply = PvReply(Code.EXPIRED) if expired else PvReply(Code.NOT_LEADER, leader or node.leader)

@@ -4,7 +4,6 @@ The original takes no lock, so whoever reads or writes a folder must know that i
 """
 
 import base64
-import mmap
 import os
 import socket
 from collections.abc import Iterable, Iterator
@@ -28,6 +27,7 @@ from pavane.raft.offline.js_files import (
     log_capacity,
     log_path,
 )
+from pavane.raft.offline.writing import mapped
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.wire.entry import parse_peers, peers_value
 from pavane.raft.wire.frames import REQID_BYTES, UINT_MAX, Frame
@@ -68,7 +68,7 @@ class JsFolder:
         self.torn_bytes = raft.torn_bytes + applied.torn_bytes
         self.state = _state(raft, applied)
         found = path / SNAPSHOT
-        self.snapshot = decode_snapshot(SNAPSHOT, _mapped(found)) if found.exists() else JsSnapshot(0, 0, b"")
+        self.snapshot = decode_snapshot(SNAPSHOT, mapped(found)) if found.exists() else JsSnapshot(0, 0, b"")
 
     @staticmethod
     def is_one(path: Path) -> bool:
@@ -82,16 +82,27 @@ class JsFolder:
     def entries(self) -> Iterator[tuple[int, memoryview]]:
         """Yield every entry behind the snapshot with its index; raises ``JsFileError`` where one is missing."""
         following = self.snapshot.index + 1
+        for index, entry, name in self._stored():
+            if index > following:
+                raise JsFileError(
+                    name, 0, f"the file begins with index {index}, the one before ends with {following - 1}"
+                )
+            if index == following:
+                yield index, entry
+                following += 1
+
+    def covered_entries(self) -> Iterator[tuple[int, memoryview]]:
+        """Yield the entries that are still there though the snapshot covers them."""
+        for index, entry, _ in self._stored():
+            if index > self.snapshot.index:
+                return
+            yield index, entry
+
+    def _stored(self) -> Iterator[tuple[int, memoryview, str]]:
         for first, file in self._files():
             name = str(file.relative_to(self._path))
-            if first > following:
-                raise JsFileError(
-                    name, 0, f"the file begins with index {first}, the one before ends with {following - 1}"
-                )
-            for index, entry in enumerate(decode_log(name, _mapped(file), first).entries, first):
-                if index == following:
-                    yield index, entry
-                    following += 1
+            for index, entry in enumerate(decode_log(name, mapped(file), first).entries, first):
+                yield index, entry, name
 
     def _files(self) -> list[tuple[int, Path]]:
         files = ((first_of_name(file.name), file) for file in (self._path / LOG).glob("*/*/*/*"))
@@ -111,14 +122,13 @@ def write_folder(
 ) -> None:
     """Write a folder that the original program and its tools read; ``path`` must exist and be empty.
 
-    ``entries`` follow the snapshot without a gap.
+    ``entries`` are without a gap and begin at most one behind the snapshot.
     """
     stamp = (created or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     host = socket.gethostname()
     _write(path / SNAPSHOT, encode_snapshot(snapshot, stamp, host))
     (path / LOG).mkdir()
-    first = snapshot.index + 1
-    size = 0
+    first = size = 0
     waiting: list[Frame] = []
 
     def finish() -> None:
@@ -127,9 +137,11 @@ def write_folder(
         _write(file, encode_log(first, log_capacity(first), waiting, stamp, host))
 
     for index, entry in entries:
-        if len(waiting) == log_capacity(first) or size + len(entry) > LOG_DATA_BYTES_MAX:
+        if waiting and (len(waiting) == log_capacity(first) or size + len(entry) > LOG_DATA_BYTES_MAX):
             finish()
-            first, size, waiting = index, 0, []
+            size, waiting = 0, []
+        if not waiting:
+            first = index
         waiting.append(entry)
         size += len(entry)
     if waiting:
@@ -188,14 +200,6 @@ def _properties_of(state: JsState) -> dict[str, Value]:
         values["peersUpdateRequest"] = None if reqid is None else base64.b64encode(reqid).decode()
         values["peersIndex"] = state.configuration_index
     return values
-
-
-def _mapped(path: Path) -> memoryview:
-    """Return the bytes of a file without reading them all; they stay mapped as long as a view of them lives."""
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _write(path: Path, parts: Iterable[Frame]) -> None:

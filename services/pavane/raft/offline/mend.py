@@ -22,10 +22,9 @@ def repair(stored: StoredLog, after: int) -> tuple[StoreCommand, ...]:
     ``StoreError`` if there is nothing behind ``after``, or the log does not reach down to it.
     """
     recovered = stored.recovered
-    if not recovered.first_index - 1 <= after < recovered.last_index:
-        raise StoreError(
-            f"the log holds entries {recovered.first_index} to {recovered.last_index}: nothing to drop after {after}"
-        )
+    covered = recovered.snapshot.index if recovered.snapshot is not None else 0
+    if not covered <= after < recovered.last_index:
+        raise StoreError(f"nothing to drop after {after}: there are entries {covered + 1} to {recovered.last_index}")
     return (
         Truncate(0, after),
         Note(0, NOTE_COMMIT, min(recovered.commit, after)),

@@ -6,13 +6,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from pavane.raft.offline.writing import mapped
 from pavane.raft.state.commands import Recovered
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.storage.identity import NAME as IDENTITY_NAME
 from pavane.raft.storage.identity import Identity, stored_identity
 from pavane.raft.storage.records import StoreError, decode_entries
 from pavane.raft.storage.recovery import Replay
-from pavane.raft.storage.store import LOG_FOLDER, take_lock
+from pavane.raft.storage.snapshots import SnapshotFiles
+from pavane.raft.storage.store import LOG_FOLDER, SNAPSHOT_FOLDER, take_lock
+from pavane.raft.wire.snapshot import SNAPSHOT_NAME
 from pavane.wal import DiskFolder, Log, Record, Scanned, examine
 from pavane.wal.record import first_sequence_of
 from pavane.wal.scan import file_size
@@ -49,6 +52,7 @@ class StoredLog:
     def __init__(self, path: Path, progress: Progress = no_progress) -> None:
         if not self.is_one(path):
             raise StoreError(f"{path} holds no {IDENTITY_NAME}: it is not the data folder of a Raft peer")
+        self._path = path
         folder = DiskFolder(path)
         self._lock = take_lock(folder)
         try:
@@ -77,11 +81,19 @@ class StoredLog:
 
     @property
     def configuration(self) -> tuple[int, Configuration] | None:
-        """Index and value of the last configuration in the log; None if there is none."""
-        if not self.recovered.configurations:
-            return None
-        index, data = self.recovered.configurations[-1]
-        return index, Configuration.decode(data)
+        """Index and value of the last configuration in log or snapshot; None if there is none."""
+        stated = list(self.recovered.configurations[-1:])
+        if not stated and self.recovered.snapshot is not None:
+            meta = self.recovered.snapshot.meta
+            stated = [(meta.configuration_index, meta.configuration)] if meta.configuration else []
+        return next(((index, Configuration.decode(data)) for index, data in stated), None)
+
+    def snapshot_file(self) -> memoryview:
+        """Return the bytes of the newest snapshot's file, mapped; nothing if there is no snapshot."""
+        snapshot = self.recovered.snapshot
+        if snapshot is None:
+            return memoryview(b"")
+        return mapped(self._path / SNAPSHOT_FOLDER / SNAPSHOT_NAME.format(index=snapshot.index, term=snapshot.term))
 
     def entries(self, first: int = 0) -> Iterator[tuple[int, memoryview]]:
         """Yield every entry from ``first`` on with its index, each as a view of its record."""
@@ -103,8 +115,9 @@ class StoredLog:
                 f"segment {self.damage.segment} is damaged at offset {self.damage.offset}: entries behind "
                 f"{self.recovered.last_index} are lost here; the next start sets them aside and fetches them again"
             )
-        elif self._replay.gap:
+        elif self._replay.gap or not self._whole:
             faults.append(f"entries behind {self.recovered.last_index} are missing; the next start fetches them again")
+        faults += [f"snapshot {name}: {fault}; the one before it counts" for name, fault in self._bad.items()]
         terms = [term for _, term in self.recovered.term_runs]
         if terms != sorted(terms):
             faults.append(f"terms fall: {terms}")
@@ -139,6 +152,8 @@ class StoredLog:
         if found.fault is not None:
             name = found.names[found.fault.segment] if found.names else "(none)"
             self.damage = Damage(name, max(0, found.fault.offset), found.fault.torn)
-        rotten = self._replay.gap or (self.damage is not None and not self.damage.torn)
+        snapshot, self._bad = SnapshotFiles(folder.folder(SNAPSHOT_FOLDER)).examine(self.identity.machine)
+        self._whole = self._replay.complete(snapshot)
+        rotten = self._replay.gap or not self._whole or (self.damage is not None and not self.damage.torn)
         self.recovered = self._replay.recovered(rotten)
         self._log = Log(log_folder, store_id, Scanned(found.names, found.last_sequence), list)

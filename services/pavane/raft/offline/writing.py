@@ -1,14 +1,20 @@
 """Folders that are whole or not there, and a store that is written without a peer."""
 
+import mmap
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 
-from pavane.raft.state.commands import StoreCommand
+from pavane.raft.state.commands import SnapshotInstall, SnapshotPart, StoreCommand
 from pavane.raft.storage import Identity, RaftStorage, StoreError
+from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.snapshot import DIGEST_BYTES, SnapshotHead
 from pavane.wal import Appender, DiskFolder
+
+PIECE_BYTES = 1 << 20  # of a file that is copied
 
 
 @contextmanager
@@ -52,12 +58,38 @@ class StoreWriter:
             self._appender.execute([batch])
             self.storage.completed([batch])
 
+    def install(self, index: int, term: int, pieces: Iterable[Frame]) -> None:
+        """Let the store, which must be empty, begin with the snapshot up to ``index``, whose file is ``pieces``."""
+        for number, piece in enumerate(pieces):
+            self.execute([SnapshotPart(0, number == 0, bytes(piece))])
+        self.execute([SnapshotInstall(0, index, term, keep_log=False)])
+
     def __enter__(self) -> "StoreWriter":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._appender.close()
         self.storage.close()
+
+
+def snapshot_file(index: int, term: int, meta: bytes, data: Frame) -> Iterator[Frame]:
+    """Yield a snapshot file (9.2) in pieces; ``data`` are those of the machine."""
+    view = memoryview(data)
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    front = SnapshotHead(index, term, len(meta), len(view)).encode() + meta
+    pieces: list[Frame] = [front, *(view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))]
+    for piece in pieces:
+        digest.update(piece)
+        yield piece
+    yield digest.digest()
+
+
+def mapped(path: Path) -> memoryview:
+    """Return the bytes of a file without reading them all; they stay mapped as long as a view of them lives."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _sync(folder: Path) -> None:

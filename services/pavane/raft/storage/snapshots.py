@@ -36,13 +36,19 @@ class SnapshotFiles:
         for name in (OUTGOING, INCOMING):
             if name in self._folder.names():
                 self._folder.remove(name)
-        bad: list[str] = []
+        found, bad = self.examine(machine)
+        for name in bad:
+            self._folder.rename(name, name + BAD_SUFFIX)
+        return found, [name + BAD_SUFFIX for name in bad]
+
+    def examine(self, machine: str) -> tuple[StoredSnapshot | None, dict[str, str]]:
+        """Return the newest good snapshot of the machine, and what is wrong with each newer one; changes nothing."""
+        bad: dict[str, str] = {}
         for name in reversed(self._names()):
             try:
                 return self._check(name, machine), bad
-            except BadSnapshotFile:
-                bad.append(name + BAD_SUFFIX)
-                self._folder.rename(name, bad[-1])
+            except BadSnapshotFile as error:
+                bad[name] = str(error)
         return None, bad
 
     def begin(self, front: bytes) -> "SnapshotWriter":

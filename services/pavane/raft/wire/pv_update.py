@@ -3,25 +3,27 @@
 Same conventions as ``requests`` and ``replies``.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from struct import Struct
+from typing import ClassVar, NamedTuple, Self
 
 from pavane.raft.errors import DropReason
 from pavane.raft.wire.frames import ENTRY_DATA_BYTES, REQID_BYTES, Frame, Frames, malformed
 from pavane.raft.wire.msgpack import encode_js
 from pavane.raft.wire.replies import decode_leader
-from pavane.wire import Reader, RemoteProtocolError
 
+# Items and results are named tuples: there is one of each for every update, and a frozen dataclass costs three times as
+# much to make.
 UPDATE = b"pv.update"
 UPDATE_ITEMS = 4096  # items of one message (4.4)
 UPDATE_BYTES = 4 * 1024 * 1024  # their blob, but a single item may be larger
 INDEX_BYTES = 7
 LENGTH_BYTES = 4
+ITEM_HEADER_BYTES = REQID_BYTES + LENGTH_BYTES
+_RESULT = Struct("<12sB7s")
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateItem:
+class UpdateItem(NamedTuple):
     """One update of a ``pv.update``."""
 
     reqid: bytes
@@ -36,34 +38,36 @@ class PvUpdate:
 
     def encode(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the frames behind the id."""
-        return (UPDATE, ident, _join((item.reqid, _length(item.data), item.data) for item in self.items))
+        parts: list[Frame] = []
+        for reqid, data in self.items:
+            parts += (reqid, len(data).to_bytes(LENGTH_BYTES, "little"), data)
+        return (UPDATE, ident, b"".join(parts))
 
     @classmethod
     def decode(cls, frames: Frames) -> Self:
         """Read the blob; ``size`` beyond its limits, for an item without data, or for a record past the end."""
-        reader = Reader(frames[3])
+        blob = memoryview(frames[3])
         items: list[UpdateItem] = []
-        while reader.remaining:
-            try:
-                reqid = bytes(reader.take(REQID_BYTES))
-                data = reader.take(reader.uint_le(LENGTH_BYTES))
-            except RemoteProtocolError:
+        start, end = 0, len(blob)
+        while start < end:
+            data_at = start + ITEM_HEADER_BYTES
+            length = int.from_bytes(blob[start + REQID_BYTES : data_at], "little")
+            after = data_at + length
+            if not 1 <= length <= ENTRY_DATA_BYTES or after > end or len(items) == UPDATE_ITEMS:
                 malformed(DropReason.SIZE)
-            if not 1 <= len(data) <= ENTRY_DATA_BYTES or len(items) == UPDATE_ITEMS:
-                malformed(DropReason.SIZE)
-            items.append(UpdateItem(reqid, data))
-        if not items or (len(frames[3]) > UPDATE_BYTES and len(items) > 1):
+            items.append(UpdateItem(bytes(blob[start : start + REQID_BYTES]), blob[data_at:after]))
+            start = after
+        if not items or (end > UPDATE_BYTES and len(items) > 1):
             malformed(DropReason.SIZE)
         return cls(tuple(items))
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateResult:
-    """What became of one update: a code of 4.4 and, if it is OK, the index."""
+class UpdateResult(NamedTuple):
+    """What became of one update: a code of 4.4; ``value`` is the index for OK, milliseconds to wait for BUSY."""
 
     reqid: bytes
     code: int
-    index: int
+    value: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +81,18 @@ class PvUpdateReply:
 
     def encode(self) -> tuple[Frame, ...]:
         """Return the frames behind the id."""
-        results = (
-            (item.reqid, bytes([item.code]), item.index.to_bytes(INDEX_BYTES, "little")) for item in self.results
-        )
-        return (encode_js(self.leader), _join(results))
+        pack = _RESULT.pack
+        results = (pack(reqid, code, value.to_bytes(INDEX_BYTES, "little")) for reqid, code, value in self.results)
+        return (encode_js(self.leader), b"".join(results))
 
     @classmethod
     def decode(cls, frames: Frames) -> Self:
         """Read the frames behind the id; ``size`` for a cut item."""
-        leader, reader = decode_leader(frames[0]), Reader(frames[1])
-        results: list[UpdateResult] = []
-        while reader.remaining:
-            try:
-                reqid = bytes(reader.take(REQID_BYTES))
-                results.append(UpdateResult(reqid, reader.uint_le(1), reader.uint_le(INDEX_BYTES)))
-            except RemoteProtocolError:
-                malformed(DropReason.SIZE)
+        leader, blob = decode_leader(frames[0]), frames[1]
+        if len(blob) % _RESULT.size:
+            malformed(DropReason.SIZE)
+        results = (
+            UpdateResult(reqid, code, int.from_bytes(index, "little"))
+            for reqid, code, index in _RESULT.iter_unpack(blob)
+        )
         return cls(leader, tuple(results))
-
-
-def _length(data: Frame) -> bytes:
-    return len(data).to_bytes(LENGTH_BYTES, "little")
-
-
-def _join(parts: Iterable[tuple[Frame, ...]]) -> bytes:
-    return b"".join(piece for part in parts for piece in part)

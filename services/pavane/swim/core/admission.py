@@ -1,5 +1,7 @@
 """The server's side of a join: stateless until the token is right (docs/specs/swim.md 6.2, 6.3, 18.3)."""
 
+import hmac
+
 from pavane.swim.config import JoinPolicy, RequireToken
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import AMPLIFICATION_MAX, GEN_AHEAD_MAX, GEN_STEP_MAX, Node, Origin, usable
@@ -7,14 +9,14 @@ from pavane.swim.core.outputs import Own
 from pavane.swim.core.probing import Probing
 from pavane.swim.core.rumours import Rumours
 from pavane.swim.errors import DropReason
+from pavane.swim.state.auth import label, proof
 from pavane.swim.state.cookie import ROTATION_S, Cookies
-from pavane.swim.state.envelope import ENVELOPE_BYTES
 from pavane.swim.state.members import Peer
 from pavane.swim.state.rates import Bucket, SharedLimit
 from pavane.swim.wire.messages import ERROR_DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq
 from pavane.swim.wire.payload import Payload
 from pavane.swim.wire.refusals import Refusal
-from pavane.swim.wire.values import U32_MAX, Address, NodeInfo, State
+from pavane.swim.wire.values import U32_MAX, Address, NodeInfo, Stage, State
 
 ANSWERS_PER_S = 500  # to requests without a valid token
 ANSWERS_PER_NETWORK_PER_S = 50
@@ -89,7 +91,25 @@ class Admission:
             code = Refusal.TOKEN_INVALID if request.token else Refusal.TOKEN_EXPECTED
             self._refuse(origin, code, self._cookies.token(node.unix_s, origin.source, src.id))
         else:
-            self._validated(request, origin, valid=valid)
+            self._authorize(request, origin, valid=valid)
+
+    def _authorize(self, request: JoinReq, origin: Origin, *, valid: bool) -> None:
+        """Judge what the asker shows of its right to join (6.4)."""
+        node, config = self._node, self._node.config
+        if config.authorize is not None:
+            verdict = config.authorize(request.token, request.auth, request.src, origin.source)
+            if isinstance(verdict, JoinNak | JoinRedirect):
+                self._say(origin, verdict.encode(), valid=valid)
+            if verdict is not True:
+                return
+        elif node.psks is not None:
+            if node.psks.of(request.auth, request.token, request.src) is None:
+                self._refuse(origin, Refusal.AUTH_FAILED, valid=valid)
+                return
+        elif config.group and not hmac.compare_digest(request.auth, label(config.group)):
+            self._refuse(origin, Refusal.WRONG_GROUP, valid=valid)
+            return
+        self._validated(request, origin, valid=valid)
 
     def _needs_token(self, request: JoinReq, origin: Origin) -> bool:
         required = self._node.config.require_token
@@ -104,6 +124,9 @@ class Admission:
 
     def _validated(self, request: JoinReq, origin: Origin, *, valid: bool) -> None:
         node, src = self._node, request.src
+        if node.stage is not Stage.READ_WRITE:
+            self._redirect(origin, valid=valid)
+            return
         peer = node.members.get(src.id)
         info = NodeInfo(src.id, src.gen, self._address(request, origin))
         if peer is not None and peer.state is State.ALIVE and peer.info == info:
@@ -121,7 +144,8 @@ class Admission:
     def _address(self, request: JoinReq, origin: Origin) -> Address:
         """Return the address to store: another IP than the source's is believed only of who holds a key (6.2)."""
         given = usable(request.src.address)
-        return given if given.ip and (given.ip == origin.source.ip or origin.authenticated) else origin.source
+        believed = given.ip == origin.source.ip or origin.authenticated or self._node.psks is not None
+        return given if given.ip and believed else origin.source
 
     def _least_gen(self, gen: int, peer: Peer | None, origin: Origin) -> int | None:
         """Return the generation to ask for, or ``None`` if that of the request will do."""
@@ -188,19 +212,18 @@ class Admission:
         node = self._node
         self._acked_at = {id_: at for id_, at in self._acked_at.items() if node.now - at < ACK_PAUSE_S}
         self._acked_at[peer.id] = node.now
-        payload = Payload()
+        payload = Payload(stage=node.shown(peer))
         if not request.src.address.ip:
             payload.sample = (NodeInfo(peer.id, peer.gen, origin.source),)
         room = node.room
         if not valid:
             # As much of the sample as an address may get that nobody has validated.
-            room = min(room, AMPLIFICATION_MAX * origin.size - (ENVELOPE_BYTES if node.keyring else 0))
+            room = min(room, AMPLIFICATION_MAX * origin.size - node.overhead(origin.source))
+        psk = node.psks.of(request.auth, request.token, request.src) if node.psks is not None else None
+        if psk is not None:
+            payload.proof = proof(psk, request.auth, node.info)
         self._gossip.welcome(payload, peer, room - len(JoinAck(node.info).encode()) - BLOB_BYTES)
-        message = JoinAck(node.info, payload).encode()
-        if valid:
-            node.send(origin.source, message)
-        else:
-            node.answer(origin, message)
+        self._say(origin, JoinAck(node.info, payload).encode(), valid=valid)
 
     # --- refusing ------------------------------------------------------------------------------------------------
 
@@ -208,12 +231,9 @@ class Admission:
         node = self._node
         node.counts["refused"] += 1
         message = JoinNak(ERROR_DOMAIN, code, etag).encode()
-        if valid:
-            node.send(origin.source, message)
-        elif code is Refusal.ID_CONFLICT and len(message) > AMPLIFICATION_MAX * origin.size:
-            node.answer(origin, JoinNak(ERROR_DOMAIN, code).encode())
-        else:
-            node.answer(origin, message)
+        if not valid and code is Refusal.ID_CONFLICT and len(message) > AMPLIFICATION_MAX * origin.size:
+            message = JoinNak(ERROR_DOMAIN, code).encode()
+        self._say(origin, message, valid=valid)
 
     def _redirect(self, origin: Origin, *, valid: bool) -> None:
         """Send the asker to the configured address, or to a peer that was heard lately (6.6)."""
@@ -224,18 +244,27 @@ class Admission:
             peers = [
                 peer
                 for peer in node.members.live
-                if peer.state is State.ALIVE and peer.heard_at >= since and peer.address != origin.source
+                if peer.state is State.ALIVE
+                and peer.heard_at >= since
+                and peer.address != origin.source
+                and peer.stage is Stage.READ_WRITE
             ]
+            if node.stage is Stage.DRAINING:
+                # Those of the generation that takes over.
+                peers = [peer for peer in peers if peer.rollout == max(other.rollout for other in peers)]
             to = node.rng.choice(peers).address if peers else None
         if to is None:
             self._refuse(origin, Refusal.NOT_ACCEPTING, valid=valid)
             return
         node.counts["redirected"] += 1
-        message = JoinRedirect(to, ERROR_DOMAIN, Refusal.NOT_ACCEPTING).encode()
+        self._say(origin, JoinRedirect(to, ERROR_DOMAIN, Refusal.NOT_ACCEPTING).encode(), valid=valid)
+
+    def _say(self, origin: Origin, message: bytes, *, valid: bool) -> None:
+        """Send an answer: freely to an address that a ``valid`` token has proven, else within the limit of 18.3."""
         if valid:
-            node.send(origin.source, message)
+            self._node.send(origin.source, message)
         else:
-            node.answer(origin, message)
+            self._node.answer(origin, message)
 
 
 def _network(source: Address) -> bytes:

@@ -8,13 +8,13 @@ from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import Node, Origin
 from pavane.swim.core.outputs import Own
 from pavane.swim.core.rumours import Rumours
-from pavane.swim.core.sync import Sync
+from pavane.swim.core.sync import EMPTY, Sync
 from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
 from pavane.swim.state.rates import SharedLimit
 from pavane.swim.wire.messages import TTL_AT, PingRequest, PingResponse
-from pavane.swim.wire.payload import Payload, Unlink
-from pavane.swim.wire.values import Address, NodeId, State
+from pavane.swim.wire.payload import Page, Payload, Unlink
+from pavane.swim.wire.values import Address, NodeId, Stage, State
 
 SHORT_ANSWERS_PER_S = 50
 SHORT_ANSWERS_PER_SOURCE_PER_S = 5
@@ -71,6 +71,7 @@ class Answering:
     """Answers pings, passes them on, and passes copies of answers back."""
 
     probe_conflict: Callable[[Address], None]
+    after_page: Callable[[Page, Peer], None]
 
     def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, sync: Sync) -> None:
         self._node = node
@@ -112,10 +113,16 @@ class Answering:
     def _answer_peer(self, request: PingRequest, origin: Origin, who: Standing, peer: Peer) -> None:
         node, seq = self._node, request.payload.seq
         page = self._sync.page_for(peer, request.payload.digest) if who.relay is None else None
-        payload = self._gossip.payload(peer, seq, digest=self._sync.digest() if page else None, page=page)
+        stage = request.payload.stage
+        observer = stage is not None and stage.stage is Stage.READ_ONLY
+        digest = self._sync.digest() if page or observer else None
+        payload = self._gossip.payload(peer, seq, digest=digest, page=page)
         node.counts["pages"] += len(payload.pages)
         message = self._response(request, payload)
         node.send(peer.address, message)
+        if request.payload.digest == EMPTY:
+            for made in payload.pages:
+                self.after_page(made, peer)
         if who.relay is not None:
             node.send(who.relay.address, message)
         elif origin.source != peer.address:
@@ -124,7 +131,7 @@ class Answering:
 
     def _answer_unknown(self, request: PingRequest, origin: Origin, who: Standing) -> None:
         """Answer an author without an entry: by the relay, or with the word that it has none here."""
-        node, payload = self._node, Payload(seq=request.payload.seq)
+        node, payload = self._node, Payload(seq=request.payload.seq, stage=self._node.shown(None))
         if who.relay is not None:
             node.send(who.relay.address, self._response(request, payload))
         if who.trust is not Trust.AUTHENTICATED:
@@ -148,7 +155,7 @@ class Answering:
         if not self._short_limit.take(origin.source, node.now):
             node.drop(DropReason.RATE)
             return
-        payload = Payload(seq=seq)
+        payload = Payload(seq=seq, stage=node.shown(None) if node.stage is not Stage.READ_WRITE else None)
         if buried is not None and not buried.live and origin.source == buried.address:
             grave = NodeId(buried.id, buried.gen)
             payload.dead = (grave,) if buried.state is State.DEAD else ()
@@ -201,7 +208,7 @@ class Answering:
 
         def nack() -> None:
             if self._relays.get(key) is relay:
-                payload = Payload(seq=seq, health=node.health.score)
+                payload = Payload(seq=seq, health=node.health.score, stage=node.shown(node.members.get(request.src.id)))
                 node.send(to, PingResponse(request.src, node.node, 0, payload).encode())
 
         def forget() -> None:

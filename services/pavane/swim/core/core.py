@@ -13,14 +13,16 @@ from pavane.swim.config import Config
 from pavane.swim.core.admission import Admission
 from pavane.swim.core.answering import Answering, Standing, Trust, standing
 from pavane.swim.core.dialing import Dialing
+from pavane.swim.core.extras import Extras
 from pavane.swim.core.gossip import Gossip
-from pavane.swim.core.node import Node, Origin, Traffic, usable
+from pavane.swim.core.node import Node, Origin, Traffic, snapshot, usable
 from pavane.swim.core.outputs import Happened, Member, Output, Own
 from pavane.swim.core.probing import Match, Probing
 from pavane.swim.core.rumours import Heard, Rumours
+from pavane.swim.core.staging import Staging, StagingStatus
 from pavane.swim.core.sync import Sync
 from pavane.swim.errors import ConfigError, DropReason
-from pavane.swim.state.envelope import ENVELOPE_BYTES, MACED
+from pavane.swim.state.envelope import ENVELOPE_BYTES, MACED, SEALED
 from pavane.swim.state.members import Members, Peer
 from pavane.swim.wire.messages import (
     NAMES,
@@ -34,13 +36,14 @@ from pavane.swim.wire.messages import (
     PingResponse,
     decode,
 )
-from pavane.swim.wire.payload import Payload
-from pavane.swim.wire.values import UNSPECIFIED, Address, NodeInfo, State
+from pavane.swim.wire.payload import KeyOp, Payload, Trace
+from pavane.swim.wire.values import UNSPECIFIED, Address, NodeInfo, Stage, State
 from pavane.wire import RemoteProtocolError
 
 if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself
 
+_ENVELOPES = (bytes((MACED,)), bytes((SEALED,)))
 CONFLICT_PAUSE_S = 10.0  # between probes that forged news can make us send
 DIAL_BACK_PAUSE_S = 10.0  # per peer that says that it does not track us
 LATE_PERIODS = 0.25  # a timer served so late says that this process lacks CPU
@@ -62,16 +65,22 @@ class Core:
         self._answering = Answering(node, self._gossip, self._rumours, self._sync)
         self._admission = Admission(node, self._gossip, self._rumours, self._probing)
         self._dialing = Dialing(node)
+        self._staging = Staging(node, self._probing, self._rumours, self._sync)
+        self._extras = Extras(node, self._rumours)
         self._conflict_at = float("-inf")
         self._was_member = False
         node.became_live = self._became_live
         node.became_tombstone = self._became_tombstone
         node.became_known = self._gossip.wake
+        node.renewed = self._extras.renewed
+        self._answering.after_page = self._extras.after_page
         self._rumours.probe_conflict = self._answering.probe_conflict = self._probe_conflict
         self._dialing.conflict = self._probe_conflict
         self._rumours.rename = self._rename
         self._probing.own_digest = self._sync.digest
         self._dialing.acked = self._acked
+        self._rumours.cannot_judge = self._cannot_judge
+        self._staging.leave = lambda: self.leave(node.now)
 
     # --- what a user asks ----------------------------------------------------------------------------------------
 
@@ -111,12 +120,24 @@ class Core:
         keyring = self._node.keyring
         return keyring.key_ids if keyring is not None else ()
 
+    @property
+    def stage(self) -> Stage:
+        """How far this node takes part (16.1)."""
+        return self._node.stage
+
+    @property
+    def staging(self) -> StagingStatus:
+        """How far an observer is caught up (16.3)."""
+        return self._staging.status()
+
     def members(self) -> tuple[Member, ...]:
         """Return everybody who is ALIVE or SUSPECT here, this node included, by id."""
         node = self._node
-        peers = [Member(peer.id, peer.gen, peer.address, peer.state) for peer in node.members.live]
+        peers = [snapshot(peer) for peer in node.members.live]
         if node.own is not Own.OUT:
-            peers.append(Member(node.id, node.gen, node.address, State.ALIVE))
+            peers.append(
+                Member(node.id, node.gen, node.address, State.ALIVE, node.stage, node.config.rollout, node.meta)
+            )
         return tuple(sorted(peers, key=lambda member: member.id))
 
     def join(self, seeds: Sequence[Address], now: float) -> None:
@@ -130,6 +151,7 @@ class Core:
             node.gen = max(node.gen + 1, node.first_gen())
         self._was_member = True
         node.become(Own.DIALING)
+        self._staging.start()
         self._probing.start()
         self._sync.start()
         self._admission.start()
@@ -171,11 +193,42 @@ class Core:
 
         return self._probing.once(peer.node, peer.address, Payload(), node.profile.period_s, ended)
 
+    def promote(self, now: float, *, force: bool = False) -> bool:
+        """Make an observer a full member; false while it is not caught up, unless ``force`` (16.2)."""
+        self._node.now = now
+        return self._staging.promote(force=force)
+
+    def drain(self, now: float) -> None:
+        """Leave the group so that the next generation takes over first (16.4)."""
+        self._node.now = now
+        self._staging.drain()
+
+    def set_meta(self, blob: bytes, now: float) -> None:
+        """Replace what this node says of itself (14); raises ``MessageError``."""
+        self._node.now = now
+        self._extras.set_meta(blob)
+
+    def send_user(self, blob: bytes, now: float, trace: Trace | None = None) -> None:
+        """Tell everybody a message, at most once each (14); raises ``MessageError``."""
+        self._node.now = now
+        self._extras.send(blob, trace)
+
+    def rotate(self, op: KeyOp, key: bytes, now: float) -> None:
+        """Do a step of a key rotation everywhere (15.4); raises ``ConfigError``."""
+        self._node.now = now
+        self._extras.rotate(op, key)
+
     def set_keys(self, keys: Sequence[bytes]) -> None:
         """Replace the keys, the first of which protects what is sent; raises ``ConfigError``."""
         if self._node.keyring is None:
             raise ConfigError("this member runs without keys; start it with keys to protect what it sends")
         self._node.keyring.set_keys(keys)
+
+    def set_psks(self, psks: Sequence[bytes]) -> None:
+        """Replace the PSKs, the first of which we use; raises ``ConfigError``."""
+        if self._node.psks is None:
+            raise ConfigError("this member runs without PSKs; start it with some to ask joiners for them")
+        self._node.psks.replace(psks)
 
     def set_unix(self, unix_s: float, now: float) -> None:
         """Correct the wall clock."""
@@ -226,13 +279,16 @@ class Core:
 
     def _open(self, source: Address, datagram: bytes) -> Origin:
         keyring = self._node.keyring
-        if datagram[:1] == bytes((MACED,)):
+        if datagram[:1] in _ENVELOPES:
             if len(datagram) <= ENVELOPE_BYTES:
                 raise RemoteProtocolError(DropReason.SHORT, "envelope without a message")
             if keyring is None:
                 raise RemoteProtocolError(DropReason.KEYID, "no key is configured")
-            return Origin(source, keyring.open(datagram), len(datagram), authenticated=True)
-        if keyring is not None:
+            inner = keyring.open(datagram)
+            self._node.protects(source)
+            sealed = datagram[0] == SEALED
+            return Origin(source, inner, len(datagram), authenticated=True, sealed=sealed)
+        if keyring is not None and not self._node.config.accept_plaintext:
             raise RemoteProtocolError(DropReason.PLAINTEXT)
         return Origin(source, datagram, len(datagram), authenticated=False)
 
@@ -300,7 +356,7 @@ class Core:
         """Judge the author, and note that it was heard."""
         who = standing(self._node, author, origin)
         if who.peer is not None and who.peer.live and origin.source == who.peer.address:
-            who.peer.heard_at = self._node.now
+            who.peer.heard_at, who.peer.silent = self._node.now, False
             if origin.authenticated:
                 self._rumours.same_address(who.peer)
         return who
@@ -316,7 +372,10 @@ class Core:
             return standing(node, author, origin)
         if who.trust < Trust.KNOWN:
             return who
+        if who.peer is not None and who.peer.live and origin.source == who.peer.address:
+            self._staging.heard(who.peer, payload)
         self._rumours.records(payload, heard)
+        self._extras.heard(payload, heard)
         for page in payload.pages:
             # Whatever the records said about it: pages count only while their sender is a peer.
             if who.peer is not None and who.peer.live:
@@ -390,6 +449,8 @@ class Core:
             self._probing.once(peer.node, origin.source, ask, node.profile.period_s, lambda _: None)
             return
         heard = Heard(origin, desc.id, direct=True, matching=True, page=True)
+        peer.heard_at = node.now
+        self._staging.heard(peer, payload)
         for info in payload.sample:
             if info.id != node.id and heard.one_more():
                 self._rumours.hear(State.ALIVE, info, 0, heard)
@@ -402,6 +463,7 @@ class Core:
         self._dialing.seen(peer)
         if node.own is Own.DIALING:
             node.become(Own.MEMBER)
+            self._staging.became_member()
             self._dialing.admitted()
             node.spread(State.ALIVE, node.info)
 
@@ -416,6 +478,11 @@ class Core:
             node.become(Own.DIALING)
             self._sync.stop()
             self._dialing.round()
+
+    def _cannot_judge(self) -> None:
+        """An observer's suspicion ended: full members know what became of the peer (16.1)."""
+        if self._node.stage is Stage.READ_ONLY and not self._sync.walking:
+            self._sync.walk()
 
     def _say_leave(self) -> None:
         node = self._node
@@ -436,6 +503,7 @@ class Core:
         node.members = Members(node.config.capacity)
         node.forget_unsent()
         node.news.clear()
+        node.extras.clear()
         self._gossip.stop()
         self._sync.stop()
         self._probing.stop()

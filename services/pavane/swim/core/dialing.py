@@ -8,6 +8,7 @@ from pavane.swim.config import SEEDS_MAX
 from pavane.swim.core.node import GEN_AHEAD_MAX, GEN_STEP_MAX, Node, Origin, usable
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.errors import DropReason
+from pavane.swim.state.auth import label
 from pavane.swim.state.members import Peer
 from pavane.swim.state.timers import Timer
 from pavane.swim.wire.messages import ERROR_DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq
@@ -40,6 +41,7 @@ class Dial:
     __slots__ = (
         "address",
         "again",
+        "auth",
         "background",
         "hops",
         "limited",
@@ -56,6 +58,7 @@ class Dial:
         self.address = address
         self.background = background
         self.token = b""
+        self.auth = b""
         self.token_rounds = 0
         self.again = 0  # repetitions with another id or generation
         self.limited = 0
@@ -196,11 +199,21 @@ class Dialing:
         if dial.timer is not None:
             dial.timer.cancel()
         dial.tries += 1
-        node.send(dial.address, JoinReq(node.info, dial.token).encode())
+        dial.auth = self._credentials(dial.token)
+        node.send(dial.address, JoinReq(node.info, dial.token, dial.auth).encode())
         last = dial.background or dial.tries > RETRIES
         wait_s = LINGER_S if dial.background else self._jittered(dial.wait_s)
         dial.wait_s *= 2
         dial.timer = node.timers.plan(node.now + wait_s, lambda: self._given_up(dial) if last else self._send(dial))
+
+    def _credentials(self, token: bytes) -> bytes:
+        """Return what shows our right to join (6.4)."""
+        node, config = self._node, self._node.config
+        if config.credentials is not None:
+            return config.credentials(token, node.info)
+        if node.psks is not None:
+            return node.psks.auth(token, node.info)
+        return label(config.group) if config.group else b""
 
     def _given_up(self, dial: Dial) -> None:
         if dial.background:
@@ -239,6 +252,10 @@ class Dialing:
         if dial is None:
             self._node.drop(DropReason.DIAL)
         elif isinstance(message, JoinAck):
+            psks = self._node.psks
+            if psks is not None and not psks.proven(message.payload.proof, dial.auth, message.desc):
+                self._node.drop(DropReason.PROOF)
+                return
             if dial.address in self._seeds:
                 self._acked_at[dial.address] = self._node.now
             self._close(dial)
@@ -257,7 +274,7 @@ class Dialing:
         code = nak.code if nak.domain == ERROR_DOMAIN else None
         if code in (Refusal.TOKEN_EXPECTED, Refusal.TOKEN_INVALID) and dial.token_rounds < TOKEN_ROUNDS:
             token = nak.etag.encode()
-            if len(JoinReq(node.info, token).encode()) <= node.room:
+            if len(JoinReq(node.info, token, self._credentials(token)).encode()) <= node.room:
                 dial.token = token
                 dial.token_rounds += 1
                 self._send(dial)
@@ -356,7 +373,8 @@ class Dialing:
         if now - self._acked_at.get(address, never) < SEED_TRUSTED_S or address == node.address:
             return False
         # A suspect does not count: when all have started again with new ids, their old ones stay suspect for minutes.
-        if any(peer.state is State.ALIVE for peer in node.members.at(address)):
+        # Nor does who does not answer an observer, which suspects nobody.
+        if any(peer.state is State.ALIVE and not peer.silent for peer in node.members.at(address)):
             return False
         # Who left is left alone, but at a seed's address somebody may start again and know nobody else.
         return address not in self._left or (address in self._seeds and now - self._left[address] >= SEED_TRUSTED_S)

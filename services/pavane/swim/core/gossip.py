@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 from pavane.swim.core.node import Node
 from pavane.swim.core.outputs import Own
+from pavane.swim.state.extras import TRACE_BYTES, Extra
 from pavane.swim.state.members import Peer
 from pavane.swim.state.news import News
 from pavane.swim.state.timers import Timer
 from pavane.swim.wire.messages import PingRequest, PingResponse
-from pavane.swim.wire.payload import HEADER_BYTES, Digest, Page, Payload, Suspicion, Unlink
+from pavane.swim.wire.payload import HEADER_BYTES, Digest, KeyStep, Meta, Page, Payload, Suspicion, Unlink, User
 from pavane.swim.wire.values import Address, NodeId, NodeInfo, State
 
 PING_BYTES = 20  # without records
@@ -73,7 +74,7 @@ class Gossip:
     ) -> Payload:
         """Fill a payload for ``to``: what it must hear first, then news, then the table, then the rest."""
         node = self._node
-        payload = Payload(seq=seq, reply_to=reply_to, health=node.health.score or None)
+        payload = Payload(seq=seq, reply_to=reply_to, health=node.health.score or None, stage=node.shown(to))
         if unlink:
             payload.unlinks = (Unlink(to.node, None),)
         payload.digest = digest
@@ -84,6 +85,7 @@ class Gossip:
         self._put_news(filling, to)
         payload.dead, payload.left = tuple(filling.dead), tuple(filling.left)
         payload.suspects, payload.alive = tuple(filling.suspects), tuple(filling.alive)
+        self._put_extras(filling, payload, to)
         if page is not None and (made := page(filling.room - HEADER_BYTES, filling.items)):
             payload.pages = (made,)
         return payload
@@ -91,6 +93,8 @@ class Gossip:
     def _put_news(self, filling: _Filling, to: Peer) -> None:
         node = self._node
         leaving = node.own is Own.LEAVING
+        # Applications are not starved by a storm of news.
+        reserved = filling.room // 4 if len(node.extras) else 0
         if leaving:
             filling.put(News(State.LEFT, node.info))
         if to.state is not State.ALIVE:
@@ -103,7 +107,35 @@ class Gossip:
             return not told and filling.put(news)
 
         if len(node.news):
+            filling.room -= reserved
             node.news.take(fits, node.transmissions)
+            filling.room += reserved
+
+    def _put_extras(self, filling: _Filling, payload: Payload, to: Peer) -> None:
+        """Add what applications tell, and what we say of ourselves until the peer has acknowledged it."""
+        node = self._node
+
+        def fits(extra: Extra) -> bool:
+            if extra.size > filling.room or not filling.items:
+                return False
+            filling.room -= extra.size
+            filling.items -= 1
+            match extra.record:
+                case Meta():
+                    payload.metas += (extra.record,)
+                case User():
+                    payload.users += (extra.record,)
+                    if extra.trace is not None and filling.room >= TRACE_BYTES:
+                        filling.room -= TRACE_BYTES
+                        payload.traces += (extra.trace,)
+                case KeyStep():
+                    payload.keyrings += (extra.record,)
+            return True
+
+        if len(node.extras):
+            node.extras.take(fits, node.transmissions)
+        if node.meta is not None and not to.told_meta and all(meta.node.id != node.id for meta in payload.metas):
+            fits(Extra(Meta(node.node, node.meta)))
 
     def welcome(self, payload: Payload, to: Peer, room: int) -> None:
         """Add what a newcomer wants to know about the group, within ``room`` bytes (6.2)."""
@@ -133,7 +165,7 @@ class Gossip:
         few ticks; one that was not waits for its next tick and tells all that has come meanwhile (10).
         """
         node = self._node
-        if self._timer is None and len(node.news) and len(node.members):
+        if self._timer is None and (len(node.news) or len(node.extras)) and len(node.members):
             tick_s = node.profile.gossip_tick_s
             soon = node.now + node.rng.uniform(0, GATHER_SHARE * tick_s)
             self._timer = node.timers.plan(max(soon, self._ticked_at + tick_s), self._tick)
@@ -148,7 +180,7 @@ class Gossip:
         self._timer = None
         node = self._node
         self._ticked_at = node.now
-        if len(node.news):
+        if len(node.news) or len(node.extras):
             for peer in node.others(node.profile.gossip_peers):
                 self.tell(peer)
             self.wake()

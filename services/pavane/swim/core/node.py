@@ -3,21 +3,24 @@
 Parts know each other only downwards; what must go up is one of the callables that the core sets (``became_live``, …).
 """
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pavane.swim.config import Config
+from pavane.swim.config import Config, Start
 from pavane.swim.core.outputs import Event, Happened, Member, Output, Own, Persist, Send
 from pavane.swim.errors import DropReason
+from pavane.swim.state.auth import Psks
 from pavane.swim.state.envelope import ENVELOPE_BYTES, Keyring
+from pavane.swim.state.extras import ExtraQueue
 from pavane.swim.state.members import Members, Peer
 from pavane.swim.state.news import News, NewsQueue
 from pavane.swim.state.suspicion import transmissions
 from pavane.swim.state.timers import Timers
 from pavane.swim.wire.messages import NAMES
-from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, State
+from pavane.swim.wire.payload import StageShown, Trace
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, Stage, State
 
 if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself
@@ -29,6 +32,7 @@ HEALTH_MAX = 8  # at nine times its period a node still does some good
 SENDS_PER_TIMER = 256  # a burst of more would overflow the receive buffers of small machines
 SENDS_PAUSE_S = 0.01
 NEWS_EXTRA = 512  # beside two pieces for each peer
+EXTRAS_MORE = 512  # messages, beside what each peer says of itself
 LOSS_WEIGHT = 1 / 32
 LOSS_MAX = 0.5  # beyond it the estimate says more about a broken host than about a network
 
@@ -41,6 +45,7 @@ class Origin:
     data: bytes
     size: int
     authenticated: bool
+    sealed: bool = False
 
 
 class Health:
@@ -79,6 +84,7 @@ class Node:
     became_live: Callable[[Peer], None]
     became_tombstone: Callable[[Peer], None]
     became_known: Callable[[], None]
+    renewed: Callable[[], None]
 
     def __init__(
         self, config: Config, rng: "Random", entropy: Callable[[int], bytes], now: float, unix_s: float
@@ -95,11 +101,19 @@ class Node:
         self.own = Own.OUT
         self.members = Members(config.capacity)
         self.news = NewsQueue(2 * config.capacity + NEWS_EXTRA)
+        self.extras = ExtraQueue(config.capacity + EXTRAS_MORE)
+        self.meta: bytes | None = None
         self.timers = Timers()
         self.health = Health()
         self.answered_share = 1.0  # of first shots (10)
+        self.stage = Stage.JOINING
+        self.own_since = now
         self.member_since = now
-        self.keyring = Keyring(config.keys, config.group, entropy, 2 * config.capacity) if config.keys else None
+        self.keyring = (
+            Keyring(config.keys, config.group, entropy, 2 * config.capacity, seal=config.seal) if config.keys else None
+        )
+        self.protecting: OrderedDict[Address, None] = OrderedDict()  # who sends envelopes, while some do not (15.4)
+        self.psks = Psks(config.psks, config.group) if config.psks else None
         self.room = config.max_datagram_bytes - (ENVELOPE_BYTES if self.keyring else 0)
         self.counts: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
@@ -109,6 +123,7 @@ class Node:
         self._patient: deque[tuple[Address, Callable[[], bytes]]] = deque()
         self._allowance = SENDS_PER_TIMER
         self._near_capacity = False
+        self.changes = 0  # of entries, ever
         self.overfull = False  # there are members that do not fit: our digest would differ for ever (7.1)
 
     # --- identity ------------------------------------------------------------------------------------------------
@@ -150,6 +165,15 @@ class Node:
         """Apply the poisoning guard (5.2): a forged generation must not leave a node unable to refute."""
         return origin.authenticated or gen <= max(known + GEN_STEP_MAX, self.unix_s + GEN_AHEAD_MAX)
 
+    def shown(self, peer: Peer | None) -> StageShown | None:
+        """Return the stage to be shown to ``peer``; a full member is silent once that acknowledged it (16.1)."""
+        config = self.config
+        if self.stage is Stage.JOINING or (config.start is Start.READ_WRITE and not config.rollout):
+            return StageShown(self.stage, config.rollout) if self.stage is Stage.DRAINING else None
+        if self.stage is Stage.READ_WRITE and peer is not None and peer.shown_stage:
+            return None
+        return StageShown(self.stage, config.rollout)
+
     # --- counting and events -------------------------------------------------------------------------------------
 
     def drop(self, reason: DropReason) -> None:
@@ -165,13 +189,20 @@ class Node:
         rtt_s: float | None = None,
     ) -> None:
         """Tell the user."""
-        member = None if peer is None else Member(peer.id, peer.gen, peer.address, peer.state)
+        member = None if peer is None else snapshot(peer)
         self._outputs.append(Event(kind, member, address, text, rtt_s))
+
+    def deliver(self, origin: NodeId, data: bytes, trace: Trace | None) -> None:
+        """Hand a message of ``origin``, who may be unknown here, to the user."""
+        peer = self.members.get(origin.id)
+        member = snapshot(peer) if peer is not None else Member(*origin, UNSPECIFIED, State.ALIVE)
+        self._outputs.append(Event(Happened.USER, member, data=data, trace=trace))
 
     def become(self, own: Own) -> None:
         """Change where this node stands."""
         if own is not self.own:
             self.own = own
+            self.own_since = self.now
             if own is Own.MEMBER:
                 self.member_since = self.now
             self.event(Happened.OWN_STATE, text=own)
@@ -222,6 +253,7 @@ class Node:
             self.event(Happened(state.name.lower()), peer)
 
     def _entered(self, peer: Peer, evicted: Peer | None, *, was_live: bool) -> None:
+        self.changes += 1
         if peer.live and not was_live:
             self.became_live(peer)
         elif not peer.live:
@@ -242,6 +274,8 @@ class Node:
     def spread(self, kind: State, about: NodeInfo, reporter: int = 0) -> None:
         """Queue a piece of news."""
         self.news.put(News(kind, about, reporter))
+        if kind is State.ALIVE and about.id == self.id:
+            self.renewed()
         self.became_known()
 
     # --- sending -------------------------------------------------------------------------------------------------
@@ -249,14 +283,27 @@ class Node:
     def send(self, to: Address, message: bytes) -> None:
         """Send to an address that is validated: a peer's, or one that we dial or probe on our own account (18.3)."""
         if to.ip and to.port:
-            datagram = self.keyring.wrap(message) if self.keyring else message
+            datagram = self.keyring.wrap(message) if self.keyring and self.overhead(to) else message
             self._outputs.append(Send(to, datagram))
             self.traffic.sent[NAMES[message[0]]] += 1
             self.traffic.sent_bytes[NAMES[message[0]]] += len(datagram)
 
+    def overhead(self, to: Address) -> int:
+        """Return the bytes of the envelope in which ``to`` is sent something, 0 if it gets plaintext."""
+        plain = self.keyring is None or (self.config.accept_plaintext and to not in self.protecting)
+        return 0 if plain else ENVELOPE_BYTES
+
+    def protects(self, source: Address) -> None:
+        """Note that ``source`` has the keys: it is sent envelopes, also while others get plaintext."""
+        if self.config.accept_plaintext:
+            self.protecting[source] = None
+            self.protecting.move_to_end(source)
+            if len(self.protecting) > 2 * self.config.capacity:
+                self.protecting.popitem(last=False)
+
     def answer(self, origin: Origin, message: bytes, to: Address | None = None) -> bool:
         """Send to an address that nobody has validated: never more than three times what came from there."""
-        size = len(message) + (ENVELOPE_BYTES if self.keyring else 0)
+        size = len(message) + self.overhead(to or origin.source)
         if size > AMPLIFICATION_MAX * origin.size:
             self.drop(DropReason.AMPLIFICATION)
             return False
@@ -289,6 +336,11 @@ class Node:
         """Take our own address from somebody who saw it, if we were told none."""
         if info.id == self.id and not self.config.address.ip and info.address.ip and info.address.port:
             self.address = info.address.plain()
+
+
+def snapshot(peer: Peer) -> Member:
+    """Return what a user is shown of an entry."""
+    return Member(peer.id, peer.gen, peer.address, peer.state, peer.stage, peer.rollout, peer.meta)
 
 
 def usable(address: Address) -> Address:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pavane.swim.wire.values import Address, State
+from pavane.swim.wire.payload import Trace
+from pavane.swim.wire.values import Address, Stage, State
 
 
 class Own(StrEnum):
@@ -31,18 +32,32 @@ class Happened(StrEnum):
     ID_CONFLICT = "id_conflict"  # another process has our id; ``address`` is where
     NEAR_CAPACITY = "near_capacity"
     OVER_CAPACITY = "over_capacity"
+    CAUGHT_UP = "caught_up"  # ``text``: no, approximate, yes (16.3)
+    PROMOTED = "promoted"  # this node is a full member from now on
+    FENCED = "fenced"  # full members of a later rollout, ``text``, are there: this node stays an observer
+    DRAINED = "drained"  # this node leaves now, as it was told
+    META = "meta"  # what ``member`` says of itself is new
+    USER = "user"  # a message of ``member``, who may be unknown here and then has no address: ``data``, ``trace``
+    KEYS = "keys"  # a step of a key rotation was made; keep the keys that this member has now
     PINGED = "pinged"  # the outcome of a ping that a user asked for: ``rtt_s``, or nothing came back
     MISSED = "missed"  # the reader was slow: ``text`` events are lost, look at the members again
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member as this node sees it at the moment; a snapshot that does not change."""
+    """One member as this node sees it at the moment; a snapshot that does not change.
+
+    ``stage`` and ``rollout`` are what it showed last; who never showed any has no stages. ``meta`` is what it says of
+    itself, as far as that is known here.
+    """
 
     id: int
     gen: int
     address: Address
     state: State
+    stage: Stage = Stage.READ_WRITE
+    rollout: int = 0
+    meta: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,8 @@ class Event:
     address: Address | None = None
     text: str = ""
     rtt_s: float | None = None
+    data: bytes = b""
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True, slots=True)

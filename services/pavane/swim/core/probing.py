@@ -12,7 +12,7 @@ from pavane.swim.state.members import Peer
 from pavane.swim.state.timers import Timer
 from pavane.swim.wire.messages import PingRequest, PingResponse
 from pavane.swim.wire.payload import Digest, Payload
-from pavane.swim.wire.values import U32_MAX, Address, NodeId, State
+from pavane.swim.wire.values import U32_MAX, Address, NodeId, Stage, State
 
 PENDING_MAX = 64  # probes under way; the cycle has one or two, the rest are probes out of turn
 SAMPLES = 128  # round trips of which the 99th percentile is the retry's time-out
@@ -43,10 +43,12 @@ class Probe:
         "direct_until",
         "ended",
         "helpers",
+        "meta",
         "peer",
         "retried",
         "sent_at",
         "seq",
+        "stage",
         "target",
         "timers",
         "was_alive",
@@ -59,6 +61,8 @@ class Probe:
         self.sent_at = now
         self.ended = ended
         self.peer: Peer | None = None
+        self.meta: NodeId | None = None  # the version of our own META that its ping carried
+        self.stage: Stage | None = None  # that all pings of this probe have shown
         self.helpers: dict[int, bool] = {}  # id: has sent a nack
         self.was_alive = False
         self.retried = False
@@ -120,6 +124,7 @@ class Probing:
             return False
         node = self._node
         payload.seq = self.next_seq()
+        payload.stage = node.shown(node.members.get(target.id))
         probe = self._begin(payload.seq, target, address, ended)
         message = PingRequest(node.node, target, 0, payload).encode()
         node.send(address, message)
@@ -154,6 +159,8 @@ class Probing:
         node = self._node
         period_s = node.profile.period_s * node.health.factor
         node.timers.plan(node.now + period_s, self._period)
+        if node.stage is Stage.DRAINING:
+            return
         if node.own is Own.MEMBER and (peer := self._next()) is not None and len(self._pending) < PENDING_MAX:
             self._probe(peer, period_s)
 
@@ -174,6 +181,7 @@ class Probing:
         probe = self._begin(seq, peer.node, peer.address, lambda answered: self._ended(probe, answered))
         probe.peer = peer
         probe.direct_until = node.now + period_s / 2
+        probe.stage = node.stage
         probe.was_alive = peer.state is State.ALIVE
         self._send(probe)
         self._plan(probe, self._retry_s(), lambda: self._retry(probe))
@@ -194,6 +202,7 @@ class Probing:
         peer = probe.peer
         if peer is not None:
             payload = self._gossip.payload(peer, probe.seq, digest=self.own_digest())
+            probe.meta = self._node.node if any(meta.node == self._node.node for meta in payload.metas) else None
             self._node.send(probe.address, self._gossip.ask(peer, payload))
 
     def _retry(self, probe: Probe) -> None:
@@ -220,7 +229,7 @@ class Probing:
         for helper in chosen:
             probe.helpers[helper.id] = False
             # The payload is the target's; nothing but the number and the way back is worth three transmissions.
-            payload = Payload(seq=probe.seq, reply_to=reply_to)
+            payload = Payload(seq=probe.seq, reply_to=reply_to, stage=node.shown(peer))
             node.send(helper.address, self._gossip.ask(peer, payload, ttl=1))
 
     # --- responses -----------------------------------------------------------------------------------------------
@@ -252,11 +261,15 @@ class Probing:
             return
         if answered:
             node.health.better()
-            peer.answered = True
+            peer.answered, peer.silent = True, False
+            peer.shown_stage = peer.shown_stage or probe.stage is node.stage
+            # Only a ping that was answered before it had to be repeated is known to have arrived.
+            peer.told_meta = peer.told_meta or (probe.meta == node.node and not probe.retried)
             if not probe.retried:
                 self._rtts_s.append(node.now - probe.sent_at)
                 self._first_shot(probe, answered=True)
             return
+        peer.silent = True
         node.health.worse(list(probe.helpers.values()).count(False) if probe.helpers else 1)
         if node.members.get(peer.id) is not peer or not peer.live:
             return

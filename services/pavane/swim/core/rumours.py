@@ -12,9 +12,9 @@ from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
 from pavane.swim.state.precedence import Verdict, judge
 from pavane.swim.state.rates import Bucket
-from pavane.swim.state.suspicion import Suspicion
+from pavane.swim.state.suspicion import LONGEST, Suspicion
 from pavane.swim.wire.payload import Payload
-from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeInfo, State
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeInfo, Stage, State
 
 UNKNOWN_PER_PERIOD = 100  # ids that plaintext may name to us: a bound on the probing that forgers cause (5.3)
 UNKNOWN_BURST = 400
@@ -43,6 +43,7 @@ class Rumours:
 
     probe_conflict: Callable[[Address], None]
     rename: Callable[[], None]
+    cannot_judge: Callable[[], None]
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -191,7 +192,7 @@ class Rumours:
     def unanswered(self, peer: Peer) -> None:
         """Originate a suspicion, or confirm the one that there is (8.1)."""
         node = self._node
-        if node.own is not Own.MEMBER:
+        if node.own is not Own.MEMBER or node.stage is not Stage.READ_WRITE:
             return
         if peer.state is State.SUSPECT:
             self.confirm(peer, node.id)
@@ -213,6 +214,18 @@ class Rumours:
         periods = max(profile.floor_periods, profile.slope_periods * math.log10(node.population))
         return periods * profile.period_s * node.health.factor
 
+    def longest_s(self) -> float:
+        """Return max of 9.1 for a healthy node: who is cut off is never well."""
+        return LONGEST * self.minimum_s() / self._node.health.factor
+
+    def promoted(self) -> None:
+        """Give suspicions that ended while this node was an observer their shortest time again (16.2)."""
+        node = self._node
+        for peer in node.members.live:
+            if peer.suspicion is not None and peer.suspicion.due <= node.now:
+                peer.suspicion.not_before = node.now + self.minimum_s()
+                self._watch(peer, peer.suspicion)
+
     def after_stall(self) -> None:
         """Let queued input be read before anybody is declared dead (9.3)."""
         for peer in self._node.members.live:
@@ -221,6 +234,8 @@ class Rumours:
 
     def same_address(self, proven: Peer) -> None:
         """Declare older ids at the address of ``proven`` dead: one process has one id (5.3)."""
+        if self._node.stage is not Stage.READ_WRITE:
+            return
         for other in self._node.members.at(proven.address):
             if other is not proven:
                 self.bury(other, State.DEAD, other.gen)
@@ -243,6 +258,8 @@ class Rumours:
                 return
             if node.now < suspicion.due:
                 self._watch(peer, suspicion)
+            elif node.stage is not Stage.READ_WRITE:
+                self.cannot_judge()
             else:
                 node.counts["deaths"] += 1
                 self.bury(peer, State.DEAD, peer.gen)

@@ -1,5 +1,6 @@
 """Anti-entropy: digests in pings, pages of the table in responses, walks over all of it (docs/specs/swim.md 11)."""
 
+from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 from itertools import pairwise
@@ -15,7 +16,7 @@ from pavane.swim.state.precedence import Verdict, judge
 from pavane.swim.state.rates import Bucket
 from pavane.swim.state.timers import Timer
 from pavane.swim.wire.payload import PAGE_HEADER_BYTES, Digest, Listed, Page, Payload
-from pavane.swim.wire.values import U32_MAX, State
+from pavane.swim.wire.values import U32_MAX, Stage, State
 
 EMPTY = Digest(0, bytes(8))
 """Nobody's own digest: it asks for the next page, whatever the table holds."""
@@ -23,6 +24,7 @@ EMPTY = Digest(0, bytes(8))
 BUSY_PERIODS = 5  # with news under way a difference is likely to vanish by itself
 WALK_PAGES = 8  # per peer and period
 SUSPECTS_TOLD = 16  # per period
+WALKS_LOOKED_AT = 3  # a group that changes all the time is known by what the last ones changed (16.3)
 PAGELESS_MAX = 4  # pings of a walk in a row without a page, then another partner is asked
 
 
@@ -48,13 +50,26 @@ class Sync:
         self._covered: list[tuple[int, int]] = []
         self._pageless = 0
         self._next: Timer | None = None
+        self._walk_changed = 0
+        self.walked_full = False  # a walk with a full member has ended since the join (16.3)
+        self.walk_changes: deque[int] = deque(maxlen=WALKS_LOOKED_AT)
+
+    @property
+    def walking(self) -> bool:
+        """Whether a walk is under way."""
+        return self._partner is not None
 
     def start(self) -> None:
         """Look from time to time whether a walk is due."""
+        self.walked_full = False
+        self.walk_changes.clear()
+        self._look_often()
+
+    def _look_often(self) -> None:
         node = self._node
 
         def look() -> None:
-            self.start()
+            self._look_often()
             if self._differed and node.own is Own.MEMBER:
                 self._differed = False
                 self.walk()
@@ -64,6 +79,13 @@ class Sync:
     def digest(self) -> Digest | None:
         """Return our own digest; ``None`` while members do not fit the table."""
         return None if self._node.overfull else self._node.members.digest(self._node.node)
+
+    def compare(self, digest: Digest) -> bool:
+        """Note whether a peer's digest differs from ours; from time to time that leads to a walk (11.2)."""
+        own = self.digest()
+        differs = own is not None and digest not in (own, EMPTY)
+        self._differed = self._differed or differs
+        return differs
 
     # --- answering -----------------------------------------------------------------------------------------------
 
@@ -91,13 +113,9 @@ class Sync:
         return make
 
     def _wanted(self, digest: Digest | None) -> Wanted:
-        own = self.digest()
         if digest == EMPTY:
             return Wanted.WALK
-        if digest is None or own is None or digest == own:
-            return Wanted.NOTHING
-        self._differed = True
-        return Wanted.PAGE
+        return Wanted.PAGE if digest is not None and self.compare(digest) else Wanted.NOTHING
 
     def _page(self, low: int, high: int, room: int, items: int) -> Page | None:
         """List entries from ``low`` on, as many as fit; ``None`` if that is not even one."""
@@ -140,8 +158,11 @@ class Sync:
                 self._node.drop(DropReason.ITEMS)
                 page = Page(page.low, entry.info.id - 1, ())
                 break
+            before = self._node.changes
             better = self._merge(entry, heard) or better
-        better = self._unlisted(page, set(ids)) or better
+            if peer.id == self._partner:
+                self._walk_changed += self._node.changes > before
+        better = self._unlisted(page, set(ids), full=peer.stage is Stage.READ_WRITE) or better
         node = self._node
         if better and node.now - peer.reply_page_at >= node.profile.period_s:
             peer.reply_page_at = node.now
@@ -175,14 +196,14 @@ class Sync:
     def _long_suspect(self, peer: Peer) -> bool:
         return peer.suspicion is not None and self._node.now - peer.suspicion.started >= peer.suspicion.minimum_s
 
-    def _unlisted(self, page: Page, ids: set[int]) -> bool:
-        """See what the page leaves out; true if its sender ought to know of it."""
+    def _unlisted(self, page: Page, ids: set[int], *, full: bool) -> bool:
+        """See what the page leaves out; true if its sender, a ``full`` member or not, ought to know of it."""
         node = self._node
         better = page.low <= node.id <= page.high and node.id not in ids
         for mine in list(node.members.from_id(page.low, page.high)):
             if mine.id in ids or not mine.live:
                 continue
-            if self._long_suspect(mine):
+            if self._long_suspect(mine) and full:
                 # Its death was told and forgotten where the page comes from.
                 self._rumours.bury(mine, State.DEAD, mine.gen, gossip=False)
             else:
@@ -211,6 +232,7 @@ class Sync:
 
     def _begin(self, partner: int | None) -> None:
         self._partner = partner
+        self._walk_changed = 0
         self._covered.clear()
         self._pageless = 0
         if self._next is not None:
@@ -225,7 +247,8 @@ class Sync:
             if node.own is not Own.MEMBER or not alive:
                 self._begin(None)
                 return
-            partner = node.rng.choice(alive)
+            # An observer learns of deaths through full members alone.
+            partner = node.rng.choice([peer for peer in alive if peer.stage is Stage.READ_WRITE] or alive)
             self._begin(partner.id)
         self._pageless += 1
         pause_s = node.profile.period_s / 2
@@ -246,6 +269,9 @@ class Sync:
         self._covered = merged
         if merged == [(0, U32_MAX)]:
             self._node.counts["walks"] += 1
+            partner = self._node.members.get(self._partner) if self._partner is not None else None
+            self.walked_full = self.walked_full or (partner is not None and partner.stage is Stage.READ_WRITE)
+            self.walk_changes.append(self._walk_changed)
             self._begin(None)
         else:
             self._step()

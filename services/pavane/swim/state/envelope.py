@@ -1,14 +1,15 @@
-"""The MACed envelope ``e1``: keys, wrapping, opening, replay windows (docs/specs/swim.md 15.1 - 15.3)."""
+"""The envelopes ``e0`` and ``e1``: keys, wrapping, opening, replay windows (docs/specs/swim.md 15.1 - 15.3)."""
 
 import hashlib
 import hmac
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pavane.swim.errors import ConfigError, DropReason
+from pavane.swim.wire.payload import KeyOp, KeyStep
 from pavane.wire import RemoteProtocolError
 
+SEALED = 0xE0
 MACED = 0xE1
 KEY_BYTES = 32
 KEYS_MAX = 8  # a rotation needs two; more only by mistakes that overlap
@@ -26,9 +27,41 @@ def key_id(master: bytes) -> bytes:
 
 
 def mac_key(master: bytes, salt: bytes, group: str) -> bytes:
-    """Return the key of one sending process: HKDF-SHA256 (RFC 5869) with one block of output."""
+    """Return the key of ``e1`` of one sending process."""
+    return _derived(master, salt, b"swim1 mac\0", group)
+
+
+def seal_key(master: bytes, salt: bytes, group: str) -> bytes:
+    """Return the key of ``e0`` of one sending process."""
+    return _derived(master, salt, b"swim1 seal\0", group)
+
+
+def _derived(master: bytes, salt: bytes, purpose: bytes, group: str) -> bytes:
+    """HKDF-SHA256 (RFC 5869) with one block of output."""
     extracted = hmac.new(salt, master, hashlib.sha256).digest()
-    return hmac.new(extracted, b"swim1 mac\0" + group.encode() + b"\x01", hashlib.sha256).digest()
+    return hmac.new(extracted, purpose + group.encode() + b"\x01", hashlib.sha256).digest()
+
+
+class _Seal:
+    """AES-256-GCM under the key of one process, which never uses a counter twice."""
+
+    def __init__(self, key: bytes) -> None:
+        # The one part of a member that needs more than the standard library; `e1` does without.
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
+        self._cipher = AESGCM(key)
+        self._invalid = InvalidTag
+
+    def seal(self, header: bytes, message: bytes) -> bytes:
+        return self._cipher.encrypt(bytes(4) + header[-8:], message, header)
+
+    def open(self, header: bytes, body: bytes) -> bytes | None:
+        """Return what was sealed, ``None`` if it was not by this key."""
+        try:
+            return self._cipher.decrypt(bytes(4) + header[-8:], body, header)
+        except self._invalid:
+            return None
 
 
 class Window:
@@ -55,20 +88,54 @@ class Window:
             self._bits |= 1 << -ahead
 
 
-@dataclass(slots=True)
 class _Sender:
-    key: bytes
-    window: Window
+    """One sending process: its keys, made when they are needed, and what was seen of it."""
+
+    __slots__ = ("_group", "_mac", "_master", "_salt", "_seal", "window")
+
+    def __init__(self, master: bytes, salt: bytes, group: str) -> None:
+        self._master, self._salt, self._group = master, salt, group
+        self._mac: bytes | None = None
+        self._seal: _Seal | None = None
+        self.window = Window()
+
+    @property
+    def mac(self) -> bytes:
+        if self._mac is None:
+            self._mac = mac_key(self._master, self._salt, self._group)
+        return self._mac
+
+    @property
+    def seal(self) -> _Seal:
+        if self._seal is None:
+            self._seal = _Seal(seal_key(self._master, self._salt, self._group))
+        return self._seal
+
+    def open(self, datagram: bytes) -> bytes | None:
+        """Return what is inside, ``None`` if this process has not made the envelope."""
+        if datagram[0] == SEALED:
+            return self.seal.open(datagram[:HEADER_BYTES], datagram[HEADER_BYTES:])
+        body, tag = datagram[:-TAG_BYTES], datagram[-TAG_BYTES:]
+        return body[HEADER_BYTES:] if hmac.compare_digest(_tag(self.mac, body), tag) else None
 
 
 class Keyring:
     """Wraps what is sent with the first key and opens what any key has protected.
 
-    ``keys`` are masters of 32 random bytes, ``senders_max`` the replay windows kept. Raises ``ConfigError`` for keys
-    that cannot be used.
+    ``keys`` are masters of 32 random bytes, ``senders_max`` the replay windows kept; with ``seal`` what is sent is also
+    encrypted (``e0``). Raises ``ConfigError`` for keys that cannot be used.
     """
 
-    def __init__(self, keys: Sequence[bytes], group: str, entropy: Callable[[int], bytes], senders_max: int) -> None:
+    def __init__(
+        self,
+        keys: Sequence[bytes],
+        group: str,
+        entropy: Callable[[int], bytes],
+        senders_max: int,
+        *,
+        seal: bool = False,
+    ) -> None:
+        self._seal = seal
         self._group = group
         self._entropy = entropy
         self._senders_max = senders_max
@@ -94,17 +161,33 @@ class Keyring:
         for sender in [sender for sender in self._senders if sender[0] not in masters]:
             del self._senders[sender]
         self._primary = next(iter(masters))
-        self._own_key = mac_key(masters[self._primary], self._salt, self._group)
+        self._own = _Sender(masters[self._primary], self._salt, self._group)
+
+    def step(self, step: KeyStep) -> None:
+        """Make a step of a rotation (15.4); raises ``ConfigError`` for one that cannot be made."""
+        masters = dict(self._masters)
+        match step.op:
+            case KeyOp.INSTALL if key_id(step.key) == step.key_id:
+                masters.setdefault(step.key_id, step.key)
+            case KeyOp.USE if step.key_id in masters:
+                masters = {step.key_id: masters.pop(step.key_id), **masters}
+            case KeyOp.REMOVE if step.key_id != self._primary:
+                masters.pop(step.key_id, None)
+            case _:
+                raise ConfigError(f"key {step.key_id.hex()} cannot be {step.op.name.lower()}d: install, use, remove")
+        self.set_keys(list(masters.values()))
 
     def wrap(self, message: bytes) -> bytes:
         """Return ``message`` in an envelope with a counter that was never used before."""
         if self._counter == _COUNTER_MAX:
             self._salt, self._counter = self._entropy(SALT_BYTES), 0
-            self._own_key = mac_key(self._masters[self._primary], self._salt, self._group)
+            self._own = _Sender(self._masters[self._primary], self._salt, self._group)
         self._counter += 1
         counter = self._counter.to_bytes(8, "little")
-        body = b"".join((bytes((MACED,)), self._primary, self._salt, counter, message))
-        return body + _tag(self._own_key, body)
+        header = b"".join((bytes((SEALED if self._seal else MACED,)), self._primary, self._salt, counter))
+        if self._seal:
+            return header + self._own.seal.seal(header, message)
+        return header + message + _tag(self._own.mac, header + message)
 
     def open(self, datagram: bytes) -> bytes:
         """Return what is inside; raises ``RemoteProtocolError`` (``short``, ``keyid``, ``replay``, ``mac``)."""
@@ -120,15 +203,16 @@ class Keyring:
             raise RemoteProtocolError(DropReason.REPLAY, f"{counter}")
         if sender is None:
             # Kept only after a valid MAC: a forger fills no table.
-            sender = _Sender(mac_key(master, salt, self._group), Window())
-        if not hmac.compare_digest(_tag(sender.key, datagram[:-TAG_BYTES]), datagram[-TAG_BYTES:]):
+            sender = _Sender(master, salt, self._group)
+        inner = sender.open(datagram)
+        if inner is None:
             raise RemoteProtocolError(DropReason.MAC)
         sender.window.add(counter)
         self._senders[name] = sender
         self._senders.move_to_end(name)
         if len(self._senders) > self._senders_max:
             self._senders.popitem(last=False)
-        return datagram[HEADER_BYTES:-TAG_BYTES]
+        return inner
 
 
 def _tag(key: bytes, data: bytes) -> bytes:

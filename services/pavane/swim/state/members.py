@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pavane.swim.state.suspicion import Suspicion
 from pavane.swim.wire.payload import Digest
-from pavane.swim.wire.values import Address, NodeId, NodeInfo, State
+from pavane.swim.wire.values import Address, NodeId, NodeInfo, Stage, State
 
 if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself
@@ -24,16 +24,25 @@ class Peer:
         "answered",
         "cursor",
         "dialled_at",
+        "digest",
+        "digest_at",
         "gen",
         "heard_at",
         "id",
+        "meta",
+        "meta_gen",
         "one_way",
         "page_at",
         "page_count",
         "reply_page_at",
+        "rollout",
+        "shown_stage",
+        "silent",
         "since",
+        "stage",
         "state",
         "suspicion",
+        "told_meta",
         "welcome",
     )
 
@@ -45,6 +54,10 @@ class Peer:
         self.since = now  # of the state
         self.suspicion: Suspicion | None = None
         self.answered = False  # one of our probes, ever: it has heard of us (8.1)
+        self.meta: bytes | None = None  # what it says of itself, of generation ``meta_gen`` (14)
+        self.meta_gen = 0
+        self.told_meta = False  # it has acknowledged a ping with what we say of ourselves
+        self.silent = False  # it has not answered our last probe, nor said anything since
         self.heard_at = float("-inf")  # a datagram of its own, from its own address
         self.one_way = 0  # probes in a row that were answered by detours only (6.7)
         self.cursor = 0  # first id of the next page for it (11.2)
@@ -52,6 +65,11 @@ class Peer:
         self.page_count = 0  # pages for it since ``page_at``
         self.reply_page_at = float("-inf")  # a page in answer to a page
         self.welcome = False  # it joined through us: the next response tells it more about the group (3.4)
+        self.stage = Stage.READ_WRITE  # what it showed last (16.1)
+        self.rollout = 0
+        self.shown_stage = False  # it has acknowledged a ping with our own stage
+        self.digest: Digest | None = None  # the last one of its own
+        self.digest_at = float("-inf")
         self.dialled_at = float("-inf")  # because it said that it does not track us (7.4)
 
     @property
@@ -136,6 +154,10 @@ class Members:
             peer.since = now
         if state is not State.SUSPECT:
             peer.suspicion = None
+        if gen != peer.gen:
+            peer.shown_stage = peer.told_meta = False  # it may have started again
+        if state >= State.DEAD:
+            peer.stage, peer.rollout, peer.digest, peer.meta = Stage.READ_WRITE, 0, None, None
         peer.state, peer.gen, peer.address = state, gen, address
         self._enter(peer)
         return self._evicted()

@@ -10,6 +10,7 @@ from pavane.swim.wire.values import (
     Address,
     NodeId,
     NodeInfo,
+    Stage,
     State,
     read_address,
     read_all,
@@ -124,9 +125,9 @@ class KeyStep(NamedTuple):
 
 
 class StageShown(NamedTuple):
-    """The sender's stage (0 … 3, section 16.1) and rollout."""
+    """The sender's stage and rollout (16.1)."""
 
-    stage: int
+    stage: Stage
     rollout: int
 
 
@@ -315,10 +316,7 @@ def _read_keyring(reader: Reader) -> KeyStep:
 
 
 def _read_stage(reader: Reader) -> StageShown:
-    stage = reader.uint_le(1)
-    if stage > 3:
-        raise ValueError(f"no stage {stage}")
-    return StageShown(stage, reader.uint_le(4))
+    return StageShown(Stage(reader.uint_le(1)), reader.uint_le(4))
 
 
 def _read_unlink(reader: Reader) -> Unlink:

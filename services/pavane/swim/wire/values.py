@@ -25,6 +25,15 @@ class State(IntEnum):
     LEFT = 3
 
 
+class Stage(IntEnum):
+    """How far a node takes part (16.1). JOINING is never on the wire."""
+
+    JOINING = 0
+    READ_ONLY = 1  # an observer: admits and accuses nobody
+    READ_WRITE = 2
+    DRAINING = 3  # about to leave
+
+
 class Address(NamedTuple):
     """Where datagrams go: ``ip`` of 4 or 16 bytes and a UDP port.
 
