@@ -20,14 +20,19 @@ async def follow(path: Path, apply: Callable[[dict[str, object]], None]) -> None
     """
     known: tuple[str, ...] = ()
     while True:
-        try:
-            found: tuple[str, ...] = (path.read_text(encoding="utf-8"),)
-        except OSError as error:
-            found = ("unreadable", str(error))
+        found = _read(path)
         if found != known:
             known = found
             _take(path, found, apply)
         await asyncio.sleep(LOOK_S)
+
+
+def _read(path: Path) -> tuple[str, ...]:
+    """Return the text, or two words of which the second says why there is none. The file is small and in memory."""
+    try:
+        return (path.read_text(encoding="utf-8"),)
+    except OSError as error:
+        return ("unreadable", str(error))
 
 
 def _take(path: Path, found: tuple[str, ...], apply: Callable[[dict[str, object]], None]) -> None:

@@ -16,7 +16,8 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_what_the_file_says_is_taken_at_once_and_at_each_change(tmp_path: Path) -> None:
-    path, taken = tmp_path / "live.yaml", []
+    path = tmp_path / "live.yaml"
+    taken: list[dict[str, object]] = []
     path.write_text("entries: 1\n")
     task = asyncio.create_task(live.follow(path, taken.append))
     try:
@@ -31,7 +32,8 @@ async def test_what_the_file_says_is_taken_at_once_and_at_each_change(tmp_path: 
 async def test_what_is_unusable_is_said_once_and_changes_nothing(
     tmp_path: Path, bad: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, taken = tmp_path / "live.yaml", []
+    path = tmp_path / "live.yaml"
+    taken: list[object] = []
 
     def take(values: dict[str, object]) -> None:
         if values["entries"] == -1:
