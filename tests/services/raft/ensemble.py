@@ -22,15 +22,17 @@ from pavane.raft.core.outputs import (
 )
 from pavane.raft.core.status import Status
 from pavane.raft.machines import Tree
-from pavane.raft.state.commands import Append, Recovered, Stored
+from pavane.raft.state.commands import Append, Recovered, SnapshotPart, Stored
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
     AppendEntries,
     ConfigUpdate,
     Drop,
     EntryType,
+    InstallSnapshot,
     LogEntry,
     PvAppend,
+    PvSnapshot,
     Request,
     RequestEntries,
     RequestUpdate,
@@ -221,6 +223,8 @@ class Ensemble:
             if isinstance(command, Append):
                 last = command.first + len(command.entries) - 1
                 self._write(f"{name} = Append(ticket={command.ticket}, entries {command.first} to {last})")
+            elif isinstance(command, SnapshotPart):
+                self._write(f"{name} = SnapshotPart(ticket={command.ticket}, {len(command.data)} bytes)")
             else:
                 self._write(f"{name} = {command}")
         disk.submit(outputs.store)
@@ -309,6 +313,11 @@ class Ensemble:
             shown = (
                 f"{frames[1].decode()} term {message.term}, prev {message.previous_index}/{message.previous_term}, "
                 f"commit {message.commit_index} [{entries}]"
+            )
+        elif isinstance(message, InstallSnapshot | PvSnapshot):
+            shown = (
+                f"{frames[1].decode()} term {message.term}, snapshot of {message.last_index}/{message.last_term}, "
+                f"bytes {message.offset} to {message.offset + len(message.chunk)} of {message.total}"
             )
         else:
             shown = str(message)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pavane.raft.machines import LeaseGrant, encode_command
+from pavane.raft.machines import LeaseGrant, Txn, encode_command
+from pavane.raft.machines.commands import Put
 from pavane.raft.wire import PvKv, PvLease, PvTransfer
 from pavane.wire import Stage
 from tests.services.raft.ensemble import IDENT, Ensemble, reqid
@@ -105,6 +106,36 @@ SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "advance 0.15",
         ),
     ),
+    "snapshot_for_a_follower": (
+        "abc",
+        "",
+        (
+            "quiet",
+            "advance 0.9",
+            "down c",
+            "puts a 1 3",
+            "advance 10.2",
+            "puts a 4 40",
+            "up c",
+            "loud",
+            "advance 0.35",
+        ),
+    ),
+    "snapshot_for_a_learner": (
+        "a",
+        "b",
+        (
+            "quiet",
+            "advance 0.9",
+            "isolate b",
+            "puts a 1 3",
+            "advance 10.2",
+            "puts a 4 40",
+            "join",
+            "loud",
+            "advance 1.2",
+        ),
+    ),
     "lease_of_a_stopped_leader": (
         "a",
         "",
@@ -151,6 +182,17 @@ def _grant(ensemble: Ensemble, name: str, ttl_ms: str) -> None:
     ensemble.ask(name, (reqid(1), *PvKv(command).encode(IDENT)), "holder")
 
 
+def _puts(ensemble: Ensemble, name: str, first: str, last: str) -> None:
+    for number in range(int(first), int(last) + 1):
+        command = encode_command(Txn(then=(Put(b"key", b"%d" % number),)))
+        ensemble.ask(name, (reqid(number), *PvKv(command).encode(IDENT)), "writer")
+
+
+def _up(ensemble: Ensemble, name: str) -> None:
+    ensemble.start(name, ensemble.disks[name].recovered(corrupt=False))
+    ensemble.settle()
+
+
 def _renew(ensemble: Ensemble, name: str, lease: str) -> None:
     ensemble.ask(name, (b"renew", *PvLease([int(lease)]).encode(IDENT)), "holder")
 
@@ -166,6 +208,8 @@ STEPS: dict[str, Callable[..., object]] = {
     "permit": _permit,
     "stop": _stop,
     "grant": _grant,
+    "puts": _puts,
+    "up": _up,
     "renew": _renew,
     "stick": lambda ensemble, name: ensemble.stuck.add(name),
     "sync": lambda ensemble, name: (ensemble.stuck.discard(name), ensemble.sync(name)),
@@ -177,7 +221,10 @@ STEPS: dict[str, Callable[..., object]] = {
 
 def played(voters: str, learners: str, script: tuple[str, ...]) -> str:
     """Run a script; between ``quiet`` and ``loud`` the trace is left out."""
-    ensemble = Ensemble(voters, learners, seed=SEED, keys=any(step.startswith("grant ") for step in script))
+    cut = any(step.startswith("puts ") for step in script)
+    keys = cut or any(step.startswith("grant ") for step in script)
+    settings = {"snapshot_entries": 3, "log_retention": 0} if cut else {}
+    ensemble = Ensemble(voters, learners, seed=SEED, keys=keys, **settings)
     lines = [f"voters {voters}, learners {learners or '-'}"]
     loud = True
     for step in script:

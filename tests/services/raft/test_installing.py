@@ -1,0 +1,272 @@
+"""Snapshots of a leader, in both forms, and chunks for readers (docs/specs/raft.md 9.4, 10.4)."""
+
+from collections import deque
+from hashlib import blake2b
+
+import pytest
+
+from pavane.raft.core.outputs import Channel, Dropped, SnapshotChanged
+from pavane.raft.machines import Tree
+from pavane.raft.state.commands import Recovered
+from pavane.raft.state.configuration import Configuration
+from pavane.raft.state.roles import Role
+from pavane.raft.wire import (
+    AppendEntries,
+    AppendEntriesReply,
+    EntriesStatus,
+    EntryType,
+    InstallSnapshot,
+    InstallSnapshotReply,
+    PvSnapshot,
+    RequestConfigReply,
+    RequestEntries,
+    RequestEntriesReply,
+    RequestLogInfo,
+    RequestLogInfoReply,
+    RequestUpdate,
+    RequestUpdateReply,
+    UpdateStatus,
+    encode_entry,
+)
+from pavane.raft.wire.snapshot import SnapshotHead, SnapshotMeta, encode_group
+from tests.services.raft.ensemble import IDENT, WALL_S, Ensemble, decoded, members, reqid
+from tests.sim.disk import Disk
+
+DATA = b"state of the application" * 5
+TERM = 4
+
+
+class Follower:
+    """Core b among a, b and c, of which it hears what this test says as leader a."""
+
+    def __init__(self, *, keys: bool = False) -> None:
+        self.ensemble = Ensemble("abc", keys=keys)
+        for other in "ac":
+            self.ensemble.down(other)
+        self.ensemble.start("b", Recovered(term=1, vote="a"))  # it has taken part before, so nothing was lost
+        self.count = 0
+
+    def chunk(self, offset: int, data: bytes, *, index: int = 20, total: int = len(DATA), term: int = TERM) -> object:
+        self.count += 1
+        message = InstallSnapshot("a", term, index, 3, offset, total, data)
+        return self.answer(message.encode(IDENT), InstallSnapshotReply)
+
+    def file(self, file: bytes, size: int = 1 << 20, index: int = 20) -> list[object]:
+        return [
+            self.answer(
+                PvSnapshot("a", TERM, index, 3, at, len(file), file[at : at + size]).encode(IDENT), InstallSnapshotReply
+            )
+            for at in range(0, len(file), size)
+        ]
+
+    def append(self, previous: int, previous_term: int, commit: int, *entries: bytes) -> object:
+        message = AppendEntries("a", TERM, previous, previous_term, commit, entries)
+        return self.answer(message.encode(IDENT), AppendEntriesReply)
+
+    def answer(self, frames: tuple[bytes | memoryview, ...], kind: type) -> object:
+        self.count += 1
+        before = len(self.ensemble.told("leader"))
+        self.ensemble.ask("b", (self.count.to_bytes(2, "little"), *frames), "leader")
+        told = self.ensemble.told("leader")[before:]
+        return decoded(kind, told[-1]) if told else None
+
+    def info(self) -> RequestLogInfoReply:
+        found = self.answer(RequestLogInfo().encode(IDENT), RequestLogInfoReply)
+        assert isinstance(found, RequestLogInfoReply)
+        return found
+
+
+def entry(number: int, term: int = 3) -> bytes:
+    return encode_entry(reqid(number), EntryType.STATE, term, b"data")
+
+
+def file_of(index: int = 20, configuration: str = "abc", ids: bytes = b"", floor: int = 0) -> bytes:
+    meta = SnapshotMeta(Configuration(members(configuration)).encode(), 0, "Tree", 1, floor, ids).encode()
+    data = b"".join(Tree().freeze())
+    front = SnapshotHead(index, 3, len(meta), len(data)).encode() + meta + data
+    return front + blake2b(front, digest_size=32).digest()
+
+
+TAKEN, START_OVER = InstallSnapshotReply(TERM), InstallSnapshotReply(TERM, 0)
+
+
+def test_chunks_in_order_replace_the_log() -> None:
+    follower = Follower()
+    follower.append(0, 0, 0, entry(1), entry(2))
+    assert follower.chunk(0, DATA[:50]) == TAKEN
+    assert follower.info().first_index == 1
+    assert follower.chunk(50, DATA[50:]) == TAKEN
+    info = follower.info()
+    assert (info.first_index, info.last_index, info.commit_index) == (21, 20, 0)
+    assert info.snapshot_bytes == len(DATA)
+    assert follower.append(20, 3, 20, entry(21)) == AppendEntriesReply(TERM, True)
+    info = follower.info()
+    assert (info.last_index, info.commit_index, info.applied_index) == (21, 20, 20)
+
+
+def test_gap_repetition_and_another_transfer() -> None:
+    follower = Follower()
+    assert follower.chunk(50, DATA[50:]) == START_OVER
+    assert follower.chunk(0, DATA[:50]) == TAKEN
+    assert follower.chunk(0, DATA[:50]) == InstallSnapshotReply(TERM, 50)
+    assert follower.chunk(60, DATA[60:]) == InstallSnapshotReply(TERM, 50)
+    assert follower.chunk(50, DATA[50:60], index=22) == START_OVER
+    assert follower.chunk(0, DATA, index=22) == TAKEN
+    assert follower.info().last_index == 22
+
+
+def test_log_that_holds_the_entry_stays() -> None:
+    follower = Follower()
+    entries = [entry(number) for number in range(1, 25)]
+    follower.append(0, 0, 24, *entries)
+    assert follower.chunk(0, DATA) == TAKEN
+    info = follower.info()
+    assert (info.first_index, info.last_index, info.commit_index) == (21, 24, 24)
+    assert follower.append(24, 3, 25, entry(25)) == AppendEntriesReply(TERM, True)
+    assert follower.info().applied_index == 25
+
+
+def test_older_snapshot_is_acknowledged_and_ignored() -> None:
+    follower = Follower()
+    follower.chunk(0, DATA)
+    assert follower.chunk(0, DATA, index=12) == TAKEN
+    assert follower.info().first_index == 21
+
+
+def test_empty_snapshot() -> None:
+    follower = Follower()
+    assert follower.chunk(0, b"", total=0) == TAKEN
+    info = follower.info()
+    assert (info.first_index, info.snapshot_bytes) == (21, 0)
+
+
+def test_leader_of_an_older_term_is_told_ours() -> None:
+    follower = Follower()
+    follower.append(0, 0, 0)
+    assert follower.chunk(0, DATA, term=TERM - 1) == TAKEN
+    assert follower.info().first_index == 1
+
+
+def test_entries_in_front_of_the_snapshot_are_taken_as_known() -> None:
+    follower = Follower()
+    follower.chunk(0, DATA)
+    assert follower.append(10, 3, 20, *(entry(number) for number in range(11, 23))) == AppendEntriesReply(TERM, True)
+    assert follower.info().last_index == 22
+
+
+@pytest.mark.parametrize("how", ["entry", "question"])
+def test_after_a_bare_snapshot_a_peer_does_not_stand_before_it_knows_the_members(how: str) -> None:
+    follower = Follower()
+    follower.chunk(0, DATA)
+    assert follower.append(20, 3, 20) == AppendEntriesReply(TERM, True)
+    ensemble = follower.ensemble
+    ensemble.advance(5.0)
+    status = ensemble.status("b")
+    assert (status.role, status.term) == (Role.FOLLOWER, TERM)
+    if how == "entry":
+        data = Configuration(members("abc")).encode()
+        follower.append(20, 3, 20, encode_entry(bytes(12), EntryType.CONFIG, TERM, data))
+    else:
+        follower.append(20, 3, 20)
+        reply = RequestConfigReply(True, "a", members("abc"))
+        for ask in list(ensemble.cores["b"]._links._outstanding[Channel.SIDE, "a"].values()):
+            if ask.reply is RequestConfigReply:
+                ensemble.cores["b"].reply("a", Channel.SIDE, (ask.id, *reply.encode()), ensemble.now())
+    ensemble.advance(5.0)
+    assert ensemble.status("b").term > TERM
+
+
+def test_bare_snapshot_is_nothing_for_a_machine_with_keys() -> None:
+    follower = Follower(keys=True)
+    assert follower.chunk(0, DATA) is None
+    assert Dropped("size") in follower.ensemble.events["b"]
+    assert follower.info().first_index == 1
+
+
+@pytest.mark.parametrize("size", [1, 100, 1 << 20])
+def test_whole_file_brings_state_configuration_and_request_ids(size: int) -> None:
+    ids = encode_group(WALL_S, reqid(7)[4:] + (3).to_bytes(8, "little"))
+    follower = Follower(keys=True)
+    assert set(follower.file(file_of(configuration="abcd", ids=ids), size)) == {TAKEN}
+    follower.append(20, 3, 20)
+    status = follower.ensemble.status("b")
+    assert (status.first, status.applied, status.snapshot) == (21, 20, 20)
+    assert status.effective == Configuration(members("abcd"))
+    assert follower.ensemble.cores["b"]._node.dedup.index_of(reqid(7)) == 3
+
+
+@pytest.mark.parametrize("damage", [0, 60, -1])
+def test_damaged_file_is_not_taken_and_asked_for_again(damage: int) -> None:
+    file = bytearray(file_of())
+    file[damage] ^= 1
+    follower = Follower(keys=True)
+    assert follower.file(bytes(file), 200)[-1] in {START_OVER, InstallSnapshotReply(TERM, 0)}
+    assert any(isinstance(event, SnapshotChanged) and event.what == "bad" for event in follower.ensemble.events["b"])
+    assert follower.info().first_index == 1
+    assert set(follower.file(file_of())) == {TAKEN}
+
+
+def leader_behind_a_snapshot(data: bytes = DATA) -> Ensemble:
+    """A single voter whose log begins behind a snapshot of 20."""
+    ensemble = Ensemble("a")
+    ensemble.down("a")
+    disk = ensemble.disks["a"] = Disk()
+    disk.term, disk.first, disk.entries = 3, 21, [entry(21), entry(22)]
+    floor = WALL_S - 7 * 3600
+    disk.save(20, 3, SnapshotMeta(Configuration(members("a")).encode(), 0, "Broadcast", 1, floor, b""), data)
+    ensemble.start("a")
+    ensemble.elect()
+    return ensemble
+
+
+def stream(ensemble: Ensemble, message: RequestEntries) -> list[RequestEntriesReply]:
+    before = len(ensemble.told("reader"))
+    ensemble.ask("a", (b"r", *message.encode(IDENT)), "reader")
+    return [decoded(RequestEntriesReply, frames) for frames in ensemble.told("reader")[before:]]
+
+
+def test_reader_behind_the_log_gets_the_snapshot_first() -> None:
+    data = bytes(range(256)) * 1000
+    ensemble = leader_behind_a_snapshot(data)
+    found = stream(ensemble, RequestEntries(0))
+    assert [reply.status for reply in found] == [EntriesStatus.SNAPSHOT] * 2
+    chunks = deque(found)
+    taken = b""
+    while chunks[0].status is EntriesStatus.SNAPSHOT:
+        reply = chunks.popleft()
+        assert reply.part is not None
+        assert (reply.index, reply.part.offset, reply.part.total, reply.part.term) == (20, len(taken), len(data), 3)
+        taken += bytes(reply.entries[0])
+        chunks += stream(ensemble, RequestEntries(0, None, len(taken)))
+    assert taken == data
+    assert [reply.index - len(reply.entries) for reply in chunks] == [20, 22]
+    assert chunks[-1].status is EntriesStatus.LAST
+
+
+def test_reader_may_go_on_in_the_middle_and_a_count_takes_the_snapshot_for_one() -> None:
+    ensemble = leader_behind_a_snapshot()
+    (chunk,) = stream(ensemble, RequestEntries(0, 2, 100))
+    assert chunk.part is not None
+    assert (chunk.part.offset, bytes(chunk.entries[0])) == (100, DATA[100:])
+    (last,) = stream(ensemble, RequestEntries(0, 2, len(DATA)))
+    assert (last.status, last.index, len(last.entries)) == (EntriesStatus.LAST, 21, 1)
+
+
+def test_empty_snapshot_is_one_empty_chunk() -> None:
+    ensemble = leader_behind_a_snapshot(b"")
+    (chunk,) = stream(ensemble, RequestEntries(0))
+    assert chunk.part is not None
+    assert (chunk.part.offset, chunk.part.total, bytes(chunk.entries[0])) == (0, 0, b"")
+
+
+def test_reader_within_the_log_gets_entries() -> None:
+    first, *_ = stream(leader_behind_a_snapshot(), RequestEntries(20))
+    assert first.status is EntriesStatus.MORE
+    assert first.index - len(first.entries) == 20
+
+
+def test_ids_that_a_snapshot_has_forgotten_are_expired() -> None:
+    ensemble = leader_behind_a_snapshot()
+    old = reqid(1, WALL_S - 7 * 3600)
+    ensemble.ask("a", (old, *RequestUpdate(b"x").encode(IDENT)), "client")
+    assert decoded(RequestUpdateReply, ensemble.told("client")[-1]).status is UpdateStatus.EXPIRED
