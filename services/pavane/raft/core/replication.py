@@ -385,7 +385,7 @@ class Replication:
     def _conflict(self, progress: Progress, conflict: tuple[int, int] | None) -> None:
         """Go back to where the logs may agree; what is under way behind what was refused is refused as well."""
         index, term = conflict if conflict is not None else (progress.next - 1, 0)
-        own = self._node.log.last_of(term)
+        own = self._node.log.last_of(term) if term else None  # 0: it has no entry there; the bootstrap's is alike
         target = index if own is None else own + 1
         progress.window.clear()
         progress.probing = True
