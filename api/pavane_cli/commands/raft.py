@@ -10,6 +10,8 @@ COMMANDS = {
     "read": "raft_log:read",
     "peer": "raft_peer:peer",
     "probe": "raft_probe:probe",
+    "backup": "raft_backup:backup",
+    "restore": "raft_backup:restore",
     "dump": "raft_offline:dump",
     "verify": "raft_offline:verify",
     "import-js": "raft_offline:import_js",

@@ -62,7 +62,7 @@ def peer(
     ] = None,
 ) -> None:
     """Run one peer without any of the platform. SIGTERM hands leadership over, then ends it in order."""
-    ident = _secret(secret, secret_file, secret_env)
+    ident = secret_of(secret, secret_file, secret_env)
     members = members_of("--peers", peers)
     own_url = url or dict(members).get(id) or bind
     listen = bind or own_url
@@ -84,7 +84,7 @@ def peer(
         config.validate()
     except ValueError as error:
         raise UserError(str(error), ExitCode.USAGE) from error
-    curve = _curve(curve_secret_file, curve_clients)
+    curve = curve_of(curve_secret_file, curve_clients)
 
     async def body(process: Process) -> None:
         server = RaftServer(
@@ -110,7 +110,8 @@ def peer(
     raise typer.Exit(run(body, service="pavane-raft-peer"))
 
 
-def _secret(text: str | None, file: Path | None, variable: str | None) -> bytes:
+def secret_of(text: str | None, file: Path | None, variable: str | None) -> bytes:
+    """Return the ident that one of the three options gives."""
     given = [value for value in (text, file, variable) if value is not None]
     if len(given) != 1:
         raise UserError("give the cluster secret by one of --secret, --secret-file, --secret-env", ExitCode.USAGE)
@@ -127,7 +128,8 @@ def _secret(text: str | None, file: Path | None, variable: str | None) -> bytes:
     return value.encode()
 
 
-def _curve(secret_file: Path | None, clients: Path | None) -> CurveServer | None:
+def curve_of(secret_file: Path | None, clients: Path | None) -> CurveServer | None:
+    """Return the cluster's key pair, None for a cluster in clear."""
     if secret_file is None:
         return None
     try:
