@@ -25,6 +25,7 @@ from pavane.raft.core.outputs import (
     StageReached,
     VoteGranted,
 )
+from pavane.raft.core.prevote import PHASE_PREVOTE
 from pavane.raft.machines import Tree
 from pavane.raft.state.commands import Stored
 from pavane.raft.state.configuration import Members
@@ -341,7 +342,8 @@ class Node:
         if frames[1] in {b"?", b"pv.vote"}:
             message = decode_request(frames, self.config.ident)
             assert isinstance(message, RequestVote | PvVote)
-            self.world.checks.asked(self.id, self.disk, message.term)
+            if isinstance(message, RequestVote) or message.phase != PHASE_PREVOTE:
+                self.world.checks.asked(self.id, self.disk, message.term)
         connection = self.sockets.get(to)
         if connection is None:
             connection = self.connect(to)

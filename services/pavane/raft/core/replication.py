@@ -141,6 +141,10 @@ class Replication:
         peers = {peer for peer, progress in self.peers.items() if progress.confirmed > sequence}
         return has_majority(self._node.configurations.effective, peers | {self._node.id})
 
+    def quorum_heard_at(self) -> float:
+        """Return since when not every majority has been silent."""
+        return majority_value(self._node.configurations.effective, self._heard_at, self._node.now.mono)
+
     def commit(self) -> None:
         """Raise the commit index to what a majority holds, if that entry has the current term (7.2)."""
         node = self._node
@@ -488,8 +492,7 @@ class Replication:
     def _quorum_deadline(self) -> float:
         """Return when the majority will have been silent for too long."""
         node = self._node
-        heard_at = majority_value(node.configurations.effective, self._heard_at, node.now.mono)
-        return heard_at + QUORUM_TIMEOUTS * node.config.election_max / 1000
+        return self.quorum_heard_at() + QUORUM_TIMEOUTS * node.config.election_max / 1000
 
     def _disk_deadline(self) -> float:
         since = self._node.unsynced_since
