@@ -8,6 +8,8 @@ COMMANDS = {
     "info": "raft_log:info",
     "append": "raft_log:append",
     "read": "raft_log:read",
+    "kv": "raft_kv:app",
+    "tree": "raft_tree:app",
     "peer": "raft_peer:peer",
     "probe": "raft_probe:probe",
     "backup": "raft_backup:backup",

@@ -1,6 +1,5 @@
 """``pavane raft peer``: one Raft peer without any of the platform (docs/specs/raft.md 17)."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +9,10 @@ import typer
 
 from pavane.raft.config import Config
 from pavane.raft.curve import CurveServer
-from pavane.raft.keys import ident_in
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreError
 from pavane.runtime.process import Process, run
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.secret import SecretEnv, SecretFile, secret_in
 
 _ANYWHERE = ("*", "0.0.0.0", "::")
 
@@ -48,12 +47,8 @@ def peer(
         str | None,
         typer.Option("--secret", metavar="TEXT", help="Cluster secret. Every user of the machine can read it."),
     ] = None,
-    secret_file: Annotated[
-        Path | None, typer.Option("--secret-file", metavar="FILE", help="File with the cluster secret.")
-    ] = None,
-    secret_env: Annotated[
-        str | None, typer.Option("--secret-env", metavar="NAME", help="Environment variable with the cluster secret.")
-    ] = None,
+    secret_file: SecretFile = None,
+    secret_env: SecretEnv = None,
     curve_secret_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Encrypt by CURVE: secret key of the cluster, in Z85.")
     ] = None,
@@ -117,15 +112,7 @@ def secret_of(text: str | None, file: Path | None, variable: str | None) -> byte
         raise UserError("give the cluster secret by one of --secret, --secret-file, --secret-env", ExitCode.USAGE)
     if text is not None:
         return text.encode()
-    if file is not None:
-        try:
-            return ident_in(file.read_bytes())
-        except OSError as error:
-            raise UserError(f"the secret cannot be read: {error}", ExitCode.USAGE) from error
-    value = os.environ.get(variable or "")
-    if value is None:
-        raise UserError(f"the environment variable {variable} is not set", ExitCode.USAGE)
-    return value.encode()
+    return secret_in(file, variable)
 
 
 def curve_of(secret_file: Path | None, clients: Path | None) -> CurveServer | None:
