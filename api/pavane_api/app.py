@@ -11,8 +11,9 @@ from pavane_api import problems
 from pavane_api.auth import Authority
 from pavane_api.control import Control
 from pavane_api.idempotency import Idempotency
+from pavane_api.raft_clients import RaftClients
 from pavane_api.raftclusters.endpoints import router as raftclusters
-from pavane_api.raftlog.clients import RaftClients
+from pavane_api.raftkeys.endpoints import router as raftkeys
 from pavane_api.raftlog.endpoints import router as raftlog
 from pavane_api.rate import Rate
 from pavane_api.rollout.endpoints import router as rollout
@@ -78,7 +79,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
     app.state.streams = streams
     problems.install(app)
     v1 = APIRouter(prefix="/api/v1")
-    for router in (raftclusters, rollout, raftlog, traces):
+    for router in (raftclusters, rollout, raftlog, raftkeys, traces):
         v1.include_router(router)
     app.include_router(v1)
     app.include_router(receiver)

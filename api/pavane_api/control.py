@@ -7,7 +7,7 @@ from fastapi import Depends, Request
 
 from pavane_api.auth import Authority
 from pavane_api.idempotency import Idempotency
-from pavane_api.raftlog.clients import RaftClients
+from pavane_api.raft_clients import RaftClients
 from pavane_api.rate import Rate
 from pavane_api.streams import Streams
 from pavane_api.traces.store import TraceStore

@@ -93,6 +93,12 @@ class NotFound(Problem):
     status, kind, title = 404, "not-found", "Not found"
 
 
+class NoSuchKey(Problem):
+    """There is no such key or node."""
+
+    status, kind, title = 404, "no-such-key", "No such key"
+
+
 class Conflict(Problem):
     """The state of the resource does not allow it, or another manager owns the field."""
 
@@ -103,6 +109,12 @@ class ListExpired(Problem):
     """The continuation token or resource version is too old."""
 
     status, kind, title = 410, "list-expired", "List expired"
+
+
+class LeaseEnded(Problem):
+    """The lease is over."""
+
+    status, kind, title = 410, "lease-ended", "Lease ended"
 
 
 class PreconditionFailed(Problem):

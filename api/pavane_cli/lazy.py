@@ -34,7 +34,7 @@ def group(commands: dict[str, str]) -> type[TyperGroup]:
                 command: Any = typer.main.get_group(part)
             else:
                 single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-                single.command(cmd_name)(part)
+                single.command(cmd_name, cls=getattr(part, "command_class", None))(part)
                 command = typer.main.get_command(single)
             command.name = cmd_name
             return command

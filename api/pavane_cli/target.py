@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -124,33 +124,73 @@ def required_reference(text: str) -> tuple[kube.Resource, str]:
     return resource, name
 
 
+_ANSWERS = {
+    400: ExitCode.USAGE,
+    403: ExitCode.REFUSED,
+    404: ExitCode.NOT_FOUND,
+    409: ExitCode.REFUSED,
+    410: ExitCode.NOT_FOUND,
+    412: ExitCode.REFUSED,
+    413: ExitCode.USAGE,
+    422: ExitCode.USAGE,
+}
+
+
+class ApiError(UserError):
+    """The control plane refused: a problem document, or another answer."""
+
+    def __init__(self, message: str, code: ExitCode, status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(message, code)
+        self.status = status
+        self.headers = headers
+
+
 class RestClient:
-    """The control plane's REST API with a token; problems become ``UserError``."""
+    """The control plane's REST API with a token; problems become ``ApiError``."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client = client
 
     async def get(self, path: str, **parameters: Any) -> Any:
         """GET below ``/api/v1``."""
-        return self._answer(await self._client.get(path, params=parameters))
+        return self._answer(await self._client.get(path, params=parameters or None))
 
     async def post(self, path: str, body: bytes, headers: dict[str, str] | None = None) -> Any:
         """POST ``body`` as bytes below ``/api/v1``."""
         sent = {"Content-Type": "application/octet-stream", **(headers or {})}
         return self._answer(await self._client.post(path, content=body, headers=sent))
 
+    async def send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
+        """Send ``body`` as JSON, if there is one; returns the answer's JSON, None without one."""
+        return self._answer(await self._client.request(method, path, json=body, headers=headers))
+
+    async def events(self, path: str) -> AsyncIterator[tuple[str, str]]:
+        """Yield kind and data of the events of a stream until the control plane ends it."""
+        async with self._client.stream("GET", path) as response:
+            if response.status_code >= 400:
+                await response.aread()
+                self._answer(response)
+            fields: dict[str, str] = {}
+            async for line in response.aiter_lines():
+                name, _, value = line.partition(": ")
+                if line:
+                    fields[name] = value
+                elif "event" in fields:
+                    yield fields["event"], fields.get("data", "")
+                    fields = {}
+
     @staticmethod
     def _answer(response: httpx2.Response) -> Any:
         if response.status_code < 400:
-            return response.json()
-        codes = {404: ExitCode.NOT_FOUND, 409: ExitCode.REFUSED, 403: ExitCode.REFUSED, 422: ExitCode.USAGE}
+            return response.json() if response.content else None
         try:
             problem = response.json()
             message = str(problem.get("detail") or problem.get("title"))
             message += "".join(f"\n  {item['pointer']}: {item['detail']}" for item in problem.get("errors") or ())
         except ValueError:
             message = f"the control plane answered {response.status_code}"
-        raise UserError(message, codes.get(response.status_code, ExitCode.ERROR))
+        code = _ANSWERS.get(response.status_code, ExitCode.ERROR)
+        raise ApiError(message, code, response.status_code, response.headers)
 
 
 @asynccontextmanager

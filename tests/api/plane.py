@@ -1,6 +1,7 @@
 """A control plane over an embedded cluster, in this process, with real TLS between the two."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,15 +12,19 @@ import httpx2
 import yaml
 from fastapi import FastAPI
 
+from pavane.raft.config import Config
+from pavane.raft.server import RaftServer
 from pavane.runtime.http import HttpServer, listen
 from pavane_api.app import create_app
+from pavane_api.resources import RAFT_CLUSTERS
 from pavane_api.settings import ApiSettings
 from pavane_local.api.auth import Tokens
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
 from pavane_operator.kube import KubeClient, Target
-from pavane_operator.kube.resources import PODS, Resource
+from pavane_operator.kube.resources import PODS, SECRETS, Resource
 
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+IDENT = "of the test"
 BASE = "/api/v1/namespaces/default/raftclusters"
 
 
@@ -77,3 +82,23 @@ async def created(plane: Plane, name: str = "q", **spec: Any) -> httpx2.Response
     answer = await plane.http.put(f"{BASE}/{name}", json=raft_cluster(name, **spec), headers={"If-None-Match": "*"})
     assert answer.status_code == 201, answer.text
     return answer
+
+
+@asynccontextmanager
+async def served(api: Plane, folder: Path, machine: str, name: str = "q") -> AsyncIterator[RaftServer]:
+    """Make a RaftCluster with a peer of its own in this process, in place of the pods of an operator."""
+    await created(api, name, stateMachine=machine, tls={"mode": "Disabled"})
+    await api.kube.create(SECRETS, {"metadata": {"name": f"{name}-keys"}, "stringData": {"secret": IDENT}}, "default")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"tcp://127.0.0.1:{port}"
+    config = Config(id="1", ident=IDENT.encode(), url=url, peers=(("1", url),), machine=machine)
+    server = RaftServer(config, data=folder / name, bind=url)
+    await server.start()
+    try:
+        endpoint = {"name": "raft", "address": "127.0.0.1", "port": port, "protocol": "TCP"}
+        status = {"metadata": {"name": name}, "status": {"endpoints": [endpoint]}}
+        await api.kube.apply_status(RAFT_CLUSTERS, status, "default")
+        yield server
+    finally:
+        await server.stop()

@@ -351,6 +351,7 @@ def test_what_a_peer_tells_is_understood() -> None:
     told = status_value(
         Status(
             id=NEW[0],
+            machine="KeyValue",
             role=Role.LEADER,
             stage=Stage.READ_WRITE,
             term=4,

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from pavane.raft.core.prevote import PHASE_PREVOTE
 from pavane.raft.state.commands import Append, SnapshotInstall, StoreCommand, Truncate
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
@@ -118,6 +119,8 @@ class Checks:
     def answered(self, node: str, disk: Disk, question: object, reply: object, success: bool) -> None:
         """S5: what an answer promises is on the disk when it leaves (P1, P2)."""
         match question:
+            case PvVote(_, _, _, _, phase) if phase == PHASE_PREVOTE:
+                pass  # it promises nothing
             case RequestVote(candidate, term, _, _) | PvVote(candidate, term, _, _, _) if success:
                 holds(disk.votes.get(term) == candidate, "S5", f"{node} grants a vote that is not on its disk")
             case AppendEntries(_, term, previous, _, _, entries) if success:

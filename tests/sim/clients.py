@@ -196,6 +196,15 @@ class Administrator(Client):
         self._new_id()
         self.again()
 
+    def restart(self) -> None:
+        """End and begin again: whoever comes next asks for the same under the same id, which it derives anew (8.6)."""
+        self.connections.clear()
+        self.target = None
+        self.attempt += 1
+        attempt = self.attempt
+        again_s = self.world.rng.uniform(0.05, 1.0)
+        self.world.schedule(self.world.time + again_s, lambda: self.again() if self.attempt == attempt else None)
+
     def transfer(self) -> None:
         self.count += 1
         self.send((b"t%d" % self.count, *PvTransfer(None).encode(IDENT)))

@@ -64,7 +64,6 @@ READ_ENTRIES = 64  # of one message for a reader
 FRESH_S = (8 * 3600 - 900, 900)  # how old, and how far in the future, the time of a request id may be
 USUAL_FSYNC_S = (0.0005, 0.005)
 SLOW_FSYNC_S = (0.02, 0.25)
-RESTART_S = (0.05, 0.5)  # after it ended by itself: something starts it again
 
 
 class JsPeer:
@@ -81,6 +80,7 @@ class JsPeer:
         self.inputs = Inputs(world.schedule, lambda: world.time)
         self.wall_offset_s = 0
         self.slow_disk = False
+        self.disk_fails_until = 0.0
         self.incarnation = 0
         self.mirror = Mirror()
         self.sockets: dict[PeerChannel, Connection] = {}
@@ -154,6 +154,9 @@ class JsPeer:
 
     def _sync(self) -> None:
         def synced() -> None:
+            if self.world.time < self.disk_fails_until:
+                self.world.ended(self)
+                return
             change, then = self._writing.popleft()
             self._syncing = False
             change()
@@ -484,12 +487,7 @@ class JsPeer:
         """A prev below its commit index is more than it bears: one of ours never sends one."""
         previous, ours = message.previous_index, message.leader not in self.world.js.names
         holds(not ours, "S7", f"{self.id} ends: {message.leader} sends prev {previous}, it committed {self.commit}")
-        self.crash()
-        self.world.schedule(self.world.time + self.world.rng.uniform(*RESTART_S), self._started_again)
-
-    def _started_again(self) -> None:
-        if not self.up:
-            self.start()
+        self.world.ended(self)
 
     def _check_truncation(self, message: AppendEntries) -> None:
         world, last = self.world, message.previous_index + len(message.entries)

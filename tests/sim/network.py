@@ -21,6 +21,7 @@ class Weather:
     late: float = 0.0
     very_late: float = 0.0
     duplicate: float = 0.0
+    queue: int | None = None  # messages that one direction of a connection holds; further ones are lost
 
 
 @dataclass(eq=False)
@@ -32,8 +33,11 @@ class Connection:
     target: str
     deliver_reply: Callable[[Frames], None]
     alive: bool = True
+    silent: bool = False  # half open: nobody noticed yet that nothing arrives
     forward_at: float = 0.0
     backward_at: float = 0.0
+    forward: int = 0  # messages under way
+    backward: int = 0
     closed_at: float = math.inf
 
 
@@ -65,9 +69,10 @@ class Network:
         """Send along a connection; perhaps a copy of the message arrives later by another, older one."""
         message = tuple(bytes(frame) for frame in frames)
         route, source, target = connection.route, connection.source, connection.target
-        if not self._lost(source, target):
+        if not self._lost(connection, source, target, connection.forward):
+            connection.forward += 1
             connection.forward_at = max(connection.forward_at, self.now() + self._delay())
-            self.schedule(connection.forward_at, lambda: self._arrive(connection, route, message))
+            self.schedule(connection.forward_at, lambda: self._arrived(connection, route, message))
         if self.rng.random() < self.weather.duplicate and target not in self.originals:
             ghost = b"ghost-" + route
             late = self.now() + self.rng.uniform(*LATE_DELAY_S)
@@ -76,15 +81,20 @@ class Network:
     def answer(self, route: bytes, frames: Sequence[bytes | memoryview]) -> None:
         """Send back along a connection; a route that is gone loses it."""
         connection = self.connections.get(route)
-        if connection is None or self._lost(connection.target, connection.source):
+        if connection is None or self._lost(connection, connection.target, connection.source, connection.backward):
             return
+        connection.backward += 1
         message = tuple(bytes(frame) for frame in frames)
         connection.backward_at = max(connection.backward_at, self.now() + self._delay())
         self.schedule(connection.backward_at, lambda: self._return(connection, message))
 
+    def _arrived(self, connection: Connection, route: bytes, message: Frames) -> None:
+        connection.forward -= 1
+        self._arrive(connection, route, message)
+
     def _arrive(self, connection: Connection, route: bytes, message: Frames) -> None:
         source, target = connection.source, connection.target
-        if (source, target) not in self.cuts and not self._drained(connection):
+        if (source, target) not in self.cuts and not self._drained(connection) and not connection.silent:
             self.receive(target, route, message)
 
     def _drained(self, connection: Connection) -> bool:
@@ -94,11 +104,14 @@ class Network:
         return self.now() > connection.closed_at + (0.0 if connection.source in self.originals else DRAIN_S)
 
     def _return(self, connection: Connection, message: Frames) -> None:
-        if connection.alive and (connection.target, connection.source) not in self.cuts:
+        connection.backward -= 1
+        if connection.alive and not connection.silent and (connection.target, connection.source) not in self.cuts:
             connection.deliver_reply(message)
 
-    def _lost(self, source: str, target: str) -> bool:
-        return (source, target) in self.cuts or self.rng.random() < self.weather.loss
+    def _lost(self, connection: Connection, source: str, target: str, under_way: int) -> bool:
+        full = self.weather.queue is not None and under_way >= self.weather.queue
+        cut = connection.silent or full or (source, target) in self.cuts
+        return cut or self.rng.random() < self.weather.loss
 
     def _delay(self) -> float:
         kind = self.rng.random()

@@ -25,6 +25,7 @@ from pavane.raft.core.outputs import (
     StageReached,
     VoteGranted,
 )
+from pavane.raft.core.prevote import PHASE_PREVOTE
 from pavane.raft.machines import Tree
 from pavane.raft.state.commands import Stored
 from pavane.raft.state.configuration import Members
@@ -69,6 +70,10 @@ REPLIES: dict[type, type[AppendEntriesReply | PvAppendReply | RequestVoteReply |
 }
 
 
+class EndedError(Exception):
+    """The process ended in the middle of a turn."""
+
+
 @dataclass
 class Question:
     """A request whose answer is checked when it leaves."""
@@ -90,7 +95,11 @@ class Node:
         self.inputs = Inputs(world.schedule, lambda: world.time)
         self.wall_offset_s = 0
         self.slow_disk = False
+        self.disk_fails_until = 0.0
+        self.sends_left: int | None = None  # it ends before the next message but so many
+        self.rate = 1.0  # of its monotonic clock
         self.incarnation = 0
+        self._mono = 0.0
         self.core: Core
         self.machine: Tree | None = None
         self.mirror = Mirror()
@@ -150,6 +159,7 @@ class Node:
 
     def crash(self) -> None:
         self.up = False
+        self.sends_left = None
         self.inputs.clear()
         self.disk.crash(self.world.rng)
         for connection in self.sockets.values():
@@ -157,7 +167,8 @@ class Node:
         self.world.node_gone(self.id)
 
     def now(self) -> Now:
-        return Now(self.world.time, int(self.world.wall_s + self.world.time) + self.wall_offset_s)
+        self._mono = max(self._mono, self.world.time * self.rate)
+        return Now(self._mono, int(self.world.wall_s + self.world.time) + self.wall_offset_s)
 
     def act(self, what: Callable[[], None]) -> None:
         """Feed the core, later if the process is stopped at the moment, never if it has gone."""
@@ -165,8 +176,11 @@ class Node:
             self.inputs.give(lambda: self._act(what))
 
     def _act(self, what: Callable[[], None]) -> None:
-        what()
-        self.settle()
+        try:
+            what()
+            self.settle()
+        except EndedError:
+            self.world.ended(self)
 
     # --- inputs --------------------------------------------------------------------------------------------------
 
@@ -192,6 +206,7 @@ class Node:
     def _timer(self, due: float, incarnation: int) -> None:
         if self.up and self.incarnation == incarnation and self.timer_at == due:
             self.timer_at = None
+            self._mono = max(self._mono, due)  # the clock of the world, times the rate, may round to less
             self.act(lambda: self.core.handle_timer(self.now()))
 
     # --- outputs -------------------------------------------------------------------------------------------------
@@ -227,7 +242,7 @@ class Node:
         if due is not None and (self.timer_at is None or due < self.timer_at):
             incarnation = self.incarnation
             self.timer_at = due
-            self.world.schedule(max(due, self.world.time), lambda: self._timer(due, incarnation))
+            self.world.schedule(max(due / self.rate, self.world.time), lambda: self._timer(due, incarnation))
 
     def _feed(self, batch: Apply) -> None:
         for index, entry in enumerate(batch.entries, batch.first):
@@ -309,7 +324,12 @@ class Node:
         for send in self.held:
             if send.after is not None and send.after > self.stored_ticket:
                 waiting.append(send)
-            elif isinstance(send.to, bytes):
+                continue
+            if self.sends_left is not None:
+                self.sends_left -= 1
+                if self.sends_left < 0:
+                    raise EndedError
+            if isinstance(send.to, bytes):
                 self._check_answer(send.to, send.frames)
                 self.world.network.answer(send.to, send.frames)
             else:
@@ -322,7 +342,8 @@ class Node:
         if frames[1] in {b"?", b"pv.vote"}:
             message = decode_request(frames, self.config.ident)
             assert isinstance(message, RequestVote | PvVote)
-            self.world.checks.asked(self.id, self.disk, message.term)
+            if isinstance(message, RequestVote) or message.phase != PHASE_PREVOTE:
+                self.world.checks.asked(self.id, self.disk, message.term)
         connection = self.sockets.get(to)
         if connection is None:
             connection = self.connect(to)
@@ -367,6 +388,9 @@ class Node:
 
     def _synced(self, count: int, incarnation: int) -> None:
         if self.incarnation != incarnation or not self.up:
+            return
+        if self.world.time < self.disk_fails_until:
+            self.world.ended(self)  # 5.3: no second try, no more answers
             return
         ticket = self.disk.sync(count)
         self.act(lambda: self._stored(ticket))

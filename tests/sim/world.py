@@ -20,7 +20,7 @@ from tests.sim.clients import IDENT, Administrator, Reader, Writer
 from tests.sim.js_link import JsChecks
 from tests.sim.js_model import JsPeer
 from tests.sim.keys import Holder, KeyChecks, KeyClient, KeyReader, KeyWriter, Watcher
-from tests.sim.network import Frames, Network, Weather
+from tests.sim.network import Connection, Frames, Network, Weather
 from tests.sim.node import Node
 
 START_S = 0.8  # the first election is over, as a rule
@@ -30,6 +30,7 @@ CLOCK_JUMP_S = 12 * 3600
 SNAPSHOT_ENTRIES = 25  # with a short pause between two, so that a run of seconds has several
 SNAPSHOT_PAUSE_S = 0.3
 LOG_RETENTION = 6
+CLOCK_RATES = (0.9, 1.1)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,9 @@ class World:
                 snapshot_entries=SNAPSHOT_ENTRIES,
                 log_retention=LOG_RETENTION,
             )
-            self.nodes[peer] = self.ours[peer] = Node(self, config, stage)
+            self.nodes[peer] = self.ours[peer] = node = Node(self, config, stage)
+            if not self.scenario.keys:  # who holds a lease relies on clocks that run alike
+                node.rate = self.rng.uniform(*CLOCK_RATES)
         for peer, _ in self.pool:
             self.nodes[peer].start()
         if entry:
@@ -202,8 +205,11 @@ class World:
         self.faulty = False
         self.network.weather = Weather()
         self.network.cuts.clear()
+        for ours in self.ours.values():
+            ours.sends_left = None
         for node in self.nodes.values():
             node.slow_disk = False
+            node.disk_fails_until = 0.0
             node.wall_offset_s = 0
             if not node.up:
                 node.start()
@@ -235,6 +241,8 @@ class World:
         if self.scenario.promotion and members != self.pool[len(self.initial) :]:
             return False
         followers = [self.nodes[peer] for peer, _ in members]
+        if leader.id in self.js.names:  # one of them ends, and ends again, at a message that another repeats (D11)
+            followers = [follower for follower in followers if follower.id not in self.js.names]
         roles = {follower.role for follower in followers}
         near = all(follower.commit >= leader.commit - 50 for follower in followers)
         return roles <= {Role.FOLLOWER, Role.LEADER} and near
@@ -285,11 +293,15 @@ class World:
             "cut_one_way": self._cut_one_way,
             "isolate_leader": self._isolate_leader,
             "break_connections": self._break_connections,
+            "half_open": self._half_open,
             "weather": self._change_weather,
             "stall": self._stall,
             "slow_disk": self._slow_disk,
+            "failing_disk": self._failing_disk,
+            "crash_sending": self._crash_sending,
             "jump_clock": self._jump_clock,
             "transfer": self.administrator.transfer,
+            "operator": self.administrator.restart,
             "wipe": self._wipe,
         }
         names = list(self.scenario.only or faults)
@@ -321,8 +333,17 @@ class World:
 
     def _crash_node(self, node: Node | JsPeer) -> None:
         if node.up:
-            node.crash()
-            self.schedule(self.time + self.rng.uniform(0.01, 1.0), lambda: self._restart(node))
+            self.ended(node)
+
+    def ended(self, node: Node | JsPeer) -> None:
+        """End a process; what it had not written is lost, and after a while it is started again."""
+        node.crash()
+        self.schedule(self.time + self.rng.uniform(0.01, 1.0), lambda: self._restart(node))
+
+    def _crash_sending(self) -> None:
+        node = self._any()
+        if isinstance(node, Node):
+            node.sends_left = self.rng.randint(0, 8)
 
     def _restart(self, node: Node | JsPeer) -> None:
         if not node.up:
@@ -375,6 +396,19 @@ class World:
                 if node.up and self.rng.random() < 0.3:
                     self._disconnect(node, to)
 
+    def _half_open(self) -> None:
+        """Let connections go on without carrying anything; after a while both ends notice."""
+        for node in self.nodes.values():
+            for to, connection in node.sockets.items():
+                if self.rng.random() < 0.3:
+                    connection.silent = True
+                    noticed = self.time + self.rng.uniform(0.2, 1.5)
+                    self.schedule(noticed, lambda n=node, t=to, c=connection: self._notice(n, t, c))  # type: ignore[misc]
+
+    def _notice(self, node: Node | JsPeer, to: PeerChannel, connection: Connection) -> None:
+        if node.sockets.get(to) is connection:
+            self._disconnect(node, to)
+
     def _change_weather(self) -> None:
         rng = self.rng
         self.network.weather = rng.choice(
@@ -384,6 +418,7 @@ class World:
                 Weather(late=rng.uniform(0.0, 0.3)),
                 Weather(very_late=rng.uniform(0.0, 0.05), duplicate=0.05),
                 Weather(loss=0.05, late=0.1, duplicate=rng.uniform(0.0, 0.3)),
+                Weather(late=0.3, queue=rng.randint(1, 4)),
             ]
         )
 
@@ -394,6 +429,10 @@ class World:
     def _slow_disk(self) -> None:
         node = self._any()
         node.slow_disk = not node.slow_disk
+
+    def _failing_disk(self) -> None:
+        """Let every fsync of a node fail: one of them, or all for a while, as on a full disk."""
+        self._any().disk_fails_until = self.time + self.rng.choice([0.02, self.rng.uniform(0.1, 1.0)])
 
     def _jump_clock(self) -> None:
         node = self._any()

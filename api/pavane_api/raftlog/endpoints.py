@@ -6,8 +6,10 @@ from fastapi import APIRouter, Header, Query, Request
 
 from pavane_api import problems
 from pavane_api.auth import MayGet, MayUpdate
+from pavane_api.bodies import bounded
 from pavane_api.control import Shared
 from pavane_api.problems import responses
+from pavane_api.raft_clients import Use
 from pavane_api.raftlog import service
 from pavane_api.raftlog.schemas import Appended, LogEntries, LogInfo
 
@@ -28,7 +30,8 @@ RequestId = Annotated[
 @router.get("", operation_id="get_log", response_model=LogInfo, responses=responses(problems.NotFound))
 async def info(control: Shared, _: MayGet, namespace: str, name: str) -> LogInfo:
     """Return the state of the log as the leader sees it."""
-    return await service.log_info(control.raft, namespace, name)
+    async with control.raft.of(namespace, name) as client:
+        return await service.log_info(client)
 
 
 @router.get(
@@ -38,7 +41,8 @@ async def entries(
     control: Shared, _: MayGet, namespace: str, name: str, after: After = 0, limit: Limit = 100
 ) -> LogEntries:
     """Read committed entries; the read is linearizable (it sees every append acknowledged before)."""
-    return await service.entries(control.raft, namespace, name, after, limit)
+    async with control.raft.of(namespace, name) as client:
+        return await service.entries(client, after, limit)
 
 
 @router.post(
@@ -53,5 +57,6 @@ async def append(
     control: Shared, _: MayUpdate, request: Request, namespace: str, name: str, request_id: RequestId = None
 ) -> Appended:
     """Append the body as one entry; the answer comes when it is on the disks of a majority."""
-    body = await service.bounded(request.stream())
-    return await service.append(control.raft, namespace, name, body, request_id)
+    body = await bounded(request.stream(), service.ENTRY_BYTES_MAX, "An entry")
+    async with control.raft.of(namespace, name, Use.APPEND) as client:
+        return await service.append(client, body, request_id)

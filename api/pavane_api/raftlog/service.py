@@ -1,15 +1,12 @@
-"""What the log endpoints do: the Raft client's calls, and its errors in the words of the API."""
+"""The log as the API shows it, by a Raft client: the control plane's, or a command's own."""
 
 import base64
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from typing import Literal
 
-from pavane.raft import errors
 from pavane.raft.client import RaftClient
 from pavane.raft.wire import EntryType
-from pavane_api.problems import BadRequest, Conflict, NotFound, TooLarge, Unavailable
-from pavane_api.raftlog.clients import RaftClients
+from pavane_api.problems import BadRequest
 from pavane_api.raftlog.schemas import Appended, LogEntries, LogEntry, LogInfo, Peer
 
 ENTRIES_MAX = 1000  # per answer
@@ -24,30 +21,10 @@ _TYPES: dict[int, Literal["State", "Config", "Checkpoint"]] = {
 }
 
 
-@asynccontextmanager
-async def _client(clients: RaftClients, namespace: str, name: str) -> AsyncIterator[RaftClient]:
-    """Lend the client; its errors become problems, and one that reaches nobody is forgotten."""
-    async with clients.of(namespace, name) as client:
-        try:
-            yield client
-        except errors.Unreachable as error:
-            await clients.forget(namespace, name)
-            raise Unavailable(str(error)) from error
-        except errors.Overloaded as error:
-            raise Unavailable(str(error), headers={"Retry-After": "1"}) from error
-        except errors.TooLarge as error:
-            raise TooLarge(str(error)) from error
-        except errors.Compacted as error:
-            raise NotFound(str(error)) from error
-        except errors.RaftError as error:
-            raise Conflict(str(error)) from error
-
-
-async def log_info(clients: RaftClients, namespace: str, name: str) -> LogInfo:
+async def log_info(client: RaftClient) -> LogInfo:
     """Return the leader's log info."""
-    async with _client(clients, namespace, name) as client:
-        configuration = await client.configuration()
-        info = await client.log_info()
+    configuration = await client.configuration()
+    info = await client.log_info()
     return LogInfo(
         leader=configuration.leader or "",
         term=info.term,
@@ -59,14 +36,11 @@ async def log_info(clients: RaftClients, namespace: str, name: str) -> LogInfo:
     )
 
 
-async def entries(clients: RaftClients, namespace: str, name: str, after: int, limit: int) -> LogEntries:
+async def entries(client: RaftClient, after: int, limit: int) -> LogEntries:
     """Return committed entries after ``after``: at most ``limit``, and about ANSWER_BYTES_MAX of data."""
     found: list[LogEntry] = []
     size = 0
-    async with (
-        _client(clients, namespace, name) as client,
-        aclosing(client.entries(after=after, count=limit)) as stream,
-    ):
+    async with aclosing(client.entries(after=after, count=limit)) as stream:
         async for entry in stream:
             found.append(
                 LogEntry(
@@ -83,21 +57,10 @@ async def entries(clients: RaftClients, namespace: str, name: str, after: int, l
     return LogEntries(items=found, next_after=found[-1].index if found else after)
 
 
-async def append(clients: RaftClients, namespace: str, name: str, data: bytes, request_id: str | None) -> Appended:
+async def append(client: RaftClient, data: bytes, request_id: str | None) -> Appended:
     """Append ``data`` as one entry, once however often the same ``request_id`` is sent."""
     if not data:
         raise BadRequest("The body is empty: an entry has at least one byte.")
-    async with _client(clients, namespace, name) as client:
-        reqid = bytes.fromhex(request_id) if request_id else client.new_reqid()
-        index = await client.update(data, reqid=reqid, timeout_s=TIMEOUT_S)
+    reqid = bytes.fromhex(request_id) if request_id else client.new_reqid()
+    index = await client.update(data, reqid=reqid, timeout_s=TIMEOUT_S)
     return Appended(index=index, request_id=reqid.hex())
-
-
-async def bounded(stream: AsyncIterator[bytes]) -> bytes:
-    """Return the whole body; raises ``TooLarge`` as soon as it is beyond ENTRY_BYTES_MAX."""
-    body = bytearray()
-    async for piece in stream:
-        body += piece
-        if len(body) > ENTRY_BYTES_MAX:
-            raise TooLarge(f"An entry has at most {ENTRY_BYTES_MAX} bytes.")
-    return bytes(body)

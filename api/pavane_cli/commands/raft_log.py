@@ -1,41 +1,35 @@
-"""``pavane raft info|append|read``: the log of a RaftCluster through the control plane."""
+"""``pavane raft info|append|read``: the log of a cluster (docs/specs/raft.md 17)."""
 
 import base64
-import sys
-from pathlib import Path
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
 from typing import Annotated, Any
 
 import typer
 
+from pavane.raft.client import RaftClient
+from pavane.raft.errors import Code, Refused
+from pavane_api.raftlog import service
 from pavane_cli import output
+from pavane_cli.data import DataFile, data_of
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
-from pavane_cli.target import Api, Context, Kubeconfig, Namespace, RestClient, Token, Where, control_plane, run
+from pavane_cli.reach import Reach, reaching
+from pavane_cli.target import run
 
 PAGE = 500  # entries per request
 
-Cluster = Annotated[str, typer.Argument(metavar="NAME", help="Name of the RaftCluster.")]
 
-
-def _path(namespace: str, name: str, rest: str = "") -> str:
-    plain = name.removeprefix("raft/").removeprefix("raftcluster/")
-    return f"/namespaces/{namespace}/raftclusters/{plain}/log{rest}"
-
-
-def info(
-    name: Cluster,
-    form: Output = Format.TABLE,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    api: Api = None,
-    token: Token = None,
-) -> None:
+@reaching
+def info(reach: Reach, form: Output = Format.TABLE) -> None:
     """Show leader, term, indices and members."""
 
     async def read() -> Any:
-        async with control_plane(Where(kubeconfig, context), api, token) as rest:
-            return await rest.get(_path(namespace, name))
+        if not reach.peers:
+            async with reach.rest() as rest:
+                return await rest.get(reach.path + "/log")
+        async with reach.client() as client:
+            return (await service.log_info(client)).model_dump(mode="json", by_alias=True)
 
     found = run(read())
     if form in {Format.JSON, Format.YAML}:
@@ -48,52 +42,58 @@ def info(
     output.table(("MEMBER", "URL"), [(peer["id"], peer["url"]) for peer in found["peers"]])
 
 
+@reaching
 def append(
-    name: Cluster,
+    reach: Reach,
     text: Annotated[str | None, typer.Argument(help="The data; default: standard input.")] = None,
-    file: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="File that holds the data.")] = None,
+    file: DataFile = None,
     reqid: Annotated[
         str | None, typer.Option(help="Request id, 24 hexadecimal digits; a repetition appends once.")
     ] = None,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    api: Api = None,
-    token: Token = None,
 ) -> None:
     """Append one entry and print its index, once it is on the disks of a majority."""
-    if text is not None and file is not None:
-        raise UserError("give the data as text or as --file, not both", ExitCode.USAGE)
-    data = file.read_bytes() if file else text.encode() if text is not None else sys.stdin.buffer.read()
+    data = data_of(text, file)
 
     async def send() -> Any:
-        async with control_plane(Where(kubeconfig, context), api, token) as rest:
-            headers = {"Idempotency-Key": reqid} if reqid else None
-            return await rest.post(_path(namespace, name, "/entries"), data, headers)
+        if not reach.peers:
+            async with reach.rest() as rest:
+                headers = {"Idempotency-Key": reqid} if reqid else None
+                return (await rest.post(reach.path + "/log/entries", data, headers))["index"]
+        async with reach.client() as client:
+            return await _append(client, data, reqid)
 
-    output.say(str(run(send())["index"]))
+    output.say(str(run(send())))
 
 
+async def _append(client: RaftClient, data: bytes, request_id: str | None) -> int:
+    """Append at the peers themselves."""
+    try:
+        return await client.update(data, reqid=bytes.fromhex(request_id) if request_id else None)
+    except ValueError as error:
+        raise UserError(str(error), ExitCode.USAGE) from error
+    except Refused as refused:
+        if refused.code != Code.BAD_COMMAND:
+            raise
+        words = "these peers serve keys, so their log takes commands alone: use `pavane raft kv put`"
+        raise UserError(words, ExitCode.REFUSED) from refused
+
+
+@reaching
 def read(
-    name: Cluster,
+    reach: Reach,
     after: Annotated[int, typer.Option(min=0, help="Only entries after this index.")] = 0,
     form: Output = Format.TABLE,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    api: Api = None,
-    token: Token = None,
 ) -> None:
     """Print the data of each entry on a line; with -o wide or json all entries with index, term and type."""
-    run(_read(Where(kubeconfig, context), api, token, _path(namespace, name, "/entries"), after, form))
+    run(_read(reach, after, form))
 
 
-async def _read(where: Where, api: str | None, token: str | None, path: str, after: int, form: Format) -> None:
-    async with control_plane(where, api, token) as rest:
+async def _read(reach: Reach, after: int, form: Format) -> None:
+    async with aclosing(_entries(reach, after)) as entries:
         if form in {Format.JSON, Format.YAML}:
-            output.structured([entry async for entry in _entries(rest, path, after)], form)
+            output.structured([entry async for entry in entries], form)
             return
-        async for entry in _entries(rest, path, after):
+        async for entry in entries:
             data = output.printable(base64.b64decode(entry["data"]))
             if form is Format.WIDE:
                 output.say(f"{entry['index']}  {entry['term']}  {entry['type']}  {entry['requestId']}  {data}")
@@ -101,11 +101,18 @@ async def _read(where: Where, api: str | None, token: str | None, path: str, aft
                 output.say(data)
 
 
-async def _entries(rest: RestClient, path: str, after: int) -> Any:
-    while True:
-        page = await rest.get(path, after=after, limit=PAGE)
-        for entry in page["items"]:
-            yield entry
-        if not page["items"]:
-            return
-        after = page["nextAfter"]
+async def _entries(reach: Reach, after: int) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield all entries behind ``after`` as the REST API shows them."""
+    async with AsyncExitStack() as stack:
+        rest = None if reach.peers else await stack.enter_async_context(reach.rest())
+        client = await stack.enter_async_context(reach.client()) if reach.peers else None
+        while True:
+            if client is not None:
+                page = (await service.entries(client, after, PAGE)).model_dump(mode="json", by_alias=True)
+            elif rest is not None:
+                page = await rest.get(reach.path + "/log/entries", after=after, limit=PAGE)
+            for entry in page["items"]:
+                yield entry
+            if not page["items"]:
+                return
+            after = page["nextAfter"]

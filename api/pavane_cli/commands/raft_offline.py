@@ -44,8 +44,9 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this it is only
 class Meter:
     """Tells on standard error how far a long piece of work is."""
 
-    def __init__(self, doing: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, doing: str, clock: Callable[[], float] = time.monotonic, unit: str = "bytes") -> None:
         self._doing = doing
+        self._unit = unit
         self._clock = clock
         self._next = clock() + PROGRESS_S
 
@@ -54,11 +55,12 @@ class Meter:
         now = self._clock()
         if now >= self._next:
             self._next = now + PROGRESS_S
-            output.note(f"{self._doing}: {done:,} of {total:,} bytes ({100 * done // max(1, total)} %)")
+            output.note(f"{self._doing}: {done:,} of {total:,} {self._unit} ({100 * done // max(1, total)} %)")
 
 
 @contextlib.contextmanager
-def _failures() -> Iterator[None]:
+def failures() -> Iterator[None]:
+    """Turn what the tools raise into a line for the user."""
     try:
         yield
     except BrokenPipeError:  # who reads the output has seen enough
@@ -90,7 +92,7 @@ def dump(
             data = configuration_text(entry_data(entry))
         sys.stdout.write(f"{index}  {entry_term(entry)}  {kind}  {entry_reqid(entry).hex()}  {data}\n")
 
-    with _failures():
+    with failures():
         if StoredLog.is_one(folder):
             with StoredLog(folder, Meter("reading")) as stored:
                 for index, entry in stored.entries(after + 1):
@@ -107,7 +109,7 @@ def dump(
 
 def verify(folder: Folder) -> None:
     """Check checksums, order, terms and configurations of a store; exit code 1 if something is wrong."""
-    with _failures(), StoredLog(folder, Meter("checking")) as stored:
+    with failures(), StoredLog(folder, Meter("checking")) as stored:
         recovered, identity = stored.recovered, stored.identity
         cluster = f" of cluster {identity.cluster_id}" if identity.cluster_id else ""
         output.say(f"store of peer {identity.peer}{cluster}, machine {identity.machine}")
@@ -142,20 +144,20 @@ def import_js(
     ] = "",
 ) -> None:
     """Make our data folder out of that of a zmq-raft peer, which must be down."""
-    with _failures():
+    with failures():
         moved = import_folder(
             source, folder, Identity(peer, BROADCAST, cluster_id), int(time.time()), Meter("importing")
         )
-    _tell(moved, folder)
+    tell(moved, folder)
 
 
 def export_js(
     folder: Folder, target: Annotated[Path, typer.Argument(metavar="JS", help="zmq-raft data folder to make.")]
 ) -> None:
     """Make a data folder that a zmq-raft peer starts from; the peer of DIR must not run again."""
-    with _failures():
+    with failures():
         moved = export_folder(folder, target, Meter("exporting"))
-    _tell(moved, target)
+    tell(moved, target)
 
 
 def repair(
@@ -164,7 +166,7 @@ def repair(
     yes: Yes = False,
 ) -> None:
     """Drop the end of a log that differs from the cluster's; the peer does not vote until it has caught up."""
-    with _failures():
+    with failures():
         with StoredLog(folder, Meter("reading")) as stored:
             identity, commands = stored.identity, repairing(stored, truncate_after)
             last, commit = stored.recovered.last_index, stored.recovered.commit
@@ -181,7 +183,7 @@ def recover(
     yes: Yes = False,
 ) -> None:
     """Let a survivor of a lost majority go on as the only member of its cluster."""
-    with _failures():
+    with failures():
         with StoredLog(folder, Meter("reading")) as stored:
             identity, commands = stored.identity, recovering(stored, members_of("--members", members))
             recovered, former = stored.recovered, stored.configuration
@@ -206,7 +208,8 @@ def _confirm(yes: bool) -> None:
         raise UserError("nothing was changed; add --yes to do it", ExitCode.REFUSED)
 
 
-def _tell(moved: Moved, target: Path) -> None:
+def tell(moved: Moved, target: Path) -> None:
+    """Print what was moved."""
     output.say(f"{target}: entries {moved.first} to {moved.last}, term {moved.term}")
     if moved.configuration is not None:
         output.say(f"members {members_text(moved.configuration)}")

@@ -1,6 +1,5 @@
 """``pavane raft peer``: one Raft peer without any of the platform (docs/specs/raft.md 17)."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +9,10 @@ import typer
 
 from pavane.raft.config import Config
 from pavane.raft.curve import CurveServer
-from pavane.raft.keys import ident_in
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreError
 from pavane.runtime.process import Process, run
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.secret import SecretEnv, SecretFile, secret_in
 
 _ANYWHERE = ("*", "0.0.0.0", "::")
 
@@ -48,12 +47,8 @@ def peer(
         str | None,
         typer.Option("--secret", metavar="TEXT", help="Cluster secret. Every user of the machine can read it."),
     ] = None,
-    secret_file: Annotated[
-        Path | None, typer.Option("--secret-file", metavar="FILE", help="File with the cluster secret.")
-    ] = None,
-    secret_env: Annotated[
-        str | None, typer.Option("--secret-env", metavar="NAME", help="Environment variable with the cluster secret.")
-    ] = None,
+    secret_file: SecretFile = None,
+    secret_env: SecretEnv = None,
     curve_secret_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Encrypt by CURVE: secret key of the cluster, in Z85.")
     ] = None,
@@ -62,7 +57,7 @@ def peer(
     ] = None,
 ) -> None:
     """Run one peer without any of the platform. SIGTERM hands leadership over, then ends it in order."""
-    ident = _secret(secret, secret_file, secret_env)
+    ident = secret_of(secret, secret_file, secret_env)
     members = members_of("--peers", peers)
     own_url = url or dict(members).get(id) or bind
     listen = bind or own_url
@@ -84,7 +79,7 @@ def peer(
         config.validate()
     except ValueError as error:
         raise UserError(str(error), ExitCode.USAGE) from error
-    curve = _curve(curve_secret_file, curve_clients)
+    curve = curve_of(curve_secret_file, curve_clients)
 
     async def body(process: Process) -> None:
         server = RaftServer(
@@ -110,24 +105,18 @@ def peer(
     raise typer.Exit(run(body, service="pavane-raft-peer"))
 
 
-def _secret(text: str | None, file: Path | None, variable: str | None) -> bytes:
+def secret_of(text: str | None, file: Path | None, variable: str | None) -> bytes:
+    """Return the ident that one of the three options gives."""
     given = [value for value in (text, file, variable) if value is not None]
     if len(given) != 1:
         raise UserError("give the cluster secret by one of --secret, --secret-file, --secret-env", ExitCode.USAGE)
     if text is not None:
         return text.encode()
-    if file is not None:
-        try:
-            return ident_in(file.read_bytes())
-        except OSError as error:
-            raise UserError(f"the secret cannot be read: {error}", ExitCode.USAGE) from error
-    value = os.environ.get(variable or "")
-    if value is None:
-        raise UserError(f"the environment variable {variable} is not set", ExitCode.USAGE)
-    return value.encode()
+    return secret_in(file, variable)
 
 
-def _curve(secret_file: Path | None, clients: Path | None) -> CurveServer | None:
+def curve_of(secret_file: Path | None, clients: Path | None) -> CurveServer | None:
+    """Return the cluster's key pair, None for a cluster in clear."""
     if secret_file is None:
         return None
     try:

@@ -44,6 +44,14 @@ def member(
     seed: Annotated[
         list[str] | None, typer.Option("--seed", metavar="HOST:PORT", help="A member to join at; may be repeated.")
     ] = None,
+    discover: Annotated[
+        str | None,
+        typer.Option(
+            "--discover",
+            metavar="HOST:PORT",
+            help="Announce itself by broadcast there, and join who does, as 255.255.255.255:7946.",
+        ),
+    ] = None,
     advertise: Annotated[
         str | None, typer.Option("--advertise", metavar="HOST:PORT", help="What others reach it by; default: --bind.")
     ] = None,
@@ -83,6 +91,7 @@ def member(
     config = Config(
         id=id_of_name(name),
         address=UNSPECIFIED if advertise is None else _address("--advertise", advertise),
+        broadcast_to=None if discover is None else _address("--discover", discover),
         group=group,
         capacity=capacity,
         profile=PROFILES[profile],

@@ -97,6 +97,7 @@ class Counts:
     update_s: float = 0.0
     barriers: Counter[str] = field(default_factory=Counter)
     barrier_s: float = 0.0
+    prevotes: Counter[str] = field(default_factory=Counter)
     elections: Counter[str] = field(default_factory=Counter)
     transfers: Counter[str] = field(default_factory=Counter)
     leader_changes: int = 0
@@ -114,6 +115,8 @@ class Counts:
             case BarrierDone(ok, seconds):
                 self.barriers["ok" if ok else "failed"] += 1
                 self.barrier_s += seconds
+            case RoleChanged(Role.PRE_CANDIDATE, new):
+                self.prevotes["passed" if new is Role.CANDIDATE else "refused"] += 1
             case RoleChanged(Role.CANDIDATE, new):
                 self.elections["won" if new is Role.LEADER else "lost"] += 1
             case TransferChanged(_, ("done" | "failed") as result):

@@ -52,6 +52,7 @@ class DropReason(StrEnum):
     OVERLOAD = "overload"
     ROUTE = "route"
     STALE = "stale"
+    STICKY = "sticky"
 
 
 class RaftError(Exception):

@@ -51,6 +51,7 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
     found = [Metric(PREFIX + name, {}, value) for name, value in {**gauges, **counters}.items()]
     found += _labelled("updates_total", "result", counts.updates)
     found += _labelled("barriers_total", "result", counts.barriers)
+    found += _labelled("prevotes_total", "result", counts.prevotes)
     found += _labelled("elections_total", "result", counts.elections)
     found += _labelled("transfers_total", "result", counts.transfers)
     found += _labelled("dropped_total", "reason", Counter(dict(status.dropped)) + counts.dropped)

@@ -116,7 +116,7 @@ class Tracing:
         span.end()
 
     def _role(self, event: RoleChanged) -> None:
-        if event.new is Role.CANDIDATE:
+        if event.new in (Role.PRE_CANDIDATE, Role.CANDIDATE):
             if self._election is None:
                 self._election = self._start("raft/election", SpanKind.INTERNAL, (), event.term, {})
         elif self._election is not None:

@@ -97,6 +97,7 @@ class Adapter(asyncio.DatagramProtocol):
         bound = self._socket()
         self._ipv6 = bound.family == socket.AF_INET6
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)  # for announcements, if they are wanted
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
         """Hand a datagram to the core."""

@@ -84,7 +84,8 @@ class Config:
     ``psks`` are needed to join, and to be joined; ``authorize`` decides about JoinReqs instead, and ``credentials``
     makes what it looks at (6.4). ``stored_gen`` is the last generation that a store has for this id, 0 for a store
     that is empty; ``None`` means no store, and then no ``Persist`` is asked for. ``rollout`` numbers the deployment
-    that this process belongs to, 0 for none (16).
+    that this process belongs to, 0 for none (16). With ``broadcast_to`` the node announces itself there, and takes
+    the announcements of others for seeds (13).
     """
 
     id: int | None = None
@@ -101,6 +102,7 @@ class Config:
     credentials: Credentials | None = None
     capacity: int = 1024
     force_capacity: bool = False
+    broadcast_to: Address | None = None
     join_policy: JoinPolicy = JoinPolicy.ACCEPT
     redirect_to: Address | None = None
     require_token: RequireToken = RequireToken.AUTO
@@ -127,5 +129,7 @@ class Config:
             raise ConfigError("rotate_by_gossip needs seal: new keys must not be read on their way")
         if not 0 <= self.rollout <= U32_MAX:
             raise ConfigError(f"rollout {self.rollout}: choose 0 to {U32_MAX}")
+        if self.broadcast_to is not None and not (self.broadcast_to.ip and self.broadcast_to.port):
+            raise ConfigError(f"broadcast_to {self.broadcast_to}: name an address and a port")
         if self.address.ip and not self.address.port:
             raise ConfigError(f"address {self.address}: port 0 is never dialled; name the port that is bound")

@@ -251,6 +251,10 @@ class SwimMember:
         """
         self._tell_core(lambda core, now: core.send_user(blob, now, trace))
 
+    def announce(self) -> None:
+        """Announce this member again where ``Config.broadcast_to`` says."""
+        self._tell_core(lambda core, now: core.announce(now))
+
     def rotate(self, op: KeyOp, key: bytes) -> None:
         """Do a step of a key rotation at every member (docs/specs/swim.md 15.4); raises ``ConfigError``."""
         self._tell_core(lambda core, now: core.rotate(op, key, now))

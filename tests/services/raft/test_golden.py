@@ -86,6 +86,12 @@ SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "",
         ("quiet", "advance 0.9", "loud", "isolate b", "update a 1", "join", "update a 2", "advance 0.015"),
     ),
+    "prevote_refused": (
+        "abc",
+        "",
+        ("quiet", "advance 0.9", "update a 1", "deafen b a", "advance 0.24", "loud", "advance 0.1"),
+    ),
+    "prevote_passed": ("abc", "", ("quiet", "advance 0.9", "update a 1", "down a", "loud", "advance 0.3")),
     "lease_expiry": ("abc", "", ("quiet", "advance 0.9", "grant a 300", "advance 0.2", "loud", "advance 0.15")),
     "lease_kept_by_a_new_leader": (
         "abc",
@@ -215,6 +221,7 @@ STEPS: dict[str, Callable[..., object]] = {
     "sync": lambda ensemble, name: (ensemble.stuck.discard(name), ensemble.sync(name)),
     "down": lambda ensemble, name: ensemble.down(name),
     "isolate": _isolate,
+    "deafen": lambda ensemble, name, to: ensemble.cuts.add((to, name)),
     "join": lambda ensemble: ensemble.cuts.clear(),
 }
 

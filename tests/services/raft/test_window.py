@@ -6,7 +6,9 @@ from pavane.raft.core import window
 from pavane.raft.core.outputs import Channel, FollowerLostLog, KindChanged
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import AppendEntries, PvAppend, PvAppendReply, PvTransfer, decode_blob, encode_blob
-from tests.services.raft.ensemble import IDENT, Ensemble, decoded, reqid
+from pavane.wire import Stage
+from tests.services.raft.core_views import others
+from tests.services.raft.ensemble import IDENT, Ensemble, decoded, members, reqid
 
 SETTLED_S = 1.0  # by then every peer knows every other one
 
@@ -98,6 +100,21 @@ def test_a_peer_that_comes_back_without_its_log_is_not_counted_any_more() -> Non
 
     assert any(isinstance(event, FollowerLostLog) for event in ensemble.events[leader])
     assert ensemble.entries(follower) == ensemble.entries(leader)
+
+
+def test_an_empty_log_is_filled_from_the_first_entry_on_though_that_has_no_term() -> None:
+    """The bootstrap entry has term 0, and so has the answer that names no term (8.4, 7.1)."""
+    ensemble = Ensemble("", "abc")
+    for name in "abc":
+        ensemble.cores[name].bootstrap(members("abc"), ensemble.now())
+        ensemble.cores[name].set_stage(Stage.READ_WRITE, ensemble.now())
+    leader = ensemble.elect()
+    follower = others(ensemble, leader)[0]
+    ensemble.advance(SETTLED_S)
+    ensemble.down(follower)
+    ensemble.disks[follower].entries.clear()
+    ensemble.start(follower)
+    ensemble.until(lambda: ensemble.entries(follower) == ensemble.entries(leader))
 
 
 def test_the_refusal_of_another_term_names_where_that_term_begins() -> None:

@@ -1,6 +1,6 @@
 """The requests of a key-value machine and how each answer is to be taken (docs/specs/raft.md 4.4, 12.4–12.7)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -24,6 +24,17 @@ from pavane.raft.wire import (
 )
 
 _CODE_NAMES = {code.value: code.name for code in Code}
+_ADVICE: Mapping[int, str] = {
+    Code.TOO_LARGE: "split what is larger than this limit",
+    Code.NO_SPACE: "the store holds this many already; delete what nobody needs",
+    Code.NO_LEASE: "this lease has ended; take a new one",
+    Code.NO_NODE: "there is no such node; create it first",
+    Code.NODE_EXISTS: "there is such a node already",
+    Code.BAD_VERSION: "the node has another version by now; read it again",
+    Code.NOT_EMPTY: "the node has children; remove them first",
+    Code.EPHEMERAL_PARENT: "this node goes with its lease and can have no children",
+}
+"""What a refusal means to who asked; other codes say it by their argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,4 +217,5 @@ def refusal(code: int, argument: Value) -> RaftError:
         case Code.RESULT_LOST, int() as index:
             return ResultLost(index)
     shown = argument.decode(errors="backslashreplace") if isinstance(argument, bytes) else argument
-    return Refused(code, f"{_CODE_NAMES.get(code, 'unknown code')} {shown}")
+    advice = f": {_ADVICE[code]}" if code in _ADVICE else ""
+    return Refused(code, f"{_CODE_NAMES.get(code, 'unknown code')} {shown}{advice}")

@@ -7,6 +7,7 @@ timer for ``next_timer()`` and call ``handle_timer`` with the true time, however
 process: no retry, no more answers.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -115,7 +116,7 @@ class Core:
         self._links = Links(node)
         self._kinds = Kinds(node, self._links, recovered.notes)
         self._recovering = Recovering(node, self._links)
-        self._election = Election(node, self._links, self._kinds, self._recovering, self._won)
+        self._election = Election(node, self._links, self._kinds, self._recovering, self._won, self._leader_heard_at)
         self._following = Following(node, self._election, self._recovering)
         self._installing = Installing(
             node,
@@ -405,7 +406,7 @@ class Core:
         node = self._node
         self._kinds.refresh()
         self._replication.refresh()
-        if node.role not in {Role.LEADER, Role.CANDIDATE}:
+        if node.role not in {Role.LEADER, Role.PRE_CANDIDATE, Role.CANDIDATE}:
             node.set_role(node.resting_role(), "configuration")
 
     def _lead(self) -> None:
@@ -441,6 +442,13 @@ class Core:
     def _transfer_failed(self) -> None:
         self._membership.transfer_failed()
         self._serving.progress()
+
+    def _leader_heard_at(self) -> float:
+        """Return when the leader we believe in was heard last, or, if we lead, a majority."""
+        if self._node.role == Role.LEADER:
+            return self._replication.quorum_heard_at()
+        heard_at = self._following.heard_at
+        return heard_at if heard_at is not None else -math.inf
 
     def _leader_silence_s(self) -> float:
         return QUORUM_TIMEOUTS * self.config.election_max / 1000

@@ -1,15 +1,16 @@
-"""Standing, asking for votes and giving them (docs/specs/raft.md 6.1-6.3, 6.7 phase 2).
+"""Standing, asking for votes and giving them (docs/specs/raft.md 6.1-6.4, 6.7 phase 2).
 
-There is no pre-vote yet. The spiral rule holds: no further term before a majority has answered in this one.
+The spiral rule holds: no further term before a majority has answered in this one.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pavane.raft.core.kinds import Kinds
+from pavane.raft.core.kinds import Kind, Kinds
 from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, PeerChannel, Route, VoteGranted
+from pavane.raft.core.prevote import PHASE_PREVOTE, Prevote
 from pavane.raft.core.recovering import Recovering
 from pavane.raft.errors import DropReason
 from pavane.raft.state.quorum import has_majority
@@ -24,7 +25,7 @@ START_GRACE_S = 0.3  # added to the first time-out: peers that start together fi
 LEAVING_TIMEOUTS = 2  # a voter that Cnew leaves out waits so much longer: who stays a member stands first
 PHASE_VOTE = 1
 PHASE_TRANSFER = 2
-GRANTED, STALE_TERM, LOG_BEHIND, VOTED, NO_VOTER, RECOVERING = 0, 1, 2, 3, 5, 6  # reasons of pv.vote (4.3)
+GRANTED, STALE_TERM, LOG_BEHIND, VOTED, STICKY, NO_VOTER, RECOVERING = range(7)  # reasons of pv.vote (4.3)
 
 
 @dataclass(slots=True)
@@ -42,7 +43,16 @@ class _Round:
 class Election:
     """The election timer of a voter, its candidacies, and its votes for others."""
 
-    def __init__(self, node: Node, links: Links, kinds: Kinds, recovering: Recovering, won: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        links: Links,
+        kinds: Kinds,
+        recovering: Recovering,
+        won: Callable[[], None],
+        leader_heard_at: Callable[[], float],
+    ) -> None:
+        """``leader_heard_at`` says when the leader in ``node.leader`` was heard last, or, if we lead, a majority."""
         self._node = node
         self._links = links
         self._kinds = kinds
@@ -51,6 +61,8 @@ class Election:
         self._deadline = node.now.mono + START_GRACE_S + self._timeout_s()
         self._open_ticket: int | None = None
         self._round: _Round | None = None
+        self._leader_heard_at = leader_heard_at
+        self._prevote = Prevote(node, links, kinds, lambda: self.stand(PHASE_VOTE), self._not_now, self._higher_term)
 
     # --- timer ---------------------------------------------------------------------------------------------------
 
@@ -63,6 +75,9 @@ class Election:
         """Return the next time-out or repetition."""
         if not self._armed():
             return None
+        asking_until = self._prevote.next_timer()
+        if asking_until is not None:
+            return asking_until
         if self._round is None:
             return self._deadline
         return min(self._deadline, self._round.repeat_at)
@@ -71,12 +86,15 @@ class Election:
         """Stand, or ask again."""
         if not self._armed():
             return
+        if self._node.role == Role.PRE_CANDIDATE:
+            self._prevote.timer()
+            return
         now = self._node.now.mono
         if self._round is not None and self._round.repeat_at <= now:
             self._repeat(self._round)
         if self._deadline <= now:
             if self._round is None or has_majority(self._node.configurations.effective, self._round.answered):
-                self.stand(PHASE_VOTE)
+                self._ask_first()
             else:
                 self.reset()
 
@@ -88,7 +106,7 @@ class Election:
             self._count(self._node.id, granted=True)
 
     def _armed(self) -> bool:
-        voter = self._node.role in {Role.FOLLOWER, Role.CANDIDATE}
+        voter = self._node.role in {Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE}
         idle = self._open_ticket is None and not self._recovering.undecided
         return voter and idle and not self._node.doubts_configuration
 
@@ -100,13 +118,34 @@ class Election:
 
     # --- standing ------------------------------------------------------------------------------------------------
 
+    def led(self) -> None:
+        """A leader of this term was heard."""
+        self._prevote.led()
+
+    def _ask_first(self) -> None:
+        """Ask whether a candidacy would succeed, before anybody is disturbed by it."""
+        self.give_up()
+        self._node.set_leader(None)
+        self._node.set_role(Role.PRE_CANDIDATE, "timeout")
+        self._prevote.begin()
+
+    def _not_now(self) -> None:
+        self._node.rest("prevote")
+
+    def _higher_term(self, peer: str, term: int) -> None:
+        self._recovering.heard(peer, term)
+        self.give_up()
+        self._node.raise_term(term)
+        self._node.rest("term")
+        self.reset()
+
     def stand(self, phase: int) -> None:
         """Become a candidate in the next term and ask every other member for its vote."""
         node = self._node
         self.give_up()
         node.set_leader(None)
         ticket = node.raise_term(node.term + 1, node.id)
-        node.set_role(Role.CANDIDATE, "transfer" if phase == PHASE_TRANSFER else "timeout")
+        node.set_role(Role.CANDIDATE, "transfer" if phase == PHASE_TRANSFER else "prevote")
         self._round = _Round(ticket, phase, {}, set(), set(), node.now.mono + node.config.rpc_timeout_s)
         self.reset()
         for peer, url in node.configurations.effective.members:
@@ -115,6 +154,8 @@ class Election:
 
     def connected(self, peer: str, channel: Channel) -> None:
         """A connection came up: the question for this vote may have found none before."""
+        if channel == Channel.SIDE:
+            self._prevote.ask_again(peer)
         current = self._round
         ask = current.asks.get(peer) if current is not None else None
         if current is not None and ask is not None and ask.to.channel == channel and peer not in current.answered:
@@ -122,6 +163,8 @@ class Election:
 
     def heard_kinds(self, peer: str) -> None:
         """A peer answered something: if it is known as ours by now, ask it as such at once."""
+        if self._prevote.misjudged(peer):
+            self._prevote.ask_again(peer)
         current = self._round
         ask = current.asks.get(peer) if current is not None else None
         if current is not None and ask is not None and peer not in current.answered and self._misaddressed(peer, ask):
@@ -129,6 +172,7 @@ class Election:
 
     def give_up(self) -> None:
         """End the candidacy: its questions are no longer repeated, answers to them no longer count."""
+        self._prevote.give_up()
         if self._round is not None:
             for ask in self._round.asks.values():
                 self._links.cancel(ask)
@@ -173,11 +217,7 @@ class Election:
 
     def _answered(self, ask: Ask, reply: RequestVoteReply | PvVoteReply) -> None:
         if reply.term > self._node.term:
-            self._recovering.heard(ask.to.peer, reply.term)
-            self.give_up()
-            self._node.raise_term(reply.term)
-            self._node.rest("term")
-            self.reset()
+            self._higher_term(ask.to.peer, reply.term)
         else:
             self._count(ask.to.peer, granted=reply.granted and reply.term == self._node.term)
 
@@ -206,6 +246,14 @@ class Election:
             return
         if self._recovering.undecided:
             return
+        if isinstance(message, PvVote) and message.phase == PHASE_PREVOTE:
+            reason = STICKY if self._is_led(asking=True) else self._judge(message, newer)
+            reply = PvVoteReply(node.term, reason == GRANTED, reason)
+            node.send(route, (request_id, *reply.encode()), node.term_ticket)
+            return
+        if self._is_led(asking=False) and not (isinstance(message, PvVote) and message.phase == PHASE_TRANSFER):
+            node.drop(DropReason.STICKY)
+            return
         if message.term > node.term:
             self.give_up()
             if self._refusal(message, newer) != GRANTED:  # else term and vote are stored by one command
@@ -218,12 +266,22 @@ class Election:
                 node.event(VoteGranted(node.term, asker))
             self.reset()
         granted = reason == GRANTED
-        reply: RequestVoteReply | PvVoteReply = (
+        answer: RequestVoteReply | PvVoteReply = (
             PvVoteReply(node.term, granted, reason)
             if isinstance(message, PvVote)
             else RequestVoteReply(node.term, granted)
         )
-        node.send(route, (request_id, *reply.encode()), node.term_ticket)
+        node.send(route, (request_id, *answer.encode()), node.term_ticket)
+
+    def _is_led(self, *, asking: bool) -> bool:
+        """Whether there is a live leader that a candidate should not disturb (6.4).
+
+        One of the original program does not give up when it hears nobody, so only a pre-vote (``asking``) spares it.
+        """
+        node = self._node
+        if node.leader is None or node.now.mono - self._leader_heard_at() > node.config.election_min / 1000:
+            return False
+        return asking or node.leader == node.id or self._kinds.kind(node.leader) == Kind.OURS
 
     def _may_ask(self, message: RequestVote | PvVote, newer: bool) -> bool:
         node = self._node

@@ -109,7 +109,8 @@ class Following:
         node = self._node
         if term > node.term:
             node.raise_term(term)
-        if node.role in {Role.CANDIDATE, Role.LEADER}:
+        self._election.led()
+        if node.role in {Role.PRE_CANDIDATE, Role.CANDIDATE, Role.LEADER}:
             self._election.give_up()
             node.rest("leader", leader)
         node.set_leader(leader)

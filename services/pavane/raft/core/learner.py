@@ -40,7 +40,7 @@ TARGET_S = 0.25  # progress must be told anew every 500 ms
 IDLE_S = 0.05  # before asking again at the end of the log
 SILENCE_S = 1.0  # a stream without a message for so long has lost one
 SEARCHED_ROLES = frozenset({Role.LEARNER, Role.REMOVED, Role.RECOVERING})
-VOTING_ROLES = frozenset({Role.FOLLOWER, Role.CANDIDATE})
+VOTING_ROLES = frozenset({Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE})
 STREAMING_ROLES = frozenset({Role.LEARNER, Role.RECOVERING})
 
 

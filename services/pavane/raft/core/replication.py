@@ -141,6 +141,10 @@ class Replication:
         peers = {peer for peer, progress in self.peers.items() if progress.confirmed > sequence}
         return has_majority(self._node.configurations.effective, peers | {self._node.id})
 
+    def quorum_heard_at(self) -> float:
+        """Return since when not every majority has been silent."""
+        return majority_value(self._node.configurations.effective, self._heard_at, self._node.now.mono)
+
     def commit(self) -> None:
         """Raise the commit index to what a majority holds, if that entry has the current term (7.2)."""
         node = self._node
@@ -385,7 +389,7 @@ class Replication:
     def _conflict(self, progress: Progress, conflict: tuple[int, int] | None) -> None:
         """Go back to where the logs may agree; what is under way behind what was refused is refused as well."""
         index, term = conflict if conflict is not None else (progress.next - 1, 0)
-        own = self._node.log.last_of(term)
+        own = self._node.log.last_of(term) if term else None  # 0: it has no entry there; the bootstrap's is alike
         target = index if own is None else own + 1
         progress.window.clear()
         progress.probing = True
@@ -488,8 +492,7 @@ class Replication:
     def _quorum_deadline(self) -> float:
         """Return when the majority will have been silent for too long."""
         node = self._node
-        heard_at = majority_value(node.configurations.effective, self._heard_at, node.now.mono)
-        return heard_at + QUORUM_TIMEOUTS * node.config.election_max / 1000
+        return self.quorum_heard_at() + QUORUM_TIMEOUTS * node.config.election_max / 1000
 
     def _disk_deadline(self) -> float:
         since = self._node.unsynced_since

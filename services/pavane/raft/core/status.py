@@ -33,6 +33,7 @@ class Status:
     """One moment of a peer. ``target`` is the greatest commit index of a leader that was seen, never falling."""
 
     id: str
+    machine: str
     role: Role
     stage: Stage
     term: int
@@ -77,6 +78,7 @@ def picture(
     committed_index, committed = node.configurations.committed(node.commit)
     return Status(
         id=node.id,
+        machine=node.config.machine,
         role=node.role,
         stage=node.stage,
         term=node.term,
@@ -115,6 +117,7 @@ def status_value(status: Status) -> dict[str, Value]:
     old = effective.old
     return {
         "id": status.id,
+        "machine": status.machine,
         "role": status.role.title,
         "stage": int(status.stage),
         "term": status.term,

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pavane.raft.offline.store import StoredLog
-from pavane.raft.offline.writing import StoreWriter
+from pavane.raft.offline.writing import StoreWriter, configuration_entry, next_term
 from pavane.raft.state.commands import RECOVERING_FLOOR, Append, HardState, Note, StoreCommand, Truncate
-from pavane.raft.state.configuration import Configuration, Members, fault_in
+from pavane.raft.state.configuration import Members, fault_in
 from pavane.raft.storage import Identity, StoreError
 from pavane.raft.storage.recovery import NOTE_COMMIT
-from pavane.raft.wire.entry import ZERO_REQID, EntryType, encode_entry
 
 
 def repair(stored: StoredLog, after: int) -> tuple[StoreCommand, ...]:
@@ -45,9 +44,8 @@ def recover(stored: StoredLog, members: Members) -> tuple[StoreCommand, ...]:
     if [member for member, _ in members] != [peer]:
         raise StoreError(f"this is the folder of {peer!r}: name it alone, and add members to it once it runs")
     recovered = stored.recovered
-    floor = 0 if recovered.vote_floor == RECOVERING_FLOOR else recovered.vote_floor
-    term = max(recovered.term, floor) + 1
-    entry = encode_entry(ZERO_REQID, EntryType.CONFIG, term, Configuration(members).encode())
+    term = next_term(recovered)
+    entry = configuration_entry(term, members)
     return (Append(0, recovered.last_index + 1, (entry,)), HardState(0, term, ""))
 
 

@@ -9,9 +9,16 @@ from pavane.raft.config import REQUEST_ID_MARGIN_S, REQUEST_ID_TTL_S
 from pavane.raft.offline.js_files import JsSnapshot
 from pavane.raft.offline.js_folder import JsFolder, JsState, write_folder
 from pavane.raft.offline.store import Progress, StoredLog, no_progress
-from pavane.raft.offline.writing import StoreWriter, new_folder, snapshot_file
+from pavane.raft.offline.writing import (
+    PIECE_BYTES,
+    StoreWriter,
+    configuration_entry,
+    new_folder,
+    next_term,
+    snapshot_file,
+)
 from pavane.raft.state.commands import RECOVERING_FLOOR, Append, HardState, Note
-from pavane.raft.state.configuration import Configuration, needs_resolving
+from pavane.raft.state.configuration import Configuration, Members, fault_in, needs_resolving
 from pavane.raft.state.dedup import DedupTable
 from pavane.raft.storage import Identity, StoreError
 from pavane.raft.storage.recovery import NOTE_COMMIT
@@ -119,6 +126,38 @@ def export_js(source: Path, target: Path, progress: Progress = no_progress) -> M
     return Moved(snapshot.index + 1, recovered.last_index, state.term, state.configuration)
 
 
+def restore(
+    source: Path, target: Path, peer: str, members: Members, cluster_id: str = "", progress: Progress = no_progress
+) -> Moved:
+    """Make the folder of ``peer``, one of the ``members`` of a new cluster, out of a copy of another (13.5).
+
+    Each member's folder is made so, from the same copy: they all begin with the same log, which ends with an entry that
+    names them, in a new term. Raises ``StoreError`` for a copy that is damaged and for members that cannot be.
+    """
+    fault = fault_in(members)
+    if fault is not None:
+        raise StoreError(fault)
+    if peer not in dict(members):
+        raise StoreError(f"{peer!r} must be one of the members")
+    with StoredLog(source) as stored:
+        recovered, identity = stored.recovered, Identity(peer, stored.identity.machine, cluster_id)
+        if stored.faults():
+            raise StoreError(f"{source}: {'; '.join(stored.faults())}")
+        term = next_term(recovered)
+        covered = recovered.snapshot.index if recovered.snapshot is not None else 0
+        with new_folder(target) as unfinished, StoreWriter(unfinished, identity) as writer:
+            if recovered.snapshot is not None:
+                file = stored.snapshot_file()
+                pieces = (file[at : at + PIECE_BYTES] for at in range(0, len(file), PIECE_BYTES))
+                writer.install(covered, recovered.snapshot.term, pieces)
+            for first, batch in batches(counted(stored, progress, covered + 1)):
+                writer.execute([Append(0, first, batch)])
+            last = recovered.last_index + 1
+            entry = configuration_entry(term, members)
+            writer.execute([Append(0, last, (entry,)), HardState(0, term, "")])
+    return Moved(covered + 1, last, term, Configuration(members))
+
+
 def _meta(folder: JsFolder, machine: str, now_s: int) -> SnapshotMeta:
     """Return what our snapshot has to tell and bare data do not: configuration and request ids.
 
@@ -177,10 +216,10 @@ def _remarks(folder: JsFolder, checked: Checked, meta: SnapshotMeta) -> tuple[st
     return tuple(remarks)
 
 
-def counted(stored: StoredLog, progress: Progress) -> Iterator[tuple[int, memoryview]]:
-    """Yield the entries of a store and tell how far it is."""
+def counted(stored: StoredLog, progress: Progress, first: int = 0) -> Iterator[tuple[int, memoryview]]:
+    """Yield the entries of a store from ``first`` on and tell how far it is."""
     done = 0
-    for index, entry in stored.entries():
+    for index, entry in stored.entries(first):
         done += len(entry)
         progress(done, stored.log_bytes)
         yield index, entry

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
-from pavane.raft.state.commands import SnapshotInstall, SnapshotPart, StoreCommand
+from pavane.raft.state.commands import RECOVERING_FLOOR, Recovered, SnapshotInstall, SnapshotPart, StoreCommand
+from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.storage import Identity, RaftStorage, StoreError
+from pavane.raft.wire.entry import ZERO_REQID, EntryType, encode_entry
 from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.snapshot import DIGEST_BYTES, SnapshotHead
 from pavane.wal import Appender, DiskFolder
@@ -70,6 +72,17 @@ class StoreWriter:
     def __exit__(self, *_: object) -> None:
         self._appender.close()
         self.storage.close()
+
+
+def next_term(recovered: Recovered) -> int:
+    """Return a term in which the peer has not voted and has not promised not to."""
+    floor = 0 if recovered.vote_floor == RECOVERING_FLOOR else recovered.vote_floor
+    return max(recovered.term, floor) + 1
+
+
+def configuration_entry(term: int, members: Members) -> bytes:
+    """Return the entry by which a person, not a leader, names the members."""
+    return encode_entry(ZERO_REQID, EntryType.CONFIG, term, Configuration(members).encode())
 
 
 def snapshot_file(index: int, term: int, meta: bytes, data: Frame) -> Iterator[Frame]:

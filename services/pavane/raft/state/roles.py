@@ -7,6 +7,7 @@ class Role(IntEnum):
     """What a peer is at the moment; the numbers are those of the metric ``role`` (15.1)."""
 
     FOLLOWER = 0
+    PRE_CANDIDATE = 1
     CANDIDATE = 2
     LEADER = 3
     LEARNER = 4
@@ -15,16 +16,20 @@ class Role(IntEnum):
 
     @property
     def title(self) -> str:
-        """The word that users read, for example ``Follower``."""
-        return self.name.capitalize()
+        """The word that users read, for example ``PreCandidate``."""
+        return self.name.title().replace("_", "")
 
 
 TRANSITIONS: frozenset[tuple[Role, Role]] = frozenset(
     {
-        (Role.FOLLOWER, Role.CANDIDATE),  # election time-out, or asked by its leader to stand
+        (Role.FOLLOWER, Role.PRE_CANDIDATE),  # election time-out
+        (Role.FOLLOWER, Role.CANDIDATE),  # asked by its leader to stand
         (Role.FOLLOWER, Role.LEARNER),  # the entry that named it was rolled back
         (Role.FOLLOWER, Role.REMOVED),  # a configuration without it is known committed
         (Role.FOLLOWER, Role.RECOVERING),  # an empty member learns that others are not
+        (Role.PRE_CANDIDATE, Role.FOLLOWER),  # nobody is to be disturbed, somebody leads, or a higher term
+        (Role.PRE_CANDIDATE, Role.CANDIDATE),  # a majority would vote for it
+        (Role.CANDIDATE, Role.PRE_CANDIDATE),  # a majority has answered, and none has voted for it
         (Role.CANDIDATE, Role.FOLLOWER),  # somebody leads, or a higher term
         (Role.CANDIDATE, Role.LEADER),  # a majority
         (Role.LEADER, Role.FOLLOWER),  # higher term, or no quorum

@@ -26,6 +26,7 @@ from pavane.swim.state.envelope import ENVELOPE_BYTES, MACED, SEALED
 from pavane.swim.state.members import Members, Peer
 from pavane.swim.wire.messages import (
     NAMES,
+    Broadcast,
     JoinAck,
     JoinNak,
     JoinRedirect,
@@ -203,6 +204,11 @@ class Core:
         self._node.now = now
         self._staging.drain()
 
+    def announce(self, now: float) -> None:
+        """Announce this node on the network again (13)."""
+        self._node.now = now
+        self._dialing.announce()
+
     def set_meta(self, blob: bytes, now: float) -> None:
         """Replace what this node says of itself (14); raises ``MessageError``."""
         self._node.now = now
@@ -303,7 +309,10 @@ class Core:
                 self._admission.request(message, origin)
             case JoinAck() | JoinNak() | JoinRedirect() if not leaving:
                 self._dialing.answer(message, origin)
-            case Leave() if not leaving and message.CODE == Leave.CODE:
+            case Broadcast() if not leaving:
+                if message.src.id not in (self._node.id, 0):
+                    self._dialing.announced(message, origin)
+            case Leave() if not leaving:
                 self._leave(message, origin)
             case _:
                 self._node.drop(DropReason.STATE)

@@ -11,9 +11,9 @@ from pavane.swim.errors import DropReason
 from pavane.swim.state.auth import label
 from pavane.swim.state.members import Peer
 from pavane.swim.state.timers import Timer
-from pavane.swim.wire.messages import ERROR_DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq
+from pavane.swim.wire.messages import ERROR_DOMAIN, Broadcast, JoinAck, JoinNak, JoinRedirect, JoinReq, Leave
 from pavane.swim.wire.refusals import Refusal
-from pavane.swim.wire.values import U32_MAX, Address, State
+from pavane.swim.wire.values import U32_MAX, Address, Stage, State
 
 _Value = TypeVar("_Value")
 
@@ -27,6 +27,10 @@ LIMITED_MAX = 5  # answers "rate limited" in a row
 LIMITED_S = 30.0
 LIMITED_DEFAULT_S = 1.0
 HOPS_MAX = 8
+DISCOVERED_MAX = 32  # anybody on the network can announce
+DISCOVERED_S = 60.0
+ANNOUNCEMENTS = 3
+ANNOUNCE_PAUSE_S = 2.0
 ROUND_PAUSE_S = 1.0
 ROUND_PAUSE_MAX_S = 30.0
 LOST_PAUSE_S = 10.0
@@ -82,6 +86,7 @@ class Dialing:
         self._acked_at: dict[Address, float] = {}
         self._remembered: dict[Address, float] = {}
         self._left: dict[Address, float] = {}
+        self._discovered: dict[Address, float] = {}
         self._open: dict[Address, Dial] = {}
         self._queue: list[Address] = []
         self._current: Dial | None = None
@@ -123,6 +128,39 @@ class Dialing:
     def _remembered_max(self) -> int:
         return min(self._node.members.capacity, REMEMBERED_MAX)
 
+    # --- discovery -----------------------------------------------------------------------------------------------
+
+    def announce(self, rounds: int = ANNOUNCEMENTS) -> None:
+        """Tell the network that we are there (13)."""
+        node = self._node
+        to = node.config.broadcast_to
+        if to is None or not rounds or node.own not in (Own.DIALING, Own.MEMBER):
+            return
+        if node.stage in (Stage.JOINING, Stage.READ_WRITE):
+            node.send(to, Broadcast(node.info).encode())
+        node.timers.plan(node.now + ANNOUNCE_PAUSE_S, lambda: self.announce(rounds - 1))
+
+    def announced(self, broadcast: Leave, origin: Origin) -> None:
+        """Take an announcement for a seed, which is dialled like any other (13)."""
+        node, given = self._node, usable(broadcast.src.address)
+        if node.config.broadcast_to is None or given.ip not in (b"", origin.source.ip):
+            node.drop(DropReason.STRANGER)
+            return
+        address = given if given.ip else origin.source
+        fresh = address not in self._discovered
+        _put(self._discovered, address, node.now, DISCOVERED_MAX)
+        if fresh and self._next_round is not None:
+            # Somebody new is there: no reason to wait as long as after many rounds in vain.
+            self._next_round.cancel()
+            self._pause_s = ROUND_PAUSE_S
+            self._next_round = node.timers.plan(node.now + self._jittered(self._pause_s), self._again)
+
+    def _known_seeds(self) -> list[Address]:
+        """Return the seeds that were configured, then those that announced themselves lately."""
+        now = self._node.now
+        self._discovered = {at: since for at, since in self._discovered.items() if now - since < DISCOVERED_S}
+        return list(dict.fromkeys([*self._seeds, *self._discovered]))
+
     # --- rounds --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -130,6 +168,7 @@ class Dialing:
         self._left.clear()
         self._pause_s = ROUND_PAUSE_S
         self._plan_lost(self._node.profile.period_s)
+        self.announce()
         self.round()
 
     def stop(self) -> None:
@@ -144,7 +183,7 @@ class Dialing:
         if self._current is not None or self._next_round is not None:
             return
         rng = self._node.rng
-        seeds, remembered = list(self._seeds), list(self._remembered)
+        seeds, remembered = self._known_seeds(), list(self._remembered)
         rng.shuffle(seeds)
         rng.shuffle(remembered)
         self._queue = list(dict.fromkeys(seeds + remembered))
@@ -359,7 +398,7 @@ class Dialing:
         self._remembered = {at: since for at, since in self._remembered.items() if node.now - since < REMEMBERED_S}
         if node.own is not Own.MEMBER:
             return
-        lost = [address for address in dict.fromkeys([*self._seeds, *self._remembered]) if self._lost(address)]
+        lost = [address for address in dict.fromkeys([*self._known_seeds(), *self._remembered]) if self._lost(address)]
         if lost:
             node.counts["lost_dialled"] += 1
             self.dial_back(node.rng.choice(lost))

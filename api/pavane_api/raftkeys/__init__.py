@@ -1,0 +1,1 @@
+"""Keys, the tree and leases of a RaftCluster: read, write, watch."""

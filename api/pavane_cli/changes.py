@@ -1,0 +1,44 @@
+"""Changes of keys and nodes on standard output."""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated
+
+import typer
+
+from pavane.raft.client import Changes, Reset
+from pavane_api.raftkeys.schemas import ChangesDocument, Key
+from pavane_cli import output
+from pavane_cli.output import Format
+
+From = Annotated[
+    int, typer.Option("--from", metavar="REVISION", min=0, help="First revision wanted; default: from now on.")
+]
+Count = Annotated[int, typer.Option("--count", min=0, help="End after so many changes; 0: go on for ever.")]
+
+
+async def print_changes(changes: AsyncGenerator[Changes | Reset, None], count: int, form: Format) -> None:
+    """Print changes until ``count`` have been printed; 0 = for ever."""
+    left = count
+    async with aclosing(changes) as stream:
+        async for change in stream:
+            if isinstance(change, Reset):
+                output.note(f"changes before revision {change.revision} are forgotten; what is there now:")
+                for item in change.items:
+                    if form is Format.JSON:
+                        output.say(json.dumps(Key.of(item).model_dump(mode="json", by_alias=True)))
+                    else:
+                        key, value = output.printable(item.key), output.printable(item.value)
+                        output.say(f"{item.mod_revision}  Now  {key}  {value}")
+                continue
+            told = ChangesDocument.of(change)
+            if form is Format.JSON:
+                output.say(json.dumps(told.model_dump(mode="json", by_alias=True, exclude_none=True)))
+            else:
+                for event in told.events:
+                    data = () if event.data is None else (output.printable(event.data),)
+                    output.say("  ".join((str(change.revision), event.kind, output.printable(event.key), *data)))
+            left -= len(told.events)
+            if count and left <= 0:
+                return

@@ -1,0 +1,59 @@
+"""``pavane raft backup|restore``: a copy of a running cluster, and a new cluster of it (docs/specs/raft.md 13.5)."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pavane.raft.backup import BackupError, back_up
+from pavane.raft.errors import RaftError
+from pavane.raft.offline.moving import restore as restoring
+from pavane.raft.server import StoreError
+from pavane_cli import output
+from pavane_cli.commands.raft_offline import Folder, Meter, failures, tell
+from pavane_cli.commands.raft_peer import curve_of, members_of, secret_of
+from pavane_cli.failures import UserError
+
+
+def backup(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the copy; one that is there is continued.")],
+    peers: Annotated[str, typer.Option("--peers", metavar="URL,…", help="Peers of the cluster.")],
+    secret: Annotated[
+        str | None,
+        typer.Option("--secret", metavar="TEXT", help="Cluster secret. Every user of the machine can read it."),
+    ] = None,
+    secret_file: Annotated[
+        Path | None, typer.Option("--secret-file", metavar="FILE", help="File with the cluster secret.")
+    ] = None,
+    secret_env: Annotated[
+        str | None, typer.Option("--secret-env", metavar="NAME", help="Environment variable with the cluster secret.")
+    ] = None,
+    curve_secret_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Secret CURVE key of the cluster, in Z85.")
+    ] = None,
+) -> None:
+    """Copy a running cluster into a folder: everything that was acknowledged before this began."""
+    ident = secret_of(secret, secret_file, secret_env)
+    curve = curve_of(curve_secret_file, None)
+    urls = [url.strip() for url in peers.split(",")]
+    try:
+        made = asyncio.run(back_up(folder, urls, ident, curve=curve, progress=Meter("copying", unit="entries")))
+    except (RaftError, BackupError, StoreError, OSError, ValueError) as error:
+        raise UserError(str(error)) from error
+    output.say(f"{folder}: everything up to entry {made.index}, machine {made.machine}")
+
+
+def restore(
+    folder: Folder,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Data folder to make.")],
+    peer: Annotated[str, typer.Option("--id", metavar="ID", help="The member that the folder is for.")],
+    members: Annotated[str, typer.Option("--members", metavar="ID=URL,…", help="All members of the new cluster.")],
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", help="Kept in the store, which then serves no other.")
+    ] = "",
+) -> None:
+    """Make the folder of one member of a new cluster out of a copy; do it for each member, from the same copy."""
+    with failures():
+        moved = restoring(folder, target, peer, members_of("--members", members), cluster_id, Meter("restoring"))
+    tell(moved, target)

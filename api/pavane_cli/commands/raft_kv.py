@@ -1,0 +1,346 @@
+"""``pavane raft kv``: the keys of a cluster (docs/specs/raft.md 12, 17)."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pavane.raft.client import HeldLease, Item, prefix_range
+from pavane.raft.machines.commands import Compare, Delete, Op, Put, Range, Relation, Target
+from pavane_api.raftkeys.schemas import Key, result_of
+from pavane_cli import output
+from pavane_cli.archive import export_to, import_from
+from pavane_cli.changes import Count, From, print_changes
+from pavane_cli.data import DataFile, data_of, write
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.output import Format, Output
+from pavane_cli.reach import Reach, Store, commands
+from pavane_cli.target import run
+from pavane_cli.transactions import parse_compare, parse_op
+
+TTL_S = 10.0
+
+app = typer.Typer(
+    help="Keys of a RaftCluster with the state machine KeyValue or Tree: by its NAME, or with --peers.",
+    no_args_is_help=True,
+)
+command = commands(app)
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY")]
+Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Keys that begin so; default: all.")]
+LeaseOption = Annotated[int, typer.Option("--lease", metavar="ID", help="The key goes when this lease ends.")]
+Ttl = Annotated[float, typer.Option("--ttl", metavar="SECONDS", help="Time of the lease; it is renewed meanwhile.")]
+
+
+@command("get")
+def get(reach: Reach, key: KeyArgument, form: Output = Format.TABLE) -> None:
+    """Print the value of a key as it is; with -o json or yaml its revisions too. Exit code 3 without such a key."""
+
+    async def read() -> Item | None:
+        async with reach.store() as store:
+            return await store.kv.get(os.fsencode(key))
+
+    item = run(read())
+    if item is None:
+        raise UserError(f"there is no key {key}", ExitCode.NOT_FOUND)
+    if form in {Format.JSON, Format.YAML}:
+        output.structured(document(item), form)
+    else:
+        write(item.value)
+
+
+@command("put")
+def put(
+    reach: Reach,
+    key: KeyArgument,
+    value: Annotated[str | None, typer.Argument(metavar="VALUE", help="Default: standard input.")] = None,
+    file: DataFile = None,
+    lease: LeaseOption = 0,
+    if_revision: Annotated[
+        int | None, typer.Option(metavar="REVISION", min=1, help="Only if it was written last at this revision.")
+    ] = None,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if there is no such key.")] = False,
+    reqid: Annotated[
+        str | None, typer.Option(help="Request id, 24 hexadecimal digits; a repetition takes effect once.")
+    ] = None,
+) -> None:
+    """Write a key and print the revision. Exit code 4 if the condition does not hold."""
+    name = os.fsencode(key)
+    conditions = [Compare(Target.CREATE_REVISION, Relation.EQUAL, name, 0)] if if_absent else []
+    if if_revision is not None:
+        conditions.append(Compare(Target.MOD_REVISION, Relation.EQUAL, name, if_revision))
+    data = data_of(value, file)
+
+    async def send() -> int:
+        async with reach.store() as store:
+            present = [Range(name, flags=Range.KEYS_ONLY)]
+            result = await store.kv.txn(conditions, [Put(name, data, lease)], present, reqid=request_id(reqid))
+            if result.succeeded:
+                return result.revision
+            [[items, _]] = result.results
+            state = f"is at revision {items[0][3]}" if items else "is not there"
+            raise UserError(f"the key {key} {state}", ExitCode.REFUSED)
+
+    output.say(str(run(send())))
+
+
+@command("del")
+def delete(
+    reach: Reach,
+    key: KeyArgument,
+    prefix: Annotated[bool, typer.Option("--prefix", help="All keys that begin with KEY.")] = False,
+) -> None:
+    """Delete a key and print how many there were."""
+
+    async def send() -> int:
+        async with reach.store() as store:
+            name = os.fsencode(key)
+            if prefix:
+                return await store.kv.delete_range(*prefix_range(name))
+            return int(await store.kv.delete(name))
+
+    output.say(str(run(send())))
+
+
+@command("list")
+def list_keys(reach: Reach, prefix: Prefix = "", form: Output = Format.TABLE) -> None:
+    """List keys in order; with -o name only their names, with -o wide their revisions too."""
+
+    async def read() -> Sequence[Item]:
+        async with reach.store() as store:
+            return (await store.kv.list(*prefix_range(os.fsencode(prefix)))).items
+
+    items = run(read())
+    if form in {Format.JSON, Format.YAML}:
+        output.structured([document(item) for item in items], form)
+    elif form is Format.NAME:
+        for item in items:
+            output.say(output.printable(item.key))
+    else:
+        plain = [(output.printable(item.key), output.printable(item.value)) for item in items]
+        numbers = [(item.create_revision, item.mod_revision, item.version, item.lease or "") for item in items]
+        wide = ("CREATED", "REVISION", "VERSION", "LEASE") if form is Format.WIDE else ()
+        rows = [(*pair, *more[: len(wide)]) for pair, more in zip(plain, numbers, strict=True)]
+        output.table(("KEY", "VALUE", *wide), rows)
+
+
+@command("watch")
+def watch(reach: Reach, prefix: Prefix = "", first: From = 0, count: Count = 0, form: Output = Format.TABLE) -> None:
+    """Print each change once and in order, until Ctrl-C: revision, what happened, key, value."""
+
+    async def follow() -> None:
+        async with reach.store() as store:
+            await print_changes(store.kv.watch(*prefix_range(os.fsencode(prefix)), from_=first), count, form)
+
+    run(follow())
+
+
+@command("txn")
+def txn(
+    reach: Reach,
+    conditions: Annotated[
+        list[str] | None, typer.Option("--if", metavar="CONDITION", help="For example 'mod(KEY) = 7'; may be repeated.")
+    ] = None,
+    then: Annotated[
+        list[str] | None, typer.Option("--then", metavar="OP", help="For example 'put KEY VALUE'; may be repeated.")
+    ] = None,
+    otherwise: Annotated[list[str] | None, typer.Option("--else", metavar="OP", help="If one does not.")] = None,
+    reqid: Annotated[
+        str | None, typer.Option(help="Request id, 24 hexadecimal digits; a repetition takes effect once.")
+    ] = None,
+    form: Output = Format.TABLE,
+) -> None:
+    """Carry out one of two branches atomically, and print which and what its ops came to.
+
+    Conditions: value, version, create, mod, lease, dataversion or cversion of (KEY), then = != < > and what to compare
+    with; or alive(LEASE). Ops: put KEY VALUE [LEASE], get KEY, del KEY, list PREFIX, delprefix PREFIX; on a tree create
+    PATH [DATA], set PATH DATA [VERSION], rm PATH [VERSION], check PATH [VERSION], node PATH, children PATH. Exit code 4
+    if a condition does not hold and there is no --else.
+    """
+    compares = [parse_compare(text) for text in conditions or ()]
+    branches = [[parse_op(text) for text in texts or ()] for texts in (then, otherwise)]
+
+    async def send() -> Any:
+        async with reach.store() as store:
+            return await store.kv.txn(compares, *branches, reqid=request_id(reqid))
+
+    result = run(send())
+    ops: list[Op] = branches[0] if result.succeeded else branches[1]
+    results = [
+        result_of(op, fields).model_dump(mode="json", by_alias=True, exclude_none=True)
+        for op, fields in zip(ops, result.results, strict=True)
+    ]
+    if form in {Format.JSON, Format.YAML}:
+        told = {"succeeded": result.succeeded, "revision": result.revision, "results": results}
+        output.structured(told, form)
+    else:
+        output.say(f"{'then' if result.succeeded else 'else'} at revision {result.revision}")
+        for op, fields in zip(ops, result.results, strict=True):
+            output.say("  ".join(shown(op, fields)))
+    if not result.succeeded and otherwise is None:
+        raise UserError("a condition does not hold", ExitCode.REFUSED)
+
+
+@command("lease")
+def lease_command(
+    reach: Reach,
+    ttl: Ttl = TTL_S,
+    holder: Annotated[str, typer.Option(help="Who has it, for people.")] = "",
+) -> None:
+    """Hold a lease until Ctrl-C or SIGTERM, and print its id first; what is bound to it goes when it ends."""
+
+    async def hold() -> None:
+        async with _held(reach, ttl, holder) as (_, lease):
+            stop = _stop()
+            output.say(str(lease.id))
+            await _until_stopped(stop, lease)
+
+    run(hold())
+
+
+@command("lock")
+def lock(
+    reach: Reach,
+    key: KeyArgument,
+    program: Annotated[
+        list[str] | None, typer.Argument(metavar="-- PROGRAM…", help="Default: hold the lock until Ctrl-C.")
+    ] = None,
+    ttl: Ttl = TTL_S,
+    holder: Annotated[str, typer.Option(help="Who has it, for people.")] = "",
+) -> None:
+    """Wait for a lock and hold it while PROGRAM runs; end with its exit code. Else print the fencing token and hold it.
+
+    PROGRAM finds the token in PAVANE_TOKEN and the lease in PAVANE_LEASE, and gets SIGTERM when the lease is lost.
+    """
+
+    async def hold() -> int:
+        async with _held(reach, ttl, holder) as (store, lease):
+            name = os.fsencode(key)
+            stop = _stop()
+            locking = asyncio.ensure_future(store.kv.lock(name, lease.id, holder.encode()))
+            if await _first(locking, stop.wait()) == 1:
+                return ExitCode.INTERRUPTED
+            token = locking.result()
+            try:
+                if program:
+                    variables = {**os.environ, "PAVANE_TOKEN": str(token), "PAVANE_LEASE": str(lease.id)}
+                    return await _program(program, variables, lease)
+                output.say(str(token))
+                await _until_stopped(stop, lease)
+                return ExitCode.DONE
+            finally:
+                if not lease.lost.is_set():
+                    await store.kv.unlock(name, token)
+
+    raise typer.Exit(run(hold()))
+
+
+@command("export")
+def export(reach: Reach, file: Annotated[Path | None, typer.Argument(metavar="FILE")] = None) -> None:
+    """Write all keys and nodes as lines of JSON to FILE, default standard output; what a lease holds is left out."""
+
+    async def read() -> int:
+        async with reach.store() as store:
+            if file is None:
+                return await export_to(store, sys.stdout)
+            with file.open("w", encoding="ascii") as target:
+                return await export_to(store, target)
+
+    output.note(f"{run(read())} keys and nodes")
+
+
+@command("import")
+def import_keys(reach: Reach, file: Annotated[Path | None, typer.Argument(metavar="FILE")] = None) -> None:
+    """Write what `export` wrote, from FILE or standard input, over what is there; versions begin anew."""
+
+    async def send() -> int:
+        async with reach.store() as store:
+            if file is None:
+                return await import_from(store, sys.stdin)
+            with file.open(encoding="ascii") as source:
+                return await import_from(store, source)
+
+    output.note(f"{run(send())} keys and nodes")
+
+
+def document(item: Item) -> dict[str, Any]:
+    """Return a key as the REST API shows it."""
+    return Key.of(item).model_dump(mode="json", by_alias=True)
+
+
+def request_id(text: str | None) -> bytes | None:
+    """Return the bytes of a request id that a user gave."""
+    try:
+        return None if text is None else bytes.fromhex(text)
+    except ValueError as error:
+        raise UserError(f"--reqid: {text} is not hexadecimal", ExitCode.USAGE) from error
+
+
+def shown(op: Op, fields: Sequence[Any]) -> list[str]:
+    """Return the cells of a line about the result of an op."""
+    told = result_of(op, fields)
+    name = type(op).__name__.lower()
+    if told.items is not None:
+        return [name, *(f"{output.printable(item.key)}={output.printable(item.value)}" for item in told.items)]
+    if isinstance(op, Delete) or told.deleted is not None:
+        return [name, str(told.deleted)]
+    cells = (
+        told.version,
+        None if told.path is None else output.printable(told.path),
+        None if told.node is None else f"{output.printable(told.node.data)}  version {told.node.version}",
+        None if told.children is None else " ".join(map(output.printable, told.children)),
+    )
+    return [name, *(str(cell) for cell in cells if cell is not None)]
+
+
+@asynccontextmanager
+async def _held(reach: Reach, ttl_s: float, holder: str) -> AsyncIterator[tuple[Store, HeldLease]]:
+    async with reach.store() as store, store.kv.lease(ttl_s, holder.encode()) as lease:
+        yield store, lease
+
+
+def _stop() -> asyncio.Event:
+    """Return an event that Ctrl-C and SIGTERM set from now on."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _until_stopped(stop: asyncio.Event, lease: HeldLease) -> None:
+    """Wait until we are told to stop; raises ``UserError`` if the lease is lost before."""
+    if await _first(stop.wait(), lease.lost.wait()) == 1:
+        raise UserError(f"lease {lease.id} is lost; what was bound to it is gone")
+
+
+async def _program(program: Sequence[str], variables: dict[str, str], lease: HeldLease) -> int:
+    """Run a program to its end; it is told to end when the lease is lost."""
+    try:
+        process = await asyncio.create_subprocess_exec(*program, env=variables)
+    except OSError as error:
+        raise UserError(f"{program[0]} cannot be run: {error}", ExitCode.USAGE) from error
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, process.send_signal, number)
+    if await _first(process.wait(), lease.lost.wait()) == 1:
+        output.note(f"lease {lease.id} is lost: {program[0]} is told to end")
+        process.terminate()
+    return await process.wait()
+
+
+async def _first(*waits: Awaitable[object]) -> int:
+    """Return which of the waits ends first."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(position for position, task in enumerate(tasks) if task.done())
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

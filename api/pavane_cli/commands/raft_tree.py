@@ -1,0 +1,126 @@
+"""``pavane raft tree``: the nodes of a cluster with the state machine Tree (docs/specs/raft.md 12.8, 17)."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from pavane.raft.client import NodeInfo
+from pavane.raft.machines.commands import ANY_VERSION
+from pavane_api.raftkeys.schemas import SCOPES, Node
+from pavane_cli import output
+from pavane_cli.changes import Count, From, print_changes
+from pavane_cli.data import DataFile, data_of, write
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.output import Format, Output
+from pavane_cli.reach import Reach, commands
+from pavane_cli.target import run
+
+app = typer.Typer(
+    help="Nodes of a RaftCluster with the state machine Tree: by its NAME, or with --peers.", no_args_is_help=True
+)
+command = commands(app)
+
+Path_ = Annotated[str, typer.Argument(metavar="PATH", help="Begins with /.")]
+PathOrRoot = Annotated[str, typer.Argument(metavar="PATH", help="Begins with /; default: the root.")]
+Version = Annotated[int, typer.Option(help="Only if the node has this version; default: any.")]
+
+
+@command("ls")
+def ls(reach: Reach, path: PathOrRoot = "/", form: Output = Format.TABLE) -> None:
+    """Print the names of a node's children in order."""
+
+    async def read() -> list[bytes]:
+        async with reach.store() as store:
+            return (await store.tree.children(os.fsencode(path)))[0]
+
+    names = [output.printable(name) for name in run(read())]
+    if form in {Format.JSON, Format.YAML}:
+        output.structured(names, form)
+    else:
+        for name in names:
+            output.say(name)
+
+
+@command("get")
+def get(reach: Reach, path: Path_, form: Output = Format.TABLE) -> None:
+    """Print the data of a node as it is; with -o json or yaml its versions too. Exit code 3 without such a node."""
+
+    async def read() -> NodeInfo | None:
+        async with reach.store() as store:
+            return await store.tree.get(os.fsencode(path))
+
+    node = run(read())
+    if node is None:
+        raise UserError(f"there is no node {path}", ExitCode.NOT_FOUND)
+    if form in {Format.JSON, Format.YAML}:
+        output.structured(Node.of(node).model_dump(mode="json", by_alias=True), form)
+    else:
+        write(node.data)
+
+
+@command("set")
+def set_node(
+    reach: Reach,
+    path: Path_,
+    data: Annotated[str | None, typer.Argument(metavar="DATA", help="Default: standard input.")] = None,
+    file: DataFile = None,
+    version: Version = ANY_VERSION,
+) -> None:
+    """Replace the data of a node and print its new version."""
+    content = data_of(data, file)
+
+    async def send() -> int:
+        async with reach.store() as store:
+            return await store.tree.set(os.fsencode(path), content, version=version)
+
+    output.say(str(run(send())))
+
+
+@command("create")
+def create(
+    reach: Reach,
+    path: Path_,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Default: none.")] = "",
+    sequential: Annotated[bool, typer.Option("--sequential", help="Append the parent's counter to the name.")] = False,
+    lease: Annotated[int, typer.Option("--lease", metavar="ID", help="The node goes when this lease ends.")] = 0,
+) -> None:
+    """Create a node, whose parent exists, and print its path."""
+
+    async def send() -> bytes:
+        async with reach.store() as store:
+            return await store.tree.create(os.fsencode(path), os.fsencode(data), lease=lease, sequential=sequential)
+
+    output.say(output.printable(run(send())))
+
+
+@command("rm")
+def rm(reach: Reach, path: Path_, version: Version = ANY_VERSION) -> None:
+    """Remove a node without children."""
+
+    async def send() -> None:
+        async with reach.store() as store:
+            await store.tree.remove(os.fsencode(path), version=version)
+
+    run(send())
+
+
+@command("watch")
+def watch(
+    reach: Reach,
+    path: PathOrRoot = "/",
+    scope: Annotated[str, typer.Option(help=f"{', '.join(name for name in SCOPES if name != 'Keys')}.")] = "Subtree",
+    first: From = 0,
+    count: Count = 0,
+    form: Output = Format.TABLE,
+) -> None:
+    """Print each change of a node, its children or all below it once and in order, until Ctrl-C."""
+    wanted = SCOPES.get(scope)
+    if wanted is None or scope == "Keys":
+        raise UserError(f"--scope {scope}: there is no such scope", ExitCode.USAGE)
+
+    async def follow() -> None:
+        async with reach.store() as store:
+            await print_changes(store.tree.watch(os.fsencode(path), wanted, from_=first), count, form)
+
+    run(follow())

@@ -1,0 +1,27 @@
+"""Bytes on the command line: arguments, files, standard input and output."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pavane_cli.failures import ExitCode, UserError
+
+DataFile = Annotated[Path | None, typer.Option("--file", exists=True, dir_okay=False, help="File that holds the data.")]
+
+
+def data_of(text: str | None, file: Path | None) -> bytes:
+    """Return the data of a write: the argument's, the file's, else all of standard input."""
+    if text is not None and file is not None:
+        raise UserError("give the data as text or as --file, not both", ExitCode.USAGE)
+    if file is not None:
+        return file.read_bytes()
+    return os.fsencode(text) if text is not None else sys.stdin.buffer.read()
+
+
+def write(data: bytes) -> None:
+    """Print ``data`` as it is, and a line end."""
+    sys.stdout.buffer.write(data + b"\n")
+    sys.stdout.buffer.flush()

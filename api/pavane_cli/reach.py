@@ -1,0 +1,183 @@
+"""How a command reaches the data of a Raft cluster (docs/specs/raft.md 17): by the NAME of a RaftCluster through the
+control plane, or by ``--peers`` at the peers themselves, without any platform."""
+
+import functools
+import inspect
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from pavane.raft import errors
+from pavane.raft.client import Keys, RaftClient, TreeKeys
+from pavane.raft.errors import Code
+from pavane.raft.keys import RaftKeys
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.rest_keys import RestSession
+from pavane_cli.secret import SecretEnv, SecretFile, secret_in
+from pavane_cli.target import Api, Context, Kubeconfig, Namespace, RestClient, Token, Where, control_plane
+
+PEERS = "--peers"
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The RaftCluster; left out with --peers.")]
+Peers = Annotated[
+    str | None,
+    typer.Option(PEERS, metavar="URL,…", help="Ask these peers themselves, without the platform; needs the secret."),
+]
+KeyFolder = Annotated[
+    Path | None,
+    typer.Option("--keys", metavar="DIR", help="With --peers: folder with the cluster's keys, as in Secret NAME-keys."),
+]
+
+_CODES: dict[int, ExitCode] = {
+    Code.BAD_COMMAND: ExitCode.USAGE,
+    Code.TOO_LARGE: ExitCode.USAGE,
+    Code.NO_NODE: ExitCode.NOT_FOUND,
+    Code.NO_LEASE: ExitCode.NOT_FOUND,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The keys of a cluster, and its tree if it has one."""
+
+    kv: Keys
+    tree: TreeKeys
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What the options of a command say about the cluster."""
+
+    name: str
+    namespace: str
+    where: Where
+    api: str | None
+    token: str | None
+    peers: tuple[str, ...]
+    secret_file: Path | None
+    secret_env: str | None
+    keys: Path | None
+
+    @property
+    def path(self) -> str:
+        """The cluster's place below ``/api/v1``."""
+        plain = self.name.removeprefix("raft/").removeprefix("raftcluster/")
+        return f"/namespaces/{self.namespace}/raftclusters/{plain}"
+
+    @asynccontextmanager
+    async def store(self) -> AsyncIterator[Store]:
+        """Lend the keys, whichever way they are reached."""
+        with _explained():
+            if self.peers:
+                async with self.client() as client:
+                    yield Store(client.kv, client.tree)
+            else:
+                async with self.rest() as rest:
+                    session = RestSession(rest, self.path)
+                    yield Store(Keys(session), TreeKeys(session))
+
+    @asynccontextmanager
+    async def rest(self) -> AsyncIterator[RestClient]:
+        """Lend the control plane."""
+        async with control_plane(self.where, self.api, self.token) as rest:
+            yield rest
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[RaftClient]:
+        """Lend a client of the peers that were given."""
+        ident, curve = b"", None
+        if self.keys is not None:
+            try:
+                known = RaftKeys.read(self.keys, self.secret_file)
+            except (OSError, ValueError) as error:
+                raise UserError(f"--keys: {error}", ExitCode.USAGE) from error
+            ident, curve = known.ident, known.curve
+        elif (self.secret_file is None) == (self.secret_env is None):
+            raise UserError("with --peers give one of --secret-file, --secret-env, --keys", ExitCode.USAGE)
+        else:
+            ident = secret_in(self.secret_file, self.secret_env)
+        with _explained():
+            try:
+                client = RaftClient(self.peers, ident, curve=curve)
+            except ValueError as error:
+                raise UserError(f"{PEERS}: {error}", ExitCode.USAGE) from error
+            async with client:
+                yield client
+
+
+def _reach(
+    name: Name,
+    peers: Peers = None,
+    secret_file: SecretFile = None,
+    secret_env: SecretEnv = None,
+    keys: KeyFolder = None,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    api: Api = None,
+    token: Token = None,
+) -> Reach:
+    urls = tuple(url.strip() for url in (peers or "").split(",") if url.strip())
+    where = Where(kubeconfig, context)
+    return Reach(name, namespace, where, api, token, urls, secret_file, secret_env, keys)
+
+
+def reaching(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command`` the argument NAME and all options of ``Reach``, which it takes as its first parameter.
+
+    It must be registered with its ``command_class``.
+    """
+    own = list(inspect.signature(command).parameters.values())[1:]
+    (name, *options) = inspect.signature(_reach).parameters.values()
+    known = {parameter.name for parameter in (name, *options)}
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        reach = _reach(**{key: value for key, value in given.items() if key in known})
+        command(reach, **{key: value for key, value in given.items() if key not in known})
+
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (name, *own, *options)]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    hints = typing.get_type_hints(_reach, include_extras=True) | typing.get_type_hints(command, include_extras=True)
+    run.command_class = ReachingCommand  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: hints[each.name] for each in parameters}
+    return run
+
+
+def commands(app: typer.Typer) -> Callable[[str], Callable[[Callable[..., None]], Callable[..., None]]]:
+    """Return the decorator that makes a function whose first parameter is a ``Reach`` a command of ``app``."""
+
+    def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        return lambda function: app.command(name, cls=ReachingCommand)(reaching(function))
+
+    return command
+
+
+class ReachingCommand(TyperCommand):
+    """A command made by ``reaching``: with ``--peers`` there is no NAME."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put an empty NAME in its place if peers are named."""
+        until = args.index("--") if "--" in args else len(args)
+        if any(arg == PEERS or arg.startswith(f"{PEERS}=") for arg in args[:until]):
+            args = ["", *args]
+        return super().parse_args(ctx, args)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what the cluster answers into a ``UserError``."""
+    try:
+        yield
+    except errors.Unreachable as error:
+        raise UserError(str(error), ExitCode.TIME_OUT) from error
+    except errors.Refused as error:
+        raise UserError(error.text, _CODES.get(error.code, ExitCode.REFUSED)) from error
+    except errors.RaftError as error:
+        raise UserError(str(error), ExitCode.REFUSED) from error

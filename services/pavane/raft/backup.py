@@ -1,0 +1,90 @@
+"""A copy of a running cluster, made without disturbing it (docs/specs/raft.md 13.5).
+
+The copy is the data folder of a learner, which follows until it has everything that was committed when it was asked
+for. So every machine, and a leader of either program, is copied alike, and a second copy into the same folder fetches
+only what is new. ``pavane.raft.offline.moving.restore`` makes a new cluster of it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pavane.raft.client import RaftClient
+from pavane.raft.config import BROADCAST, Config
+from pavane.raft.curve import CurveServer
+from pavane.raft.errors import Unreachable
+from pavane.raft.server import RaftServer
+from pavane.wire import Stage
+
+PEER = "pavane-backup"  # the same in every copy, so that a later one goes on with it
+BIND = "tcp://127.0.0.1:0"  # a peer listens; nobody is told where
+STATUS_S = 2.0  # one peer's answer to what machine it serves; an original peer gives none
+LOOK_S = 0.05  # between two looks at how far it is
+
+
+class BackupError(Exception):
+    """The copy could not be made; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What was copied: everything up to entry ``index``, and the machine that it belongs to."""
+
+    index: int
+    machine: str
+
+
+async def back_up(
+    folder: Path,
+    urls: Sequence[str],
+    ident: bytes,
+    *,
+    curve: CurveServer | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Backup:
+    """Copy the cluster that ``urls`` belong to into ``folder``, or bring the copy that is there up to date.
+
+    ``progress`` is told entries. Raises ``RaftError`` when the cluster does not answer, ``BackupError``, and as
+    ``RaftServer.start`` for a folder that holds something else.
+    """
+    async with RaftClient(urls, ident, curve=None if curve is None else curve.keys) as client:
+        members = (await client.configuration()).peers
+        machine = await _machine(client, [url for _, url in members])
+        goal = await _committed(client)
+    seeds = tuple(dict.fromkeys((*urls, *(url for _, url in members))))
+    config = Config(PEER, ident, seeds=seeds, machine=machine)
+    server = RaftServer(config, data=folder, bind=BIND, stage=Stage.READ_ONLY, curve=curve)
+    await server.start()
+    try:
+        while min((status := server.status()).applied, status.durable) < goal:
+            progress(status.applied, goal)
+            with suppress(TimeoutError):
+                failure = await asyncio.wait_for(asyncio.shield(server.failure), LOOK_S)
+                raise BackupError(failure.reason)
+        return Backup(status.applied, machine)
+    finally:
+        await server.stop()
+
+
+async def _machine(client: RaftClient, urls: Sequence[str]) -> str:
+    """Return the machine that the members serve: those of the original program answer nothing and serve the log."""
+
+    async def asked(url: str) -> object:
+        with suppress(Unreachable):
+            return (await client.status(url, timeout_s=STATUS_S)).get("machine")
+        return None
+
+    machines = await asyncio.gather(*map(asked, urls))
+    return next((machine for machine in machines if isinstance(machine, str)), BROADCAST)
+
+
+async def _committed(client: RaftClient) -> int:
+    """Return an index up to which everything is that was acknowledged before this call."""
+    index = (await client.log_info()).commit_index
+    # Reading begins with a barrier (10.5); a leader that was deposed without knowing it does not pass one.
+    async with aclosing(client.entries(index)) as entries:
+        async for entry in entries:
+            index = entry.index
+    return index

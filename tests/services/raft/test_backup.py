@@ -1,0 +1,155 @@
+"""A copy of a running cluster, and a new cluster that begins with it (docs/specs/raft.md 13.5)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from pavane.raft.backup import Backup, back_up
+from pavane.raft.client import RaftClient
+from pavane.raft.config import Config
+from pavane.raft.offline.moving import restore
+from pavane.raft.server import ForeignStore, RaftServer
+from pavane.raft.state.configuration import Members
+from pavane.raft.storage import StoreError
+from pavane_cli.commands import raft_backup
+from pavane_cli.failures import ExitCode, UserError
+from tests.services.eventually import eventually
+from tests.services.raft.test_offline import store
+from tests.services.raft.test_server import ELECTION_MAX_MS, ELECTION_MIN_MS, IDENT, free_url
+
+SNAPSHOT_BYTES = 1000  # of the log between two snapshots
+KEYS = 80
+NEW_IDENT = b"another"
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+async def start(
+    stack: AsyncExitStack, folder: Path, members: Members, machine: str, ident: bytes = IDENT
+) -> tuple[list[RaftServer], RaftClient]:
+    """Start all members, each in a folder of its own, and a client."""
+    servers = []
+    for peer, url in members:
+        config = Config(
+            peer,
+            ident,
+            url,
+            peers=members,
+            machine=machine,
+            election_min=ELECTION_MIN_MS,
+            election_max=ELECTION_MAX_MS,
+            snapshot_bytes=SNAPSHOT_BYTES,
+            log_retention=0,
+        )
+        server = RaftServer(config, data=folder / peer, bind=url)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        servers.append(server)
+    return servers, await stack.enter_async_context(RaftClient([url for _, url in members], ident))
+
+
+def new_members(count: int) -> Members:
+    return tuple((str(number), free_url()) for number in range(1, count + 1))
+
+
+async def test_keys_come_back_in_a_new_cluster(tmp_path: Path, stack: AsyncExitStack) -> None:
+    members = new_members(3)
+    servers, client = await start(stack, tmp_path / "old", members, "KeyValue")
+    for number in range(KEYS):
+        await client.kv.put(b"key %d" % number, b"value %d" % number)
+    await eventually(lambda: all(server.status().first > 1 for server in servers))
+    copy, urls = tmp_path / "copy", [members[0][1]]
+    first = await back_up(copy, urls, IDENT)
+    assert (first.machine, first.index >= KEYS) == ("KeyValue", True)
+    await client.kv.put(b"key 0", b"changed")
+    told: list[tuple[int, int]] = []
+    second = await back_up(copy, urls, IDENT, progress=lambda done, total: told.append((done, total)))
+    assert second.index > first.index
+    assert told[0][1] == second.index
+
+    restored = new_members(3)
+    for peer, _ in restored:
+        moved = restore(copy, tmp_path / "new" / peer, peer, restored, "new")
+        assert moved.configuration is not None
+        assert moved.configuration.new == restored
+    _, again = await start(stack, tmp_path / "new", restored, "KeyValue", NEW_IDENT)
+    found = {item.key: item.value for item in [await again.kv.get(b"key %d" % n) for n in range(KEYS)] if item}
+    expected = {b"key %d" % number: b"value %d" % number for number in range(KEYS)}
+    assert found == expected | {b"key 0": b"changed"}
+    await again.kv.put(b"key 0", b"and goes on")
+    assert (await again.configuration()).peers == restored
+
+
+async def test_a_log_comes_back_entry_by_entry(tmp_path: Path, stack: AsyncExitStack) -> None:
+    members = new_members(1)
+    _, client = await start(stack, tmp_path / "old", members, "Broadcast")
+    reqid = client.new_reqid()
+    index = await client.update(b"once", reqid=reqid)
+    made = await back_up(tmp_path / "copy", [members[0][1]], IDENT)
+    assert made == Backup(index, "Broadcast")
+    restored = new_members(1)
+    restore(tmp_path / "copy", tmp_path / "new" / "1", "1", restored)
+    _, again = await start(stack, tmp_path / "new", restored, "Broadcast", NEW_IDENT)
+    # Its request id came along: what is repeated is not done twice.
+    assert await again.update(b"once", reqid=reqid) == index
+    await again.update(b"new")
+    old = [entry async for entry in client.entries()]
+    assert [entry async for entry in again.entries(0, len(old))] == old
+
+
+async def test_a_copy_of_another_machine_is_not_continued(tmp_path: Path, stack: AsyncExitStack) -> None:
+    for machine in ("Broadcast", "KeyValue"):
+        members = new_members(1)
+        await start(stack, tmp_path / machine, members, machine)
+        if machine == "Broadcast":
+            await back_up(tmp_path / "copy", [members[0][1]], IDENT)
+        else:
+            with pytest.raises(ForeignStore, match="machine"):
+                await back_up(tmp_path / "copy", [members[0][1]], IDENT)
+
+
+@pytest.mark.parametrize(
+    ("peer", "members", "words"),
+    [("2", new_members(1), "one of the members"), ("1", (("1", "nowhere"),), "tcp://"), ("1", (), "empty")],
+)
+def test_members_that_cannot_be_are_refused(tmp_path: Path, peer: str, members: Members, words: str) -> None:
+    with pytest.raises(StoreError, match=words):
+        restore(store(tmp_path / "copy"), tmp_path / "new", peer, members)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_damaged_copy_is_not_restored(tmp_path: Path) -> None:
+    copy = store(tmp_path / "copy")
+    for file in (copy / "log").iterdir():
+        file.unlink()
+    with pytest.raises(StoreError, match="damaged"):
+        restore(copy, tmp_path / "new", "1", new_members(1))
+
+
+async def test_the_commands(tmp_path: Path, stack: AsyncExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+    members = new_members(1)
+    _, client = await start(stack, tmp_path / "old", members, "Broadcast")
+    index = await client.update(b"data")
+    copy, new = tmp_path / "copy", tmp_path / "new"
+    # The command has a loop of its own, the peer lives in this one.
+    await asyncio.to_thread(raft_backup.backup, copy, members[0][1], secret=IDENT.decode())
+    assert capsys.readouterr().out == f"{copy}: everything up to entry {index}, machine Broadcast\n"
+    raft_backup.restore(copy, new, "1", "1=tcp://127.0.0.1:9")
+    assert f"entries 1 to {index + 1}" in capsys.readouterr().out
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_for_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pavane.raft.client.client.READ_TIMEOUT_S", 0.2)
+    with pytest.raises(UserError, match=r"127\.0\.0\.1") as refused:
+        raft_backup.backup(tmp_path / "copy", free_url(), secret="s")  # noqa: S106
+    assert refused.value.code == ExitCode.ERROR
+    assert not (tmp_path / "copy").exists()
