@@ -6,10 +6,14 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
+from pavane.raft.backup import back_up
 from pavane.raft.client import RaftClient
 from pavane.raft.offline.js_files import LOG_ENTRIES
 from pavane.raft.offline.js_folder import JsFolder
 from pavane.raft.offline.moving import export_js, import_js
+from pavane.raft.offline.store import StoredLog
 from pavane.raft.storage import Identity
 from pavane.raft.wire.entry import entry_term
 from tests.interop.cluster import Cluster, Kind
@@ -69,6 +73,7 @@ def compact(cluster: Cluster, node: str, package: Path) -> None:
         subprocess.run([node, "--no-deprecation", str(script), *arguments], check=True)
 
 
+@pytest.mark.timeout(180)  # seven starts of two processes each
 async def test_peers_move_from_one_program_to_the_other_and_back(
     make: Make, tmp_path: Path, node: str, package: Path
 ) -> None:
@@ -78,8 +83,12 @@ async def test_peers_move_from_one_program_to_the_other_and_back(
     async with RaftClient(cluster.urls, IDENT) as client:
         await client.change_members(cluster.peers("ab"))
     await write(cluster, [bytes(size) for size in SIZES] + [b"%d" % number for number in range(LOG_ENTRIES)])
+    cluster.settled()
+    await back_up(tmp_path / "copy", cluster.urls, IDENT)
     stop(cluster)
     whole = logs(cluster)
+    with StoredLog(tmp_path / "copy") as copy:
+        assert [(index, bytes(entry)) for index, entry in copy.entries()] == whole["a"]
 
     move(cluster, Kind.OURS, tmp_path / "ours")
     assert logs(cluster) == whole

@@ -16,6 +16,7 @@ COMMANDS = {
     "restore": "raft_backup:restore",
     "dump": "raft_offline:dump",
     "verify": "raft_offline:verify",
+    "compact": "raft_offline:compact",
     "import-js": "raft_offline:import_js",
     "export-js": "raft_offline:export_js",
     "repair": "raft_offline:repair",

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from pavane.raft.config import BROADCAST
+from pavane.raft.offline.compacting import compact as compacting
 from pavane.raft.offline.js_files import JsFileError
 from pavane.raft.offline.js_folder import JsFolder
 from pavane.raft.offline.mend import carry_out
@@ -22,6 +23,7 @@ from pavane.raft.offline.moving import Moved
 from pavane.raft.offline.moving import export_js as export_folder
 from pavane.raft.offline.moving import import_js as import_folder
 from pavane.raft.offline.store import StoredLog
+from pavane.raft.offline.writing import mapped
 from pavane.raft.state.commands import RECOVERING_FLOOR
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.storage import Identity, StoreError, StoreLocked
@@ -158,6 +160,23 @@ def export_js(
     with failures():
         moved = export_folder(folder, target, Meter("exporting"))
     tell(moved, target)
+
+
+def compact(
+    folder: Folder,
+    index: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Last entry covered; default: the last known committed."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, metavar="FILE", help="Machine Broadcast: what the entries come to."),
+    ] = None,
+) -> None:
+    """Take a snapshot and give up the log in front of it. No zmq-raft peer can join a cluster that did so."""
+    with failures():
+        taken = compacting(folder, index, None if data is None else mapped(data), Meter("reading"))
+    output.say(f"{folder}: snapshot up to entry {taken}")
 
 
 def repair(

@@ -59,9 +59,9 @@ class Network:
     there; a peer that is not stays silent.
     """
 
-    def __init__(self, seeds: tuple[str, ...] = tuple(URLS.values())) -> None:
+    def __init__(self, seeds: tuple[str, ...] = tuple(URLS.values()), hedge_after_s: float | None = None) -> None:
         self.now = 100.0
-        self.procedure = Procedure(seeds, IDENT, TIMEOUT_S, GRACE_S, random.Random(1))
+        self.procedure = Procedure(seeds, IDENT, TIMEOUT_S, GRACE_S, random.Random(1), hedge_after_s)
         self.addresses: dict[str, tuple[str, ...]] = {url: (url,) for url in URLS.values()}
         self.leaders: dict[str, str | None] = {}
         self.sent: list[tuple[float, str, str]] = []
@@ -123,8 +123,8 @@ def update(number: int = 0, timeout_s: float = 30.0) -> UpdateCall:
     return UpdateCall(bytes(11) + bytes([number]), b"data", timeout_s)
 
 
-def led_by(leader: str) -> Network:
-    network = Network()
+def led_by(leader: str, hedge_after_s: float | None = None) -> Network:
+    network = Network(hedge_after_s=hedge_after_s)
     network.leaders = dict.fromkeys(URLS, leader)
     network.submit(update(99))
     network.reply(leader, update(99), DONE)

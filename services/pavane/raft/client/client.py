@@ -74,11 +74,15 @@ class ClientConfig:
     """Settings of a client (docs/specs/raft.md 16).
 
     ``timeout_ms``: silence after which a server counts as gone. ``grace_ms``: wait before the search then, the time of
-    an election. ``source``: address to connect from, empty for the system's choice.
+    an election. ``hedge``: whether the others are asked who leads as soon as the leader has been silent for
+    ``hedge_after_ms``; without it the client keeps to the protocol's own procedure. ``source``: address to connect
+    from, empty for the system's choice.
     """
 
     timeout_ms: int = 500
     grace_ms: int = 300
+    hedge: bool = True
+    hedge_after_ms: int = 75
     source: str = ""
 
 
@@ -116,7 +120,8 @@ class RaftClient:
         self._tracer = tracer or trace.get_tracer("pavane.raft.client")
         timeout_s, grace_s = self._config.timeout_ms / 1000, self._config.grace_ms / 1000
         rng = random.Random()  # noqa: S311 - nonces tell answers apart, guessing one gains nothing
-        self._procedure = Procedure(peers, secret, timeout_s, grace_s, rng)
+        hedge_after_s = self._config.hedge_after_ms / 1000 if self._config.hedge else None
+        self._procedure = Procedure(peers, secret, timeout_s, grace_s, rng, hedge_after_s)
         self._reqids = ReqidGenerator(_this_machine(), os.getpid(), secrets.randbits(24))
         self._call_number = secrets.randbelow(CALL_ID_MODULUS)
         self._results: dict[bytes, asyncio.Future[Any]] = {}

@@ -3,11 +3,15 @@
 Pure: time is an argument, sending is an output. Urls are what users and configurations name; *endpoints* are urls with
 a literal address, of which a url may have several. The adapter resolves the one into the other.
 
+With *hedging* a leader that owes an answer for a moment, or is lost, is not waited for: all other peers are asked again
+and again who leads, and as soon as one says that it does, everything goes there.
+
 One search serves all calls. The document repeats the request itself at one peer after the other; we ask ``^`` there,
 which tells the same and copies no data onto followers, and send the requests to the leader that is named. Beyond the
 document, a leader whose connection breaks is left at once, without 500 ms of silence and the grace.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +44,9 @@ AnyCall: TypeAlias = Call[Any]
 
 ELECTION_POLL_S = 0.025  # between two looks at a peer that is about to lead: a fraction of its election
 ROUND_PAUSE_S = 0.05  # between two rounds in which nobody knew a leader: elections take a few of these
+HEDGE_POLL_S = 0.025  # between two questions to all others who leads
+HEDGE_JITTER_S = 0.005  # clients that lost one leader do not ask in step
+HEDGE_POLLS_MAX = 256  # whose answers still count: those of about a second
 SWEEP_S = 0.1  # how exactly silence and deadlines are seen; one pass over all calls
 RESOLVE_AGAIN_S = 0.5  # a name without an address is asked for again: its pod may be about to start
 REDIRECTS_MAX = 4  # peers that name each other without any progress between; then a search decides
@@ -96,9 +103,18 @@ class Procedure:
     """The calls of one client and the way to the leader.
 
     ``timeout_s`` is the silence after which a server counts as gone, ``grace_s`` the wait before a search then.
+    ``hedge_after_s`` is the silence after which others are asked as well; ``None``: not before ``timeout_s``.
     """
 
-    def __init__(self, seeds: Sequence[str], ident: bytes, timeout_s: float, grace_s: float, rng: "Random") -> None:
+    def __init__(
+        self,
+        seeds: Sequence[str],
+        ident: bytes,
+        timeout_s: float,
+        grace_s: float,
+        rng: "Random",
+        hedge_after_s: float | None = None,
+    ) -> None:
         self._ident = ident
         self._timeout_s = timeout_s
         self._grace_s = grace_s
@@ -117,6 +133,9 @@ class Procedure:
         self._redirects = 0
         self._poll_number = 0
         self._rng = rng
+        self._hedge_after_s = hedge_after_s
+        self._hedge_at_s = 0.0
+        self._hedge_polls: dict[bytes, str] = {}  # endpoint by id
         self._hellos: dict[str, tuple[bytes, bytes]] = {}  # id and nonce by endpoint
         self._features: dict[str, int] = {}  # of the server behind a standing connection, if it is ours
         self._gathered: dict[str, list[UpdateItem]] = {}
@@ -139,6 +158,8 @@ class Procedure:
         self._calls[call.id] = call
         call.started_s = now
         call.deadline_s = now + call.timeout_s
+        if self._hedge_after_s is not None:
+            self._hedge_at_s = min(self._hedge_at_s, now + self._hedge_after_s)
         if call.url is not None:
             self._direct[call.id] = call
             self._targets_changed = True
@@ -210,6 +231,9 @@ class Procedure:
         if search is not None and search.asked == endpoint and search.asked_id == message_id:
             self._poll_answered(search, frames[1:], now)
             return
+        if message_id in self._hedge_polls:
+            self._hedge_answered(endpoint, frames[1:], now)
+            return
         call = self._calls.get(message_id)
         if call is not None:
             self._judged(call, call.judge(frames[1:]), endpoint, now)
@@ -238,6 +262,8 @@ class Procedure:
         """Do what has become due."""
         if self._search is not None and now >= self._search.until_s:
             self._next_step(self._search, now)
+        if self._hedge_after_s is not None and now >= self._hedge_at_s:
+            self._hedge(now, self._hedge_after_s)
         if now >= self._sweep_at_s:
             self._sweep_at_s = now + SWEEP_S
             self._sweep(now)
@@ -247,7 +273,8 @@ class Procedure:
         """Return when ``handle_timer`` is due, or ``None`` while nothing is under way."""
         if not self._calls:
             return None
-        return self._sweep_at_s if self._search is None else min(self._sweep_at_s, self._search.until_s)
+        due = self._sweep_at_s if self._search is None else min(self._sweep_at_s, self._search.until_s)
+        return due if self._hedge_after_s is None else min(due, self._hedge_at_s)
 
     def outputs(self) -> Outputs:
         """Return what has accumulated, and forget it."""
@@ -290,6 +317,7 @@ class Procedure:
         self._search = _Search(now + pause_s, deque([first] if first else []))
         if not pause_s:
             self._next_step(self._search, now)
+        self._hedge_at_s = now
 
     def _next_step(self, search: _Search, now: float) -> None:
         """Ask the next peer of this round, or pause before the next round."""
@@ -337,6 +365,38 @@ class Procedure:
         else:
             self._go_to(search, url, now)
 
+    def _hedge(self, now: float, after_s: float) -> None:
+        """Ask all others who leads while nobody does, or while the leader owes us an answer."""
+        if self._search is None:
+            owes_at_s = self._owed_since_s(now, after_s) + after_s
+            if owes_at_s > now:
+                self._hedge_at_s = min(owes_at_s, now + SWEEP_S)
+                return
+        self._hedge_at_s = now + HEDGE_POLL_S + self._rng.uniform(-HEDGE_JITTER_S, HEDGE_JITTER_S)
+        for endpoint in self._targets():
+            if endpoint != self._leader and endpoint not in self._down:
+                message_id = self._next_poll_id()
+                self._hedge_polls[message_id] = endpoint
+                self._outputs.send.append((endpoint, (message_id, *RequestConfig().encode(self._ident))))
+        while len(self._hedge_polls) > HEDGE_POLLS_MAX:
+            del self._hedge_polls[next(iter(self._hedge_polls))]
+
+    def _owed_since_s(self, now: float, after_s: float) -> float:
+        """Return since when the leader owes us an answer; nobody looks closer at one that was just heard."""
+        if now < self._leader_heard_s + after_s:
+            return self._leader_heard_s
+        waiting = (call.heard_s for call in self._calls.values() if call.url is None and call.waiting)
+        return max(self._leader_heard_s, min(waiting, default=math.inf))
+
+    def _hedge_answered(self, endpoint: str, frames: Frames, now: float) -> None:
+        reply = decode_reply(RequestConfigReply, frames)
+        if isinstance(reply, Drop):
+            return
+        if reply.peers and dict(reply.peers) != self._peers:
+            self._learn(dict(reply.peers))
+        if reply.is_leader and endpoint != self._leader and self._seeking_calls():
+            self._follow(endpoint, now)
+
     def _learn(self, peers: dict[str, str]) -> None:
         self._outputs.resolve += [url for url in peers.values() if url not in self._endpoints]
         self._peers = peers
@@ -358,6 +418,7 @@ class Procedure:
     def _follow(self, endpoint: str, now: float) -> None:
         """Take ``endpoint`` for the leader and send it everything that waits."""
         self._search = None
+        self._hedge_polls.clear()
         self._leader, self._leader_proven = endpoint, False
         self._leader_heard_s = now
         for call in self._calls.values():
@@ -453,8 +514,9 @@ class Procedure:
                 if now >= call.repeat_at_s:
                     self._send(call, call.endpoint, now)
             elif call.waiting and now - call.heard_s >= (call.silence_s or self._timeout_s):
-                if call.url is not None or now - self._leader_heard_s < self._timeout_s:
-                    self._send(call, call.endpoint, now)  # the server lives and lost this one
+                lives = call.url is not None or now - self._leader_heard_s < self._timeout_s
+                if lives or self._hedge_after_s is not None:
+                    self._send(call, call.endpoint, now)  # it may have lost this one; hedging sees to a dead leader
                 else:
                     silent = True
         if silent and self._leader is not None:

@@ -10,11 +10,11 @@ from pavane.raft.offline.js_files import JsSnapshot
 from pavane.raft.offline.js_folder import JsFolder, JsState, write_folder
 from pavane.raft.offline.store import Progress, StoredLog, no_progress
 from pavane.raft.offline.writing import (
-    PIECE_BYTES,
     StoreWriter,
     configuration_entry,
     new_folder,
     next_term,
+    pieces_of,
     snapshot_file,
 )
 from pavane.raft.state.commands import RECOVERING_FLOOR, Append, HardState, Note
@@ -147,9 +147,7 @@ def restore(
         covered = recovered.snapshot.index if recovered.snapshot is not None else 0
         with new_folder(target) as unfinished, StoreWriter(unfinished, identity) as writer:
             if recovered.snapshot is not None:
-                file = stored.snapshot_file()
-                pieces = (file[at : at + PIECE_BYTES] for at in range(0, len(file), PIECE_BYTES))
-                writer.install(covered, recovered.snapshot.term, pieces)
+                writer.install(covered, recovered.snapshot.term, pieces_of(stored.snapshot_file()))
             for first, batch in batches(counted(stored, progress, covered + 1)):
                 writer.execute([Append(0, first, batch)])
             last = recovered.last_index + 1

@@ -87,14 +87,19 @@ def configuration_entry(term: int, members: Members) -> bytes:
 
 def snapshot_file(index: int, term: int, meta: bytes, data: Frame) -> Iterator[Frame]:
     """Yield a snapshot file (9.2) in pieces; ``data`` are those of the machine."""
-    view = memoryview(data)
     digest = blake2b(digest_size=DIGEST_BYTES)
-    front = SnapshotHead(index, term, len(meta), len(view)).encode() + meta
-    pieces: list[Frame] = [front, *(view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))]
+    front = SnapshotHead(index, term, len(meta), len(data)).encode() + meta
+    pieces: list[Frame] = [front, *pieces_of(data)]
     for piece in pieces:
         digest.update(piece)
         yield piece
     yield digest.digest()
+
+
+def pieces_of(data: Frame) -> Iterator[memoryview]:
+    """Yield ``data`` in pieces that are copied one by one."""
+    view = memoryview(data)
+    return (view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))
 
 
 def mapped(path: Path) -> memoryview:

@@ -1,0 +1,72 @@
+"""A snapshot taken while the peer is down, and the log in front of it given up (docs/specs/raft.md 9.1, 17)."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pavane.raft.config import BROADCAST
+from pavane.raft.machine import StateMachine, machine_of
+from pavane.raft.offline.moving import counted
+from pavane.raft.offline.store import Progress, StoredLog, no_progress
+from pavane.raft.offline.writing import StoreWriter, pieces_of
+from pavane.raft.state.commands import Compact, SnapshotSave
+from pavane.raft.state.configuration import Configuration
+from pavane.raft.state.dedup import DedupTable
+from pavane.raft.storage import StoreError
+from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_term, entry_type
+from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.snapshot import SnapshotHead, SnapshotMeta
+
+
+def compact(path: Path, index: int | None = None, data: Frame | None = None, progress: Progress = no_progress) -> int:
+    """Take a snapshot up to ``index``, by default the last entry known committed; return its index.
+
+    ``data`` is what the application makes of the entries up to there: machine Broadcast needs it, others have their
+    own. Raises ``StoreError`` for what cannot be compacted, ``OSError``.
+    """
+    with StoredLog(path) as stored:
+        identity, recovered = stored.identity, stored.recovered
+        if stored.faults():
+            raise StoreError(f"{path}: {'; '.join(stored.faults())}")
+        if (data is not None) != (identity.machine == BROADCAST):
+            raise StoreError(f"machine {identity.machine} {'needs' if data is None else 'has'} data of its own")
+        covered = recovered.snapshot.index if recovered.snapshot is not None else 0
+        index = recovered.commit if index is None else index
+        if not covered < index <= recovered.commit:
+            raise StoreError(
+                f"no snapshot up to {index}: there is one up to {covered}, and {recovered.commit} is the last entry "
+                "known committed"
+            )
+        machine = machine_of(identity.machine)
+        meta, term = _replay(stored, machine, index, progress)
+    slices: Iterable[Frame] = machine.freeze() if data is None else pieces_of(data)
+    with StoreWriter(path, identity) as writer:
+        file = writer.storage.snapshots.begin(meta.encode())
+        for piece in slices:
+            file.add(piece)
+        file.finish(index, term)
+        writer.execute([SnapshotSave(0, index, term), Compact(0, index + 1)])
+    return index
+
+
+def _replay(stored: StoredLog, machine: StateMachine, index: int, progress: Progress) -> tuple[SnapshotMeta, int]:
+    """Bring a new machine to ``index``; return the meta part of its snapshot there, and the term of the entry."""
+    table = DedupTable()
+    stated, configuration, covered, term = 0, b"", 0, 0
+    if stored.recovered.snapshot is not None:
+        covered, before = stored.recovered.snapshot.index, stored.recovered.snapshot.meta
+        stated, configuration = before.configuration_index, before.configuration
+        table.restore(before.ids, before.floor)
+        head = SnapshotHead.decode(stored.snapshot_file())
+        machine.restore(pieces_of(stored.snapshot_file()[head.data_offset :][: head.data_bytes]), covered)
+    for at, entry in counted(stored, progress, covered + 1):
+        if at > index:
+            break
+        term = entry_term(entry)
+        table.add(entry_reqid(entry), at)
+        if entry_type(entry) == EntryType.STATE:
+            machine.apply(at, entry_reqid(entry), entry_data(entry))
+        elif entry_type(entry) == EntryType.CONFIG:
+            stated, configuration = at, bytes(entry_data(entry))
+            machine.configuration(at, Configuration.decode(configuration))
+    ids = b"".join(table.freeze(index))
+    return SnapshotMeta(configuration, stated, machine.name, machine.level, table.floor, ids), term
