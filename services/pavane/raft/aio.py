@@ -103,6 +103,7 @@ class Counts:
     leader_changes: int = 0
     quorum_lost: int = 0
     rollbacks: int = 0
+    config_changes: int = 0
     snapshots: Counter[str] = field(default_factory=Counter)
     snapshot_s: dict[str, float] = field(default_factory=dict)
 
@@ -127,6 +128,8 @@ class Counts:
                 self.quorum_lost += 1
             case ConfigurationChanged("rolled_back"):
                 self.rollbacks += 1
+            case ConfigurationChanged("committed", _, configuration) if not configuration.transitional:
+                self.config_changes += 1
             case SnapshotChanged(what, _, seconds):
                 self.snapshots[what] += 1
                 self.snapshot_s[what] = self.snapshot_s.get(what, 0.0) + seconds
@@ -185,6 +188,11 @@ class Adapter:
         """Return the time in the two forms that the core wants."""
         wall_s, wall_part_ms = divmod(time.time_ns() // 1_000_000, 1000)
         return Now(self._loop.time(), wall_s, wall_part_ms)
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the log on the disk."""
+        return self._storage.log_bytes
 
     @property
     def writer(self) -> Writer:

@@ -25,6 +25,8 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
         "is_leader": status.role is Role.LEADER,
         "streams": status.streams,
         "dedup_ids": status.dedup_ids,
+        "dedup_window_seconds": _window_s(status, adapter),
+        "log_bytes": adapter.log_bytes,
         "loop_late_seconds": adapter.late_s,
     }
     keys = adapter.core.key_counts()
@@ -40,6 +42,7 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
     counters: dict[str, float] = {
         "leader_changes_total": counts.leader_changes,
         "quorum_lost_total": counts.quorum_lost,
+        "config_changes_total": counts.config_changes,
         "config_rollbacks_total": counts.rollbacks,
         "update_seconds_sum": counts.update_s,
         "update_seconds_count": counts.updates["done"],
@@ -63,6 +66,12 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
         found.append(Metric(f"{PREFIX}peer_inflight", labels, member.in_flight))
         found.append(Metric(f"{PREFIX}peer_kind", {**labels, "kind": member.kind}, 1))
     return found
+
+
+def _window_s(status: Status, adapter: Adapter) -> int:
+    """Return how old the oldest request id is that is still known."""
+    oldest = status.dedup_oldest_second
+    return 0 if oldest is None else max(0, adapter.now().wall_s - oldest)
 
 
 def _labelled(name: str, label: str, counts: Mapping[str, float]) -> list[Metric]:

@@ -18,6 +18,7 @@ from pavane.raft.core.outputs import (
     ConfigurationChanged,
     Event,
     RoleChanged,
+    SnapshotChanged,
     TransferChanged,
     UpdateDone,
     VoteGranted,
@@ -59,6 +60,8 @@ class Tracing:
                 self._configured(event, term)
             case TransferChanged():
                 self._transferred(event, term)
+            case SnapshotChanged():
+                self._snapshot(event, term)
 
     def stored(self, ticket: int) -> None:
         """End the spans of the batches that ``ticket`` made durable."""
@@ -138,6 +141,15 @@ class Tracing:
         if event.what == "rolled_back" or (event.what == "committed" and not joint):
             self._configuration.end()
             self._configuration = None
+
+    def _snapshot(self, event: SnapshotChanged, term: int) -> None:
+        name = "raft/snapshot" if event.what == "taken" else "raft/install"
+        started = time_ns() - int(event.seconds * 1e9)
+        attributes: dict[str, str | int] = {"pavane.raft.index": event.index, "pavane.raft.step": event.what}
+        span = self._start(name, SpanKind.INTERNAL, (), term, attributes, started)
+        if event.what == "bad":
+            span.set_status(StatusCode.ERROR, "the file is damaged")
+        span.end()
 
     def _transferred(self, event: TransferChanged, term: int) -> None:
         if event.result == "started":

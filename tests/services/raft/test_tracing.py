@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
-from pavane.raft.core.outputs import Appended, ConfigurationChanged, RoleChanged, TransferChanged
+from pavane.raft.core.outputs import Appended, ConfigurationChanged, RoleChanged, SnapshotChanged, TransferChanged
 from pavane.raft.server import RaftServer
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
@@ -167,3 +167,17 @@ def test_without_a_provider_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> 
     tracing.stored(7)
     assert tracing.now_ns() == 0
     tracing.close()
+
+
+def test_snapshot_is_a_span_of_its_own_time_and_a_damaged_one_an_error(spans: Spans) -> None:
+    tracing = Tracing("1")
+    for what in ("taken", "sent", "installed", "bad"):
+        tracing.event(SnapshotChanged(what, 40, 2.0), 7)
+    [taken] = spans("raft/snapshot")
+    assert taken.attributes is not None
+    assert taken.attributes["pavane.raft.index"] == 40
+    assert taken.start_time is not None
+    assert taken.end_time is not None
+    assert taken.end_time - taken.start_time >= 2e9
+    *good, bad = spans("raft/install")
+    assert [span.status.is_ok for span in (*good, bad)] == [True, True, False]

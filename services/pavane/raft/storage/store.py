@@ -116,6 +116,11 @@ class RaftStorage:
         return self._first + len(self._positions) - 1
 
     @property
+    def log_bytes(self) -> int:
+        """Bytes of the log's files, as far as they are written."""
+        return sum(size for _, size in self._log.written_segments())
+
+    @property
     def synced_sequence(self) -> int:
         """Every record up to this sequence is durable."""
         return self._synced_sequence
