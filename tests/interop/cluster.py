@@ -180,6 +180,16 @@ class Cluster:
         """Return the id of the peer that leads and whose lead all members that run and are not stopped follow."""
         return until(self._leader, f"a leader of {sorted(self.members)}")
 
+    def ready(self) -> None:
+        """Wait until no peer of ours holds back.
+
+        One that starts behind the first entry of a new cluster does, until it has heard every other member; a member
+        that is killed before that makes it wait.
+        """
+        for member in self.members.values():
+            if member.kind is Kind.OURS:
+                until(lambda url=member.url: not raw.is_recovering(url), f"peer {member.id} takes part")  # type: ignore[misc]
+
     def led_by(self, id_: str) -> None:
         """Wait until ``id_`` leads."""
         until(lambda: self._leader() == id_, f"peer {id_} leads")

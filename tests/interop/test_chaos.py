@@ -39,6 +39,8 @@ async def test_logs_stay_equal_and_nothing_acknowledged_is_lost_or_doubled(
     client = await js.call("client", cluster.urls)
     async with writer(cluster) as writing:
         js_writer = await js.call("write", client, "js")
+        await writing.more(20)
+        await asyncio.to_thread(cluster.ready)
         for _ in range(BLOWS):
             await writing.more(20)
             await strike(cluster, writing, rng)
