@@ -66,19 +66,31 @@ class Member:
     folder: Path
     url: str
     pub: str
-    elections: tuple[int, int] = ELECTION_MS
+    elections: tuple[int, int]
     process: subprocess.Popen[bytes] | None = None
     stopped: bool = False
     ended_by_us: bool = field(default=True)
 
 
 class Cluster:
-    """Peers with one-letter ids; ``kinds`` says whose each is. ``first`` is the one that leads if it can."""
+    """Peers with one-letter ids; ``kinds`` says whose each is. ``first`` is the one that leads if it can.
 
-    def __init__(self, folder: Path, node: str, package: Path, kinds: Mapping[str, Kind], first: str = "") -> None:
+    ``elections`` are least and greatest election time-out in ms of all others.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        node: str,
+        package: Path,
+        kinds: Mapping[str, Kind],
+        first: str = "",
+        elections: tuple[int, int] = ELECTION_MS,
+    ) -> None:
         self._folder = folder
         self._node = node
         self._package = package
+        self._elections = elections
         self.members: dict[str, Member] = {}
         for id_, kind in kinds.items():
             self.add(id_, kind)
@@ -91,7 +103,7 @@ class Cluster:
         url, pub = free_urls(2)
         folder = self._folder / id_
         folder.mkdir(parents=True)
-        self.members[id_] = Member(id_, kind, folder, url, pub)
+        self.members[id_] = Member(id_, kind, folder, url, pub, self._elections)
         return self.members[id_]
 
     # --- life ------------------------------------------------------------------------------------------------------
@@ -167,6 +179,16 @@ class Cluster:
     def leader(self) -> str:
         """Return the id of the peer that leads and whose lead all members that run and are not stopped follow."""
         return until(self._leader, f"a leader of {sorted(self.members)}")
+
+    def ready(self) -> None:
+        """Wait until no peer of ours holds back.
+
+        One that starts behind the first entry of a new cluster does, until it has heard every other member; a member
+        that is killed before that makes it wait.
+        """
+        for member in self.members.values():
+            if member.kind is Kind.OURS:
+                until(lambda url=member.url: not raw.is_recovering(url), f"peer {member.id} takes part")  # type: ignore[misc]
 
     def led_by(self, id_: str) -> None:
         """Wait until ``id_`` leads."""

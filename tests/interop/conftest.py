@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop import npm
-from tests.interop.cluster import Cluster, Kind, running
+from tests.interop.cluster import ELECTION_MS, Cluster, Kind, running
 from tests.interop.javascript import Javascript, javascript
 from tests.requires import requires
 
@@ -57,9 +57,9 @@ def make(node: str, package: Path, tmp_path: Path) -> Iterator[Make]:
     """Make clusters of one test's own: ``make("ojj", first="a")`` starts peers a (ours), b and c (js)."""
     made: list[Cluster] = []
 
-    def make(kinds: str, *, first: str = "") -> Cluster:
+    def make(kinds: str, *, first: str = "", elections: tuple[int, int] = ELECTION_MS) -> Cluster:
         members = {id_: KINDS[letter] for id_, letter in zip("abcdefg", kinds, strict=False)}
-        made.append(Cluster(tmp_path / str(len(made)), node, package, members, first))
+        made.append(Cluster(tmp_path / str(len(made)), node, package, members, first, elections))
         made[-1].start_all()
         return made[-1]
 

@@ -6,6 +6,8 @@ import zmq
 
 from pavane.raft.wire import (
     Drop,
+    PvReply,
+    PvStatus,
     RequestConfig,
     RequestConfigReply,
     RequestLogInfo,
@@ -59,6 +61,16 @@ def _asked(url: str, request: RequestConfig | RequestLogInfo, kind: type[ReplyT]
     reply = decode_reply(kind, answer[1:])
     assert not isinstance(reply, Drop), answer
     return reply
+
+
+def is_recovering(url: str) -> bool:
+    """Whether a peer of ours may not take part yet (docs/specs/raft.md 5.5)."""
+    with Raw(url) as raw:
+        answer = raw.ask(b"\x01", *PvStatus().encode(IDENT))
+    reply = decode_reply(PvReply, answer[1:])
+    assert isinstance(reply, PvReply), answer
+    assert isinstance(reply.value, dict)
+    return reply.value["role"] == "Recovering"
 
 
 def configuration(url: str, within_ms: int = 1000) -> RequestConfigReply | None:

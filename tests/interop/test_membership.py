@@ -119,4 +119,4 @@ async def test_a_cluster_moves_to_the_other_program_while_it_is_written_to(
             await writing.more(50)
             cluster.kill(leaving)
             await writing.more(50)
-    await asyncio.to_thread(check_logs, cluster, writing)
+    await asyncio.to_thread(check_logs, cluster, writing.acknowledged)

@@ -60,6 +60,8 @@ async def test_our_client_follows_a_killed_leader(make: Make, kinds: str) -> Non
                 acknowledged.append(data)
 
         writing = asyncio.create_task(write())
+        await eventually(lambda: acknowledged)
+        await asyncio.to_thread(cluster.ready)
         for _ in range(2):
             goal = len(acknowledged) + 20
             await eventually(lambda goal=goal: len(acknowledged) >= goal or writing.done())  # type: ignore[misc]

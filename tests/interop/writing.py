@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from pavane.raft.client import RaftClient
@@ -55,7 +55,7 @@ async def writer(cluster: Cluster) -> AsyncIterator[Writer]:
             writer.stop()
 
 
-def check_logs(cluster: Cluster, writer: Writer) -> None:
+def check_logs(cluster: Cluster, acknowledged: Iterable[tuple[int, bytes]]) -> None:
     """End the peers that run; their logs are equal and hold what was acknowledged, each once and where it was told."""
     cluster.settled()
     ids = [id_ for id_, member in cluster.members.items() if member.process is not None]
@@ -66,4 +66,4 @@ def check_logs(cluster: Cluster, writer: Writer) -> None:
     for id_, log in logs.items():
         assert log == first, f"the logs of {ids[0]} and {id_} differ"
     states = [(index, bytes(entry_data(entry))) for index, entry in first if entry_type(entry) == EntryType.STATE]
-    assert sorted(states) == sorted(writer.acknowledged)
+    assert sorted(states) == sorted(acknowledged)

@@ -12,29 +12,24 @@ from pavane.raft.offline.moving import restore as restoring
 from pavane.raft.server import StoreError
 from pavane_cli import output
 from pavane_cli.commands.raft_offline import Folder, Meter, failures, tell
-from pavane_cli.commands.raft_peer import curve_of, members_of, secret_of
-from pavane_cli.failures import UserError
+from pavane_cli.commands.raft_peer import curve_of, members_of
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.secret import SecretEnv, SecretFile, secret_in
 
 
 def backup(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the copy; one that is there is continued.")],
     peers: Annotated[str, typer.Option("--peers", metavar="URL,…", help="Peers of the cluster.")],
-    secret: Annotated[
-        str | None,
-        typer.Option("--secret", metavar="TEXT", help="Cluster secret. Every user of the machine can read it."),
-    ] = None,
-    secret_file: Annotated[
-        Path | None, typer.Option("--secret-file", metavar="FILE", help="File with the cluster secret.")
-    ] = None,
-    secret_env: Annotated[
-        str | None, typer.Option("--secret-env", metavar="NAME", help="Environment variable with the cluster secret.")
-    ] = None,
+    secret_file: SecretFile = None,
+    secret_env: SecretEnv = None,
     curve_secret_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Secret CURVE key of the cluster, in Z85.")
     ] = None,
 ) -> None:
     """Copy a running cluster into a folder: everything that was acknowledged before this began."""
-    ident = secret_of(secret, secret_file, secret_env)
+    if (secret_file is None) == (secret_env is None):
+        raise UserError("give the cluster secret by one of --secret-file, --secret-env", ExitCode.USAGE)
+    ident = secret_in(secret_file, secret_env)
     curve = curve_of(curve_secret_file, None)
     urls = [url.strip() for url in peers.split(",")]
     try:

@@ -57,7 +57,7 @@ def peer(
     ] = None,
 ) -> None:
     """Run one peer without any of the platform. SIGTERM hands leadership over, then ends it in order."""
-    ident = secret_of(secret, secret_file, secret_env)
+    ident = _secret(secret, secret_file, secret_env)
     members = members_of("--peers", peers)
     own_url = url or dict(members).get(id) or bind
     listen = bind or own_url
@@ -105,8 +105,7 @@ def peer(
     raise typer.Exit(run(body, service="pavane-raft-peer"))
 
 
-def secret_of(text: str | None, file: Path | None, variable: str | None) -> bytes:
-    """Return the ident that one of the three options gives."""
+def _secret(text: str | None, file: Path | None, variable: str | None) -> bytes:
     given = [value for value in (text, file, variable) if value is not None]
     if len(given) != 1:
         raise UserError("give the cluster secret by one of --secret, --secret-file, --secret-env", ExitCode.USAGE)

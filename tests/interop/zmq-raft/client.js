@@ -15,6 +15,7 @@ const { genIdent } = raft.utils.id;
 const REQUEST_MS = 20000; // of a whole call, retries included
 const clients = [];
 const subscriptions = [];
+const writers = [];
 
 const shown = item =>
   item.isSnapshotChunk ? { index: item.logIndex, chunk: item.toString('hex') } : { index: item.logIndex, entry: item.toString('hex') };
@@ -62,6 +63,25 @@ const methods = {
   entries: (client, after, count, pauseMs) =>
     gathered(clients[client].requestEntriesStream(after, { count, timeout: REQUEST_MS }), { pauseMs }),
 
+  // --- a writer: one update after the other until `finish`, which returns [index, data] of each
+  write(client, prefix) {
+    const writer = { ends: false };
+    writer.done = (async () => {
+      const written = [];
+      while (!writer.ends) {
+        const data = Buffer.from(prefix + written.length);
+        written.push([await clients[client].requestUpdate(genIdent(), data, REQUEST_MS), data.toString('hex')]);
+      }
+      return written;
+    })();
+    writer.done.catch(() => {}); // told by `finish`
+    return writers.push(writer) - 1;
+  },
+  finish: writer => {
+    writers[writer].ends = true;
+    return writers[writer].done;
+  },
+
   // --- subscriptions
   subscribe(urls, after) {
     const stream = new ZmqRaftSubscriber(urls, { secret, lastIndex: after });
@@ -84,7 +104,7 @@ const methods = {
     const { items, fresh, errors } = subscriptions[subscription];
     return { items, fresh, errors };
   },
-  write: (subscription, id, data) =>
+  publish: (subscription, id, data) =>
     new Promise((resolve, reject) =>
       subscriptions[subscription].stream.write(new UpdateRequest(Buffer.from(data, 'hex'), Buffer.from(id, 'hex')), error =>
         error ? reject(error) : resolve(true),

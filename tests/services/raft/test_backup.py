@@ -59,6 +59,11 @@ def new_members(count: int) -> Members:
     return tuple((str(number), free_url()) for number in range(1, count + 1))
 
 
+def secret_in(folder: Path) -> Path:
+    (folder / "secret").write_bytes(IDENT)
+    return folder / "secret"
+
+
 async def test_keys_come_back_in_a_new_cluster(tmp_path: Path, stack: AsyncExitStack) -> None:
     members = new_members(3)
     servers, client = await start(stack, tmp_path / "old", members, "KeyValue")
@@ -139,10 +144,16 @@ async def test_the_commands(tmp_path: Path, stack: AsyncExitStack, capsys: pytes
     index = await client.update(b"data")
     copy, new = tmp_path / "copy", tmp_path / "new"
     # The command has a loop of its own, the peer lives in this one.
-    await asyncio.to_thread(raft_backup.backup, copy, members[0][1], secret=IDENT.decode())
+    await asyncio.to_thread(raft_backup.backup, copy, members[0][1], secret_file=secret_in(tmp_path))
     assert capsys.readouterr().out == f"{copy}: everything up to entry {index}, machine Broadcast\n"
     raft_backup.restore(copy, new, "1", "1=tcp://127.0.0.1:9")
     assert f"entries 1 to {index + 1}" in capsys.readouterr().out
+
+
+def test_the_secret_comes_from_one_place(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--secret-file") as refused:
+        raft_backup.backup(tmp_path / "copy", free_url())
+    assert refused.value.code == ExitCode.USAGE
 
 
 def test_a_cluster_that_does_not_answer_is_an_error_for_the_user(
@@ -150,6 +161,6 @@ def test_a_cluster_that_does_not_answer_is_an_error_for_the_user(
 ) -> None:
     monkeypatch.setattr("pavane.raft.client.client.READ_TIMEOUT_S", 0.2)
     with pytest.raises(UserError, match=r"127\.0\.0\.1") as refused:
-        raft_backup.backup(tmp_path / "copy", free_url(), secret="s")  # noqa: S106
+        raft_backup.backup(tmp_path / "copy", free_url(), secret_file=secret_in(tmp_path))
     assert refused.value.code == ExitCode.ERROR
     assert not (tmp_path / "copy").exists()

@@ -221,6 +221,20 @@ def test_a_stream_sends_five_messages_and_waits_for_acknowledgement() -> None:
     assert ensemble.status("a").streams == 0
 
 
+def test_acknowledgements_behind_the_last_message_begin_no_new_stream() -> None:
+    ensemble = Ensemble("a")
+    ensemble.elect()
+    for number in range(1, 7):
+        ensemble.update("a", number, bytes(60_000))
+    ensemble.ask("a", (b"r", *RequestEntries(0).encode(IDENT)), "reader")
+    (last,) = ensemble.ask("a", (b"r", *RequestEntries(1).encode(IDENT)), "reader")
+    assert decoded(RequestEntriesReply, last).status == EntriesStatus.LAST
+    for acknowledged in (2, 3, 4, 5):
+        assert ensemble.status("a").streams == 1
+        assert ensemble.ask("a", (b"r", *RequestEntries(acknowledged).encode(IDENT)), "reader") == []
+    assert ensemble.status("a").streams == 0
+
+
 @pytest.mark.parametrize(("previous", "count", "got"), [(0, None, 3), (1, 1, 1), (3, None, 0), (9, None, 0)])
 def test_a_read_ends_at_the_applied_index_or_at_the_count(previous: int, count: int | None, got: int) -> None:
     ensemble = Ensemble("a")

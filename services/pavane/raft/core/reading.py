@@ -38,6 +38,7 @@ class _Stream:
     asked: int = 0
     begun: bool = False  # of a snapshot at least one chunk was sent; an empty one has one, too
     great: bool = False  # the last message was larger than MESSAGE_BYTES
+    finished: bool = False  # all was sent; what comes now are acknowledgements of the messages before the last
 
 
 class Reading:
@@ -74,8 +75,9 @@ class Reading:
 
     def deposed(self) -> None:
         """End every stream: the next leader serves what is missing."""
-        for key in list(self._streams):
-            self._refuse(*key)
+        for key, stream in list(self._streams.items()):
+            if not stream.finished:
+                self._refuse(*key)
             self._end(key)
 
     def next_timer(self) -> float | None:
@@ -130,12 +132,14 @@ class Reading:
             stream.offset = 0
 
     def _pump(self, stream: _Stream) -> None:
-        """Send as many messages as the window allows; the last one ends the stream and is not acknowledged."""
+        """Send as many messages as the window allows; the last one is not acknowledged.
+
+        The stream stays until those before are: without it their acknowledgements would be new requests.
+        """
         if stream.snapshot is not None and not self._pump_snapshot(stream, stream.snapshot):
             return
-        if stream.next > stream.end and not stream.unacknowledged:
-            self._end((stream.route, stream.id))
-            self._send(stream, EntriesStatus.LAST, stream.end, ())
+        if stream.next > stream.end and not stream.unacknowledged and not stream.finished:
+            self._finish(stream, ())
         while stream.next <= stream.end:
             window = 1 if stream.great else WINDOW_MESSAGES
             if len(stream.unacknowledged) >= window:
@@ -147,11 +151,16 @@ class Reading:
             stream.great = len(entries) == 1 and len(entries[0]) > MESSAGE_BYTES
             stream.next = last + 1
             if last == stream.end:
-                self._end((stream.route, stream.id))
-                self._send(stream, EntriesStatus.LAST, last, entries)
+                self._finish(stream, entries)
             else:
                 stream.unacknowledged.append(last)
                 self._send(stream, EntriesStatus.MORE, last, entries)
+        if stream.finished and not stream.unacknowledged:
+            self._end((stream.route, stream.id))
+
+    def _finish(self, stream: _Stream, entries: Sequence[Frame]) -> None:
+        stream.finished = True
+        self._send(stream, EntriesStatus.LAST, stream.end, entries)
 
     def _pump_snapshot(self, stream: _Stream, source: SnapshotSource) -> bool:
         """Send chunks as the window allows; return whether all were sent and acknowledged."""
