@@ -270,3 +270,20 @@ def test_ids_that_a_snapshot_has_forgotten_are_expired() -> None:
     old = reqid(1, WALL_S - 7 * 3600)
     ensemble.ask("a", (old, *RequestUpdate(b"x").encode(IDENT)), "client")
     assert decoded(RequestUpdateReply, ensemble.told("client")[-1]).status is UpdateStatus.EXPIRED
+
+
+def test_log_may_be_cut_behind_ids_that_are_too_old_as_long_as_a_member_may_be_original() -> None:
+    follower = Follower()
+    old, fresh = WALL_S - 9 * 3600, WALL_S
+    entries = [encode_entry(reqid(n, old if n <= 3 else fresh), EntryType.STATE, 3, b"data") for n in range(1, 6)]
+    follower.append(0, 0, 5, *entries)
+    assert follower.info().prune_index == 3
+
+
+def test_log_of_peers_of_ours_may_be_cut_as_far_as_it_is_applied() -> None:
+    ensemble = Ensemble("abc")
+    leader = ensemble.elect()
+    ensemble.update(leader, 1)
+    ensemble.ask(leader, (b"i", *RequestLogInfo().encode(IDENT)), "leader")
+    info = decoded(RequestLogInfoReply, ensemble.told("leader")[-1])
+    assert info.prune_index == info.applied_index == 1

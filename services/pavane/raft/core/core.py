@@ -18,7 +18,7 @@ from pavane.raft.core.feeding import Feeding
 from pavane.raft.core.following import Following
 from pavane.raft.core.installing import Installing
 from pavane.raft.core.keyspace import KeyCounts, Keyspace
-from pavane.raft.core.kinds import Kinds
+from pavane.raft.core.kinds import Kind, Kinds
 from pavane.raft.core.learner import Learner
 from pavane.raft.core.links import Links
 from pavane.raft.core.membership import Membership
@@ -485,7 +485,7 @@ class Core:
             node.commit,
             node.log.last,
             node.snapshot.data_bytes if node.snapshot is not None else 0,
-            applied,
+            self._snapshots.prune_index(mixed=self._mixed()),
         )
         node.send(route, (request_id, *reply.encode()), node.term_ticket)
 
@@ -504,6 +504,11 @@ class Core:
         code, level = Code.UNSUPPORTED, LEVEL_FIRST
         reply = PvWatchReply(code, 0, [level]) if isinstance(message, PvWatch) else PvReply(code, level)
         self._node.send(route, (request_id, *reply.encode()))
+
+    def _mixed(self) -> bool:
+        """Whether a member may be one of the original program."""
+        others = (peer for peer, _ in self._node.configurations.effective.members if peer != self._node.id)
+        return any(self._kinds.kind(peer) != Kind.OURS for peer in others)
 
     def _heard(self, poll: PeerPoll | None) -> None:
         if poll is not None:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pavane.raft.core.node import Node, Snapshot
 from pavane.raft.core.outputs import SnapshotChanged
 from pavane.raft.state.commands import SnapshotSave
+from pavane.raft.wire.reqid import reqid_second
 
+PRUNE_STEPS = 10_000  # entries looked at per question: the next one goes on
 PAUSE_S = 10.0  # between two: at most half of what is written is snapshots, whatever the rate
 
 
@@ -30,6 +32,7 @@ class Snapshots:
         self._taking: _Taking | None = None
         self._covered_bytes = 0  # of what was applied since the start, how much the newest snapshot covers
         self._not_before = node.now.mono
+        self._old = 0  # entries up to here have request ids that nobody may send any more
 
     def consider(self) -> None:
         """Have one taken if it is time; to be called when the machine is idle, or more of the log is durable."""
@@ -42,6 +45,23 @@ class Snapshots:
         if (by_count and node.now.mono >= self._not_before) or logged_bytes >= node.config.snapshot_bytes:
             term = node.freeze()
             self._taking = _Taking(node.applied, term, node.now.mono, node.applied_bytes)
+
+    def prune_index(self, *, mixed: bool) -> int:
+        """Return up to where the log may be cut; frame 10 of ``%``.
+
+        Our snapshots keep the request ids. One that an original member gets does not, so with such members entries stay
+        until their ids are too old to be sent again.
+        """
+        node = self._node
+        if not mixed:
+            return node.applied
+        self._old = max(self._old, node.log.first - 1)
+        expired = node.now.wall_s - node.config.request_id_ttl_s
+        for _ in range(PRUNE_STEPS):
+            if self._old >= node.applied or reqid_second(node.log.reqid_at(self._old + 1)) >= expired:
+                break
+            self._old += 1
+        return self._old
 
     def saved(self, index: int, data_bytes: int) -> None:
         """The file of the snapshot of ``index`` stands: record it, then let the log in front of it go.
