@@ -13,7 +13,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test sim interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-operator bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test sim interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-operator bench-swim bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ bench: setup ## benchmarks
 
 bench-operator: setup ## RESOURCES=200 RaftClusters of stub pods on a real API server (`make e2e-tools`)
 	$(BIN)/python -m bench operator --resources $(RESOURCES)
+
+bench-swim: setup ## SWIM beside memberlist (where Go is found), and simulated groups of up to 1,000 members
+	$(BIN)/python -m bench swim swim-sim
 
 bench-kill: setup ## the operator is killed before and after each of its API calls: 20 to 60 minutes
 	PAVANE_KILL_CALLS=all $(BIN)/pytest -q -s -n $(WORKERS) tests/operator/test_runtime_killed.py

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import crash, local, machine, operator, raft, report, rollout
+from bench import crash, local, machine, operator, raft, report, rollout, swim, swim_sim
 from bench.cluster import BenchError
 from bench.options import Options
 from bench.report import Measure
@@ -26,8 +26,10 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "raft": raft.measure,
     "crash": crash.measure,
     "operator": operator.measure,
+    "swim": swim.measure,
+    "swim-sim": swim_sim.measure,
 }
-DEFAULT = ("local", "rollout", "raft")  # local contains crash; operator needs a real API server
+DEFAULT = ("local", "rollout", "raft")  # local contains crash; operator needs a real API server, swim minutes
 
 
 def main() -> int:
