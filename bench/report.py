@@ -19,8 +19,9 @@ FEW_CORES_FACTOR = 2  # docs/specs/operator.md 9: times may be twice as long on 
 class Measure:
     """One figure of a benchmark.
 
-    ``bar`` is the greatest value that is good enough, None where there is none. ``samples`` are what the figure was
-    made from. ``vital`` marks a figure that may never miss its bar, on any machine: lost or doubled data.
+    ``bar`` is the greatest value that is good enough and ``least`` the smallest one, None where there is none.
+    ``samples`` are what the figure was made from. ``vital`` marks a figure that may never miss its bar, on any machine:
+    lost or doubled data.
     """
 
     what: str
@@ -29,9 +30,12 @@ class Measure:
     bar: float | None = None
     samples: Sequence[float] = ()
     vital: bool = False
+    least: float | None = None
 
     def verdict(self, cores: int) -> str:
         """Say in a word or two how the figure compares with its bar on a machine with so many cores."""
+        if self.least is not None:
+            return "ok" if self.value >= self.least else "missed"
         if self.bar is None:
             return ""
         if self.value <= self.bar:
@@ -70,7 +74,7 @@ def show(name: str, machine: Machine, measures: Sequence[Measure]) -> None:
             each.what,
             _number(each.value),
             each.unit,
-            "" if each.bar is None else f"≤ {_number(each.bar)}",
+            _limit(each),
             each.verdict(machine.cores),
             _spread(each.samples),
         )
@@ -96,6 +100,12 @@ def _number(value: float) -> str:
     if value == int(value) or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _limit(measure: Measure) -> str:
+    if measure.least is not None:
+        return f"≥ {_number(measure.least)}"
+    return "" if measure.bar is None else f"≤ {_number(measure.bar)}"
 
 
 def _spread(samples: Sequence[float]) -> str:
