@@ -5,12 +5,14 @@ from pavane.raft.client.client import ClientConfig, RaftClient
 from pavane.raft.client.held_lease import HeldLease
 from pavane.raft.client.key_calls import Changes
 from pavane.raft.client.keys import Item, Items, Keys, Reset, TxnResult, guard, prefix_range
+from pavane.raft.client.subscription import Fresh
 from pavane.raft.client.tree import NodeInfo, TreeKeys
 
 __all__ = [
     "Changes",
     "ClientConfig",
     "Entry",
+    "Fresh",
     "HeldLease",
     "Item",
     "Items",

@@ -22,6 +22,8 @@ from pavane.raft.wire import (
     PvReply,
     PvStatus,
     PvTransfer,
+    RequestBroadcastUrl,
+    RequestBroadcastUrlReply,
     RequestConfig,
     RequestConfigReply,
     RequestEntries,
@@ -217,6 +219,19 @@ class ConfigurationCall(Call[RequestConfigReply]):
         return None if isinstance(reply, Drop) else Done(reply)
 
 
+class BroadcastUrlCall(Call[str | None]):
+    """``*``, asked of the leader."""
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the request."""
+        return RequestBroadcastUrl().encode(ident)
+
+    def judge(self, frames: Frames) -> Verdict[str | None]:
+        """Take the url: a peer tells it in every role."""
+        reply = decode_reply(RequestBroadcastUrlReply, frames)
+        return None if isinstance(reply, Drop) else Done(reply.url)
+
+
 class LogInfoCall(Call[RequestLogInfoReply]):
     """``%``."""
 
@@ -373,7 +388,7 @@ class EntriesCall(StreamCall[Batch]):
 
     def _take(self, reply: RequestEntriesReply, first: int) -> Verdict[None]:
         entries = tuple(
-            _entry(index, frame)
+            decode_entry(index, frame)
             for index, frame in enumerate(reply.entries, first)
             if index > self._last and (self._end is None or index <= self._end)
         )
@@ -386,7 +401,8 @@ class EntriesCall(StreamCall[Batch]):
         return Pending()
 
 
-def _entry(index: int, frame: Frame) -> Entry:
+def decode_entry(index: int, frame: Frame) -> Entry:
+    """Return an entry as readers see it."""
     entry = LogEntry.decode(frame)
     return Entry(index, entry.reqid, entry.type, entry.term, memoryview(entry.data))
 

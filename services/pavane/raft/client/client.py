@@ -21,6 +21,7 @@ from opentelemetry.trace import SpanKind
 
 from pavane.raft.client.calls import (
     BatchT,
+    BroadcastUrlCall,
     Call,
     ChangeMembersCall,
     ConfigurationCall,
@@ -36,6 +37,7 @@ from pavane.raft.client.key_calls import Changes, CommandCall, KeepAliveCall, Ou
 from pavane.raft.client.keys import Keys
 from pavane.raft.client.links import Links
 from pavane.raft.client.procedure import Finished, Procedure
+from pavane.raft.client.subscription import Item, follow
 from pavane.raft.client.tree import TreeKeys
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Closed, TooLarge, Unreachable
@@ -76,13 +78,14 @@ class ClientConfig:
     ``timeout_ms``: silence after which a server counts as gone. ``grace_ms``: wait before the search then, the time of
     an election. ``hedge``: whether the others are asked who leads as soon as the leader has been silent for
     ``hedge_after_ms``; without it the client keeps to the protocol's own procedure. ``source``: address to connect
-    from, empty for the system's choice.
+    from, empty for the system's choice. ``subscribe_silence_ms``: silence after which a subscriber seeks the leader.
     """
 
     timeout_ms: int = 500
     grace_ms: int = 300
     hedge: bool = True
     hedge_after_ms: int = 75
+    subscribe_silence_ms: int = 1000
     source: str = ""
 
 
@@ -203,6 +206,19 @@ class RaftClient:
             async for batch in batches:
                 for entry in batch.entries:
                     yield entry
+
+    def subscribe(self, after: int = 0) -> AsyncGenerator[Item, None]:
+        """Yield the entries behind index ``after``, for ever, as they are applied; ``Fresh`` whenever all have come.
+
+        Across failovers no entry is missed or repeated. Leave it by ``aclose`` (``contextlib.aclosing``). Raises
+        ``Unsupported`` if the peers publish nothing (``--pub``), ``Compacted``, and ``Unreachable`` if there is no
+        leader for READ_TIMEOUT_S; go on behind the last index then.
+        """
+        return follow(self, after, self._ident, self._curve, self._config.subscribe_silence_ms / 1000)
+
+    async def broadcast_url(self) -> str | None:
+        """Return the url of the leader's PUB socket, ``None`` if it has none."""
+        return await self._run(BroadcastUrlCall(self._call_id(), READ_TIMEOUT_S))
 
     async def _batches(self, call: StreamCall[BatchT]) -> AsyncGenerator[BatchT, None]:
         """Yield what comes in and acknowledge it when the reader asks for more."""

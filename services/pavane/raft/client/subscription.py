@@ -1,0 +1,145 @@
+"""Entries as they are applied: the leader's PUB socket, and its log for what is missing (docs/specs/raft.md 11.3)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import zmq
+
+from pavane.raft.client.calls import Entry, decode_entry
+from pavane.raft.curve import CurveKeys
+from pavane.raft.errors import Unsupported
+from pavane.raft.wire import Drop, StateBroadcast, decode_broadcast
+from pavane.raft.wire.frames import FRAME_BYTES
+
+HIGH_WATER_IN = 10_000  # messages for a reader that is slow; what does not fit is a gap, which the log fills
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """All that the leader has applied so far has been read, up to ``index``; what follows comes as it happens."""
+
+    index: int
+
+
+Item: TypeAlias = Entry | Fresh
+
+
+class Source(Protocol):
+    """The client that a subscription belongs to."""
+
+    async def broadcast_url(self) -> str | None:
+        """Return where the leader publishes."""
+        ...
+
+    def entries(self, after: int) -> AsyncGenerator[Entry, None]:
+        """Yield what the log holds behind ``after``."""
+        ...
+
+
+class Follower:
+    """Which entries of a message are new, and whether something is missing before them."""
+
+    def __init__(self, after: int) -> None:
+        self.last = after
+        self.target = after  # the greatest index that a message told of
+        self._term = 0
+
+    def take(self, message: StateBroadcast) -> list[Entry]:
+        """Return the entries of ``message`` that follow the last one; none if it does not fit, or is of an old term."""
+        if message.term < self._term:
+            return []
+        self._term = message.term
+        self.target = max(self.target, message.applied_index)
+        first = message.applied_index - len(message.entries) + 1
+        if first > self.last + 1:
+            return []
+        found = [decode_entry(index, frame) for index, frame in enumerate(message.entries, first) if index > self.last]
+        if found:
+            self.last = found[-1].index
+        return found
+
+    @property
+    def behind(self) -> bool:
+        """Whether the log has to be read."""
+        return self.last < self.target
+
+
+class Feed:
+    """One SUB socket on an asyncio loop."""
+
+    def __init__(self, url: str, ident: bytes, curve: CurveKeys | None) -> None:
+        self._ident = ident
+        self._loop = asyncio.get_running_loop()
+        self._context = zmq.Context(io_threads=1)
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.SUB)
+        self._socket.set(zmq.LINGER, 0)
+        self._socket.set(zmq.RCVHWM, HIGH_WATER_IN)
+        self._socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
+        self._socket.set(zmq.IPV6, int("[" in url))
+        if curve is not None:
+            curve.secure(self._socket)
+        self._socket.subscribe(ident)
+        self._socket.connect(url)
+        self._news = asyncio.Event()
+        self._descriptor = self._socket.fileno()
+        self._loop.add_reader(self._descriptor, self._news.set)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._loop.remove_reader(self._descriptor)
+        self._socket.close(0)
+        self._context.term()
+
+    async def next(self, silence_s: float) -> StateBroadcast | None:
+        """Return the next message that is well formed, ``None`` if there is none for so long."""
+        try:
+            async with asyncio.timeout(silence_s):
+                while True:
+                    self._news.clear()
+                    while int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+                        message = decode_broadcast(self._socket.recv_multipart(zmq.DONTWAIT), self._ident)
+                        if not isinstance(message, Drop):
+                            return message
+                    await self._news.wait()
+        except TimeoutError:
+            return None
+
+
+async def follow(
+    source: Source, after: int, ident: bytes, curve: CurveKeys | None, silence_s: float
+) -> AsyncGenerator[Item, None]:
+    """Yield every entry behind ``after``, in order, for ever; ``Fresh`` each time that the reader has caught up.
+
+    Raises ``Unsupported`` if the leader publishes nothing, and what ``entries`` raises.
+    """
+    follower = Follower(after)
+    while True:
+        async with _feed(source, ident, curve) as feed:
+            fresh = False
+            while (message := await feed.next(silence_s)) is not None:
+                for entry in follower.take(message):
+                    yield entry
+                if follower.behind:
+                    fresh = False
+                    async with aclosing(source.entries(follower.last)) as entries:
+                        async for entry in entries:
+                            follower.last = entry.index
+                            yield entry
+                elif not fresh:
+                    fresh = True
+                    yield Fresh(follower.last)
+
+
+@asynccontextmanager
+async def _feed(source: Source, ident: bytes, curve: CurveKeys | None) -> AsyncIterator[Feed]:
+    url = await source.broadcast_url()
+    if url is None:
+        raise Unsupported("the leader publishes nothing; start its peers with a url for that (--pub)")
+    feed = Feed(url, ident, curve)
+    try:
+        yield feed
+    finally:
+        feed.close()

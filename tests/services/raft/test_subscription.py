@@ -1,0 +1,125 @@
+"""Subscribers: every entry once and in order, whatever happens to leaders (docs/specs/raft.md 11.3)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+
+import pytest
+
+from pavane.raft.client import Entry, Fresh, RaftClient
+from pavane.raft.client.subscription import Follower
+from pavane.raft.config import Config
+from pavane.raft.errors import Unsupported
+from pavane.raft.server import RaftServer
+from pavane.raft.wire import EntryType, StateBroadcast, encode_entry
+from tests.services.raft.test_client_cluster import IDENT, free_urls
+
+
+def entry(number: int) -> bytes:
+    return encode_entry(number.to_bytes(12, "big"), EntryType.STATE, 1, b"data")
+
+
+def message(last: int, count: int, term: int = 1) -> StateBroadcast:
+    return StateBroadcast(term, last, tuple(entry(index) for index in range(last - count + 1, last + 1)))
+
+
+def indices(found: list[Entry]) -> list[int]:
+    return [each.index for each in found]
+
+
+def test_what_fits_is_taken_once() -> None:
+    follower = Follower(5)
+    assert indices(follower.take(message(7, 2))) == [6, 7]
+    assert indices(follower.take(message(7, 2))) == []
+    assert indices(follower.take(message(9, 4))) == [8, 9], "only what is new of it"
+    assert not follower.behind
+
+
+def test_a_gap_is_left_to_the_log() -> None:
+    follower = Follower(5)
+    assert follower.take(message(9, 2)) == []
+    assert follower.behind
+    assert (follower.last, follower.target) == (5, 9)
+
+
+def test_an_empty_message_tells_how_far_the_leader_is() -> None:
+    follower = Follower(5)
+    follower.take(message(5, 0))
+    assert not follower.behind
+    follower.take(message(8, 0))
+    assert follower.behind
+
+
+def test_a_leader_of_an_older_term_is_not_listened_to() -> None:
+    follower = Follower(5)
+    follower.take(message(6, 1, term=3))
+    assert follower.take(message(7, 1, term=2)) == []
+    assert not follower.behind
+
+
+@pytest.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[dict[str, RaftServer]]:
+    peers = tuple(zip("123", free_urls(3), strict=True))
+    async with AsyncExitStack() as stack:
+        started: dict[str, RaftServer] = {}
+        for (name, url), publish in zip(peers, free_urls(3), strict=True):
+            config = Config(
+                id=name,
+                ident=IDENT,
+                url=url,
+                peers=peers,
+                election_min=300,
+                election_max=600,
+                broadcast_url=publish,
+                broadcast_heartbeat=50,
+            )
+            server = RaftServer(config, data=tmp_path / name, bind=url, publish=publish)
+            await server.start()
+            stack.push_async_callback(server.stop)
+            started[name] = server
+        yield started
+
+
+async def test_a_subscriber_sees_every_entry_once_across_a_failover(servers: dict[str, RaftServer]) -> None:
+    urls = [server.bound for server in servers.values()]
+    async with RaftClient(urls, IDENT) as writer, RaftClient(urls, IDENT) as reader:
+        written = [await writer.update(b"%d" % number) for number in range(20)]
+        seen: list[Entry] = []
+        live = asyncio.Event()
+
+        async def read() -> None:
+            async with aclosing(reader.subscribe()) as items:
+                async for item in items:
+                    if isinstance(item, Fresh):
+                        live.set()
+                    else:
+                        seen.append(item)
+                        if bytes(item.data) == b"last":
+                            return
+
+        reading = asyncio.create_task(read())
+        await live.wait()
+        written += [await writer.update(b"%d" % number) for number in range(20, 30)]
+        leader = (await writer.configuration()).leader
+        assert leader is not None
+        await servers[leader].stop()
+        written += [await writer.update(b"%d" % number) for number in range(30, 40)]
+        written.append(await writer.update(b"last"))
+        await reading
+
+        assert [each.index for each in seen] == list(range(1, written[-1] + 1))
+        states = [(each.index, bytes(each.data)) for each in seen if each.type == EntryType.STATE]
+        assert states == list(zip(written, [*(b"%d" % number for number in range(40)), b"last"], strict=True))
+
+
+async def test_peers_that_publish_nothing_say_so(tmp_path: Path) -> None:
+    (url,) = free_urls(1)
+    server = RaftServer(Config(id="1", ident=IDENT, url=url, peers=(("1", url),)), data=tmp_path, bind=url)
+    await server.start()
+    try:
+        async with RaftClient([server.bound], IDENT) as client:
+            with pytest.raises(Unsupported, match="--pub"):
+                await anext(client.subscribe())
+    finally:
+        await server.stop()
