@@ -30,7 +30,11 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "swim": swim.measure,
     "swim-sim": swim_sim.measure,
 }
-DEFAULT = ("local", "rollout", "raft")  # local contains crash; operator needs a real API server, swim minutes, contest Node
+DEFAULT = (
+    "local",
+    "rollout",
+    "raft",
+)  # local contains crash; operator needs a real API server, swim minutes, contest Node
 
 
 def main() -> int:
