@@ -32,10 +32,6 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
 }
 # local contains crash; operator needs a real API server, contest Node, swim takes minutes
 DEFAULT = ("local", "rollout", "raft")
-    "local",
-    "rollout",
-    "raft",
-)  # local contains crash; operator needs a real API server, swim minutes, contest Node
 
 
 def main() -> int:
