@@ -9,6 +9,7 @@ EXIT_USAGE = 2
 
 ROOTS: Mapping[tuple[str, str], str] = {
     ("RaftCluster", "server"): "pavane.pods.raft_server",
+    ("SwimGroup", "member"): "pavane.pods.swim_member",
 }
 """Kind and role → module with ``run() -> int``; imported only when it is the one."""
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pavane.compute.wire import Blocker, Token
+from pavane.pods.common import rest_fenced, stage_json, stage_metrics
 from pavane.pods.live import follow
 from pavane.pods.raft_settings import RaftPodConfig, RaftSettings, load
 from pavane.raft.core.status import Fence, Status
@@ -29,7 +30,6 @@ from pavane.wire import Stage
 
 KIND = "raft"  # CreateInstance.kind (docs/specs/compute.md 5)
 EXIT_USAGE = 2
-FENCED_SECONDS = 30.0  # a fenced pod rests before it ends, so that no restart loop burns (operator.md 2.12)
 
 _BLOCKERS: Mapping[str, str] = {
     "NoQuorum": "no leader is known: a majority of the members does not answer",
@@ -214,7 +214,8 @@ class RaftPod:
                 _logger.info("fence: %s", fence)
                 known = fence
             if fence is Fence.SUPERSEDED and not judged:
-                await self._rest_fenced(role, stage)
+                role.fenced = True
+                await rest_fenced(self._process, stage, role.generation)
             # Who restarts with a log that no longer names it may vote until a member says that this is committed.
             doubtful = fence is Fence.NAMED and not status.effective.names(status.id)
             judged = judged or not (doubtful or fence is Fence.UNKNOWN)
@@ -226,16 +227,6 @@ class RaftPod:
             elif stage.stage < Stage.READ_ONLY and is_lost(status):
                 await stage.walk(to_read_write=False)
             await self._server.changed()
-
-    async def _rest_fenced(self, role: RaftRole, stage: StageServer) -> None:
-        reason = f"fenced: generation {role.generation} was superseded by a later one; this pod has nothing left to do"
-        _logger.warning(reason)
-        role.fenced = True
-        write_termination_log(reason)
-        stage.notify()
-        await asyncio.sleep(FENCED_SECONDS)
-        self._process.exit(Exit.STOPPED, reason)
-        await self._process.ended()
 
     def _live_fault(self) -> str | None:
         if self._server.failure.done():
@@ -258,38 +249,12 @@ class RaftPod:
     def _metrics(self) -> list[Metric]:
         if self._stage is None or self._process.ending:
             return []
-        stage = {
-            "pavane_stage": self._stage.stage,
-            "pavane_stage_streams": self._stage.streams,
-            "pavane_stage_ignored_settings_total": self._stage.ignored_settings,
-        }
-        return [
-            *(Metric(name, {}, value) for name, value in stage.items()),
-            *(Metric(*sample) for sample in self._server.metrics()),
-        ]
+        return [*stage_metrics(self._stage), *(Metric(*sample) for sample in self._server.metrics())]
 
     def _stage_json(self) -> dict[str, Any]:
-        generation = self._settings.generation
         if self._last_words is not None:
             return self._last_words
-        if self._stage is None:
-            return {"stage": Stage.CREATION.title, "generation": generation, "progress": 0, "target": 0, "blockers": []}
-        report = self._stage.report()
-        return {
-            "stage": report.stage.title,
-            "generation": report.generation,
-            "fence": None if report.fence_seen is None else report.fence_seen.generation,
-            "progress": report.progress,
-            "target": report.target,
-            "unit": report.unit,
-            "leads": report.leads,
-            "done": report.done,
-            "blockers": [
-                {"reason": b.reason, "text": b.text, "detail": dict(b.detail), "info": b.info} for b in report.blockers
-            ],
-            "firstWriteMs": report.first_write_ms,
-            "lastWriteMs": report.last_write_ms,
-        }
+        return stage_json(self._stage.report() if self._stage is not None else None, self._settings.generation)
 
 
 def _holds_permission(role: RaftRole) -> bool:

@@ -2,13 +2,11 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from pavane.pods.settings import PodSettings
+from pavane.pods.settings import PodSettings, read_yaml
 from pavane.raft.config import Config, LostVoter
 from pavane.raft.curve import CurveServer
 from pavane.raft.keys import ident_in
@@ -47,7 +45,7 @@ class RaftPodConfig:
 
 def load(settings: RaftSettings) -> RaftPodConfig:
     """Read config file and secret. Raises ``SettingsError`` that names the file, the key and what is wrong."""
-    values = _read_yaml(settings.config)
+    values = read_yaml(settings.config)
     cluster_id = values.pop("cluster_id", "")
     unknown = sorted(set(values) - _IN_FILE)
     if unknown:
@@ -97,13 +95,3 @@ def _curve(settings: RaftSettings) -> CurveServer | None:
         raise SettingsError(
             f"PAVANE_RAFT_CURVE_SERVER_SECRET_FILE: {settings.raft_curve_server_secret_file}: {error}"
         ) from error
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"PAVANE_CONFIG: {path}: {error}") from error
-    if not isinstance(values, dict):
-        raise SettingsError(f"PAVANE_CONFIG: {path} must hold a map of settings")
-    return values

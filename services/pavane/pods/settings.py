@@ -1,10 +1,12 @@
 """What every pod finds in its environment (docs/specs/operator.md 4.2)."""
 
 from pathlib import Path
+from typing import Any
 
+import yaml
 from pydantic import Field
 
-from pavane.runtime.settings import Settings
+from pavane.runtime.settings import Settings, SettingsError
 
 
 class PodSettings(Settings):
@@ -22,3 +24,14 @@ class PodSettings(Settings):
     pod_name: str = Field(alias="POD_NAME")
     pod_namespace: str = Field(alias="POD_NAMESPACE")
     pod_ip: str = Field(alias="POD_IP")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the settings in a config file; raises ``SettingsError``."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"PAVANE_CONFIG: {path}: {error}") from error
+    if not isinstance(values, dict):
+        raise SettingsError(f"PAVANE_CONFIG: {path} must hold a map of settings")
+    return values

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from pavane.swim.aio import Adapter
-from pavane.swim.config import SEEDS_MAX, Config
+from pavane.swim.config import SEEDS_MAX, Config, Profile
 from pavane.swim.core.core import Core
 from pavane.swim.core.node import Traffic
 from pavane.swim.core.outputs import Event, Happened, Member, Own
@@ -278,6 +278,10 @@ class SwimMember:
         adapter.call(lambda now: done.append(adapter.core.promote(now, force=force)))
         return done == [True]
 
+    def promote_when_ready(self) -> None:
+        """Let an observer promote itself from now on: its rollout has become the active one."""
+        self._tell_core(lambda core, now: core.promote_when_ready(now))
+
     async def drain(self) -> None:
         """Let the next generation take over, then leave; returns when this member is out."""
         adapter = self._core
@@ -289,6 +293,15 @@ class SwimMember:
         adapter = self._core
         adapter.call(adapter.core.leave)
         await self._until(lambda: self.own is Own.OUT)
+
+    def set_profile(self, profile: Profile) -> None:
+        """Use the times of another kind of network, at all members within the same minute."""
+        self._tell_core(lambda core, _: core.set_profile(profile))
+
+    def set_seeds(self, seeds: Sequence[str]) -> None:
+        """Replace the seeds; their names are resolved at once. Raises ``ConfigError``."""
+        self._seeds = [_split(seed) for seed in seeds]
+        self._resolve_now.set()
 
     async def join(self, seeds: Sequence[str] = ()) -> None:
         """Join again after ``leave``; ``seeds`` are used beside those given before. Raises ``ConfigError``."""

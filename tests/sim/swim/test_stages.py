@@ -150,6 +150,16 @@ def test_who_would_promote_itself_yields_to_a_later_rollout() -> None:
     assert former.core.staging.fenced
 
 
+def test_an_observer_whose_rollout_becomes_active_promotes_itself() -> None:
+    world = World(37)
+    world.group(3)
+    (watching,) = observers(world, "o1")
+    world.run(60)
+    assert watching.core.stage is Stage.READ_ONLY
+    watching.core.promote_when_ready(world.time)
+    world.must(lambda: watching.core.stage is Stage.READ_WRITE, 5, "it is caught up and needs no order")
+
+
 def test_a_suspicion_that_ended_while_observing_is_judged_after_promotion() -> None:
     world = World(36)
     members = world.group(3)

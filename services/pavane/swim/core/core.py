@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pavane.swim.config import Config
+from pavane.swim.config import Config, Profile
 from pavane.swim.core.admission import Admission
 from pavane.swim.core.answering import Answering, Standing, Trust, standing
 from pavane.swim.core.dialing import Dialing
@@ -199,10 +199,19 @@ class Core:
         self._node.now = now
         return self._staging.promote(force=force)
 
+    def promote_when_ready(self, now: float) -> None:
+        """Let an observer promote itself from now on, as with ``Start.SELF`` (16.2)."""
+        self._node.now = now
+        self._staging.promote_when_ready()
+
     def drain(self, now: float) -> None:
         """Leave the group so that the next generation takes over first (16.4)."""
         self._node.now = now
         self._staging.drain()
+
+    def set_profile(self, profile: Profile) -> None:
+        """Use other times from now on; what is planned already keeps its end (17.1)."""
+        self._node.profile = profile
 
     def announce(self, now: float) -> None:
         """Announce this node on the network again (13)."""

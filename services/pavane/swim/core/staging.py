@@ -60,6 +60,7 @@ class Staging:
         self._caught_up = CaughtUp.NO
         self._progress = 0
         self._fenced = False
+        self._by_itself = False
         self.rollout_heard = 0  # the latest of full members
 
     # --- what there is to see ------------------------------------------------------------------------------------
@@ -120,6 +121,7 @@ class Staging:
         self._joined_at = node.now
         self._full_heard_at = node.now
         self._caught_up, self._progress, self._fenced, self.rollout_heard = CaughtUp.NO, 0, False, 0
+        self._by_itself = node.config.start is Start.SELF
         node.stage = Stage.READ_WRITE if node.config.start is Start.READ_WRITE else Stage.JOINING
         if node.stage is Stage.JOINING:
             self._plan()
@@ -142,6 +144,10 @@ class Staging:
         node.event(Happened.PROMOTED)
         self._rumours.promoted()
         return True
+
+    def promote_when_ready(self) -> None:
+        """Go on as a node that was started with ``Start.SELF``: its rollout has become the active one (16.2)."""
+        self._by_itself = True
 
     def drain(self) -> None:
         """Admit and accuse nobody any more, and leave in two periods (16.4)."""
@@ -175,7 +181,7 @@ class Staging:
             return
         self._full_heard_at = node.now
         self.rollout_heard = max(self.rollout_heard, peer.rollout)
-        if peer.rollout > node.config.rollout and node.config.start is Start.SELF and node.stage < Stage.READ_WRITE:
+        if peer.rollout > node.config.rollout and self._by_itself and node.stage < Stage.READ_WRITE:
             self._fence()
 
     def _fence(self) -> None:
@@ -207,7 +213,7 @@ class Staging:
         if caught_up is not self._caught_up:
             self._caught_up = caught_up
             node.event(Happened.CAUGHT_UP, text=caught_up)
-        if node.config.start is Start.SELF and not self._fenced and (caught_up is not CaughtUp.NO or self._alone()):
+        if self._by_itself and not self._fenced and (caught_up is not CaughtUp.NO or self._alone()):
             self.promote(force=True)
         elif caught_up is not CaughtUp.YES and node.own is Own.MEMBER:
             self._ask()
