@@ -1,7 +1,8 @@
 """One Raft client per RaftCluster, kept while it is used.
 
-A client follows a promotion by itself, since the members that it knows name the new ones; only when it has lost all of
-them are the endpoints read again.
+A client that is used during a promotion follows it by itself, since the members that it knows name the new ones. One
+that was idle meanwhile may know only members that are gone, so it is made anew when the endpoints have changed, and when
+it has reached nobody.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from pavane.raft import errors
 from pavane.raft.client import RaftClient
@@ -59,6 +61,7 @@ class _Slot:
     client: RaftClient
     resources: AsyncExitStack
     uid: str
+    endpoints: Any
     users: int = 0
     dropped: bool = False
 
@@ -122,10 +125,10 @@ class RaftClients:
 
     async def _slot(self, document: kube.Object, namespace: str, name: str) -> _Slot:
         async with self._opening:
-            key, uid = (namespace, name), document["metadata"]["uid"]
+            key, uid, endpoints = (namespace, name), document["metadata"]["uid"], _endpoints(document)
             slot = self._slots.get(key)
-            if slot is not None and slot.uid != uid:
-                # A resource of the same name was deleted and made again: another cluster with another secret.
+            if slot is not None and (slot.uid != uid or endpoints not in (None, slot.endpoints)):
+                # Of another uid it is a resource that was deleted and made again: another cluster with another secret.
                 await self._drop(self._slots.pop(key))
                 slot = None
             if slot is None:
@@ -144,12 +147,17 @@ class RaftClients:
             raise Unavailable(f"{error}.") from error
         resources = AsyncExitStack()
         client = await resources.enter_async_context(made)
-        return _Slot(client, resources, document["metadata"]["uid"])
+        return _Slot(client, resources, document["metadata"]["uid"], _endpoints(document))
 
     async def _drop(self, slot: _Slot) -> None:
         slot.dropped = True
         if slot.users == 0:
             await slot.resources.aclose()
+
+
+def _endpoints(document: kube.Object) -> Any:
+    """What a client is made from; None while nothing serves."""
+    return (document.get("status") or {}).get("endpoints") or None
 
 
 def problem_of(error: errors.RaftError) -> Problem:

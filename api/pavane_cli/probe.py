@@ -1,7 +1,8 @@
 """A client that writes all the time and then proves what became of its writes (docs/specs/operator.md 7.5).
 
-Each write carries a text of its own, so the log itself tells afterwards which acknowledged writes are missing and which
-stand there twice. The demo shows the result; the end-to-end tests assert it.
+Each write carries a text of its own, so the log itself tells which acknowledged writes are missing and which stand
+there twice: in a plain log it is the entry, where keys are served the command that puts it. The log is read while it
+grows, for it may be compacted behind us. The demo shows the result; the end-to-end tests assert it.
 """
 
 import asyncio
@@ -11,7 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from pavane.raft.client import Entry, RaftClient
-from pavane.raft.errors import RaftError
+from pavane.raft.errors import RaftError, Unsupported
+from pavane.raft.machines import Txn, encode_command
+from pavane.raft.machines.commands import Put, Range
 from pavane.raft.state.configuration import Configuration, generation_of
 from pavane.raft.wire import EntryType
 
@@ -53,26 +56,35 @@ LOOK_PAUSE_S = 0.05
 class Fence:
     """Whose writes the log allows: who led in which term, against the configurations in the log.
 
-    A configuration counts from its own entry on; in a joint one both generations may lead.
+    A configuration counts from its own entry on; in a joint one both generations may lead. Entries before the first
+    configuration are not judged.
     """
 
     def __init__(self) -> None:
         self.leaders: dict[int, set[str]] = {}
-        self.broken = 0
-        self._may_write: set[int | None] | None = None
+        self._may_write: frozenset[int | None] | None = None
+        self._writes: Counter[tuple[int, frozenset[int | None]]] = Counter()
 
     def led(self, term: int, leader: str) -> None:
         """Note that a peer was seen as the leader of a term."""
         self.leaders.setdefault(term, set()).add(leader)
 
     def entry(self, entry: Entry) -> None:
-        """Judge the next entry of the log."""
+        """Take the next entry of the log."""
         if entry.type == EntryType.CONFIG:
             members = Configuration.decode(entry.data).members
-            self._may_write = {generation_of(peer) for peer, _ in members}
+            self._may_write = frozenset(generation_of(peer) for peer, _ in members)
         elif entry.type == EntryType.STATE and self._may_write is not None:
-            leaders = self.leaders.get(entry.term, set())
-            self.broken += len(leaders) > 1 or not {generation_of(leader) for leader in leaders} <= self._may_write
+            self._writes[entry.term, self._may_write] += 1
+
+    @property
+    def broken(self) -> int:
+        """Writes of a generation that might not write, by all that is known of leaders now."""
+        return sum(count for (term, may_write), count in self._writes.items() if not self._allows(term, may_write))
+
+    def _allows(self, term: int, may_write: frozenset[int | None]) -> bool:
+        leaders = self.leaders.get(term, set())
+        return len(leaders) <= 1 and {generation_of(leader) for leader in leaders} <= may_write
 
 
 class SteadyWriter:
@@ -89,6 +101,11 @@ class SteadyWriter:
         self._unknown: set[bytes] = set()
         self._failures: list[str] = []
         self._fence = Fence()
+        self._known = asyncio.Event()  # where the log begins for us, and what it takes
+        self._serves_keys = False
+        self._position = 0
+        self._found: Counter[bytes] = Counter()
+        self._where: dict[bytes, int] = {}
         self._progress = asyncio.Event()
         self._stopping = False
 
@@ -120,9 +137,12 @@ class SteadyWriter:
 
     async def _write(self, number: int) -> None:
         sequence = 0
+        await self._known.wait()
         while not self._stopping:
             sequence += 1
-            data = f"{self._label}/{number}/{sequence}".encode()
+            text = f"{self._label}/{number}/{sequence}".encode()
+            key = f"{self._label}/{number}".encode()
+            data = encode_command(Txn((), (Put(key, text),), ())) if self._serves_keys else text
             try:
                 self._acknowledged[data] = await self._client.update(data, timeout_s=WRITE_TIMEOUT_S)
                 self._times.append(time.monotonic())
@@ -130,7 +150,7 @@ class SteadyWriter:
             except RaftError as error:
                 self._unknown.add(data)
                 if len(self._failures) < FAILURES_KEPT_MAX:
-                    self._failures.append(f"{data.decode()}: {error}")
+                    self._failures.append(f"{text.decode()}: {error}")
             await asyncio.sleep(self._pause_s)
 
     async def _look(self) -> None:
@@ -139,26 +159,41 @@ class SteadyWriter:
                 info = await self._client.log_info()
                 if info.leader is not None:
                     self._fence.led(info.term, info.leader)
+                if not self._known.is_set():
+                    self._serves_keys = await _serves_keys(self._client)
+                    self._position = info.first_index - 1
+                    self._known.set()
+                await self._read_on()
             await asyncio.sleep(LOOK_PAUSE_S)
 
+    async def _read_on(self) -> None:
+        """Take note of what the log holds by now."""
+        async with contextlib.aclosing(self._client.entries(after=self._position)) as entries:
+            async for entry in entries:
+                self._position = entry.index
+                self._fence.entry(entry)
+                if entry.type == EntryType.STATE and f"{self._label}/".encode() in (data := bytes(entry.data)):
+                    self._found[data] += 1
+                    self._where.setdefault(data, entry.index)
+
     async def proof(self) -> Proof:
-        """Read the whole log and compare it with what was acknowledged; the writer must be stopped."""
-        prefix = f"{self._label}/".encode()
-        found: Counter[bytes] = Counter()
-        where: dict[bytes, int] = {}
-        async for entry in self._client.entries():
-            self._fence.entry(entry)
-            if entry.type == EntryType.STATE and bytes(entry.data).startswith(prefix):
-                data = bytes(entry.data)
-                found[data] += 1
-                where.setdefault(data, entry.index)
+        """Read the rest of the log and compare it with what was acknowledged; the writer must be stopped."""
+        await self._read_on()
         return Proof(
             acknowledged=len(self._acknowledged),
-            lost=sum(where.get(data) != index for data, index in self._acknowledged.items()),
-            doubled=sum(count > 1 for count in found.values()),
+            lost=sum(self._where.get(data) != index for data, index in self._acknowledged.items()),
+            doubled=sum(count > 1 for count in self._found.values()),
             unknown=len(self._unknown),
             unfenced=self._fence.broken,
             leaders=len(self._fence.leaders),
             longest_gap_s=self.longest_gap_s(),
             failures=self._failures,
         )
+
+
+async def _serves_keys(client: RaftClient) -> bool:
+    try:
+        await client.kv.read(Range(b"probe"))
+    except Unsupported:
+        return False
+    return True

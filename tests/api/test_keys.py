@@ -10,8 +10,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from pavane.raft.client import RaftClient
 from pavane.raft.machines import limits
-from tests.api.plane import BASE, Plane, plane, served
+from pavane_api.resources import RAFT_CLUSTERS
+from tests.api.plane import BASE, IDENT, Plane, plane, served
 
 Q = f"{BASE}/q"
 
@@ -330,3 +332,14 @@ async def test_keys_need_the_rights_of_their_cluster(api: Plane) -> None:
         assert answer.status_code == 403, (path, answer.text)
     async with httpx2.AsyncClient(base_url=str(api.http.base_url), trust_env=False) as stranger:
         assert (await stranger.get(f"{Q}/keys")).status_code == 401
+
+
+async def test_a_client_that_slept_through_a_promotion_finds_the_new_members(api: Plane, tmp_path: Path) -> None:
+    await api.http.put(f"{Q}/keys/a", content=b"1")
+    async with served(api, tmp_path, "Tree", "next") as server:
+        later = (await api.kube.get(RAFT_CLUSTERS, "next", "default"))["status"]["endpoints"]
+        status = {"metadata": {"name": "q"}, "status": {"endpoints": later}}
+        await api.kube.apply_status(RAFT_CLUSTERS, status, "default")
+        assert (await api.http.put(f"{Q}/keys/b", content=b"2")).status_code == 200
+        async with RaftClient([server.bound], IDENT.encode()) as client:
+            assert (await client.kv.get(b"b")) is not None

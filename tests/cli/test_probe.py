@@ -1,11 +1,16 @@
 """The fence as the downtime probe judges it from the log (docs/specs/operator.md 7.5)."""
 
+from pathlib import Path
+
 import pytest
 
-from pavane.raft.client import Entry
+from pavane.raft.client import Entry, RaftClient
+from pavane.raft.config import Config
+from pavane.raft.server import RaftServer
 from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.wire import EntryType
-from pavane_cli.probe import Fence
+from pavane_cli.probe import Fence, SteadyWriter
+from tests.services.raft.test_client_cluster import IDENT, free_urls
 
 
 def members(generation: int) -> Members:
@@ -59,3 +64,28 @@ def test_two_leaders_of_one_term_count() -> None:
 
 def test_a_term_whose_leader_was_not_seen_is_not_judged() -> None:
     assert judged(*ROLLOUT, write(7, 9), term1="q-server-g1-0") == 0
+
+
+@pytest.mark.parametrize("machine", ["Broadcast", "KeyValue"])
+async def test_what_was_acknowledged_is_found_in_any_log(tmp_path: Path, machine: str) -> None:
+    [url] = free_urls(1)
+    config = Config(id="q-server-g1-0", ident=IDENT, url=url, peers=(("q-server-g1-0", url),), machine=machine)
+    server = RaftServer(config, data=tmp_path, bind=url)
+    await server.start()
+    try:
+        async with RaftClient([url], IDENT) as client:
+            writer = SteadyWriter(client, "probe")
+            writer.start()
+            await writer.reach(20)
+            await writer.stop()
+            proof = await writer.proof()
+            assert proof.holds, proof
+            assert proof.acknowledged >= 20
+            # The same texts once more: whoever reads the log sees each of them twice.
+            entries = [entry async for entry in client.entries()]
+            for entry in entries:
+                if entry.type == EntryType.STATE:
+                    await client.update(bytes(entry.data))
+            assert (await writer.proof()).doubled == proof.acknowledged
+    finally:
+        await server.stop()
