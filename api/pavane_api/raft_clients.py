@@ -1,8 +1,8 @@
 """One Raft client per RaftCluster, kept while it is used.
 
 A client that is used during a promotion follows it by itself, since the members that it knows name the new ones. One
-that was idle meanwhile may know only members that are gone, so it is made anew when the endpoints have changed, and when
-it has reached nobody.
+that was idle meanwhile may know only members that are gone, so it is made anew when the endpoints have changed, and
+when it has reached nobody.
 """
 
 import asyncio
