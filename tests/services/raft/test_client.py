@@ -229,15 +229,17 @@ async def test_killed_leader_is_left_and_the_same_ids_go_to_the_next(
     assert list(cluster.log) == before
 
 
+@pytest.mark.parametrize("config", [FAST, ClientConfig(timeout_ms=100, grace_ms=50, hedge=False)])
 async def test_silent_leader_is_left_for_the_one_that_the_others_name(
-    peers: dict[str, ScriptedPeer], cluster: Cluster
+    peers: dict[str, ScriptedPeer], cluster: Cluster, config: ClientConfig
 ) -> None:
-    stale = Cluster(leader="1", members=cluster.members, hold=True)
-    peers["1"].cluster = stale
-    cluster.leader = "2"
-    async with RaftClient(urls(peers), IDENT, config=FAST) as client:
-        assert await client.update(b"data") == 1
-    assert list(stale.log) == list(cluster.log)
+    async with RaftClient(urls(peers), IDENT, config=config) as client:
+        assert await client.update(b"first") == 1
+        stale = Cluster(leader="1", members=cluster.members, hold=True)
+        peers["1"].cluster = stale
+        cluster.leader = "2"
+        assert await client.update(b"data") == 2
+    assert list(stale.log) == list(cluster.log)[1:]
 
 
 async def test_members_that_replaced_all_known_ones_are_found(
