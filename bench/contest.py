@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.contestants import Client, EtcdPeers, JsPeers, etcd_client, etcd_program, js_client, our_client
+from bench.contestants import Client, EtcdPeers, JsPeers, OurPeers, etcd_client, etcd_program, js_client, our_client
 from bench.options import Options
 from bench.raft import Peers, running
 from bench.report import Measure, median_of, percentile
@@ -40,8 +40,8 @@ class Contestant:
 
 
 CONTESTANTS = {
-    "ours": Contestant("ours", lambda folder: Peers(folder, encrypted=False), our_client),
-    "ours-js": Contestant("ours, JS client", lambda folder: Peers(folder, encrypted=False), js_client),
+    "ours": Contestant("ours", OurPeers, our_client),
+    "ours-js": Contestant("ours, JS client", OurPeers, js_client),
     "js": Contestant("JS", JsPeers, js_client),
     "js-ours": Contestant("JS, our client", JsPeers, our_client),
     "etcd": Contestant("etcd, Python gRPC", EtcdPeers, etcd_client),

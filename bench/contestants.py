@@ -132,11 +132,23 @@ class JsClient(Client):
         return cpu_s(self._process.pid)
 
 
+class OurPeers(Peers):
+    """Three peers of ours, which publish what they apply, as those of the npm package do always."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, encrypted=False)
+        self._publish = _publishers()
+
+    def _command(self, peer: str) -> list[str]:
+        return [*super()._command(peer), "--pub", self._publish[peer]]
+
+
 class JsPeers(Peers):
     """Three peers of the npm package."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, encrypted=False)
+        self._publish = _publishers()
         self._node, self._package = node_and_package()
 
     def _command(self, peer: str) -> list[str]:
@@ -146,6 +158,7 @@ class JsPeers(Peers):
             "peers": [{"id": each, "url": url} for each, url in self._urls.items()],
             "data": {"path": str(self._folder / peer)},
             "router": {"bind": self._urls[peer]},
+            "broadcast": {"url": self._publish[peer]},
         }
         (self._folder / peer).mkdir(exist_ok=True)
         config = self._folder / f"{peer}.json"
@@ -268,6 +281,10 @@ async def etcd_client(peers: Peers) -> AsyncIterator[Client]:
     finally:
         for channel in channels:
             await channel.close()
+
+
+def _publishers() -> dict[str, str]:
+    return {peer: f"tcp://127.0.0.1:{port}" for peer, port in zip(PEERS, free_ports(len(PEERS)), strict=True)}
 
 
 def _varint(value: int) -> bytes:

@@ -1,5 +1,6 @@
 """Client library of ØMQ Raft (docs/specs/raft.md 11, 12.7)."""
 
+from pavane.raft.client.blocking import BlockingRaftClient
 from pavane.raft.client.calls import Entry
 from pavane.raft.client.client import ClientConfig, RaftClient
 from pavane.raft.client.held_lease import HeldLease
@@ -9,6 +10,7 @@ from pavane.raft.client.subscription import Fresh
 from pavane.raft.client.tree import NodeInfo, TreeKeys
 
 __all__ = [
+    "BlockingRaftClient",
     "Changes",
     "ClientConfig",
     "Entry",
