@@ -110,7 +110,7 @@ class Counts:
     def event(self, event: Event) -> None:
         """Count ``event``."""
         match event:
-            case UpdateDone(_, result, _, seconds):
+            case UpdateDone(result=result, seconds=seconds):
                 self.updates[result] += 1
                 self.update_s += seconds
             case BarrierDone(ok, seconds):

@@ -60,6 +60,10 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
     found += _labelled("dropped_total", "reason", Counter(dict(status.dropped)) + counts.dropped)
     found += _labelled("snapshots_total", "kind", counts.snapshots)
     found += _labelled("snapshot_seconds_sum", "kind", counts.snapshot_s)
+    if keys is not None:
+        found.append(Metric(f"{PREFIX}kv_lease_expiries_total", {}, keys.expired))
+        for (op, code), count in sorted(keys.commands.items()):
+            found.append(Metric(f"{PREFIX}kv_commands_total", {"op": op, "code": code}, count))
     for member in status.members:
         labels = {"peer": member.id}
         found.append(Metric(f"{PREFIX}peer_match_index", labels, member.match))

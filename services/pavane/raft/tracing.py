@@ -113,7 +113,7 @@ class Tracing:
     def _updated(self, event: UpdateDone, term: int) -> None:
         started = time_ns() - int(event.seconds * 1e9)
         attributes: dict[str, str | int] = {"pavane.raft.reqid": event.reqid.hex(), "pavane.raft.index": event.index}
-        span = self._start("raft/RequestUpdate", SpanKind.SERVER, (event.reqid,), term, attributes, started)
+        span = self._start(f"raft/{event.method}", SpanKind.SERVER, (event.reqid,), term, attributes, started)
         if event.result not in ("done", "repeat"):
             span.set_status(StatusCode.ERROR, event.result)
         span.end()

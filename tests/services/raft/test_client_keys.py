@@ -403,11 +403,38 @@ async def test_a_peer_counts_what_it_holds(cluster: Cluster, kv: Keys, tree: Tre
         await kv.put(b"k", b"123")
         await tree.create(b"/a", b"45")
         await anext(changes)
-        counts = {name: value for name, _, value in cluster.servers["1"].metrics() if "_kv_" in name}
+        metrics = cluster.servers["1"].metrics()
+    counts = {name: value for name, labels, value in metrics if "_kv_" in name and not labels}
+    with pytest.raises(Refused):
+        await tree.remove(b"/b")
+    commands = {
+        (labels["op"], labels["code"]): value
+        for name, labels, value in cluster.servers["1"].metrics()
+        if name == "pavane_raft_kv_commands_total"
+    }
+    assert commands == {
+        ("lease_grant", "OK"): 1,
+        ("lease_revoke", "OK"): 1,
+        ("txn", "OK"): 2,
+        ("txn", "NO_NODE"): 1,
+    }
     assert counts == {
         "pavane_raft_kv_keys": 3,
         "pavane_raft_kv_bytes": len(b"k123") + len(b"/") + len(b"/a45"),
         "pavane_raft_kv_leases": 1,
         "pavane_raft_kv_watches": 1,
         "pavane_raft_kv_history_floor": 1,
+        "pavane_raft_kv_lease_expiries_total": 0,
     }
+
+
+async def test_a_peer_counts_leases_that_nobody_renews(cluster: Cluster, kv: Keys) -> None:
+    lease, _ = (await kv.command(LeaseGrant(1000))).value
+    await kv.put(b"goes", b"", lease=lease)
+    async with aclosing(kv.watch(b"goes", from_=lease)) as changes:
+        async for change in changes:
+            assert isinstance(change, Changes)
+            if any(event.kind == Happened.EXPIRED for event in change.events):
+                break
+    counted = {name: value for name, labels, value in cluster.servers["1"].metrics() if not labels}
+    assert counted["pavane_raft_kv_lease_expiries_total"] == 1

@@ -78,6 +78,22 @@ async def test_client_leader_and_followers_link_to_the_same_context(tmp_path: Pa
     assert spans("raft/election")
 
 
+async def test_a_command_is_called_the_same_by_client_and_leader(tmp_path: Path, spans: Spans) -> None:
+    [url] = free_urls(1)
+    config = Config("1", IDENT, url=url, peers=(("1", url),), machine="KeyValue")
+    server = RaftServer(config, data=tmp_path, bind=url)
+    await server.start()
+    try:
+        async with RaftClient([url], IDENT) as client:
+            reqid = client.new_reqid()
+            await client.kv.put(b"k", b"v", reqid=reqid)
+    finally:
+        await server.stop()
+    wanted = derived("raft", "", reqid).trace_id
+    kinds = [span.kind for span in spans("raft/pv.kv") if wanted in links_of(span)]
+    assert sorted(kind.name for kind in kinds) == ["CLIENT", "SERVER"]
+
+
 async def conversation(folder: Path) -> list[list[bytes]]:
     """Return every frame that a lone peer answers to a fixed series of requests."""
     config = Config("1", IDENT, url=MEMBERS[0][1], peers=MEMBERS, request_id_ttl_s=10**9)

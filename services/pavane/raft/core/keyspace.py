@@ -1,6 +1,7 @@
 """Serving a key-value machine: commands, reads and leases (docs/specs/raft.md 4.4, 12.4, 12.5, 12.7)."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pavane.raft.core.barrier import Barriers
@@ -49,13 +50,18 @@ class _KeepAlive:
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
-    """How much there is of what has limits (14.4); ``history_floor`` is the first revision that can be watched."""
+    """How much there is of what has limits (14.4); ``history_floor`` is the first revision that can be watched.
+
+    ``commands`` are those applied since the start by name and code, ``expired`` the leases that were ended by time.
+    """
 
     keys: int
     size: int
     leases: int
     watches: int
     history_floor: int
+    commands: Mapping[tuple[str, str], int]
+    expired: int
 
 
 class Keyspace:
@@ -134,7 +140,16 @@ class Keyspace:
         """Return how much there is."""
         state = self._machine.state
         entries = len(state.keys) + len(state.nodes)
-        return KeyCounts(entries, state.bytes, len(state.leases), len(self.watching), state.history.floor)
+        machine = self._machine
+        return KeyCounts(
+            keys=entries,
+            size=state.bytes,
+            leases=len(state.leases),
+            watches=len(self.watching),
+            history_floor=state.history.floor,
+            commands=machine.applied,
+            expired=machine.expired,
+        )
 
     # --- course ------------------------------------------------------------------------------------------------------
 

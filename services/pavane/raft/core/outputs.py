@@ -171,12 +171,16 @@ class TransferChanged:
 
 @dataclass(frozen=True, slots=True)
 class UpdateDone:
-    """An update ended: ``result`` is ``done``, ``repeat``, ``expired``, ``not_leader`` or ``overload`` (15.1)."""
+    """An update ended: ``result`` is ``done``, ``repeat``, ``expired``, ``not_leader`` or ``overload`` (15.1).
+
+    ``method`` is how it was asked for last, as its span is called (15.2).
+    """
 
     reqid: bytes
     result: str
     index: int
     seconds: float
+    method: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ class Serving:
         node = self._node
         if index <= node.applied:
             self._done(requester, reqid, index)
-            node.event(UpdateDone(reqid, "repeat", index, 0.0))
+            node.event(UpdateDone(reqid, "repeat", index, 0.0, _method(requester)))
             return
         pending = _Pending(reqid, [requester], node.now.mono, 0, index)
         position = next((at for at, other in enumerate(self._logged) if other.index > index), len(self._logged))
@@ -150,8 +150,8 @@ class Serving:
         waits = self._transfer.target is not None or bool(self._queue) or (not room and uncommitted > 0)
         if waits and not self._room_to_wait(pending):
             node.drop(DropReason.OVERLOAD)
-            node.event(UpdateDone(pending.reqid, "overload", 0, 0.0))
             requester = pending.requesters[0]
+            node.event(UpdateDone(pending.reqid, "overload", 0, 0.0, _method(requester)))
             if isinstance(requester, Batch):
                 self._gather(requester, pending.reqid, Code.BUSY, RETRY_MS)
             return
@@ -208,7 +208,8 @@ class Serving:
             del self._pending[pending.reqid]
             for requester in pending.requesters:
                 self._done(requester, pending.reqid, pending.index)
-            node.event(UpdateDone(pending.reqid, "done", pending.index, node.now.mono - pending.since))
+            taken_s = node.now.mono - pending.since
+            node.event(UpdateDone(pending.reqid, "done", pending.index, taken_s, _method(pending.requesters[-1])))
             pending.requesters.clear()
         self._tell()
         self.progress()
@@ -317,7 +318,7 @@ class Serving:
 
     def _refuse(self, requester: Requester, reqid: bytes, result: str, leader: str | None = None) -> None:
         node = self._node
-        node.event(UpdateDone(reqid, result, 0, 0.0))
+        node.event(UpdateDone(reqid, result, 0, 0.0, _method(requester)))
         if isinstance(requester, int):
             node.event(ProposalDone(requester, None))
         elif isinstance(requester, Batch):
@@ -331,3 +332,8 @@ class Serving:
         else:
             leader = leader if leader is not None else node.leader
             node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.NOT_LEADER, leader=leader).encode()))
+
+
+def _method(requester: Requester) -> str:
+    # An update that came in a batch is one like any other: its client does not know how it travels.
+    return "pv.kv" if isinstance(requester, Commander) else "RequestUpdate"

@@ -1,6 +1,7 @@
 """The state machines ``KeyValue`` and ``Tree`` (docs/specs/raft.md 12.1, 12.2): deterministic, without clock or I/O."""
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 
 from pavane.raft.errors import Code
@@ -25,6 +26,15 @@ from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.msgpack import Value
 
 DIGEST_BYTES = 32
+UNKNOWN = "unknown"
+COMMAND_NAMES: Mapping[type[Command], str] = {
+    Txn: "txn",
+    LeaseGrant: "lease_grant",
+    LeaseRevoke: "lease_revoke",
+    LeaseExpire: "lease_expire",
+    SetLevel: "set_level",
+}
+"""What each command is called where it is counted (15.1)."""
 
 
 class KeyValue:
@@ -39,6 +49,8 @@ class KeyValue:
 
     def __init__(self) -> None:
         self.state = State(tree=self.tree)
+        self.applied: Counter[tuple[str, str]] = Counter()  # commands by name and code; not part of the state
+        self.expired = 0  # leases that were ended by time; not part of the state either
 
     @property
     def level(self) -> int:
@@ -52,8 +64,11 @@ class KeyValue:
         state = self.state
         state.revision = index
         change = Change(state, index)
+        name = UNKNOWN
         try:
-            value = self._carry_out(decode_command(data, state.level, tree=self.tree), change, index)
+            command = decode_command(data, state.level, tree=self.tree)
+            name = COMMAND_NAMES[type(command)]
+            value = self._carry_out(command, change, index)
             result = Result.of(Code.OK, index, value)
         except Failed as failed:
             change.undo()
@@ -61,6 +76,7 @@ class KeyValue:
         if change.events:
             state.history.add(index, tuple(change.events))
         state.results.add(reqid, index, result)
+        self.applied[name, result.code.name] += 1
         return result
 
     def configuration(self, index: int, configuration: Configuration) -> None:
@@ -105,6 +121,7 @@ class KeyValue:
                     # One that was revoked meanwhile is gone.
                     if lease in state.leases:
                         change.end_lease(lease)
+                        self.expired += 1
             case SetLevel(level):
                 if level > self.level_max:
                     raise Failed(Code.UNSUPPORTED, state.level)
