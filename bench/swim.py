@@ -15,6 +15,7 @@ from pavane_cli import output
 
 SIZE = 50
 LOSS_PERMILLE = 100
+SETTLE_S = 2 * SIZE  # until every pair has met and the walks after the boot are done (docs/specs/swim.md A5)
 IDLE_S = 20
 LOSSY_S = 60
 TIME_OUT_S = 1800
@@ -29,7 +30,7 @@ SUSPICIONS_RATIO_MAX = 0.1
 async def measure(folder: Path, options: Options) -> list[Measure]:
     """Run both groups side by side; without Go ours alone."""
     common = {"size": SIZE, "changes": options.runs, "loss": LOSS_PERMILLE}
-    ours = [sys.executable, "-m", "bench.swim_group", *_flags(common, idle=IDLE_S, lossy=LOSSY_S)]
+    ours = [sys.executable, "-m", "bench.swim_group", *_flags(common, settle=SETTLE_S, idle=IDLE_S, lossy=LOSSY_S)]
     go = shutil.which("go")
     if go is None:
         output.note("memberlist is skipped: install Go (https://go.dev/dl/) to compare with it")
@@ -37,7 +38,11 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
     program = folder / "memberlist"
     await _run([go, "build", "-o", str(program), "."], cwd=REFERENCE, answers=False)
     # Without the stream pings that hide lost datagrams; on a loss-free network they change nothing.
-    theirs = [str(program), *_flags(common, idle=f"{IDLE_S}s", lossy=f"{LOSSY_S}s"), "--stream-pings=false"]
+    theirs = [
+        str(program),
+        *_flags(common, settle=f"{SETTLE_S}s", idle=f"{IDLE_S}s", lossy=f"{LOSSY_S}s"),
+        "--stream-pings=false",
+    ]
     found, reference = await asyncio.gather(_run(ours), _run(theirs))
     return [*_alone("", found), *_alone("memberlist: ", reference), *_compared(found, reference)]
 

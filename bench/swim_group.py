@@ -158,7 +158,7 @@ async def measure(asked: argparse.Namespace) -> dict[str, Any]:
     for _ in range(asked.size):
         await group.start()
     result: dict[str, Any] = {"boot_s": await group.until(group.complete)}
-    await asyncio.sleep(asked.idle)
+    await asyncio.sleep(asked.settle)
     result["idle"] = await window(group, loss, asked.idle)
     result |= await changes(group, asked.changes)
     loss.share = asked.loss / 1000
@@ -173,6 +173,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.swim_group", description=__doc__)
     parser.add_argument("--size", type=int, default=50, help="members")
     parser.add_argument("--changes", type=int, default=5, help="joins, leaves and crashes, each")
+    parser.add_argument(
+        "--settle", type=float, default=100.0, help="seconds from boot to the window without any change"
+    )
     parser.add_argument("--idle", type=float, default=20.0, help="seconds without any change")
     parser.add_argument("--lossy", type=float, default=60.0, help="seconds with loss")
     parser.add_argument("--loss", type=int, default=100, help="share that is lost, in thousandths")

@@ -204,6 +204,7 @@ func check(err error) {
 func main() {
 	size := flag.Int("size", 50, "nodes")
 	changes := flag.Int("changes", 5, "joins, leaves and crashes, each")
+	quiet := flag.Duration("settle", 100*time.Second, "from boot to the window without any change")
 	idle := flag.Duration("idle", 20*time.Second, "window without any change")
 	lossy := flag.Duration("lossy", 60*time.Second, "window with loss")
 	permille := flag.Int64("loss", 100, "share that is lost in it, in thousandths")
@@ -239,7 +240,7 @@ func main() {
 			"suspicions": float64(suspicions.Load()) / per * 60, "falsely_dead": float64(g.falselyDead()),
 		}
 	}
-	time.Sleep(*idle)
+	time.Sleep(*quiet)
 	result["idle"] = window(*idle)
 
 	joins, leaves, crashes := []float64{}, []float64{}, []float64{}

@@ -1,12 +1,16 @@
 """Garbage and half-garbage, from strangers and in the name of peers: no exception, no table beyond its bound."""
 
 import random
+from typing import Any
 
 import pytest
 
-from pavane.swim.core.node import SENDS_PER_TIMER
+from pavane.swim.config import Start
+from pavane.swim.core.node import EXTRAS_MORE, SENDS_PER_TIMER
 from pavane.swim.core.outputs import Own, Send
+from pavane.swim.state.envelope import Keyring
 from pavane.swim.wire.messages import JoinAck, Leave
+from pavane.swim.wire.payload import Trace
 from pavane.swim.wire.values import Address, NodeInfo
 from tests.services.swim.lone import Lone, alive, info, place
 from tests.sim.swim.world import Process, World
@@ -15,7 +19,7 @@ DATAGRAMS = 4000
 
 
 def recorded() -> list[bytes]:
-    """Return what a busy group says: joins, refusals, pings, news, pages, leaves."""
+    """Return what a busy group says: joins, refusals, pings, news, pages, leaves, stages, data, announcements."""
     world, datagrams = World(1), list[bytes]()
 
     def tap(process: Process, to: Address, datagram: bytes) -> None:
@@ -24,6 +28,12 @@ def recorded() -> list[bytes]:
 
     world.tap = tap
     members = world.group(6)
+    world.start("observer", ["n1"], start=Start.ORDERED, rollout=2)
+    world.start("finder", broadcast_to=Address.parse("255.255.255.255:7946"))
+    for process in members[:3]:
+        process.core.set_meta(b"describes itself", world.time)
+        process.core.send_user(b"tells something", world.time, Trace(0, 0, bytes(16), bytes(8), 1))
+        world.after(process)
     world.weather.loss = 0.3
     world.run(10)
     world.leave(members[3])
@@ -45,10 +55,20 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("keys", [(), (bytes(32),)], ids=["plaintext", "e1"])
-def test_no_input_raises_or_outgrows_a_table(keys: tuple[bytes, ...]) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"keys": (bytes(32),)},
+        {"psks": (bytes(32),)},
+        {"rollout": 1, "start": Start.SELF},
+        {"broadcast_to": Address.parse("255.255.255.255:7946"), "group": "g"},
+    ],
+    ids=["plaintext", "e1", "psk", "stages", "discovery"],
+)
+def test_no_input_raises_or_outgrows_a_table(config: dict[str, Any]) -> None:
     rng, samples = random.Random(5), recorded()
-    world = World(2, keys=keys)
+    world = World(2, **config)
     members = world.group(4)
     sources = [member.address for member in members] + [Address.parse("192.0.2.1:9"), Address.parse("192.0.2.2:7946")]
     victim = members[0]
@@ -60,6 +80,22 @@ def test_no_input_raises_or_outgrows_a_table(keys: tuple[bytes, ...]) -> None:
         world.run(0.01)
     assert sum(victim.core.dropped.values()) > DATAGRAMS / 10
     world.must(world.all_see_all, 200, "the group is as before")
+
+
+def test_nothing_that_a_key_holder_says_raises_or_outgrows_a_table() -> None:
+    rng, samples = random.Random(6), recorded()
+    world = World(3, keys=(bytes(32),), seal=True, rotate_by_gossip=True, stored_gen=0)
+    members = world.group(4)
+    liar = Keyring([bytes(32)], "", lambda size: b"\7" * size, 8, seal=True)
+    victim, sources = members[0], [member.address for member in members] + [Address.parse("192.0.2.1:9")]
+    for _ in range(DATAGRAMS):
+        if victim.core.own is Own.OUT:
+            world.join(victim, ["n2"])
+        world._receive(victim, rng.choice(sources), liar.wrap(mutated(rng, rng.choice(samples)) or b"x"))
+        world.run(0.01)
+    assert victim.core.traffic.received.total() > DATAGRAMS / 2
+    assert len(victim.core._extras) <= 1024
+    assert len(victim.core._node.extras) <= 1024 + EXTRAS_MORE
 
 
 def test_a_burst_is_spread_over_time() -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pavane.swim.aio import Adapter
 from pavane.swim.config import Config, Profile, Start
-from pavane.swim.core.outputs import Event, Happened, Own
+from pavane.swim.core.outputs import Event, Happened, Own, Send
 from pavane.swim.core.staging import CaughtUp
 from pavane.swim.errors import ConfigError, SwimError
 from pavane.swim.keys import read_keys
@@ -54,9 +55,13 @@ class Group:
             keys_file=keys_file,
             psk_file=psk_file,
         )
+        await self.adopt(member)
+        return member
+
+    async def adopt(self, member: SwimMember) -> None:
+        """Open a member that a test has made."""
         await self._stack.enter_async_context(member)
         self.members.append(member)
-        return member
 
     async def stop(self, member: SwimMember) -> None:
         """End a member without a word, as a crash does."""
@@ -120,6 +125,38 @@ async def test_a_ping_tells_the_round_trip_or_that_nothing_came_back(group: Grou
     assert await member.ping(node) is None
     with pytest.raises(SwimError, match="alive here"):
         await member.ping(4711)
+
+
+async def test_a_group_whose_members_were_all_killed_comes_back(group: Group) -> None:
+    for _ in range(8):
+        await group.start()
+    await eventually(group.agree)
+    places = [(member.bound.host, member.bound.port) for member in group.members]
+    for member in list(group.members):
+        await group.stop(member)
+    seeds = [f"{host}:{port}" for host, port in places[:2]]
+    for place in reversed(places):  # the seeds come last
+        again = SwimMember(Config(profile=FAST), place, seeds)
+        await group.adopt(again)
+    await eventually(group.agree)
+
+
+async def test_halves_that_were_cut_apart_find_each_other(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pavane.swim.core.dialing.LOST_PAUSE_S", 0.2)
+    for _ in range(6):
+        await group.start()
+    await eventually(group.agree)
+    halves = [{member.bound.port for member in group.members[start::2]} for start in (0, 1)]
+    send = Adapter._send
+
+    def cut(adapter: Adapter, what: Send) -> None:
+        if any(adapter.bound.port in half and what.to.port in half for half in halves):
+            send(adapter, what)
+
+    monkeypatch.setattr(Adapter, "_send", cut)
+    await eventually(lambda: all(len(member.members()) == 3 for member in group.members))
+    monkeypatch.setattr(Adapter, "_send", send)
+    await eventually(group.agree)
 
 
 async def test_who_left_comes_back_in_the_same_process(group: Group) -> None:
