@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 
 from pavane.raft.config import Config
 from pavane.raft.core.core import Core
@@ -42,7 +43,7 @@ from pavane.raft.core.outputs import (
     UpdateDone,
 )
 from pavane.raft.errors import DropReason
-from pavane.raft.machine import StateMachine
+from pavane.raft.machine import Dispatcher, StateMachine
 from pavane.raft.machines import KeyValue
 from pavane.raft.snapshotting import Snapshotter
 from pavane.raft.sockets import Input, Sockets
@@ -52,6 +53,7 @@ from pavane.raft.state.roles import Role
 from pavane.raft.storage import RaftStorage
 from pavane.raft.tracing import Tracing
 from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_type
+from pavane.raft.wire.frames import Frames
 from pavane.runtime.timers import CoreTimer
 from pavane.wal import Appender, Batch, Writer
 from pavane.wire import Stage
@@ -162,7 +164,8 @@ class Adapter:
         recovered = storage.take_recovered()
         rng = random.Random()  # noqa: S311
         asked = machine if isinstance(machine, KeyValue) else None
-        self.core = Core(config, recovered, storage, rng, self.now(), stage, asked)
+        dispatch = partial(_dispatched, machine) if isinstance(machine, Dispatcher) else None
+        self.core = Core(config, recovered, storage, rng, self.now(), stage, asked, dispatch)
         self._writer = Writer(Appender(storage.log_folder), self._stored_in_thread, self._failed_in_thread)
         self._sockets: Sockets | None = None
         self._held: list[tuple[int, int, Send]] = []
@@ -488,3 +491,12 @@ class Adapter:
         else:
             self._storage.mark()
             self._flush()
+
+
+def _dispatched(machine: Dispatcher, kind: bytes, arguments: Frames, leads: bool) -> Sequence[bytes] | None:
+    """Let the application answer; a request that it fails at is dropped, for a client must not end a peer."""
+    try:
+        return machine.dispatch(kind, arguments, leads=leads)
+    except Exception as error:
+        _logger.error("the application's state machine failed at a request", exc_info=error)
+        return None

@@ -1,11 +1,12 @@
 """What applies committed entries (docs/specs/raft.md 12.1), and the machine that applies nothing (12.10)."""
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
 from pavane.raft.config import BROADCAST
 from pavane.raft.machines import KeyValue, Tree
 from pavane.raft.state.configuration import Configuration
+from pavane.raft.wire.frames import Frames
 
 
 class StateMachine(Protocol):
@@ -35,6 +36,18 @@ class StateMachine(Protocol):
         """Begin from what ``freeze`` returned at ``index``; may run in a thread, so it replaces the state at its end.
 
         Raises an exception that names what is wrong if the data are none of this machine, and changes nothing then.
+        """
+        ...
+
+
+@runtime_checkable
+class Dispatcher(Protocol):
+    """What a machine has in addition if clients may send it requests of its own (10.7)."""
+
+    def dispatch(self, kind: bytes, arguments: Frames, *, leads: bool) -> Sequence[bytes] | None:
+        """Return the frames of the answer to a request of type ``kind``, ``None`` to stay silent.
+
+        It may come at any peer and is no entry of the log: ``leads`` says whether this peer believes to lead.
         """
         ...
 

@@ -10,6 +10,7 @@ from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 from pavane.raft.errors import Code, Compacted, Expired, Overloaded, RaftError, Refused, Unreachable, Unsupported
 from pavane.raft.wire import (
+    ClientDispatch,
     ConfigStatus,
     ConfigUpdate,
     ConfigUpdateReply,
@@ -89,6 +90,7 @@ class Call(ABC, Generic[Result]):
 
     streaming: ClassVar[bool] = False
     silence_s: ClassVar[float] = 0.0
+    once = False  # whether it may be sent one time only
     item: UpdateItem | None = None  # what it is in a pv.update, if it can be in one
 
     def __init__(self, call_id: bytes, timeout_s: float, url: str | None = None) -> None:
@@ -262,6 +264,25 @@ class StatusCall(Call[dict[str, Value]]):
         if reply.code == Code.OK and isinstance(reply.value, dict):
             return Done(reply.value)
         return Failed(_code_error(reply))
+
+
+class DispatchCall(Call[tuple[Frame, ...]]):
+    """A request that only the application's state machine understands (10.7); the result are the frames it answers."""
+
+    def __init__(
+        self, call_id: bytes, kind: bytes, arguments: tuple[Frame, ...], timeout_s: float, *, idempotent: bool
+    ) -> None:
+        super().__init__(call_id, timeout_s)
+        self._request = ClientDispatch(kind, arguments)
+        self.once = not idempotent
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the request."""
+        return self._request.encode(ident)
+
+    def judge(self, frames: Frames) -> Verdict[tuple[Frame, ...]]:
+        """Take whatever comes."""
+        return Done(tuple(frames))
 
 
 class TransferCall(Call[str]):

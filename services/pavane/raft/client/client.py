@@ -25,6 +25,7 @@ from pavane.raft.client.calls import (
     Call,
     ChangeMembersCall,
     ConfigurationCall,
+    DispatchCall,
     EntriesCall,
     Entry,
     LogInfoCall,
@@ -44,6 +45,7 @@ from pavane.raft.errors import Closed, TooLarge, Unreachable
 from pavane.raft.machines import Command, Watch, encode_command
 from pavane.raft.machines.commands import ReadOp
 from pavane.raft.wire import (
+    Frame,
     PeerList,
     ReqidGenerator,
     RequestConfigReply,
@@ -52,6 +54,7 @@ from pavane.raft.wire import (
     machine_id,
 )
 from pavane.raft.wire.frames import ENTRY_DATA_BYTES, REQID_BYTES
+from pavane.raft.wire.pv import PREFIX
 from pavane.runtime import names
 from pavane.telemetry import derived, link
 
@@ -61,6 +64,7 @@ TIMEOUT_S_MAX = 7 * 3600.0  # beyond it the cluster would call the request id ex
 READ_TIMEOUT_S = 30.0  # for requests that change nothing, and between two messages of a stream
 CALL_ID_MODULUS = 1 << 62  # client ids that are no request ids: numbers of 8 bytes, so never those of polls
 CALL_ID_BYTES = 8
+KIND_BYTES_MIN = 2  # a type of one byte is the protocol's own, today or tomorrow (1.2 D3)
 CLOCK_OFFSET_S_MIN = 1  # less is the way of the message, or the rounding of a second
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -265,6 +269,18 @@ class RaftClient:
     async def transfer(self, to: str | None = None) -> str:
         """Hand leadership to the member with the id ``to``, by default the best; return the new leader's id."""
         return await self._run(TransferCall(self._call_id(), to, READ_TIMEOUT_S))
+
+    async def dispatch(
+        self, kind: bytes, *frames: bytes, idempotent: bool, timeout_s: float = READ_TIMEOUT_S
+    ) -> tuple[Frame, ...]:
+        """Send the leader a request that only the application's own state machine knows; return what it answers.
+
+        ``kind`` has two bytes or more and does not begin with ``pv.``. A request that is not ``idempotent`` is sent
+        once: ``Unreachable`` then means that nobody knows whether it took effect. Raises ``ValueError`` for the type.
+        """
+        if len(kind) < KIND_BYTES_MIN or kind.startswith(PREFIX):
+            raise ValueError(f"{kind!r} is no type of an application: two bytes or more, not beginning with {PREFIX!r}")
+        return await self._run(DispatchCall(self._call_id(), kind, frames, timeout_s, idempotent=idempotent))
 
     async def status(self, peer: str, *, timeout_s: float = READ_TIMEOUT_S) -> dict[str, Value]:
         """Return what the peer with this url or id tells of itself (``pv.status``); only servers of ours answer."""

@@ -421,7 +421,7 @@ class Procedure:
         self._hedge_polls.clear()
         self._leader, self._leader_proven = endpoint, False
         self._leader_heard_s = now
-        for call in self._calls.values():
+        for call in tuple(self._calls.values()):
             if call.url is None:
                 self._send(call, endpoint, now)
 
@@ -447,6 +447,9 @@ class Procedure:
             self._follow(target, now)
 
     def _send(self, call: AnyCall, endpoint: str, now: float) -> None:
+        if call.once and call.attempts:
+            self._finish(Finished(call, error=call.timed_out(tuple(self._urls()), now - call.started_s)))
+            return
         call.endpoint = endpoint
         call.heard_s = now
         call.repeat_at_s = None
@@ -513,7 +516,7 @@ class Procedure:
             elif call.repeat_at_s is not None:
                 if now >= call.repeat_at_s:
                     self._send(call, call.endpoint, now)
-            elif call.waiting and now - call.heard_s >= (call.silence_s or self._timeout_s):
+            elif call.waiting and not call.once and now - call.heard_s >= (call.silence_s or self._timeout_s):
                 lives = call.url is not None or now - self._leader_heard_s < self._timeout_s
                 if lives or self._hedge_after_s is not None:
                     self._send(call, call.endpoint, now)  # it may have lost this one; hedging sees to a dead leader

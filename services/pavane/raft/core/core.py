@@ -62,6 +62,7 @@ from pavane.raft.wire.pv_update import PvUpdate
 from pavane.raft.wire.replies import RequestBroadcastUrlReply, RequestConfigReply, RequestLogInfoReply
 from pavane.raft.wire.requests import (
     AppendEntries,
+    ClientDispatch,
     ConfigUpdate,
     InstallSnapshot,
     PeerPoll,
@@ -76,6 +77,9 @@ from pavane.wire import LocalProtocolError, Stage
 
 if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself
+
+
+Dispatch = Callable[[bytes, Frames, bool], Sequence[bytes] | None]
 
 
 class Timed(Protocol):
@@ -102,10 +106,12 @@ class Core:
         now: Now,
         stage: Stage = Stage.READ_WRITE,
         machine: KeyValue | None = None,
+        dispatch: Dispatch | None = None,
     ) -> None:
         """Start from what the store found. ``stage`` is ReadWrite for a peer without a platform, Creation in a pod.
 
-        ``machine`` is the one that the caller feeds, if it is one that clients ask: it is only read here.
+        ``machine`` is the one that the caller feeds, if it is one that clients ask: it is only read here. ``dispatch``
+        answers requests of an application's own (10.7): (type, frames, whether we lead) → frames, or ``None``.
         """
         config.validate()
         self.config = config
@@ -113,6 +119,7 @@ class Core:
         node.hooks = self
         freshness = Freshness(config.request_id_ttl_s, config.margin_s)
         self._initial: Members = ()
+        self._dispatch = dispatch
         self._links = Links(node)
         self._kinds = Kinds(node, self._links, recovered.notes)
         self._recovering = Recovering(node, self._links)
@@ -174,6 +181,7 @@ class Core:
             ConfigUpdate: lambda route, id_, message: self._membership.request(route, bytes(id_), message),
             RequestBroadcastUrl: self._answer_broadcast_url,
             PvTransfer: self._transfer.request,
+            ClientDispatch: self._dispatch_request,
             PvStatus: self._answer_status,
             **dict.fromkeys((PvKv, PvRead, PvLease, PvWatch), self._refuse_keys),
         }
@@ -498,6 +506,15 @@ class Core:
         del message
         value = status_value(self.status(self._node.now))
         self._node.send(route, (request_id, *PvReply(Code.OK, value).encode()), self._node.term_ticket)
+
+    def _dispatch_request(self, route: Route, request_id: Frame, message: ClientDispatch) -> None:
+        node = self._node
+        leads = node.role == Role.LEADER
+        answer = None if self._dispatch is None else self._dispatch(message.type, message.arguments, leads)
+        if answer is None:
+            node.drop(DropReason.TYPE)
+        else:
+            node.send(route, (request_id, *answer))
 
     def _refuse_keys(self, route: Route, request_id: Frame, message: PvKv | PvRead | PvLease | PvWatch) -> None:
         """Say that this machine has no keys, in place of ``Keyspace``."""
