@@ -187,7 +187,10 @@ class JsPeer:
             self.requests.clear()
         self.role = role if role != Role.FOLLOWER or self.configuration.names(self.id) else Role.LEARNER
         if (term, vote) == (self.term, self.vote):
-            then()
+            if self._writing:  # the same vote asked for twice is told when it is safe, too
+                self._write(lambda: None, then)
+            else:
+                then()
             return
         self.term, self.vote = term, vote
 
