@@ -11,7 +11,7 @@ GROUP = "pavane.dev"  # the API group; its labels and annotations begin with it
 POD_MODULES = "pavane.pods."  # modules that `pavane pod` imports by name
 LABELS = frozenset(
     {"code", "done", "kind", "op", "peer", "reason", "result"}
-)  # of metrics; told beside their metric's name
+)  # told beside their metric
 METRIC_PREFIX = re.compile(r"pavane_[a-z]+_")
 METRIC = re.compile(r"pavane_[a-z_]+[a-z]")
 WORD = re.compile(r"[a-z]+(_[a-z]+)*")
