@@ -9,9 +9,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "telemetry.md"
 GROUP = "pavane.dev"  # the API group; its labels and annotations begin with it
 POD_MODULES = "pavane.pods."  # modules that `pavane pod` imports by name
-LABELS = frozenset(
-    {"code", "done", "kind", "op", "peer", "reason", "result"}
-)  # told beside their metric
+LABELS = frozenset({"code", "done", "kind", "op", "peer", "reason", "result"})  # told beside their metric
 METRIC_PREFIX = re.compile(r"pavane_[a-z]+_")
 METRIC = re.compile(r"pavane_[a-z_]+[a-z]")
 WORD = re.compile(r"[a-z]+(_[a-z]+)*")

@@ -15,6 +15,7 @@ from pavane_api.raft_clients import RaftClients
 from pavane_api.raftclusters.endpoints import router as raftclusters
 from pavane_api.raftkeys.endpoints import router as raftkeys
 from pavane_api.raftlog.endpoints import router as raftlog
+from pavane_api.raftmembers.endpoints import router as raftmembers
 from pavane_api.rate import Rate
 from pavane_api.rollout.endpoints import router as rollout
 from pavane_api.settings import ApiSettings
@@ -79,7 +80,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
     app.state.streams = streams
     problems.install(app)
     v1 = APIRouter(prefix="/api/v1")
-    for router in (raftclusters, rollout, raftlog, raftkeys, traces):
+    for router in (raftclusters, rollout, raftlog, raftkeys, raftmembers, traces):
         v1.include_router(router)
     app.include_router(v1)
     app.include_router(receiver)

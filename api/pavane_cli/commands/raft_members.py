@@ -1,0 +1,158 @@
+"""``pavane raft members|watch|transfer|config``: who is in a cluster and who leads it (docs/specs/raft.md 17)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from typing import Annotated, Any
+
+import typer
+
+from pavane_api.raftmembers import service
+from pavane_cli import output
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.output import Format, Output
+from pavane_cli.reach import Reach, commands, reaching
+from pavane_cli.target import run
+
+LOOK_S = 1.0  # between two looks of `watch`: elections take less, rollouts more
+
+config = typer.Typer(
+    help="Change the members of a cluster without a platform; those of a RaftCluster change by `pavane scale`.",
+    no_args_is_help=True,
+)
+_command = commands(config)
+
+PeerArgument = Annotated[list[str], typer.Argument(metavar="ID=URL…", help="A peer that runs, as its --url says.")]
+
+
+@reaching
+def members(reach: Reach, form: Output = Format.TABLE) -> None:
+    """Show each member: what it is, which program it runs, how far it is. Each is asked itself."""
+
+    async def look() -> Any:
+        async with aclosing(_pictures(reach)) as pictures:
+            return await anext(pictures)
+
+    found = run(look())
+    if form in {Format.JSON, Format.YAML}:
+        output.structured(found, form)
+    else:
+        _show(found)
+
+
+@reaching
+def watch(reach: Reach) -> None:
+    """Show the members again whenever their roles, terms or the configuration change, until Ctrl-C."""
+
+    async def follow() -> None:
+        shown: Any = None
+        async with aclosing(_pictures(reach)) as pictures:
+            async for found in pictures:
+                picture = [(each["id"], each.get("role"), each.get("term")) for each in found["items"]]
+                if picture != shown:
+                    _show(found)
+                    shown = picture
+                await asyncio.sleep(LOOK_S)
+
+    run(follow())
+
+
+@reaching
+def transfer(
+    reach: Reach, to: Annotated[str | None, typer.Argument(metavar="ID", help="Default: the best member.")] = None
+) -> None:
+    """Hand leadership over and print who leads then."""
+
+    async def send() -> str:
+        if reach.peers:
+            async with reach.client() as client:
+                return (await service.transfer(client, to)).leader
+        async with reach.rest() as rest:
+            return str((await rest.send("POST", reach.path + "/transfer", {"to": to}))["leader"])
+
+    output.say(run(send()))
+
+
+@_command("add")
+def add(reach: Reach, added: PeerArgument) -> None:
+    """Add members that run already, and print the index of the joint configuration."""
+    pairs = _peers(added)
+    _change(reach, lambda present: (*(peer for peer in present if peer[0] not in dict(pairs)), *pairs))
+
+
+@_command("remove")
+def remove(reach: Reach, ids: Annotated[list[str], typer.Argument(metavar="ID…")]) -> None:
+    """Take members out, and print the index of the joint configuration."""
+
+    def left(present: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+        missing = set(ids) - dict(present).keys()
+        if missing:
+            raise UserError(f"{', '.join(sorted(missing))}: no such member", ExitCode.NOT_FOUND)
+        return [peer for peer in present if peer[0] not in ids]
+
+    _change(reach, left)
+
+
+@_command("set")
+def set_members(reach: Reach, members: PeerArgument) -> None:
+    """Make these the members, and print the index of the joint configuration."""
+    wanted = _peers(members)
+    _change(reach, lambda _: wanted)
+
+
+def _change(reach: Reach, wanted: Any) -> None:
+    if not reach.peers:
+        raise UserError(
+            f"the operator decides who is a member of {reach.name}: `pavane scale raft/{reach.name} --replicas N`; "
+            "of a cluster without a platform use --peers",
+            ExitCode.REFUSED,
+        )
+
+    async def send() -> int:
+        async with reach.client() as client:
+            present = (await client.configuration()).peers
+            return await client.change_members(wanted(present))
+
+    output.say(str(run(send())))
+
+
+def _peers(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    pairs = [text.partition("=") for text in texts]
+    for peer, separator, url in pairs:
+        if not (peer and separator and url):
+            raise UserError(f"{peer!r}: write ID=URL, for example 4=tcp://10.0.0.4:8047", ExitCode.USAGE)
+    return tuple((peer, url) for peer, _, url in pairs)
+
+
+async def _pictures(reach: Reach) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield the members as the REST API shows them, as often as one asks."""
+    async with AsyncExitStack() as stack:
+        if reach.peers:
+            client = await stack.enter_async_context(reach.client())
+            while True:
+                yield (await service.members(client)).model_dump(mode="json", by_alias=True)
+        rest = await stack.enter_async_context(reach.rest())
+        while True:
+            yield await rest.get(reach.path + "/members")
+
+
+def _show(found: dict[str, Any]) -> None:
+    output.say(f"leader {found['leader'] or 'none'}{'  members are being changed' if found['changing'] else ''}")
+    rows = [
+        (
+            each["id"],
+            (each.get("role") or "no answer") + (" (leaving)" if each["old"] else ""),
+            each["kind"],
+            _number(each.get("term")),
+            _number(each.get("lastIndex")),
+            _number(each.get("appliedIndex")),
+            _number(each.get("lag")),
+            each["url"],
+        )
+        for each in found["items"]
+    ]
+    output.table(("MEMBER", "ROLE", "KIND", "TERM", "LAST", "APPLIED", "LAG", "URL"), rows)
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
