@@ -1,0 +1,85 @@
+"""A peer that lost its disk is given the leader's snapshot: N10 of docs/specs/raft.md 18.4."""
+
+import asyncio
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pavane.raft.client import RaftClient
+from pavane.raft.offline.js_folder import JsFolder
+from pavane.raft.offline.moving import import_js
+from pavane.raft.offline.store import StoredLog
+from pavane.raft.storage import Identity
+from pavane.raft.wire import entry_term
+from pavane.raft.wire.snapshot import SnapshotHead
+from tests.interop.cluster import Cluster, Kind, Member
+from tests.interop.conftest import KINDS, Make
+from tests.interop.raw import IDENT
+
+ENTRIES = 300
+COVERED = 200  # last entry of the snapshot
+STATE = "state " * 20_000  # two chunks
+
+
+def stop(cluster: Cluster) -> None:
+    for id_ in cluster.members:
+        cluster.kill(id_, signal.SIGTERM)
+
+
+def compact(member: Member, term: int, node: str, package: Path) -> None:
+    """Have the npm package give a peer that is down a snapshot."""
+    script = Path(__file__).parent / "zmq-raft" / "snapshot.js"
+    arguments = [str(package), str(member.folder), str(COVERED), str(term), STATE]
+    subprocess.run([node, "--no-deprecation", str(script), *arguments], check=True)
+
+
+def snapshot(member: Member) -> tuple[int, bytes]:
+    """Return index and data of a peer's snapshot, read from its folder."""
+    if member.kind is Kind.JS:
+        kept = JsFolder(member.folder).snapshot
+        assert kept is not None
+        return kept.index, bytes(kept.data)
+    with StoredLog(member.folder) as stored:
+        file = stored.snapshot_file()
+        head = SnapshotHead.decode(file)
+        return head.index, bytes(file[head.data_offset : head.data_offset + head.data_bytes])
+
+
+@pytest.mark.parametrize(("leader", "wiped"), ["jo", "oj", "oo", "jj"])
+async def test_a_wiped_peer_gets_the_snapshot_and_the_log_behind_it(
+    make: Make, node: str, package: Path, tmp_path: Path, leader: str, wiped: str
+) -> None:
+    cluster = make("jjj", first="a")
+    async with RaftClient(cluster.urls, IDENT) as client:
+        await asyncio.gather(*(client.update(b"%d" % number) for number in range(ENTRIES)))
+        cluster.settled()
+        stop(cluster)
+        whole = cluster.entries("b")
+        term = entry_term(whole[COVERED - 1][1])
+        a, b, c = cluster.members.values()
+        for member in (a, b):
+            compact(member, term, node, package)
+        if leader == "o":
+            import_js(a.folder, tmp_path / "ours", Identity("a", "Broadcast"), int(time.time()))
+            a.kind, a.folder = Kind.OURS, tmp_path / "ours"
+        shutil.rmtree(c.folder)
+        c.folder.mkdir()
+        c.kind = KINDS[wiped]
+        cluster.start("a", "b")
+        cluster.led_by("a")
+        cluster.start("c")
+        cluster.settled()
+        cluster.ready()
+        last = await client.update(b"after")
+        cluster.settled()
+    stop(cluster)
+    assert snapshot(c) == snapshot(a) == (COVERED, STATE.encode())
+    expected = cluster.entries("b")
+    assert expected[0][0] == COVERED + 1
+    assert expected[-1][0] >= last
+    assert cluster.entries("c") == expected
+    assert expected[: len(whole) - COVERED] == whole[COVERED:]
