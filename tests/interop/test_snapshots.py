@@ -14,11 +14,20 @@ from pavane.raft.offline.js_folder import JsFolder
 from pavane.raft.offline.moving import import_js
 from pavane.raft.offline.store import StoredLog
 from pavane.raft.storage import Identity
-from pavane.raft.wire import entry_term
+from pavane.raft.wire import (
+    EntriesStatus,
+    RequestEntriesReply,
+    SnapshotPart,
+    decode_reply,
+    decode_uint,
+    encode_uint,
+    entry_term,
+)
 from pavane.raft.wire.snapshot import SnapshotHead
 from tests.interop.cluster import Cluster, Kind, Member
 from tests.interop.conftest import KINDS, Make
-from tests.interop.raw import IDENT
+from tests.interop.javascript import Javascript, JsError
+from tests.interop.raw import IDENT, Raw
 
 ENTRIES = 300
 COVERED = 200  # last entry of the snapshot
@@ -49,9 +58,24 @@ def snapshot(member: Member) -> tuple[int, bytes]:
         return head.index, bytes(file[head.data_offset : head.data_offset + head.data_bytes])
 
 
+def read_over_the_snapshot(url: str, term: int) -> tuple[bytes, int]:
+    """Read the log from its beginning; return the snapshot's data and the first index behind it."""
+    data = b""
+    with Raw(url) as peer:
+        peer.send(b"read", b"<", IDENT, encode_uint(0))
+        while len(data) < len(STATE):
+            reply = decode_reply(RequestEntriesReply, peer.receive()[1:])
+            assert isinstance(reply, RequestEntriesReply)
+            assert (reply.status, reply.index) == (EntriesStatus.SNAPSHOT, COVERED)
+            assert reply.part == SnapshotPart(len(data), len(STATE), term)
+            data += reply.entries[0]
+        _, _, index, *entries = peer.ask(b"read", b"<", IDENT, encode_uint(COVERED))[1:]
+        return data, decode_uint(index) - len(entries) + 1
+
+
 @pytest.mark.parametrize(("leader", "wiped"), ["jo", "oj", "oo", "jj"])
 async def test_a_wiped_peer_gets_the_snapshot_and_the_log_behind_it(
-    make: Make, node: str, package: Path, tmp_path: Path, leader: str, wiped: str
+    make: Make, js: Javascript, node: str, package: Path, tmp_path: Path, leader: str, wiped: str
 ) -> None:
     cluster = make("jjj", first="a")
     async with RaftClient(cluster.urls, IDENT) as client:
@@ -75,11 +99,16 @@ async def test_a_wiped_peer_gets_the_snapshot_and_the_log_behind_it(
         cluster.settled()
         cluster.ready()
         last = await client.update(b"after")
+        assert read_over_the_snapshot(cluster.url("a"), term) == (STATE.encode(), COVERED + 1)
+        with pytest.raises(JsError, match="not a log entry"):  # the package's client fails at its own peers, too
+            await js.call("entries", await js.call("client", cluster.urls), 0, None, 0)
+        cluster.add("d", Kind.OURS)  # a learner, which follows from nothing
+        cluster.start("d")
         cluster.settled()
     stop(cluster)
-    assert snapshot(c) == snapshot(a) == (COVERED, STATE.encode())
+    assert snapshot(a) == snapshot(c) == snapshot(cluster.members["d"]) == (COVERED, STATE.encode())
     expected = cluster.entries("b")
     assert expected[0][0] == COVERED + 1
     assert expected[-1][0] >= last
-    assert cluster.entries("c") == expected
+    assert cluster.entries("c") == cluster.entries("d") == expected
     assert expected[: len(whole) - COVERED] == whole[COVERED:]
