@@ -58,6 +58,9 @@ def test_every_peer_answers_in_the_frames_of_the_document(cluster: Cluster) -> N
                     assert raw.is_silent(b"\x01", type_, IDENT, b"a", encode_uint(1), bytes(8))
 
 
+@pytest.mark.proves("JS client → ours", "%", "=", "<")
+@pytest.mark.proves("our peer → JS", "?", "+")
+@pytest.mark.proves("JS peer → ours", "?", "+")
 async def test_js_client_updates_and_reads_back(cluster: Cluster, js: Javascript) -> None:
     client = await js.call("client", cluster.urls)
     start = (await js.call("logInfo", client))["lastIndex"]

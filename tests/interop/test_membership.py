@@ -72,6 +72,7 @@ def test_a_wrong_configuration_is_refused_with_the_reason(cluster: Cluster) -> N
     assert cluster.leader() == leader.id
 
 
+@pytest.mark.proves("JS client → ours", "^", "&")
 @pytest.mark.parametrize("kinds", ["ojj", "joo"])
 async def test_one_change_at_a_time_and_one_per_request_id(make: Make, js: Javascript, kinds: str) -> None:
     cluster = make(kinds, first="a")
@@ -100,6 +101,9 @@ async def test_one_change_at_a_time_and_one_per_request_id(make: Make, js: Javas
     cluster.settled()
 
 
+@pytest.mark.proves("our client → ours", "&")
+@pytest.mark.proves("our client → JS", "&")
+@pytest.mark.proves("our peer → ours", "^", "%")
 @pytest.mark.parametrize(("kinds", "joining"), [("jjj", "ooo"), ("ooo", "jjj")], ids=["js to ours", "ours to js"])
 async def test_a_cluster_moves_to_the_other_program_while_it_is_written_to(
     make: Make, kinds: str, joining: str

@@ -20,6 +20,8 @@ async def states(client: RaftClient, after: int = 0) -> list[Entry]:
     return [entry async for entry in client.entries(after) if entry.type == EntryType.STATE]
 
 
+@pytest.mark.proves("our client → ours", "^", "%", "<")
+@pytest.mark.proves("our client → JS", "^", "%", "=", "<")
 async def test_our_client_updates_reads_and_finds_the_leader(cluster: Cluster) -> None:
     leader = cluster.leader()
     follower = next(url for id_, url in cluster.seed.items() if id_ != leader)

@@ -73,6 +73,8 @@ def read_over_the_snapshot(url: str, term: int) -> tuple[bytes, int]:
         return data, decode_uint(index) - len(entries) + 1
 
 
+@pytest.mark.proves("our peer → JS", "$", "^", "%", "<", "< with a snapshot")
+@pytest.mark.proves("JS peer → ours", "$")
 @pytest.mark.parametrize(("leader", "wiped"), ["jo", "oj", "oo", "jj"])
 async def test_a_wiped_peer_gets_the_snapshot_and_the_log_behind_it(
     make: Make, js: Javascript, node: str, package: Path, tmp_path: Path, leader: str, wiped: str

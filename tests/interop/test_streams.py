@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import zmq
 
 from pavane.raft.wire import decode, decode_uint, encode_uint
@@ -113,6 +114,7 @@ async def seen_when(js: Javascript, subscription: int, condition: Callable[[dict
     return dict(seen)
 
 
+@pytest.mark.proves("JS client → ours", "<", "*", "PUB")
 async def test_js_subscribers_follow_the_log(cluster: Cluster, js: Javascript) -> None:
     start = await asyncio.to_thread(filled, cluster, [1] * 10)
     members = [await js.call("subscribe", cluster.urls, start), await js.call("subscribe", [cluster.url("b")], start)]
