@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from opentelemetry.trace import get_current_span
+
 from pavane.swim.aio import Adapter
 from pavane.swim.config import SEEDS_MAX, Config, Profile
 from pavane.swim.core.core import Core
@@ -244,11 +246,12 @@ class SwimMember:
         """Let everybody know ``blob`` of this member; raises ``MessageError`` for more than 512 bytes."""
         self._tell_core(lambda core, now: core.set_meta(blob, now))
 
-    def send(self, blob: bytes, trace: Trace | None = None) -> None:
+    def send(self, blob: bytes) -> None:
         """Tell every member a message, probably and at most once; raises ``MessageError``.
 
-        It must fit a datagram. ``trace`` goes along; its origin and number are filled in.
+        It must fit a datagram. Within a sampled span that span's context goes along (docs/specs/swim.md 14).
         """
+        trace = _present_trace()
         self._tell_core(lambda core, now: core.send_user(blob, now, trace))
 
     def announce(self) -> None:
@@ -401,6 +404,14 @@ class SwimMember:
             except OSError as error:
                 _logger.warning("seed %s has no address: %s", host, error)
         return list(dict.fromkeys(found))
+
+
+def _present_trace() -> Trace | None:
+    """Return the context of the span that is being recorded; the core fills in which message it belongs to."""
+    context = get_current_span().get_span_context()
+    if not context.is_valid or not context.trace_flags.sampled:
+        return None
+    return Trace(0, 0, context.trace_id.to_bytes(16), context.span_id.to_bytes(8), context.trace_flags)
 
 
 def _stamp(path: Path) -> Stamp | None:

@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from pavane.swim.aio import Adapter
 from pavane.swim.config import Config, Profile, Start
 from pavane.swim.core.outputs import Event, Happened, Own, Send
 from pavane.swim.core.staging import CaughtUp
-from pavane.swim.errors import ConfigError, SwimError
+from pavane.swim.errors import ConfigError, MessageError, SwimError
 from pavane.swim.keys import read_keys
 from pavane.swim.member import EVENTS_MAX, MemberFailedError, SwimMember
 from pavane.swim.state.envelope import key_id
@@ -342,3 +343,36 @@ async def test_an_observer_is_promoted_and_a_full_member_drains(group: Group) ->
     group.members.remove(old)
     await eventually(group.agree)
     assert new.counts["deaths"] == 0
+
+
+async def test_a_message_carries_the_context_of_the_span_that_it_was_sent_in(group: Group) -> None:
+    member, other = await group.start(), await group.start()
+    await eventually(group.agree)
+    heard: list[Event] = []
+
+    async def listen() -> None:
+        async for event in other.events():
+            if event.kind is Happened.USER:
+                heard.append(event)  # noqa: PERF401 - read while it grows
+
+    listening = asyncio.create_task(listen())
+    await asyncio.sleep(0)
+    for flags in (TraceFlags.SAMPLED, TraceFlags.DEFAULT):
+        context = SpanContext(0x0102 << 112, 0x0304 << 32, is_remote=False, trace_flags=TraceFlags(flags))
+        with use_span(NonRecordingSpan(context)):
+            member.send(b"%d" % flags)
+    member.send(b"outside")
+    await eventually(lambda: len(heard) == 3)
+    traces = {event.data: event.trace for event in heard}
+    assert (traces[b"0"], traces[b"outside"]) == (None, None)
+    trace = traces[b"1"]
+    assert trace is not None
+    assert (trace.origin, trace.trace_id[:2], trace.span_id[:4], trace.flags) == (
+        member.info.id,
+        b"\1\2",
+        b"\0\0\3\4",
+        1,
+    )
+    with pytest.raises(MessageError, match="at most"):
+        member.send(b"x" * 2000)
+    listening.cancel()
