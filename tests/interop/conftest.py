@@ -54,13 +54,18 @@ def cluster(
 
 @pytest.fixture
 def make(node: str, package: Path, tmp_path: Path) -> Iterator[Make]:
-    """Make clusters of one test's own: ``make("ojj", first="a")`` starts peers a (ours), b and c (js)."""
+    """Make clusters of one test's own: ``make("ojj", first="a")`` starts peers a (ours), b and c (js).
+
+    With ``start`` only those are started.
+    """
     made: list[Cluster] = []
 
-    def make(kinds: str, *, first: str = "", elections: tuple[int, int] = ELECTION_MS) -> Cluster:
+    def make(
+        kinds: str, *, first: str = "", elections: tuple[int, int] = ELECTION_MS, start: str | None = None
+    ) -> Cluster:
         members = {id_: KINDS[letter] for id_, letter in zip("abcdefg", kinds, strict=False)}
         made.append(Cluster(tmp_path / str(len(made)), node, package, members, first, elections))
-        made[-1].start_all()
+        made[-1].start(*(members if start is None else start))
         return made[-1]
 
     yield make
