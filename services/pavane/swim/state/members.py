@@ -12,6 +12,7 @@ from pavane.swim.wire.values import Address, NodeId, NodeInfo, Stage, State
 if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself
 
+NEVER = float("-inf")  # one object for all entries: a large table has many
 CROWD = 8  # from so many peers for each one wanted on, and up to so many entries for each peer, drawing is quick
 TOMBSTONES_PER_PEER = 4  # tombstones kept, as a multiple of the capacity
 
@@ -58,19 +59,19 @@ class Peer:
         self.meta_gen = 0
         self.told_meta = False  # it has acknowledged a ping with what we say of ourselves
         self.silent = False  # it has not answered our last probe, nor said anything since
-        self.heard_at = float("-inf")  # a datagram of its own, from its own address
+        self.heard_at = NEVER  # a datagram of its own, from its own address
         self.one_way = 0  # probes in a row that were answered by detours only (6.7)
         self.cursor = 0  # first id of the next page for it (11.2)
-        self.page_at = float("-inf")
+        self.page_at = NEVER
         self.page_count = 0  # pages for it since ``page_at``
-        self.reply_page_at = float("-inf")  # a page in answer to a page
+        self.reply_page_at = NEVER  # a page in answer to a page
         self.welcome = False  # it joined through us: the next response tells it more about the group (3.4)
         self.stage = Stage.READ_WRITE  # what it showed last (16.1)
         self.rollout = 0
         self.shown_stage = False  # it has acknowledged a ping with our own stage
         self.digest: Digest | None = None  # the last one of its own
-        self.digest_at = float("-inf")
-        self.dialled_at = float("-inf")  # because it said that it does not track us (7.4)
+        self.digest_at = NEVER
+        self.dialled_at = NEVER  # because it said that it does not track us (7.4)
 
     @property
     def live(self) -> bool:
