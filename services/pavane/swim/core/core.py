@@ -319,7 +319,9 @@ class Core:
             case JoinAck() | JoinNak() | JoinRedirect() if not leaving:
                 self._dialing.answer(message, origin)
             case Broadcast() if not leaving:
-                if message.src.id not in (self._node.id, 0):
+                if message.src.id in (self._node.id, 0):
+                    self._node.drop(DropReason.SELF)
+                else:
                     self._dialing.announced(message, origin)
             case Leave() if not leaving:
                 self._leave(message, origin)
