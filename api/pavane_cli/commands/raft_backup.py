@@ -8,6 +8,7 @@ import typer
 
 from pavane.raft.backup import BackupError, back_up
 from pavane.raft.errors import RaftError
+from pavane.raft.keys import IDENT_KEY, SERVER_SECRET_KEY
 from pavane.raft.offline.moving import restore as restoring
 from pavane.raft.server import StoreError
 from pavane_cli import output
@@ -22,15 +23,22 @@ def backup(
     peers: Annotated[str, typer.Option("--peers", metavar="URL,…", help="Peers of the cluster.")],
     secret_file: SecretFile = None,
     secret_env: SecretEnv = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, metavar="DIR", help="All keys of the cluster: Secret NAME-keys."),
+    ] = None,
     curve_secret_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Secret CURVE key of the cluster, in Z85.")
     ] = None,
 ) -> None:
     """Copy a running cluster into a folder: everything that was acknowledged before this began."""
+    if keys is not None:
+        in_clear = not (keys / SERVER_SECRET_KEY).exists()
+        secret_file = secret_file or keys / IDENT_KEY
+        curve_secret_file = curve_secret_file or (None if in_clear else keys / SERVER_SECRET_KEY)
     if (secret_file is None) == (secret_env is None):
-        raise UserError("give the cluster secret by one of --secret-file, --secret-env", ExitCode.USAGE)
-    ident = secret_in(secret_file, secret_env)
-    curve = curve_of(curve_secret_file, None)
+        raise UserError("give the cluster secret by one of --secret-file, --secret-env, --keys", ExitCode.USAGE)
+    ident, curve = secret_in(secret_file, secret_env), curve_of(curve_secret_file, None)
     urls = [url.strip() for url in peers.split(",")]
     try:
         made = asyncio.run(back_up(folder, urls, ident, curve=curve, progress=Meter("copying", unit="entries")))
