@@ -175,6 +175,7 @@ class Adapter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._snapshotter = Snapshotter(storage, machine)
         self._timer = CoreTimer(self._loop, self._turn)
+        self._due: float | None = None
         self._mark_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
         self._waiting_for_sync: list[tuple[int, asyncio.Future[None]]] = []
@@ -320,8 +321,7 @@ class Adapter:
         return self._room
 
     def _timers(self) -> None:
-        due = self.core.next_timer()
-        now = self.now()
+        due, now = self._due, self.now()  # what this turn's input brings is looked at when the timer is armed
         if due is not None and due <= now.mono:
             self.late_s = max(self.late_s, now.mono - due)
             self.core.handle_timer(now)
@@ -335,7 +335,8 @@ class Adapter:
             changed = any(not isinstance(event, _HOT_EVENTS) for event in outputs.events) or changed
             self._execute(outputs)
         if not self._halted:
-            self._timer.arm(self.core.next_timer())
+            self._due = self.core.next_timer()
+            self._timer.arm(self._due)
             if changed:
                 self._changed()
 

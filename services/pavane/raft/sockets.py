@@ -2,6 +2,7 @@
 
 Plain non-blocking sockets on an asyncio loop: ``wake`` is called when any of them may have input, ``poll`` takes what
 there is, up to a batch. ØMQ signals *edges*: whoever polled or sent must ask ``has_input`` before going to sleep.
+Asking a socket costs as much as a message; so only those are asked that signalled, were sent to, or were not emptied.
 """
 
 import asyncio
@@ -65,6 +66,8 @@ class _Dealer:
     monitor: zmq.Socket[bytes]
     endpoints: tuple[str, ...] = ()
     heard_s: float = 0.0
+    hot: bool = True  # whether the socket may have input
+    news: bool = True  # whether the monitor may
 
 
 class Sockets:
@@ -110,7 +113,8 @@ class Sockets:
                 self._zap.close()
             self._context.destroy(linger=0)
             raise
-        self._listen(self._router)
+        self._router_hot = True
+        loop.add_reader(_descriptor(self._router), self._router_signalled)
         self._sweep = loop.call_later(RESOLVE_AGAIN_S, self._resolve_silent)
 
     def _bind_router(self, bind: str) -> "zmq.Socket[bytes]":
@@ -141,9 +145,15 @@ class Sockets:
         """Take what came in: all of the DEALERs, then at most one batch from the ROUTER if ``requests`` is true."""
         found = Input()
         for dealer in self._dealers.values():
-            self._poll_dealer(dealer, found)
+            if dealer.news:
+                self._poll_monitor(dealer, found)
+            if dealer.hot:
+                self._poll_dealer(dealer, found)
         size = 0
-        while requests and len(found.requests) < INPUT_MESSAGES and size < INPUT_BYTES and _readable(self._router):
+        while requests and self._router_hot and len(found.requests) < INPUT_MESSAGES and size < INPUT_BYTES:
+            self._router_hot = _readable(self._router)
+            if not self._router_hot:
+                break
             frames = _receive(self._router)
             if frames is None:
                 found.dropped += 1
@@ -154,12 +164,20 @@ class Sockets:
 
     def has_input(self, *, requests: bool = True) -> bool:
         """Say whether ``poll`` would find something now."""
-        if requests and _readable(self._router):
-            return True
-        return any(_readable(socket) for dealer in self._dealers.values() for socket in (dealer.socket, dealer.monitor))
+        if requests and self._router_hot:
+            self._router_hot = _readable(self._router)
+            if self._router_hot:
+                return True
+        for dealer in self._dealers.values():
+            if dealer.hot:
+                dealer.hot = _readable(dealer.socket)
+                if dealer.hot:
+                    return True
+        return any(dealer.news for dealer in self._dealers.values())
 
     def send_route(self, route: Route, frames: Sequence[bytes | memoryview]) -> bool:
         """Answer a connection of the ROUTER; False if it is gone or does not read (reason ``route``)."""
+        self._router_hot = True
         try:
             _send(self._router, (route, *frames))
         except zmq.ZMQError as error:
@@ -174,6 +192,7 @@ class Sockets:
             socket = self._publisher
         else:
             dealer = self._dealers.get(to) or self._open(to)
+            dealer.hot = True
             socket = dealer.socket
         if socket is None:
             return False
@@ -208,8 +227,17 @@ class Sockets:
         # Ends when the lingering messages are gone, so not on the loop.
         await self._loop.run_in_executor(None, self._context.term)
 
-    def _listen(self, socket: "zmq.Socket[bytes]") -> None:
-        self._loop.add_reader(_descriptor(socket), self._wake)
+    def _router_signalled(self) -> None:
+        self._router_hot = True
+        self._wake()
+
+    def _dealer_signalled(self, dealer: _Dealer) -> None:
+        dealer.hot = True
+        self._wake()
+
+    def _monitor_signalled(self, dealer: _Dealer) -> None:
+        dealer.news = True
+        self._wake()
 
     def _open(self, to: PeerChannel) -> _Dealer:
         socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
@@ -226,8 +254,8 @@ class Sockets:
         monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_WANTED_EVENTS)
         dealer = _Dealer(to, socket, monitor, heard_s=self._loop.time())
         self._dealers[to] = dealer
-        self._listen(socket)
-        self._listen(monitor)
+        self._loop.add_reader(_descriptor(socket), self._dealer_signalled, dealer)
+        self._loop.add_reader(_descriptor(monitor), self._monitor_signalled, dealer)
         if needs_resolving(to.url):
             self._look_up(to.url)
         else:
@@ -288,14 +316,19 @@ class Sockets:
                 self._look_up(dealer.to.url)
         self._sweep = self._loop.call_later(RESOLVE_AGAIN_S, self._resolve_silent)
 
-    def _poll_dealer(self, dealer: _Dealer, found: Input) -> None:
+    @staticmethod
+    def _poll_monitor(dealer: _Dealer, found: Input) -> None:
+        dealer.news = False
         while _readable(dealer.monitor):
             event = parse_monitor_message(dealer.monitor.recv_multipart(zmq.DONTWAIT))["event"]
             if event in (_UP, _DOWN):
                 found.connections.append((dealer.to, event == _UP))
-        count = 0
-        while count < INPUT_MESSAGES and _readable(dealer.socket):
-            count += 1
+
+    def _poll_dealer(self, dealer: _Dealer, found: Input) -> None:
+        for _ in range(INPUT_MESSAGES):
+            dealer.hot = _readable(dealer.socket)
+            if not dealer.hot:
+                return
             frames = _receive(dealer.socket)
             dealer.heard_s = self._loop.time()
             if frames is None:

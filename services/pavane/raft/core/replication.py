@@ -94,6 +94,7 @@ class Replication:
         self._wanted_sequence = wanted_sequence
         self._uploading = Uploading(node, links, self._chunk_reply)
         self.peers: dict[str, Progress] = {}
+        self._quorum_at = math.inf  # when to look whether a majority is still heard
         self.sequence = 0  # messages first sent so far; a barrier counts answers to later ones only
 
     # --- leadership ----------------------------------------------------------------------------------------------
@@ -128,6 +129,7 @@ class Replication:
                 progress.removed_at = progress.lame_until = None
             elif committed == node.configurations.effective and progress.lame_until is None:
                 progress.removed_at, progress.lame_until = index, now + LAME_DUCK_S
+        self._quorum_at = self._quorum_deadline()
 
     def match(self, peer: str) -> int:
         """Return up to where a peer's log is durable and equal; our own is as far as our disk (P4)."""
@@ -188,7 +190,7 @@ class Replication:
         if not self.peers:
             return None
         now = self._node.now.mono
-        times = [self._quorum_deadline(), self._disk_deadline()]
+        times = [self._quorum_at, self._disk_deadline()]
         for progress in self.peers.values():
             if progress.upload is not None:
                 idle_at = max(now, progress.quiet_until)
@@ -207,7 +209,9 @@ class Replication:
         now = self._node.now.mono
         if not self.peers:
             return
-        if self._quorum_deadline() <= now:
+        if self._quorum_at <= now:
+            self._quorum_at = self._quorum_deadline()  # answers only ever put it off
+        if self._quorum_at <= now:
             self._node.event(QuorumLost(self._node.term))
             self._deposed("quorum_lost")
             return
