@@ -345,14 +345,15 @@ class Adapter:
             self._event(event)
         if self._halted:
             return
-        if outputs.store:
-            self._storage.execute(outputs.store)
-            self._flush()
+        # What waits for no disk leaves first: the storage thread, once woken, would hold up the sends.
         for send in outputs.send:
             if send.after is None or send.after <= self._stored:
                 self._send(send)
             else:
                 heapq.heappush(self._held, (send.after, next(self._order), send))
+        if outputs.store:
+            self._storage.execute(outputs.store)
+            self._flush()
         for work in outputs.apply:
             match work:
                 case Apply():
