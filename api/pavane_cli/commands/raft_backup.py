@@ -58,5 +58,5 @@ def restore(
 ) -> None:
     """Make the folder of one member of a new cluster out of a copy; do it for each member, from the same copy."""
     with failures():
-        moved = restoring(folder, target, peer, members_of("--members", members), cluster_id, Meter("restoring"))
+        moved = restoring(folder, target, peer, members_of("--members", members), cluster_id, Meter("reading"))
     tell(moved, target)

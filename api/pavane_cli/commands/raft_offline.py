@@ -1,4 +1,4 @@
-"""``pavane raft dump|verify|import-js|export-js|repair|recover``: the folder of a peer that is down.
+"""``pavane raft dump|verify|compact|import-js|export-js|repair|recover``: the folder of a peer that is down.
 
 docs/specs/raft.md 13.6 and 17.
 """
@@ -158,7 +158,7 @@ def export_js(
 ) -> None:
     """Make a data folder that a zmq-raft peer starts from; the peer of DIR must not run again."""
     with failures():
-        moved = export_folder(folder, target, Meter("exporting"))
+        moved = export_folder(folder, target, Meter("reading"))
     tell(moved, target)
 
 

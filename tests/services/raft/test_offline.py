@@ -271,6 +271,21 @@ def test_a_damaged_file_is_refused_and_nothing_is_left_behind(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["js"]
 
 
+def test_a_folder_without_the_vote_is_refused(tmp_path: Path) -> None:
+    source = js(tmp_path / "js", JsState(term=1), entry(b"x"))
+    (source / "raft.pers").unlink()
+    with pytest.raises(StoreError, match="vote twice"):
+        import_js(source, tmp_path / "ours", IDENTITY, NOW_S)
+
+
+def test_the_present_folder_may_be_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = js(tmp_path / "js", JsState(term=1), entry(b"x"))
+    (tmp_path / "ours").mkdir()
+    monkeypatch.chdir(tmp_path / "ours")
+    import_js(source, Path(), IDENTITY, NOW_S)
+    assert started(tmp_path / "ours")[1] == [entry(b"x")]
+
+
 def test_no_folder_is_overwritten_but_what_a_killed_run_left_is(tmp_path: Path) -> None:
     source = js(tmp_path / "js", JsState(term=1), entry(b"x"))
     store(tmp_path / "ours")
@@ -307,6 +322,13 @@ def test_a_peer_that_must_not_vote_is_not_exported(tmp_path: Path) -> None:
         writer.execute([HardState(0, 1, "", RECOVERING_FLOOR)])
     with pytest.raises(StoreError, match="would vote"):
         export_js(path, tmp_path / "js")
+
+
+def test_a_configuration_that_is_none_is_not_exported(tmp_path: Path) -> None:
+    path = store(tmp_path / "1", Append(0, 6, (encode_entry(bytes(12), EntryType.CONFIG, 1, b"\xc0"),)))
+    with pytest.raises(StoreError, match="entry 6 is to state"):
+        export_js(path, tmp_path / "js")
+    assert not (tmp_path / "js").exists()
 
 
 def test_members_that_an_original_peer_cannot_reach_are_not_exported(tmp_path: Path) -> None:

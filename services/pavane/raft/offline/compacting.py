@@ -23,7 +23,7 @@ def compact(path: Path, index: int | None = None, data: Frame | None = None, pro
     ``data`` is what the application makes of the entries up to there: machine Broadcast needs it, others have their
     own. Raises ``StoreError`` for what cannot be compacted, ``OSError``.
     """
-    with StoredLog(path) as stored:
+    with StoredLog(path, progress) as stored:
         identity, recovered = stored.identity, stored.recovered
         if stored.faults():
             raise StoreError(f"{path}: {'; '.join(stored.faults())}")

@@ -1,4 +1,7 @@
-"""From the folder of an original zmq-raft peer to ours and back, while the peer is down (docs/specs/raft.md 13.6)."""
+"""From one data folder to another while their peers are down: of both programs, and of a new cluster.
+
+docs/specs/raft.md 13.5 and 13.6.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -7,7 +10,7 @@ from pathlib import Path
 
 from pavane.raft.config import REQUEST_ID_MARGIN_S, REQUEST_ID_TTL_S
 from pavane.raft.offline.js_files import JsSnapshot
-from pavane.raft.offline.js_folder import JsFolder, JsState, write_folder
+from pavane.raft.offline.js_folder import STATE, JsFolder, JsState, write_folder
 from pavane.raft.offline.store import Progress, StoredLog, no_progress
 from pavane.raft.offline.writing import (
     StoreWriter,
@@ -74,6 +77,8 @@ def import_js(source: Path, target: Path, identity: Identity, now_s: int, progre
 
     Nothing is left behind if it fails. Raises ``JsFileError`` and ``StoreError`` for what cannot be taken, ``OSError``.
     """
+    if not (source / STATE).is_file():
+        raise StoreError(f"{source} lacks {STATE}, without which its peer could vote twice; take the whole folder")
     folder = JsFolder(source)
     state, snapshot = folder.state, folder.snapshot
     meta = _meta(folder, identity.machine, now_s)
@@ -106,7 +111,7 @@ def export_js(source: Path, target: Path, progress: Progress = no_progress) -> M
 
     Raises ``StoreError`` for a store that no original peer could go on with, ``OSError``.
     """
-    with StoredLog(source) as stored, new_folder(target) as unfinished:
+    with StoredLog(source, progress) as stored, new_folder(target) as unfinished:
         recovered = stored.recovered
         if recovered.corrupt or recovered.vote_floor == RECOVERING_FLOOR:
             raise StoreError(
@@ -139,7 +144,7 @@ def restore(
         raise StoreError(fault)
     if peer not in dict(members):
         raise StoreError(f"{peer!r} must be one of the members")
-    with StoredLog(source) as stored:
+    with StoredLog(source, progress) as stored:
         recovered, identity = stored.recovered, Identity(peer, stored.identity.machine, cluster_id)
         if stored.faults():
             raise StoreError(f"{source}: {'; '.join(stored.faults())}")
@@ -209,7 +214,7 @@ def _remarks(folder: JsFolder, checked: Checked, meta: SnapshotMeta) -> tuple[st
     if checked.configuration is None:
         if not meta.configuration:
             remarks.append("it states no configuration: start the peer with the --peers of its first start")
-    elif state.configuration != checked.configuration[2]:
+    elif state.configuration not in {None, checked.configuration[2]}:
         remarks.append(f"raft.pers names other members than entry {checked.configuration[0]}; those of the entry count")
     return tuple(remarks)
 

@@ -81,12 +81,20 @@ class StoredLog:
 
     @property
     def configuration(self) -> tuple[int, Configuration] | None:
-        """Index and value of the last configuration in log or snapshot; None if there is none."""
+        """Index and value of the last configuration in log or snapshot; None if there is none.
+
+        Raises ``StoreError`` for a CONFIG entry that states none.
+        """
         stated = list(self.recovered.configurations[-1:])
         if not stated and self.recovered.snapshot is not None:
             meta = self.recovered.snapshot.meta
             stated = [(meta.configuration_index, meta.configuration)] if meta.configuration else []
-        return next(((index, Configuration.decode(data)) for index, data in stated), None)
+        for index, data in stated:
+            try:
+                return index, Configuration.decode(data)
+            except RemoteProtocolError as error:
+                raise StoreError(f"entry {index} is to state a configuration and does not") from error
+        return None
 
     def snapshot_file(self) -> memoryview:
         """Return the bytes of the newest snapshot's file, mapped; nothing if there is no snapshot."""

@@ -25,6 +25,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
     Raises ``StoreError`` if there is something at ``target`` already.
     """
+    target = target.resolve()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise StoreError(f"{target} is not empty; name a folder that does not exist")
     unfinished = target.with_name(f".{target.name}.unfinished")
