@@ -5,6 +5,7 @@ import pytest
 from pavane.raft.core.election import PHASE_TRANSFER
 from pavane.raft.core.outputs import (
     Channel,
+    Corrupt,
     Now,
     QuorumLost,
     SlowDisk,
@@ -14,6 +15,7 @@ from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
     EntriesStatus,
     EntryType,
+    InstallSnapshot,
     PvReply,
     PvStatus,
     PvTransfer,
@@ -343,3 +345,19 @@ def test_a_timer_that_fired_wants_a_later_time() -> None:
             assert after is not None
             assert after > due
         ensemble.advance(0.05)
+
+
+def test_a_snapshot_that_contradicts_what_is_committed_ends_the_peer_and_touches_no_entry() -> None:
+    ensemble = Ensemble("abc")
+    leader = ensemble.elect()
+    for number in (1, 2):
+        ensemble.update(leader, number)
+    ensemble.advance(0.2)
+    follower = others(ensemble, leader)[0]
+    before = list(ensemble.entries(follower))
+    status = ensemble.status(follower)
+    assert status.commit == len(before) == 2
+    foreign = InstallSnapshot(leader, status.term + 1, 1, status.term + 1, 0, 4, b"data")
+    ensemble.ask(follower, (b"\x01", *foreign.encode(IDENT)), "liar")
+    assert Corrupt(1) in ensemble.events[follower]
+    assert ensemble.entries(follower) == before

@@ -21,6 +21,7 @@ from pavane.raft.wire import (
     PvHelloReply,
     PvVote,
     PvVoteReply,
+    RequestConfigReply,
     UpdateStatus,
     Value,
     entry_type,
@@ -237,6 +238,23 @@ def test_a_wiped_voter_answers_nothing_until_it_knows_every_term_and_then_heals(
     ensemble.until(lambda: ensemble.status(victim).role == Role.FOLLOWER)
     told = [event.what for event in ensemble.events[victim] if isinstance(event, RecoveringChanged)]
     assert told == ["lost", "answering", "healed"]
+
+
+def test_a_wiped_voter_that_is_the_only_one_named_stays_as_it_is() -> None:
+    """Nobody is left who could tell what it voted."""
+    ensemble = Ensemble("bc", "a")
+    for name in "bc":
+        ensemble.down(name)
+    core = ensemble.cores["a"]
+    alone = RequestConfigReply(True, "b", members("a")).encode()
+    for _ in range(5):
+        ensemble.advance(0.2)
+        asks = [ask for asks in core._links._outstanding.values() for ask in asks.values()]
+        for ask in asks:
+            if ask.reply is RequestConfigReply:
+                core.reply(ask.to.peer, ask.to.channel, (ask.id, *alone), ensemble.now())
+        ensemble.settle()
+    assert ensemble.status("a").role == Role.RECOVERING
 
 
 def test_a_removed_and_wiped_voter_does_not_believe_the_old_entries_that_name_it() -> None:

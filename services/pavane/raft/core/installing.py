@@ -7,7 +7,7 @@ from pavane.raft.core.election import Election
 from pavane.raft.core.following import Following
 from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
-from pavane.raft.core.outputs import Channel, PeerChannel, Route, SnapshotChanged
+from pavane.raft.core.outputs import Channel, Corrupt, PeerChannel, Route, SnapshotChanged
 from pavane.raft.core.recovering import Recovering
 from pavane.raft.errors import DropReason
 from pavane.raft.state.commands import SnapshotPart, StoredSnapshot
@@ -121,6 +121,8 @@ class Installing:
             node.drop(DropReason.SIZE)
             return
         wanted, after = self.take(chunk)
+        if node.halted:
+            return
         self._election.reset(behind=after if after is not None else node.term_ticket)
         following.answer(route, request_id, message.leader, InstallSnapshotReply(node.term, wanted), after)
         self._recovering.progress()
@@ -168,7 +170,7 @@ class Installing:
         meta = SnapshotMeta(encoded, 0, node.config.machine, LEVEL_BARE, floor, b"").encode()
         return SnapshotHead(chunk.index, chunk.term or 0, len(meta), chunk.total).encode() + meta
 
-    def _finish(self, transfer: _Transfer) -> int:
+    def _finish(self, transfer: _Transfer) -> int | None:
         node, scan = self._node, transfer.scan
         index, term, _, whole = transfer.key
         if not whole:
@@ -178,6 +180,9 @@ class Installing:
         if (head.index, head.term, meta.machine) != (index, term, node.config.machine):
             raise BadSnapshotFile("it is not the snapshot that was announced")
         self._transfer = None
+        if index <= node.commit and node.log.term_at(index) != term:
+            node.halt(Corrupt(index))  # as a differing entry below the commit index (7.1)
+            return None
         self._recovering.judge_snapshot(meta)
         ticket = node.install(StoredSnapshot(index, term, meta, head.data_bytes))
         if not whole:

@@ -193,8 +193,8 @@ class Recovering:
         node = self._node
         named = {peer for peer, _ in (*self._voters, *node.configurations.effective.members)}
         others = named - {node.id}
-        if not self._voters or not others <= self._terms.keys():
-            return
+        if not self._voters or not others or not others <= self._terms.keys():
+            return  # where there are no others nobody can tell: 5.5 leaves that to the operator
         self._floor = max(node.term, *(self._terms[peer] for peer in others))
         self._phase = _Phase.ANSWERING
         self._goal = None
