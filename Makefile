@@ -13,7 +13,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test sim interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -45,6 +45,12 @@ sim: setup ## simulated clusters and groups: SEEDS=2000, or PAVANE_SEED=… to r
 
 interop-tools: ## npm's zmq-raft for tests, into the user's cache folder (Node.js, a C++ compiler, libzmq with headers)
 	$(PYTHON) -m tests.interop.npm
+
+fuzz: setup ## coverage-guided fuzzing of the Raft peer and its decoders, TIME=60 seconds each (installs atheris)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz || { echo "atheris has no wheel for this machine: Linux with Python 3.11 to 3.13 is needed"; exit 1; }
+	@mkdir -p build
+	$(BIN)/python -m tests.fuzz wire -max_total_time=$(TIME) -max_len=400 -artifact_prefix=build/wire-
+	$(BIN)/python -m tests.fuzz core -max_total_time=$(TIME) -max_len=700 -artifact_prefix=build/core-
 
 e2e-tools: ## programs of a real cluster for tests, built once with Go (minutes), kept in the user's cache folder
 	$(PYTHON) -m e2e.kubernetes.tools

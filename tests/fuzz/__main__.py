@@ -1,0 +1,38 @@
+"""Coverage-guided fuzzing of the Raft peer, ``python -m tests.fuzz core|wire [options of libFuzzer]``; ``make fuzz``.
+
+``core`` attacks a whole peer (``tests/fuzz/raft_attack.py``), ``wire`` the decoders alone. What is found is written to
+a file, which ``python -m tests.fuzz core FILE`` replays; then it becomes a test.
+"""
+
+import sys
+from importlib import import_module
+
+atheris = import_module("atheris")  # only ``make fuzz`` installs it
+
+with atheris.instrument_imports(include=["pavane.raft"]):
+    from pavane.raft import wire
+    from pavane.raft.wire.decoder import decode_broadcast
+    from tests.fuzz.raft_attack import IDENT, Choices, attack
+
+REPLIES = [kind for name, kind in vars(wire).items() if name.endswith("Reply") and name != "Reply"]
+
+
+def decode(data: bytes) -> None:
+    """Decode frames, cut as the bytes themselves say, as everything that they could be."""
+    choices = Choices(data)
+    frames = [choices.bytes(60) for _ in range(choices.number(12))]
+    for message in (frames, [*frames[:2], IDENT, *frames[2:]], [IDENT, *frames]):
+        wire.decode_request(message, IDENT)
+        decode_broadcast(message, IDENT)
+    for kind in REPLIES:
+        wire.decode_reply(kind, frames)
+
+
+TARGETS = {"core": attack, "wire": decode}
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
+        sys.exit(f"usage: python -m tests.fuzz {'|'.join(TARGETS)} [options of libFuzzer]")
+    target = TARGETS[sys.argv.pop(1)]
+    atheris.Setup(sys.argv, target)
+    atheris.Fuzz()
