@@ -76,11 +76,18 @@ def decoded(kind: type[AnyReply], frames: Frames) -> AnyReply:
 class Ensemble:
     """Cores named by letters. ``cuts`` holds pairs (from, to) whose messages are lost; ``stuck`` disks do not sync.
 
-    With ``keys`` the machine is a Tree.
+    With ``keys`` the machine is a Tree. Who is ``absent`` never started: a test may speak for it.
     """
 
     def __init__(
-        self, voters: str, learners: str = "", *, seed: int = 1, keys: bool = False, **settings: object
+        self,
+        voters: str,
+        learners: str = "",
+        *,
+        absent: str = "",
+        seed: int = 1,
+        keys: bool = False,
+        **settings: object,
     ) -> None:
         self.time = 0.0
         self.settings = settings | ({"machine": "Tree"} if keys else {})
@@ -102,7 +109,9 @@ class Ensemble:
         self._stored = dict.fromkeys(self.everybody, 0)
         for name in self.everybody:
             self.disks[name] = Disk()
-            self.start(name)
+        for name in self.everybody:
+            if name not in absent:
+                self.start(name)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

@@ -9,11 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from pavane.raft.config import REQUEST_ID_TTL_S
 from pavane.raft.machines import LeaseGrant, Txn, encode_command
 from pavane.raft.machines.commands import Put
-from pavane.raft.wire import PvKv, PvLease, PvTransfer
+from pavane.raft.wire import (
+    AppendEntriesReply,
+    PvKv,
+    PvLease,
+    PvTransfer,
+    RequestConfigReply,
+    RequestLogInfoReply,
+    RequestUpdate,
+    RequestVoteReply,
+)
 from pavane.wire import Stage
-from tests.services.raft.ensemble import IDENT, Ensemble, reqid
+from tests.services.raft.ensemble import IDENT, WALL_S, Ensemble, members, reqid
 
 GOLDEN = Path(__file__).parent / "golden"
 HELLO_MAGIC = b"pavane-raft".hex()
@@ -61,6 +71,120 @@ SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "advance 0.1",
         ),
     ),
+    "check_quorum": ("abc", "", ("quiet", "advance 0.9", "update a 1", "isolate a", "loud", "advance 0.62")),
+    "checkpoint_for_open_entries": (
+        "abc",
+        "",
+        ("quiet", "advance 0.9", "stick a", "deafen a b", "deafen a c", "update a 1", "down a", "loud", "advance 0.4"),
+    ),
+    "no_checkpoint_where_all_is_known": (
+        "abc",
+        "",
+        ("quiet", "advance 0.9", "update a 1", "advance 0.2", "down a", "loud", "advance 0.4"),
+    ),
+    "new_leader_finishes_a_change": (
+        "abc",
+        "d",
+        (
+            "quiet",
+            "advance 0.9",
+            "update a 1",
+            "advance 0.3",
+            "permit d",
+            "stick b",
+            "stick c",
+            "loud",
+            "change a 50 bcd",
+            "advance 0.01",
+            "down a",
+            "sync b",
+            "sync c",
+            "advance 0.35",
+        ),
+    ),
+    "update_in_every_state": (
+        "abc",
+        "",
+        (
+            "quiet",
+            "advance 0.9",
+            "loud",
+            "update b 1",
+            "stick b",
+            "stick c",
+            "update a 1",
+            "update a 1",
+            "advance 0.21",
+            "sync b",
+            "update a 1",
+            "stale a 2",
+        ),
+    ),
+    "wiped_voter": ("abc", "", ("quiet", "advance 0.9", "update a 1", "advance 0.2", "loud", "wipe b", "advance 0.12")),
+    "prevote_with_originals": (
+        "a|bc",
+        "",
+        (
+            "quiet",
+            "advance 0.05",
+            "say b a is empty",
+            "advance 0.47",
+            "loud",
+            "say b a knows c",
+            "say c a knows c",
+            "advance 0.12",
+            "say b a knows nobody",
+            "advance 0.06",
+        ),
+    ),
+    "original_followers": (
+        "a|bc",
+        "",
+        (
+            "quiet",
+            "advance 0.05",
+            "say b a is empty",
+            "advance 0.65",
+            "loud",
+            "say b a votes yes",
+            "advance 0.08",
+            "say b a appends yes",
+            "update a 1",
+            "update a 2",
+            "advance 0.11",
+            "say b a appends yes",
+            "say b a appends yes",
+            "say c a appends no",
+            "say c a appends yes",
+            "say b a appends no 1",
+            "say b a appends yes",
+        ),
+    ),
+    "original_followers_step_by_step": (
+        "a|bc",
+        "",
+        (
+            "quiet",
+            "advance 0.05",
+            "say b a is empty",
+            "advance 0.65",
+            "say b a votes yes",
+            "say b a appends yes",
+            "update a 1",
+            "update a 2",
+            "say b a appends yes",
+            "say b a appends yes",
+            "down a",
+            "up a",
+            "advance 0.7",
+            "loud",
+            "say b a votes yes",
+            "say b a appends no",
+            "say b a appends no",
+            "say b a appends yes",
+            "say b a appends yes",
+        ),
+    ),
     "learner_by_following": ("abc", "d", ("quiet", "advance 0.9", "update a 1", "loud", "advance 0.2")),
     "promotion": (
         "abc",
@@ -102,7 +226,7 @@ SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "grant a 1000",
             "advance 0.4",
             "down a",
-            "advance 0.7",
+            "advance 0.65",
             "loud",
             "renew b 1",
             "advance 0.02",
@@ -199,6 +323,37 @@ def _up(ensemble: Ensemble, name: str) -> None:
     ensemble.settle()
 
 
+def _wipe(ensemble: Ensemble, name: str) -> None:
+    ensemble.down(name)
+    ensemble.disks[name].wipe()
+    ensemble.start(name)
+
+
+def _stale(ensemble: Ensemble, name: str, number: str) -> None:
+    """Send an update whose id is older than ids are remembered."""
+    frames = (reqid(int(number), WALL_S - REQUEST_ID_TTL_S), *RequestUpdate(b"data").encode(IDENT))
+    ensemble.ask(name, frames, "client")
+
+
+def _say(ensemble: Ensemble, peer: str, name: str, what: str, *words: str) -> None:
+    """Let ``peer``, which is down, answer the newest question of a kind as the original program does."""
+    core = ensemble.cores[name]
+    term = ensemble.status(name).term
+    leader = None if words[0] == "nobody" else words[0]
+    hint = int(words[1]) if len(words) > 1 else None
+    reply = {
+        "votes": RequestVoteReply(term, words[0] == "yes"),
+        "appends": AppendEntriesReply(term, words[0] == "yes", hint),
+        "knows": RequestConfigReply(False, leader, members(ensemble.voters)),
+        "is": RequestLogInfoReply(False, None, 0, 1, 0, 0, 0, 0, 0),
+    }[what]
+    asks = [ask for asks in core._links._outstanding.values() for ask in asks.values()]
+    ask = [ask for ask in asks if ask.to.peer == peer and ask.reply is type(reply)][-1]
+    ensemble.trace.append(f"{ensemble.time:.3f} {peer} > {name} answer {ask.id.hex()} {reply}")
+    core.reply(peer, ask.to.channel, (ask.id, *reply.encode()), ensemble.now())
+    ensemble.settle()
+
+
 def _renew(ensemble: Ensemble, name: str, lease: str) -> None:
     ensemble.ask(name, (b"renew", *PvLease([int(lease)]).encode(IDENT)), "holder")
 
@@ -217,6 +372,9 @@ STEPS: dict[str, Callable[..., object]] = {
     "puts": _puts,
     "up": _up,
     "renew": _renew,
+    "wipe": _wipe,
+    "stale": _stale,
+    "say": _say,
     "stick": lambda ensemble, name: ensemble.stuck.add(name),
     "sync": lambda ensemble, name: (ensemble.stuck.discard(name), ensemble.sync(name)),
     "down": lambda ensemble, name: ensemble.down(name),
@@ -231,7 +389,8 @@ def played(voters: str, learners: str, script: tuple[str, ...]) -> str:
     cut = any(step.startswith("puts ") for step in script)
     keys = cut or any(step.startswith("grant ") for step in script)
     settings = {"snapshot_entries": 3, "log_retention": 0} if cut else {}
-    ensemble = Ensemble(voters, learners, seed=SEED, keys=keys, **settings)
+    present, _, absent = voters.partition("|")
+    ensemble = Ensemble(present + absent, learners, absent=absent, seed=SEED, keys=keys, **settings)
     lines = [f"voters {voters}, learners {learners or '-'}"]
     loud = True
     for step in script:
