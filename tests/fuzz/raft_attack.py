@@ -152,7 +152,7 @@ class Attack:
         self.room.settle()
 
     def _pass_time(self) -> None:
-        self.room.advance(self.choices.pick((0.01, 0.05, 0.3, 1.0, 6.0)))
+        self.room.advance(self.choices.pick((0.01, 0.05, 0.3, 1.0)))
 
     def _break(self) -> None:
         peer, channel = self.choices.pick("bc"), self.choices.pick(list(Channel))

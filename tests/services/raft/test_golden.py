@@ -226,7 +226,7 @@ SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "grant a 1000",
             "advance 0.4",
             "down a",
-            "advance 0.65",
+            "advance 0.7",
             "loud",
             "renew b 1",
             "advance 0.02",
