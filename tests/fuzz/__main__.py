@@ -12,7 +12,8 @@ atheris = import_module("atheris")  # only ``make fuzz`` installs it
 with atheris.instrument_imports(include=["pavane.raft"]):
     from pavane.raft import wire
     from pavane.raft.wire.decoder import decode_broadcast
-    from tests.fuzz.raft_attack import IDENT, Choices, attack
+    from tests.fuzz.raft_attack import Choices, attack
+    from tests.services.raft.ensemble import IDENT
 
 REPLIES = [kind for name, kind in vars(wire).items() if name.endswith("Reply") and name != "Reply"]
 

@@ -22,6 +22,7 @@ from pavane.raft.wire import (
     RequestUpdate,
     RequestVoteReply,
 )
+from pavane.raft.wire.decoder import Reply
 from pavane.wire import Stage
 from tests.services.raft.ensemble import IDENT, WALL_S, Ensemble, members, reqid
 
@@ -341,12 +342,13 @@ def _say(ensemble: Ensemble, peer: str, name: str, what: str, *words: str) -> No
     term = ensemble.status(name).term
     leader = None if words[0] == "nobody" else words[0]
     hint = int(words[1]) if len(words) > 1 else None
-    reply = {
+    replies: dict[str, Reply] = {
         "votes": RequestVoteReply(term, words[0] == "yes"),
         "appends": AppendEntriesReply(term, words[0] == "yes", hint),
         "knows": RequestConfigReply(False, leader, members(ensemble.voters)),
         "is": RequestLogInfoReply(False, None, 0, 1, 0, 0, 0, 0, 0),
-    }[what]
+    }
+    reply = replies[what]
     asks = [ask for asks in core._links._outstanding.values() for ask in asks.values()]
     ask = [ask for ask in asks if ask.to.peer == peer and ask.reply is type(reply)][-1]
     ensemble.trace.append(f"{ensemble.time:.3f} {peer} > {name} answer {ask.id.hex()} {reply}")
