@@ -53,6 +53,12 @@ def test_a_good_store_verifies(tmp_path: Path, capsys: Captured) -> None:
     assert shown[-1] == "good"
 
 
+def test_a_new_store_verifies(tmp_path: Path, capsys: Captured) -> None:
+    StoreWriter(tmp_path / "1", IDENTITY).storage.close()
+    verify(tmp_path / "1")
+    assert "no entries behind 0, term 0, known committed 0" in lines(capsys)
+
+
 def test_a_damaged_store_does_not(tmp_path: Path, capsys: Captured) -> None:
     path = store(tmp_path / "1")
     with StoreWriter(path, IDENTITY) as writer:

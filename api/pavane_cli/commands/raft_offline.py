@@ -122,7 +122,7 @@ def verify(folder: Folder) -> None:
                 f"snapshot up to entry {snapshot.index} of term {snapshot.term}, {snapshot.data_bytes:,} bytes of data"
             )
         output.say(
-            f"entries {recovered.first_index} to {recovered.last_index}, term {recovered.term}, "
+            f"{_range(recovered.first_index, recovered.last_index)}, term {recovered.term}, "
             f"known committed {recovered.commit}"
         )
         for index, data in recovered.configurations:
@@ -227,9 +227,13 @@ def _confirm(yes: bool) -> None:
         raise UserError("nothing was changed; add --yes to do it", ExitCode.REFUSED)
 
 
+def _range(first: int, last: int) -> str:
+    return f"entries {first} to {last}" if first <= last else f"no entries behind {last}"
+
+
 def tell(moved: Moved, target: Path) -> None:
     """Print what was moved."""
-    output.say(f"{target}: entries {moved.first} to {moved.last}, term {moved.term}")
+    output.say(f"{target}: {_range(moved.first, moved.last)}, term {moved.term}")
     if moved.configuration is not None:
         output.say(f"members {members_text(moved.configuration)}")
     for remark in moved.remarks:
