@@ -240,6 +240,16 @@ async def test_the_log_of_a_cluster_with_keys_takes_no_entries(cli: Cli) -> None
     await cli("kv", "put", "k", "v")
     types = [entry["type"] for entry in json.loads(await cli("read", "-o", "json"))]
     assert types.count("State") == 1
+    await cli("kv", "txn", "--if", "mod(k) > 1", "--then", "create /n d", "--then", "list a", "--else", "del k")
+    async with cli.client.kv.lease(5.0, b"me") as lease:
+        pass
+    told = [line.split(None, 4)[4:] for line in (await cli("read", "-o", "wide")).splitlines()]
+    assert told[-4:] == [
+        ["put k=v"],
+        ["if mod_revision(k) > 1 then create /n=d, range a b else delete k"],
+        ["grant 5000 ms me"],
+        [f"revoke {lease.id}"],
+    ]
     assert "leader 1" in await cli("info")
 
 

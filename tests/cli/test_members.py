@@ -68,6 +68,8 @@ async def test_members_are_shown_moved_and_changed(urls: dict[str, str]) -> None
     await pavane("config", "add", *by_peers(urls), f"{third}={urls[third]}")
     back = json.loads(await pavane("members", *by_peers(urls), "-o", "json"))["items"]
     assert sorted(each["id"] for each in back) == ["1", "2", "3"]
+    log = await pavane("read", *by_peers(urls), "-o", "wide")
+    assert f"members {' '.join(name for name in urls if name != third)}, before 1 2 3" in log
     with pytest.raises(UserError, match="no such member"):
         await pavane("config", "remove", *by_peers(urls), "9")
     with pytest.raises(UserError, match="ID=URL"):

@@ -164,11 +164,10 @@ class KeyService:
     ) -> tuple[TxnResult, str]:
         """Carry out ``op`` under a condition; returns the result and the request id."""
         compares = [] if expected is None else [expected]
+        present = [] if expected is None else [Range(key, flags=Range.KEYS_ONLY)]
         async with self._clients.of(self._namespace, self._name, Use.KEYS) as client:
             reqid = bytes.fromhex(request_id) if request_id else client.new_reqid()
-            result = await client.kv.txn(
-                compares, [op], [Range(key, flags=Range.KEYS_ONLY)], reqid=reqid, timeout_s=TIMEOUT_S
-            )
+            result = await client.kv.txn(compares, [op], present, reqid=reqid, timeout_s=TIMEOUT_S)
         if not result.succeeded:
             [[items, _]] = result.results
             state = f"is at {items[0][3]}" if items else "is not there"

@@ -79,7 +79,7 @@ def put(
 
     async def send() -> int:
         async with reach.store() as store:
-            present = [Range(name, flags=Range.KEYS_ONLY)]
+            present = [Range(name, flags=Range.KEYS_ONLY)] if conditions else []
             result = await store.kv.txn(conditions, [Put(name, data, lease)], present, reqid=request_id(reqid))
             if result.succeeded:
                 return result.revision

@@ -12,6 +12,7 @@ from pavane.raft.errors import Code, Refused
 from pavane_api.raftlog import service
 from pavane_cli import output
 from pavane_cli.data import DataFile, data_of
+from pavane_cli.entries import words
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
 from pavane_cli.reach import Reach, reaching
@@ -84,7 +85,10 @@ def read(
     after: Annotated[int, typer.Option(min=0, help="Only entries after this index.")] = 0,
     form: Output = Format.TABLE,
 ) -> None:
-    """Print the data of each entry on a line; with -o wide or json all entries with index, term and type."""
+    """Print the data of each entry on a line; with -o wide or json all entries with index, term and type.
+
+    -o wide shows commands of keys and configurations in words.
+    """
     run(_read(reach, after, form))
 
 
@@ -94,11 +98,12 @@ async def _read(reach: Reach, after: int, form: Format) -> None:
             output.structured([entry async for entry in entries], form)
             return
         async for entry in entries:
-            data = output.printable(base64.b64decode(entry["data"]))
+            data = base64.b64decode(entry["data"])
             if form is Format.WIDE:
-                output.say(f"{entry['index']}  {entry['term']}  {entry['type']}  {entry['requestId']}  {data}")
+                told = words(entry["type"], data)
+                output.say(f"{entry['index']}  {entry['term']}  {entry['type']}  {entry['requestId']}  {told}".rstrip())
             elif entry["type"] == "State":
-                output.say(data)
+                output.say(output.printable(data))
 
 
 async def _entries(reach: Reach, after: int) -> AsyncGenerator[dict[str, Any], None]:
