@@ -152,7 +152,7 @@ class ControlServer:
             yield {"error": f"no request: {error!r}"}
 
     async def _watch(self) -> AsyncGenerator[Json, None]:
-        events = self._member.events()
+        events = self._member.events()  # from before the list on, so that nothing is missed between
         yield await self._members({})
         async for event in events:
             yield event_json(event)

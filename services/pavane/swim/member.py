@@ -19,6 +19,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from weakref import WeakSet
 
 from opentelemetry.trace import get_current_span
 
@@ -78,7 +79,7 @@ class SwimMember:
         self._store: GenerationStore | None = None
         self._adapter: Adapter | None = None
         self._task: asyncio.Task[None] | None = None
-        self._readers: set[_Reader] = set()
+        self._readers: WeakSet[_Reader] = WeakSet()  # who no longer reads is forgotten
         self._own_changed = asyncio.Event()
         self._resolve_now = asyncio.Event()
         self._error: Exception | None = None
@@ -206,10 +207,13 @@ class SwimMember:
         """Return everybody who is alive or suspect, this member included, by id."""
         return self._core.core.members()
 
-    async def events(self) -> AsyncIterator[Event]:
-        """Yield what happens from now on, until the member ends; raises ``MemberFailedError`` if it failed."""
+    def events(self) -> AsyncIterator[Event]:
+        """Return what happens from this call on, until the member ends; raises ``MemberFailedError`` if it failed."""
         reader = _Reader()
         self._readers.add(reader)
+        return self._read(reader)
+
+    async def _read(self, reader: "_Reader") -> AsyncIterator[Event]:
         try:
             while not (reader.closed and not reader.queued):
                 async for event in reader:

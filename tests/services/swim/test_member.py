@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 from collections.abc import AsyncIterator
 from functools import partial
@@ -376,3 +377,16 @@ async def test_a_message_carries_the_context_of_the_span_that_it_was_sent_in(gro
     with pytest.raises(MessageError, match="at most"):
         member.send(b"x" * 2000)
     listening.cancel()
+
+
+async def test_events_count_from_the_call_and_a_reader_that_is_dropped_is_forgotten(group: Group) -> None:
+    member = await group.start()
+    events = member.events()
+    del events
+    gc.collect()
+    assert len(member._readers) == 0
+    events = member.events()
+    other = await group.start()
+    await other.joined()  # the event comes before anybody reads
+    kinds = [await anext(events), await anext(events)]
+    assert Happened.JOINED in {event.kind for event in kinds}
