@@ -1,10 +1,12 @@
 """Serving a key-value machine: commands, reads and leases (docs/specs/raft.md 4.4, 12.4, 12.5, 12.7)."""
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pavane.raft.core.barrier import Barriers
+from pavane.raft.core.budget import Budget
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Route
 from pavane.raft.core.serving import Serving
@@ -74,6 +76,7 @@ class Keyspace:
         self._transfer = transfer
         self._machine = machine
         self._reads: deque[_Read] = deque()
+        self._budget = Budget()
         self._unproven: list[_KeepAlive] = []
         self._keeper: LeaseKeeper | None = None
         self._tick_at = 0.0
@@ -242,7 +245,12 @@ class Keyspace:
         except Failed as failed:
             self._reply(route, request_id, failed.code, failed.argument)
         else:
-            self._reply(route, request_id, Code.OK, found)
+            answer = PvReply(Code.OK, found).encode()
+            wait_s = self._budget.wait_s(route, sum(map(len, answer)), self._node.now.mono)
+            if wait_s:
+                self._reply(route, request_id, Code.BUSY, math.ceil(wait_s * 1000))
+            else:
+                self._node.send(route, (request_id, *answer))
 
     def _keep(self, asked: _KeepAlive) -> None:
         node, keeper = self._node, self._keeper
