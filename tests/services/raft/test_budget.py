@@ -49,7 +49,8 @@ def test_a_reader_that_asks_for_more_is_told_when_to_come_again(monkeypatch: pyt
     monkeypatch.setattr(budget, "BIG_REPLIES_BYTES_PER_S", 2 * BIG_REPLY_BYTES)
     ensemble = Ensemble("a", keys=True)
     ensemble.elect()
-    ensemble.ask("a", (reqid(1), *PvKv(encode_command(Txn((), (Put(b"k", bytes(BIG_REPLY_BYTES + 1)),), ()))).encode(IDENT)))
+    command = Txn(then=(Put(b"k", bytes(BIG_REPLY_BYTES + 1)),))
+    ensemble.ask("a", (reqid(1), *PvKv(encode_command(command)).encode(IDENT)))
 
     def read() -> PvReply:
         (frames,) = ensemble.ask("a", (b"r", *PvRead([0, [op_fields(Range(b"k"))]]).encode(IDENT)))
