@@ -3,13 +3,16 @@
 ``PAVANE_SEED=n`` replays one seed exactly; ``SEEDS=n`` says how many are played in all: one in fifty here.
 """
 
+from typing import Any
+
 import pytest
 
+from pavane.swim.core.admission import Admission
 from pavane.swim.core.answering import Answering
 from pavane.swim.core.dialing import Dialing
 from pavane.swim.core.rumours import Rumours
 from pavane.swim.state import precedence
-from pavane.swim.wire.values import State
+from pavane.swim.wire.values import Stage, State
 from tests.sim.seeds import ONE_SEED, played
 from tests.sim.swim.faults import Play, play
 
@@ -77,3 +80,22 @@ def test_a_generation_that_falls_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     outbid = Rumours.outbid
     monkeypatch.setattr(Rumours, "outbid", lambda self, gen: outbid(self, gen - 100))
     assert "generation fell" in found()
+
+
+@pytest.mark.parametrize(
+    ("part", "method", "told"),
+    [(Admission, "_validated", "an observer admits"), (Rumours, "unanswered", "an observer accuses")],
+)
+def test_an_observer_that_takes_part_is_found(
+    monkeypatch: pytest.MonkeyPatch, part: type[Admission | Rumours], method: str, told: str
+) -> None:
+    right = getattr(part, method)
+
+    def as_if_full(self: Any, *arguments: Any, **options: Any) -> None:
+        node = self._node
+        stage, node.stage = node.stage, Stage.READ_WRITE
+        right(self, *arguments, **options)
+        node.stage = stage
+
+    monkeypatch.setattr(part, method, as_if_full)
+    assert told in found()
