@@ -34,6 +34,10 @@ KeyFolder = Annotated[
     typer.Option("--keys", metavar="DIR", help="With --peers: folder with the cluster's keys, as in Secret NAME-keys."),
 ]
 
+Stale = Annotated[
+    bool, typer.Option("--stale", help="Ask any peer: perhaps old, but there is an answer without a leader too.")
+]
+
 _CODES: dict[int, ExitCode] = {
     Code.BAD_COMMAND: ExitCode.USAGE,
     Code.TOO_LARGE: ExitCode.USAGE,
@@ -71,15 +75,15 @@ class Reach:
         return f"/namespaces/{self.namespace}/raftclusters/{plain}"
 
     @asynccontextmanager
-    async def store(self) -> AsyncIterator[Store]:
-        """Lend the keys, whichever way they are reached."""
+    async def store(self, *, stale: bool = False) -> AsyncIterator[Store]:
+        """Lend the keys, whichever way they are reached; ``stale`` ones are those of any peer."""
         with _explained():
             if self.peers:
                 async with self.client() as client:
-                    yield Store(client.kv, client.tree)
+                    yield Store(client.stale_kv, client.stale_tree) if stale else Store(client.kv, client.tree)
             else:
                 async with self.rest() as rest:
-                    session = RestSession(rest, self.path)
+                    session = RestSession(rest, self.path, stale=stale)
                     yield Store(Keys(session), TreeKeys(session))
 
     @asynccontextmanager

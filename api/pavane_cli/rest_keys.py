@@ -34,9 +34,10 @@ LEASE_ENDED = 410
 class RestSession:
     """The ``Session`` of ``Keys`` and ``TreeKeys``. Refusals are ``ApiError`` with the control plane's words."""
 
-    def __init__(self, rest: RestClient, path: str) -> None:
+    def __init__(self, rest: RestClient, path: str, *, stale: bool) -> None:
         self._rest = rest
         self._path = path
+        self._stale = stale
 
     async def command(self, command: Command, reqid: bytes | None, timeout_s: float) -> Outcome:
         """Apply a command exactly once."""
@@ -63,12 +64,12 @@ class RestSession:
         [op] = ops
         match op:
             case Range():
-                found = KeyList.model_validate(await self._rest.get(self._path + _range_path(op)))
+                found = KeyList.model_validate(await self._read(_range_path(op)))
                 result = OpResult(items=found.items, more=found.more, count=found.count)
                 return Outcome(found.revision, [fields_of(op, result)])
             case Get() | Children():
                 try:
-                    node = NodeRead.model_validate(await self._rest.get(self._path + _node_path(op)))
+                    node = NodeRead.model_validate(await self._read(_node_path(op)))
                 except ApiError as error:
                     if not isinstance(op, Get) or REVISION_HEADER not in error.headers:
                         raise
@@ -112,6 +113,9 @@ class RestSession:
         results = [fields_of(op, result) for op, result in zip(ops, found.results, strict=True)]
         return Outcome(found.revision, [found.succeeded, results])
 
+    async def _read(self, path: str) -> Any:
+        return await self._rest.get(self._path + path + ("&stale=true" if self._stale else ""))
+
     async def _send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
         return await self._rest.send(method, self._path + path, body, headers)
 
@@ -124,7 +128,7 @@ def _range_path(op: Range) -> str:
 
 
 def _node_path(op: Get | Children) -> str:
-    return _tree(op.path) + ("?children=true" if isinstance(op, Children) else "")
+    return f"{_tree(op.path)}?children={'true' if isinstance(op, Children) else 'false'}"
 
 
 def _tree(path: bytes) -> str:

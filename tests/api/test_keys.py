@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from pavane.raft.client import RaftClient
+from pavane.raft.core.barrier import Barriers
 from pavane.raft.machines import limits
 from pavane_api.resources import RAFT_CLUSTERS
 from tests.api.plane import BASE, IDENT, Plane, plane, served
@@ -343,3 +344,16 @@ async def test_a_client_that_slept_through_a_promotion_finds_the_new_members(api
         assert (await api.http.put(f"{Q}/keys/b", content=b"2")).status_code == 200
         async with RaftClient([server.bound], IDENT.encode()) as client:
             assert (await client.kv.get(b"b")) is not None
+
+
+async def test_a_stale_read_asks_one_peer(api: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    await api.http.put(f"{Q}/keys/a", content=b"1")
+    await api.http.post(f"{Q}/txn", json={"then": [{"op": "Create", "path": b64(b"/n")}]})
+
+    async def refused(*_: object) -> None:
+        raise AssertionError("a barrier was asked for")
+
+    monkeypatch.setattr(Barriers, "wait", refused)  # what every linearizable read waits for
+    assert (await api.http.get(f"{Q}/keys/a?stale=true")).content == b"1"
+    assert len((await api.http.get(f"{Q}/keys?stale=true")).json()["items"]) == 1
+    assert (await api.http.get(f"{Q}/tree/n?stale=true")).json()["node"]["data"] == ""

@@ -76,6 +76,8 @@ async def test_keys_are_written_read_listed_and_deleted(cli: Cli) -> None:
     assert await cli.raw("kv", "put", "raw", given=b"\x00\xff\n")
     assert await cli.raw("kv", "get", "raw") == b"\x00\xff\n\n"
     assert (await cli("kv", "list", "app/", "-o", "name")).splitlines() == ["app/colour"]
+    assert await cli("kv", "get", "app/colour", "--stale") == "red"
+    assert (await cli("kv", "list", "app/", "--stale", "-o", "name")).splitlines() == ["app/colour"]
     assert (await cli("kv", "list")).split() == ["KEY", "VALUE", "app/colour", "red", "raw", r"\x00\xff\n"]
     assert str(revision) in await cli("kv", "list", "app/", "-o", "wide")
     assert await cli("kv", "del", "raw") == "1"
@@ -147,6 +149,8 @@ async def test_the_tree_is_written_read_and_watched(cli: Cli) -> None:
     assert await cli("tree", "create", "/w") == "/w"
     assert await cli("tree", "create", "/w/s_", "data", "--sequential") == "/w/s_0000000000"
     assert await cli("tree", "ls") == "w"
+    assert await cli("tree", "ls", "--stale") == "w"
+    assert await cli("tree", "get", "/w/s_0000000000", "--stale") == "data"
     assert await cli("tree", "ls", "/w") == "s_0000000000"
     assert await cli("tree", "get", "/w/s_0000000000") == "data"
     assert await cli("tree", "set", "/w", "new", "--version", "0") == "1"

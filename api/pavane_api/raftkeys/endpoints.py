@@ -46,6 +46,8 @@ RequestId = Annotated[
         "the result of the first",
     ),
 ]
+STALE = "Ask any peer: perhaps old, but there is an answer without a leader too"
+Stale = Annotated[bool, Query(description=STALE)]
 IfMatch = Annotated[str | None, Header(description="ETag of the key, its revision, or * for any: only if it is so")]
 IfNoneMatch = Annotated[str | None, Header(description="*: only if there is no such key")]
 LastEventId = Annotated[str | None, Header(pattern="^[0-9]{1,16}$", description="Where a broken watch goes on")]
@@ -110,6 +112,7 @@ class KeyQuery(BaseModel):
     keys_only: bool = Field(default=False, description="Leave the values out")
     count_only: bool = Field(default=False, description="Only count the keys of the range")
     descending: bool = Field(default=False, description="Begin at the end of the range")
+    stale: bool = Field(default=False, description=STALE)
     watch: bool = Field(default=False, description="Stream changes as server-sent events instead of listing")
     first: int = Field(default=0, alias="from", ge=0, description="Watch from this revision on; 0: from now on")
 
@@ -144,7 +147,7 @@ async def list_keys(
     if query.watch:
         return await _stream(control, cluster, Watch(Scope.KEYS, start, end, query.first), last_event_id)
     flags = query.model_dump(include={"limit", "keys_only", "count_only", "descending"})
-    return await cluster.listing(ReadRange(start=start, end=end, **flags))
+    return await cluster.listing(ReadRange(start=start, end=end, **flags), stale=query.stale)
 
 
 ONE = "/keys/{key:path}"
@@ -159,9 +162,9 @@ ONE = "/keys/{key:path}"
         **responses(problems.BadRequest, problems.NotFound, problems.Conflict),
     },
 )
-async def get_key(_: MayGet, cluster: Cluster, key: KeyInPath) -> Response:
-    """Return the value of a key; the read is linearizable."""
-    found = await cluster.value(key)
+async def get_key(_: MayGet, cluster: Cluster, key: KeyInPath, stale: Stale = False) -> Response:
+    """Return the value of a key; the read is linearizable unless it may be stale."""
+    found = await cluster.value(key, stale=stale)
     return Response(found.value, media_type=OCTETS, headers={"ETag": f'"{found.mod_revision}"'})
 
 
@@ -238,13 +241,14 @@ async def get_node(
     children: Annotated[bool, Query(description="The names of its children instead of the node")] = False,
     watch: Annotated[bool, Query(description="Stream changes as server-sent events instead of reading")] = False,
     scope: Annotated[ScopeName, Query(description="What to watch")] = "NodeAndChildren",
+    stale: Stale = False,
     first: Annotated[int, Query(alias="from", ge=0, description="Watch from this revision on; 0: from now on")] = 0,
     last_event_id: LastEventId = None,
 ) -> Any:
     """Return a node of the tree or its children, linearizably, or watch it. Nodes are written by transactions."""
     if watch:
         return await _stream(control, cluster, Watch(SCOPES[scope], node, b"", first), last_event_id)
-    return await cluster.node(node, children=children)
+    return await cluster.node(node, children=children, stale=stale)
 
 
 LEASE = "/leases/{lease}"

@@ -50,18 +50,18 @@ class KeyService:
         self._namespace = namespace
         self._name = name
 
-    async def listing(self, wanted: ReadRange) -> KeyList:
+    async def listing(self, wanted: ReadRange, *, stale: bool) -> KeyList:
         """Return the keys of a range."""
         async with self._clients.of(self._namespace, self._name, Use.KEYS) as client:
-            outcome = await client.kv.read(wanted.range())
+            outcome = await (client.stale_kv if stale else client.kv).read(wanted.range())
         [fields] = outcome.value
         found = result_of(wanted.range(), fields[1:])
         return KeyList(items=found.items or [], more=bool(found.more), count=found.count, revision=outcome.revision)
 
-    async def value(self, key: bytes) -> Key:
+    async def value(self, key: bytes, *, stale: bool) -> Key:
         """Return a key; raises ``NoSuchKey``."""
         async with self._clients.of(self._namespace, self._name, Use.KEYS) as client:
-            found = await client.kv.range(key)
+            found = await (client.stale_kv if stale else client.kv).range(key)
         if not found.items:
             raise _missing(f"There is no key {_shown(key)}.", found.revision)
         return Key.of(found.items[0])
@@ -98,10 +98,11 @@ class KeyService:
             request_id=reqid.hex(),
         )
 
-    async def node(self, path: bytes, *, children: bool) -> NodeRead:
+    async def node(self, path: bytes, *, children: bool, stale: bool) -> NodeRead:
         """Return a node of the tree or the names of its children; raises ``NoSuchKey``."""
         async with self._clients.of(self._namespace, self._name, Use.TREE) as client:
-            outcome = await client.kv.read(Children(path) if children else Get(path))
+            keys = client.stale_kv if stale else client.kv
+            outcome = await keys.read(Children(path) if children else Get(path))
         [[_, *found]] = outcome.value
         if children:
             return NodeRead(revision=outcome.revision, children=found[0], cversion=found[1])

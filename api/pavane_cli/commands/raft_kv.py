@@ -20,7 +20,7 @@ from pavane_cli.changes import Count, From, print_changes
 from pavane_cli.data import DataFile, data_of, write
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
-from pavane_cli.reach import Reach, Store, commands
+from pavane_cli.reach import Reach, Stale, Store, commands
 from pavane_cli.target import run
 from pavane_cli.transactions import parse_compare, parse_op
 
@@ -39,11 +39,11 @@ Ttl = Annotated[float, typer.Option("--ttl", metavar="SECONDS", help="Time of th
 
 
 @command("get")
-def get(reach: Reach, key: KeyArgument, form: Output = Format.TABLE) -> None:
+def get(reach: Reach, key: KeyArgument, stale: Stale = False, form: Output = Format.TABLE) -> None:
     """Print the value of a key as it is; with -o json or yaml its revisions too. Exit code 3 without such a key."""
 
     async def read() -> Item | None:
-        async with reach.store() as store:
+        async with reach.store(stale=stale) as store:
             return await store.kv.get(os.fsencode(key))
 
     item = run(read())
@@ -109,11 +109,11 @@ def delete(
 
 
 @command("list")
-def list_keys(reach: Reach, prefix: Prefix = "", form: Output = Format.TABLE) -> None:
+def list_keys(reach: Reach, prefix: Prefix = "", stale: Stale = False, form: Output = Format.TABLE) -> None:
     """List keys in order; with -o name only their names, with -o wide their revisions too."""
 
     async def read() -> Sequence[Item]:
-        async with reach.store() as store:
+        async with reach.store(stale=stale) as store:
             return (await store.kv.list(*prefix_range(os.fsencode(prefix)))).items
 
     items = run(read())

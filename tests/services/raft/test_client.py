@@ -12,8 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pavane.raft.client import ClientConfig, RaftClient
-from pavane.raft.client import client as client_module
+from pavane.raft.client import ClientConfig, RaftClient, window
 from pavane.raft.errors import Closed, TooLarge, Unreachable
 from pavane.raft.wire import (
     ConfigUpdate,
@@ -258,7 +257,7 @@ async def test_members_that_replaced_all_known_ones_are_found(
 async def test_back_pressure_by_count(
     peers: dict[str, ScriptedPeer], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "CLIENT_INFLIGHT", 10)
+    monkeypatch.setattr(window, "CLIENT_INFLIGHT", 10)
     cluster.hold = True
     async with RaftClient(urls(peers), IDENT, config=FAST) as client:
         calls = [asyncio.create_task(client.update(b"%d" % number)) for number in range(15)]
@@ -273,7 +272,7 @@ async def test_back_pressure_by_count(
 async def test_back_pressure_by_bytes_lets_a_single_large_update_pass(
     peers: dict[str, ScriptedPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "CLIENT_INFLIGHT_BYTES", 100)
+    monkeypatch.setattr(window, "CLIENT_INFLIGHT_BYTES", 100)
     async with RaftClient(urls(peers), IDENT) as client:
         indices = await asyncio.gather(*(client.update(bytes(1 + 60 * number)) for number in range(6)))
     assert sorted(indices) == [1, 2, 3, 4, 5, 6]
@@ -282,7 +281,7 @@ async def test_back_pressure_by_bytes_lets_a_single_large_update_pass(
 async def test_update_that_waits_for_room_ends_in_its_time_and_frees_nothing(
     peers: dict[str, ScriptedPeer], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "CLIENT_INFLIGHT", 1)
+    monkeypatch.setattr(window, "CLIENT_INFLIGHT", 1)
     cluster.hold = True
     async with RaftClient(urls(peers), IDENT, config=FAST) as client:
         first = asyncio.create_task(client.update(b"first"))

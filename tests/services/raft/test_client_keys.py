@@ -11,12 +11,13 @@ import pytest
 
 from pavane.raft.client import Changes, Item, Keys, RaftClient, Reset, TreeKeys, guard, prefix_range
 from pavane.raft.config import Config
-from pavane.raft.errors import Code, Refused, Unsupported
+from pavane.raft.errors import Code, Refused, Unreachable, Unsupported
 from pavane.raft.machines import LeaseGrant, LeaseRevoke, limits
 from pavane.raft.machines.commands import END_OF_KEYS, Compare, Create, Put, Range, Relation, Target
 from pavane.raft.machines.history import Happened
 from pavane.raft.server import RaftServer
 from pavane.raft.state.roles import Role
+from tests.services.eventually import eventually
 from tests.services.raft.test_client_cluster import IDENT, free_urls
 
 
@@ -438,3 +439,21 @@ async def test_a_peer_counts_leases_that_nobody_renews(cluster: Cluster, kv: Key
                 break
     counted = {name: value for name, labels, value in cluster.servers["1"].metrics() if not labels}
     assert counted["pavane_raft_kv_lease_expiries_total"] == 1
+
+
+@three_peers
+async def test_a_stale_read_is_answered_by_whoever_is_there(cluster: Cluster, client: RaftClient) -> None:
+    revision = await client.kv.put(b"k", b"v")
+    await client.tree.create(b"/n", b"d")
+    last = cluster.leader()
+    await eventually(lambda: all(server.status().applied > revision for server in cluster.servers.values()))
+    for name in [name for name in cluster.servers if name != last]:
+        await cluster.stop(name)
+    item = await client.stale_kv.get(b"k")
+    node = await client.stale_tree.get(b"/n")
+    assert item is not None
+    assert node is not None
+    assert (item.value, item.mod_revision, node.data) == (b"v", revision, b"d")
+    await cluster.stop(last)
+    with pytest.raises(Unreachable):
+        await client.stale_kv.get(b"k")

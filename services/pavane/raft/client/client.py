@@ -6,9 +6,8 @@ import random
 import secrets
 import socket
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +39,7 @@ from pavane.raft.client.links import Links
 from pavane.raft.client.procedure import Finished, Procedure
 from pavane.raft.client.subscription import Item, follow
 from pavane.raft.client.tree import TreeKeys
+from pavane.raft.client.window import Window
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Closed, TooLarge, Unreachable
 from pavane.raft.machines import Command, Watch, encode_command
@@ -58,9 +58,8 @@ from pavane.raft.wire.pv import PREFIX
 from pavane.runtime import names
 from pavane.telemetry import derived, link
 
-CLIENT_INFLIGHT = 10_000  # updates under way; further ones wait in their caller (14.4)
-CLIENT_INFLIGHT_BYTES = 16 << 20
 TIMEOUT_S_MAX = 7 * 3600.0  # beyond it the cluster would call the request id expired (11.2)
+STALE_READ_S = 1.0  # for each peer that is asked; a read of what is there takes milliseconds
 READ_TIMEOUT_S = 30.0  # for requests that change nothing, and between two messages of a stream
 CALL_ID_MODULUS = 1 << 62  # client ids that are no request ids: numbers of 8 bytes, so never those of polls
 CALL_ID_BYTES = 8
@@ -135,7 +134,7 @@ class RaftClient:
         self._results: dict[bytes, asyncio.Future[Any]] = {}
         self._streams: dict[bytes, asyncio.Event] = {}
         self._lookups: dict[str, asyncio.Task[None]] = {}
-        self._window = _Window()
+        self._window = Window()
         self._timer: asyncio.TimerHandle | None = None
         self._settling = False
         self._settle_planned = False
@@ -196,6 +195,16 @@ class RaftClient:
     def tree(self) -> TreeKeys:
         """The nodes of a cluster whose state machine is Tree."""
         return TreeKeys(_KeySession(self))
+
+    @property
+    def stale_kv(self) -> Keys:
+        """The keys as any peer has them: perhaps old, but also there without a leader. Writes are those of ``kv``."""
+        return Keys(_KeySession(self, stale=True))
+
+    @property
+    def stale_tree(self) -> TreeKeys:
+        """The nodes as any peer has them, as ``stale_kv``."""
+        return TreeKeys(_KeySession(self, stale=True))
 
     async def entries(self, after: int = 0, count: int | None = None) -> AsyncGenerator[Entry, None]:
         """Yield the entries behind index ``after``, ``count`` of them or all that are applied when the leader is asked.
@@ -483,8 +492,9 @@ def _revision(outcome: Outcome) -> int:
 class _KeySession:
     """What ``Keys`` does through its client."""
 
-    def __init__(self, client: RaftClient) -> None:
+    def __init__(self, client: RaftClient, *, stale: bool = False) -> None:
         self._client = client
+        self._stale = stale
 
     async def command(self, command: Command, reqid: bytes | None, timeout_s: float) -> Outcome:
         data = encode_command(command)
@@ -498,63 +508,19 @@ class _KeySession:
         )
 
     async def read(self, ops: Sequence[ReadOp], timeout_s: float) -> Outcome:
-        return await self._client._run(ReadCall(self._client._call_id(), ops, timeout_s))
+        if not self._stale:
+            return await self._client._run(ReadCall(self._client._call_id(), ops, timeout_s))
+        urls = self._client._procedure.peer_urls()
+        for url in random.sample(urls, len(urls)):
+            with suppress(Unreachable):
+                return await self._client._run(ReadCall(self._client._call_id(), ops, STALE_READ_S, url))
+        raise Unreachable(urls, STALE_READ_S * len(urls))
 
     async def keep_alive(self, lease: int, timeout_s: float) -> Outcome:
         return await self._client._run(KeepAliveCall(self._client._call_id(), [lease], timeout_s))
 
     def changes(self, watch: Watch) -> AsyncGenerator[Changes, None]:
         return self._client._batches(WatchCall(self._client._call_id(), watch, READ_TIMEOUT_S))
-
-
-class _Window:
-    """How much may be under way: CLIENT_INFLIGHT updates of CLIENT_INFLIGHT_BYTES, waiters served in order."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._bytes = 0
-        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
-
-    def try_enter(self, size: int) -> bool:
-        """Take room if there is some and nobody waits for it."""
-        if self._waiters or not self._has_room(size):
-            return False
-        self._take(size)
-        return True
-
-    async def enter(self, size: int) -> None:
-        """Wait for room; a single update always finds some in the end."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((waiter, size))
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self.leave(size)  # it was let in while it was being cancelled
-            else:
-                self._waiters.remove((waiter, size))
-                self._admit()
-            raise
-
-    def leave(self, size: int) -> None:
-        """Make room."""
-        self._count -= 1
-        self._bytes -= size
-        self._admit()
-
-    def _admit(self) -> None:
-        while self._waiters and self._has_room(self._waiters[0][1]):
-            waiter, size = self._waiters.popleft()
-            if not waiter.done():
-                self._take(size)
-                waiter.set_result(None)
-
-    def _has_room(self, size: int) -> bool:
-        return self._count == 0 or (self._count < CLIENT_INFLIGHT and self._bytes + size <= CLIENT_INFLIGHT_BYTES)
-
-    def _take(self, size: int) -> None:
-        self._count += 1
-        self._bytes += size
 
 
 def split_url(url: str) -> tuple[str, int]:

@@ -93,11 +93,21 @@ class CommandCall(KeyCall):
 
 
 class ReadCall(KeyCall):
-    """``pv.read`` of the leader: sees everything that was acknowledged before it was asked."""
+    """``pv.read``: of the leader it sees everything that was acknowledged before it was asked.
 
-    def __init__(self, call_id: bytes, ops: Sequence[ReadOp], timeout_s: float) -> None:
-        super().__init__(call_id, timeout_s)
-        self._request = PvRead([0, [op_fields(op) for op in ops]])
+    Of the peer at ``url`` it sees what that one has applied.
+    """
+
+    def __init__(self, call_id: bytes, ops: Sequence[ReadOp], timeout_s: float, url: str | None = None) -> None:
+        super().__init__(call_id, timeout_s, url)
+        self._request = PvRead([0 if url is None else 1, [op_fields(op) for op in ops]])
+
+    def judge(self, frames: Frames) -> Verdict[Outcome]:
+        """Take a reply; a peer that was removed names the leader, which is not the one that was to be asked."""
+        verdict = super().judge(frames)
+        if self.url is not None and isinstance(verdict, Elsewhere):
+            return Failed(Unreachable((self.url,), 0.0))
+        return verdict
 
     def frames(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the request."""

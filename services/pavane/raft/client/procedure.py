@@ -295,6 +295,10 @@ class Procedure:
         direct = (call.url for call in self._direct.values() if call.url is not None)
         return list(dict.fromkeys((*self._peers.values(), *self._seeds, *direct)))
 
+    def peer_urls(self) -> list[str]:
+        """Return the urls of the members or, while these are not known, of the seeds."""
+        return list(self._peers.values() or self._seeds)
+
     def _targets(self) -> list[str]:
         """Every endpoint worth a connection, in the order of ``_urls``."""
         return list(dict.fromkeys(endpoint for url in self._urls() for endpoint in self._endpoints.get(url, ())))
