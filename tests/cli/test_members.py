@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -87,3 +88,18 @@ async def test_members_of_a_resource_are_shown_and_not_changed(tmp_path: Path) -
         assert refused.value.code is ExitCode.REFUSED
         with pytest.raises(UserError):  # there is nobody to hand over to
             await pavane("transfer", *reach)
+
+
+async def test_a_watch_shows_the_members_again_when_another_leads(urls: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "pavane_cli.main", "raft", "watch", *by_peers(urls)]
+    watching = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert watching.stdout is not None
+    try:
+        first = (await watching.stdout.readline()).decode().split()
+        other = next(name for name in urls if name != first[1])
+        await pavane("transfer", *by_peers(urls), other)
+        while (await watching.stdout.readline()).decode().split() != ["leader", other]:
+            pass
+    finally:
+        watching.terminate()
+        await watching.communicate()
