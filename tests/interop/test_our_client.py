@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pavane.raft.client import Entry, RaftClient
+from pavane.raft.client import ClientConfig, Entry, RaftClient
 from pavane.raft.errors import Expired, Refused
 from pavane.raft.wire import EntryType
 from tests.interop.cluster import Cluster
@@ -48,12 +48,12 @@ async def test_our_client_updates_reads_and_finds_the_leader(cluster: Cluster) -
             await client.change_members(list(cluster.seed.items()))
 
 
-@pytest.mark.parametrize("kinds", ["jjj", "ojj"])
-async def test_our_client_follows_a_killed_leader(make: Make, kinds: str) -> None:
+@pytest.mark.parametrize(("kinds", "hedge"), [("jjj", True), ("jjj", False), ("ojj", True)])
+async def test_our_client_follows_a_killed_leader(make: Make, kinds: str, hedge: bool) -> None:
     cluster = make(kinds, first="a")
     cluster.led_by("a")
     acknowledged: list[bytes] = []
-    async with RaftClient(cluster.urls, IDENT) as client:
+    async with RaftClient(cluster.urls, IDENT, config=ClientConfig(hedge=hedge)) as client:
 
         async def write() -> None:
             while True:
