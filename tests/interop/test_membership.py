@@ -34,9 +34,9 @@ def refusal(peer: Raw, frame: bytes) -> dict[str, Value]:
     return reply.argument
 
 
-def applied(url: str) -> int:
+def last_index(url: str) -> int:
     info = raw.log_info(url)
-    return 0 if info is None else info.applied_index
+    return 0 if info is None else info.last_index
 
 
 def test_a_wrong_configuration_is_refused_with_the_reason(cluster: Cluster) -> None:
@@ -104,6 +104,7 @@ async def test_one_change_at_a_time_and_one_per_request_id(make: Make, js: Javas
 @pytest.mark.proves("our client → ours", "&")
 @pytest.mark.proves("our client → JS", "&")
 @pytest.mark.proves("our peer → ours", "^", "%")
+@pytest.mark.proves("JS peer → ours", "^", "<")
 @pytest.mark.parametrize(("kinds", "joining"), [("jjj", "ooo"), ("ooo", "jjj")], ids=["js to ours", "ours to js"])
 async def test_a_cluster_moves_to_the_other_program_while_it_is_written_to(
     make: Make, kinds: str, joining: str
@@ -116,8 +117,8 @@ async def test_a_cluster_moves_to_the_other_program_while_it_is_written_to(
             joiner = cluster.add(coming, KINDS[joining[0]])
             cluster.seed = dict(cluster.peers(leaving + members[:2]))
             await asyncio.to_thread(cluster.start, coming)
-            if joiner.kind is Kind.OURS:  # it follows before it is a member
-                await asyncio.to_thread(until, lambda url=joiner.url: applied(url) > 0, f"{coming} follows")
+            # It reads the log before it is a member.
+            await asyncio.to_thread(until, lambda url=joiner.url: last_index(url) > 0, f"{coming} follows")
             await client.change_members(cluster.peers(leaving + members[:2] + coming))
             await client.change_members(cluster.peers(members))
             await writing.more(50)
