@@ -65,7 +65,10 @@ def make(node: str, package: Path, tmp_path: Path) -> Iterator[Make]:
     ) -> Cluster:
         members = {id_: KINDS[letter] for id_, letter in zip("abcdefg", kinds, strict=False)}
         made.append(Cluster(tmp_path / str(len(made)), node, package, members, first, elections))
-        made[-1].start(*(members if start is None else start))
+        if start is None:
+            made[-1].start_all()
+        else:
+            made[-1].start(*start)
         return made[-1]
 
     yield make

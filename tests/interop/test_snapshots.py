@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pavane.raft.client import RaftClient
+from pavane.raft.errors import Compacted
 from pavane.raft.offline.js_folder import JsFolder
 from pavane.raft.offline.moving import import_js
 from pavane.raft.offline.store import StoredLog
@@ -95,13 +96,16 @@ async def test_a_wiped_peer_gets_the_snapshot_and_the_log_behind_it(
         shutil.rmtree(c.folder)
         c.folder.mkdir()
         c.kind = KINDS[wiped]
-        cluster.start("a", "b")
+        cluster.start("a")
+        cluster.start("b")
         cluster.led_by("a")
         cluster.start("c")
         cluster.settled()
         cluster.ready()
         last = await client.update(b"after")
         assert read_over_the_snapshot(cluster.url("a"), term) == (STATE.encode(), COVERED + 1)
+        with pytest.raises(Compacted):
+            await anext(client.entries(0))
         with pytest.raises(JsError, match="not a log entry"):  # the package's client fails at its own peers, too
             await js.call("entries", await js.call("client", cluster.urls), 0, None, 0)
         cluster.add("d", Kind.OURS)  # a learner, which follows from nothing
