@@ -85,20 +85,27 @@ async def created(plane: Plane, name: str = "q", **spec: Any) -> httpx2.Response
 
 
 @asynccontextmanager
-async def served(api: Plane, folder: Path, machine: str, name: str = "q") -> AsyncIterator[RaftServer]:
-    """Make a RaftCluster with a peer of its own in this process, in place of the pods of an operator."""
-    await created(api, name, stateMachine=machine, tls={"mode": "Disabled"})
-    await api.kube.create(SECRETS, {"metadata": {"name": f"{name}-keys"}, "stringData": {"secret": IDENT}}, "default")
+async def peer(folder: Path, machine: str) -> AsyncIterator[RaftServer]:
+    """A peer of its own in this process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    url = f"tcp://127.0.0.1:{port}"
+        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     config = Config(id="1", ident=IDENT.encode(), url=url, peers=(("1", url),), machine=machine)
-    server = RaftServer(config, data=folder / name, bind=url)
+    server = RaftServer(config, data=folder, bind=url)
     await server.start()
     try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def served(api: Plane, folder: Path, machine: str, name: str = "q") -> AsyncIterator[RaftServer]:
+    """Make a RaftCluster that is one peer in this process, in place of the pods of an operator."""
+    await created(api, name, stateMachine=machine, tls={"mode": "Disabled"})
+    await api.kube.create(SECRETS, {"metadata": {"name": f"{name}-keys"}, "stringData": {"secret": IDENT}}, "default")
+    async with peer(folder / name, machine) as server:
+        port = int(server.bound.rpartition(":")[2])
         endpoint = {"name": "raft", "address": "127.0.0.1", "port": port, "protocol": "TCP"}
         status = {"metadata": {"name": name}, "status": {"endpoints": [endpoint]}}
         await api.kube.apply_status(RAFT_CLUSTERS, status, "default")
         yield server
-    finally:
-        await server.stop()

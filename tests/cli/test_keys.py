@@ -19,7 +19,7 @@ from pavane.raft.client import RaftClient
 from pavane.raft.machines import LeaseRevoke
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
-from tests.api.plane import IDENT, plane, served
+from tests.api.plane import IDENT, peer, plane, served
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,16 @@ async def cli(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytes
     """Against a cluster with a state machine, one way or the other."""
     way, machine = request.param
     async with AsyncExitStack() as stack:
-        api = await stack.enter_async_context(plane(tmp_path))
-        server = await stack.enter_async_context(served(api, tmp_path, machine))
+        if way == "name":
+            api = await stack.enter_async_context(plane(tmp_path))
+            server = await stack.enter_async_context(served(api, tmp_path, machine))
+            reach: tuple[str, ...] = ("q", "--api", str(api.http.base_url), "--token", api.token)
+        else:
+            server = await stack.enter_async_context(peer(tmp_path / "peer", machine))
+            monkeypatch.setenv("PAVANE_TEST_SECRET", IDENT)
+            reach = ("--peers", server.bound, "--secret-env", "PAVANE_TEST_SECRET")
         client = await stack.enter_async_context(RaftClient([server.bound], IDENT.encode()))
-        monkeypatch.setenv("PAVANE_TEST_SECRET", IDENT)
-        by_name = ("q", "--api", str(api.http.base_url), "--token", api.token)
-        by_peers = ("--peers", server.bound, "--secret-env", "PAVANE_TEST_SECRET")
-        yield Cli(by_name if way == "name" else by_peers, client, tmp_path)
+        yield Cli(reach, client, tmp_path)
 
 
 async def test_keys_are_written_read_listed_and_deleted(cli: Cli) -> None:
@@ -266,9 +269,8 @@ async def test_a_plain_log_takes_entries_and_no_keys(cli: Cli) -> None:
         await cli.fails(ExitCode.REFUSED, *command)
 
 
+@pytest.mark.parametrize("cli", [("peers", "Tree")], indirect=True)
 async def test_the_peers_need_a_secret(cli: Cli) -> None:
-    if cli.reach[0] != "--peers":
-        pytest.skip("the control plane has it")
     peers = Cli(cli.reach[:2], cli.client, cli.folder)
     assert "--secret-file" in await peers.fails(ExitCode.USAGE, "kv", "list")
     wrong = Cli(("--peers", "localhost", *cli.reach[2:]), cli.client, cli.folder)
