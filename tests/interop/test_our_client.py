@@ -2,10 +2,11 @@
 
 import asyncio
 import time
+from contextlib import aclosing
 
 import pytest
 
-from pavane.raft.client import ClientConfig, Entry, RaftClient
+from pavane.raft.client import ClientConfig, Entry, Fresh, RaftClient
 from pavane.raft.errors import Expired, Refused
 from pavane.raft.wire import EntryType
 from tests.interop.cluster import Cluster
@@ -14,6 +15,7 @@ from tests.interop.raw import IDENT
 from tests.services.eventually import eventually
 
 DAY_S = 86_400
+WAIT_S = 30.0
 
 
 async def states(client: RaftClient, after: int = 0) -> list[Entry]:
@@ -46,6 +48,26 @@ async def test_our_client_updates_reads_and_finds_the_leader(cluster: Cluster) -
             assert (await client.log_info(id_)).is_leader == (id_ == leader)
         with pytest.raises(Refused, match="no change in cluster membership"):
             await client.change_members(list(cluster.seed.items()))
+
+
+@pytest.mark.proves("our client → ours", "*", "PUB")
+@pytest.mark.proves("our client → JS", "*", "PUB")
+async def test_our_subscriber_follows_the_log(cluster: Cluster) -> None:
+    leader = cluster.members[cluster.leader()]
+    async with RaftClient(cluster.urls, IDENT) as client:
+        assert await client.broadcast_url() == leader.pub
+        start = (await client.log_info()).last_index
+        before = [await client.update(b"before %d" % number) for number in range(3)]
+        async with asyncio.timeout(WAIT_S), aclosing(client.subscribe(start)) as items:
+            seen: list[int] = []
+            while not isinstance(item := await anext(items), Fresh):
+                seen.append(item.index)
+            assert seen[:3] == before
+            after = await asyncio.gather(*(client.update(b"after %d" % number) for number in range(100)))
+            while len(seen) < len(before) + len(after):
+                if isinstance(item := await anext(items), Entry):
+                    seen.append(item.index)
+        assert seen == [*before, *sorted(after)]
 
 
 @pytest.mark.parametrize(("kinds", "hedge"), [("jjj", True), ("jjj", False), ("ojj", True)])
