@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from pavane.compute.wire import Epoch, Token
-from pavane.pods import raft_server
+from pavane.pods import common, raft_server
 from pavane.pods.raft_settings import RaftSettings, load
 from pavane.raft.server import RaftServer
 from pavane.runtime.process import Process
@@ -157,7 +157,7 @@ async def test_a_generation_takes_over_and_the_old_one_is_fenced(pods: Pods, mon
 
 async def rests_and_ends(fenced: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same pod in this process, where its rest can be made short."""
-    monkeypatch.setattr(raft_server, "FENCED_SECONDS", 0.01)
+    monkeypatch.setattr(common, "FENCED_SECONDS", 0.01)
     for name, value in fenced.environment().items():
         monkeypatch.setenv(name, value)
     settings = RaftSettings.load()
