@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pavane.raft.core.status import Fence, MemberStatus, Status, status_value
-from pavane.raft.state.configuration import Configuration
+from pavane.raft.state.configuration import EMPTY, Configuration
 from pavane.raft.state.roles import Role
 from pavane.wire.stages import Stage
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
@@ -251,6 +251,8 @@ def test_a_joint_configuration_needs_both_majorities() -> None:
             ],
             "QuorumLost",
         ),
+        ([answer(OLD[0], settled(*OLD)), *(answer(name, EMPTY, last=0, commit=0) for name in OLD[1:])], "QuorumLost"),
+        ([answer(OLD[0], settled(*OLD), commit=1), answer(OLD[1], EMPTY, last=0, commit=0)], "NoQuorum"),
     ],
 )
 def test_why_the_active_generation_takes_no_writes(views: list[PeerView], reason: str | None) -> None:
@@ -268,11 +270,16 @@ def test_conditions_say_quorum_leader_and_log() -> None:
         "LogHealthy": True,
     }
     assert truths([]) == {"QuorumAvailable": None, "LeaderElected": None, "LogHealthy": None}
-    assert truths([answer(OLD[0], settled(*OLD), state_lost=True)]) == {
-        "QuorumAvailable": False,
-        "LeaderElected": False,
-        "LogHealthy": False,
-    }
+    nothing = {"QuorumAvailable": False, "LeaderElected": False, "LogHealthy": False}
+    assert truths([answer(OLD[0], settled(*OLD), state_lost=True)]) == nothing
+    survivor, *wiped = answer(OLD[0], settled(*OLD)), *(answer(name, EMPTY, last=0, commit=0) for name in OLD[1:])
+    assert truths([survivor, *wiped]) == nothing
+
+
+def test_one_member_that_is_empty_may_merely_be_new() -> None:
+    views = [*answers(settled(*OLD), OLD[0], only=OLD[:2]), answer(OLD[2], EMPTY, last=0, commit=0)]
+    conditions = {condition.type: condition.status for condition in judged(views, resource(following=None)).conditions}
+    assert conditions == {"QuorumAvailable": True, "LeaderElected": True, "LogHealthy": True}
 
 
 # ---- status

@@ -282,7 +282,7 @@ def _down(scene: _Scene) -> Problem | None:
     if scene.active is None or not scene.observed.pods:
         return None  # without pods there is nothing to ask; suspended or not, their first sign wakes the operator
     members = _ids(scene.configuration) if scene.configuration is not None else scene.member_ids(scene.active)
-    lost = sum(scene.views[pod].state_lost for pod in members if pod in scene.views)
+    lost = len(_lost(scene, members))
     if lost >= majority(len(members)):
         return Problem(
             "QuorumLost",
@@ -294,6 +294,17 @@ def _down(scene: _Scene) -> Problem | None:
     if scene.leader is None:
         return Problem("NoQuorum", "the members have no leader")
     return None
+
+
+def _lost(scene: _Scene, members: frozenset[str]) -> frozenset[str]:
+    """The members without what they promised: by their own word, or empty although the cluster has committed entries.
+
+    An empty store learns that it was a member from a leader alone (docs/specs/raft.md 5.5), and of a majority without
+    its volumes there is none.
+    """
+    begun = any(view.commit > 1 for view in scene.views.values())  # the first entry is that of the bootstrap
+    answering = (scene.views[member] for member in members if member in scene.views)
+    return frozenset(view.id for view in answering if view.state_lost or (begun and view.last == 0))
 
 
 def _own_status(scene: _Scene) -> dict[str, object]:
@@ -347,13 +358,18 @@ def _conditions(scene: _Scene) -> tuple[OwnCondition, ...]:
         quorum = OwnCondition("QuorumAvailable", None, "NoAnswer", "no member has told its configuration yet")
     else:
         groups = scene.configuration.groups
-        available = all(sum(member in scene.views for member in group) >= majority(len(group)) for group in groups)
+        counting = scene.views.keys() - _lost(scene, _ids(scene.configuration))
+        available = all(len(group & counting) >= majority(len(group)) for group in groups)
         quorum = OwnCondition("QuorumAvailable", available, "MajorityAnswers" if available else "NoQuorum")
     if leader is None:
         elected = OwnCondition("LeaderElected", False if scene.views else None, "NoLeader")
     else:
         elected = OwnCondition("LeaderElected", True, "Leads", f"{leader.id} leads in term {leader.term}")
-    lost = sorted(view.id for view in scene.views.values() if view.state_lost)
+    told = {view.id for view in scene.views.values() if view.state_lost}
+    members = _ids(scene.configuration) if scene.configuration is not None else frozenset()
+    empty = _lost(scene, members)
+    # A member that is merely new is empty as well, for a moment; a majority never is.
+    lost = sorted(told | empty if len(empty) >= majority(len(members)) else told)
     if lost:
         healthy = OwnCondition("LogHealthy", False, STATE_LOST, f"{', '.join(lost)} lost the log")
     else:
