@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pavane.raft.client import RaftClient
+from pavane.raft.client import RaftClient, Snapshot
 from pavane.raft.errors import Compacted
 from pavane.raft.offline.js_folder import JsFolder
 from pavane.raft.offline.moving import import_js
@@ -76,6 +76,8 @@ def read_over_the_snapshot(url: str, term: int) -> tuple[bytes, int]:
 
 @pytest.mark.proves("our peer → JS", "$", "^", "%", "<", "< with a snapshot")
 @pytest.mark.proves("JS peer → ours", "$")
+@pytest.mark.proves("our client → ours", "< with a snapshot")
+@pytest.mark.proves("our client → JS", "< with a snapshot")
 @pytest.mark.parametrize(("leader", "wiped"), ["jo", "oj", "oo", "jj"])
 async def test_a_wiped_peer_gets_the_snapshot_and_the_log_behind_it(
     make: Make, js: Javascript, node: str, package: Path, tmp_path: Path, leader: str, wiped: str
@@ -106,6 +108,7 @@ async def test_a_wiped_peer_gets_the_snapshot_and_the_log_behind_it(
         assert read_over_the_snapshot(cluster.url("a"), term) == (STATE.encode(), COVERED + 1)
         with pytest.raises(Compacted):
             await anext(client.entries(0))
+        assert await client.snapshot() == Snapshot(COVERED, term, STATE.encode())
         with pytest.raises(JsError, match="not a log entry"):  # the package's client fails at its own peers, too
             await js.call("entries", await js.call("client", cluster.urls), 0, None, 0)
         cluster.add("d", Kind.OURS)  # a learner, which follows from nothing

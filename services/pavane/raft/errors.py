@@ -137,5 +137,5 @@ class Compacted(RaftError):
     """The entries asked for are no longer in the log; the first that still is has the index ``first``."""
 
     def __init__(self, first: int) -> None:
-        super().__init__(f"older entries were compacted; read from index {first} on")
+        super().__init__(f"older entries were compacted; read from index {first} on, behind the snapshot")
         self.first = first

@@ -13,11 +13,13 @@ from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
 from pavane.raft.core import snapshots
 from pavane.raft.core.status import Status
-from pavane.raft.errors import RaftError
+from pavane.raft.errors import Compacted, RaftError
+from pavane.raft.machines import Tree
 from pavane.raft.server import RaftServer
 from pavane.raft.state.commands import StoredSnapshot
 from pavane.raft.state.roles import Role
 from pavane.raft.storage.snapshots import SnapshotFiles
+from pavane.raft.wire import EntryType
 from pavane.raft.wire.snapshot import decode_groups
 from pavane.wal import DiskFolder
 from tests.services.raft.test_client_cluster import IDENT, free_urls
@@ -115,6 +117,24 @@ async def test_log_is_cut_and_a_restart_begins_from_the_snapshot(cluster: Cluste
     assert (await client.kv.get(b"k1")).value == b"v1"  # type: ignore[union-attr]
     assert (await client.kv.get(b"k%d" % last)).value == b"v%d" % last  # type: ignore[union-attr]
     assert cluster.servers["1"].status().snapshot >= before.snapshot
+
+
+async def test_client_reads_the_snapshot_and_the_log_behind_it(cluster: Cluster, client: RaftClient) -> None:
+    assert await client.snapshot() is None
+    last = await compacted(cluster, client, 1)
+    with pytest.raises(Compacted):
+        await anext(client.entries())
+    found = await client.snapshot()
+    assert found is not None
+    machine = Tree()
+    machine.restore([found.data], found.index)
+    async for entry in client.entries(found.index):
+        if entry.type == EntryType.STATE:
+            machine.apply(entry.index, entry.reqid, entry.data)
+    for number in (1, last):
+        record = machine.state.keys.get(b"k%d" % number)
+        assert record is not None
+        assert record.value == b"v%d" % number
 
 
 async def test_wiped_voter_catches_up_by_snapshot_and_serves(cluster: Cluster, client: RaftClient) -> None:

@@ -6,6 +6,7 @@ from pavane.raft.client.client import ClientConfig, RaftClient
 from pavane.raft.client.held_lease import HeldLease
 from pavane.raft.client.key_calls import Changes
 from pavane.raft.client.keys import Item, Items, Keys, Reset, TxnResult, guard, prefix_range
+from pavane.raft.client.snapshot_call import Snapshot
 from pavane.raft.client.subscription import Fresh
 from pavane.raft.client.tree import NodeInfo, TreeKeys
 
@@ -22,6 +23,7 @@ __all__ = [
     "NodeInfo",
     "RaftClient",
     "Reset",
+    "Snapshot",
     "TreeKeys",
     "TxnResult",
     "guard",

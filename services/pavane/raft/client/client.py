@@ -37,6 +37,7 @@ from pavane.raft.client.key_calls import Changes, CommandCall, KeepAliveCall, Ou
 from pavane.raft.client.keys import Keys
 from pavane.raft.client.links import Links
 from pavane.raft.client.procedure import Finished, Procedure
+from pavane.raft.client.snapshot_call import Snapshot, SnapshotCall
 from pavane.raft.client.subscription import Item, follow
 from pavane.raft.client.tree import TreeKeys
 from pavane.raft.client.window import Window
@@ -210,7 +211,8 @@ class RaftClient:
         """Yield the entries behind index ``after``, ``count`` of them or all that are applied when the leader is asked.
 
         Leave the iterator by ``aclose`` (``contextlib.aclosing``) if you break off. Raises ``Compacted`` if the log no
-        longer reaches back so far, ``Unreachable`` after READ_TIMEOUT_S without a message.
+        longer reaches back so far (then ``snapshot`` stands for what is gone), ``Unreachable`` after READ_TIMEOUT_S
+        without a message.
         """
         if after < 0 or (count is not None and count < 0):
             raise ValueError("after and count cannot be negative")
@@ -220,6 +222,17 @@ class RaftClient:
             async for batch in batches:
                 for entry in batch.entries:
                     yield entry
+
+    async def snapshot(self) -> Snapshot | None:
+        """Return the snapshot in front of the log, ``None`` if the log begins at 1; read on behind its index.
+
+        Raises ``Refused`` for one of more than 1 GiB, ``Unreachable`` after READ_TIMEOUT_S without a message.
+        """
+        call = SnapshotCall(self._call_id(), READ_TIMEOUT_S)
+        async with aclosing(self._batches(call)) as pieces:
+            async for _ in pieces:
+                pass
+        return call.found
 
     def subscribe(self, after: int = 0) -> AsyncGenerator[Item, None]:
         """Yield the entries behind index ``after``, for ever, as they are applied; ``Fresh`` whenever all have come.
