@@ -20,12 +20,14 @@ class NotingRole:
     latest: RoleReport = field(default_factory=RoleReport)
     calls: list[object] = field(default_factory=list)
     gate: asyncio.Event | None = None
+    at_gate: bool = False
 
     def configure(self, settings: Mapping[str, str]) -> None:
         self.calls.append(("configure", dict(settings)))
 
     async def read_only(self) -> None:
         if self.gate is not None:
+            self.at_gate = True
             await self.gate.wait()
         self.calls.append("read_only")
 

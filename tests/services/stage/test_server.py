@@ -320,7 +320,7 @@ async def test_what_a_stream_began_is_finished_when_it_breaks(pod: Pod) -> None:
         await call.write(timely())
         await call.write(encode_command(CreateInstance("raft", GENERATION)))
         await call.write(encode_command(InitializationComplete()))
-        await eventually(lambda: pod.server.stage is Stage.INITIALIZATION)
+        await eventually(lambda: pod.role.at_gate)
     await eventually(lambda: pod.server.streams == 0)
     pod.role.gate.set()
     await eventually(lambda: pod.server.stage is Stage.READ_ONLY)
