@@ -91,6 +91,11 @@ class Network:
             if not (outputs.send or outputs.resolve or outputs.finished):
                 return
 
+    @property
+    def requests(self) -> list[tuple[str, str]]:
+        """What was sent beside the question for the members, as (peer, type)."""
+        return [(peer, kind) for _, peer, kind in self.sent if kind != "^"]
+
     def submit(self, call: Call[Any]) -> None:
         self.procedure.submit(call, self.now)
         self.settle()
@@ -275,7 +280,7 @@ def test_accepted_restarts_the_500_ms() -> None:
     for _ in range(5):
         network.run(0.4)
         network.reply("2", call, ACCEPTED)
-    assert network.sent == []
+    assert network.requests == []
     network.reply("2", call, DONE)
     assert network.finished == [Finished(call, 7)]
 
@@ -480,7 +485,7 @@ def test_change_of_members_waits_while_another_is_under_way() -> None:
     network.run(0.9)
     assert network.sent == []
     network.run(0.3)
-    assert [(peer, kind) for _, peer, kind in network.sent] == [("2", "&")]
+    assert network.requests == [("2", "&")]
     network.reply("2", call, ConfigUpdateReply(ConfigStatus.ACCEPTED))
     assert network.finished == []
     network.reply("2", call, ConfigUpdateReply(ConfigStatus.ACCEPTED, 41))
@@ -569,7 +574,7 @@ def test_reader_that_holds_messages_back_is_no_silence_of_the_server() -> None:
     network.reply("2", call, entries_reply(EntriesStatus.MORE, 1, 3))
     network.sent.clear()
     network.run(20)
-    assert network.sent == []
+    assert network.requests == []
     assert network.finished == []
 
 
@@ -596,3 +601,24 @@ def test_compacted_log_is_an_error_with_the_first_index_left() -> None:
     error = network.finished[0].error
     assert isinstance(error, Compacted)
     assert error.first == 41
+
+
+def test_members_that_replaced_all_others_beside_a_leader_that_stayed_are_known() -> None:
+    network = led_by("2")
+    call = update()
+    network.submit(call)
+    network.reply("2", call, ACCEPTED)
+    network.leaders.clear()
+    network.run(0.4)
+    network.reply("2", call, ACCEPTED)
+    network.run(0.4)
+    network.reply("2", call, ACCEPTED)
+    network.sent.clear()
+    network.run(0.4)
+    [question] = [frames for peer, frames in network.messages if (peer, bytes(frames[1])) == ("2", b"^")][-1:]
+    new = "tcp://10.0.0.9:8047"
+    network.addresses[new] = (new,)
+    reply = RequestConfigReply(True, "2", (("2", URLS["2"]), ("9", new)))
+    network.procedure.receive(URLS["2"], (question[0], *reply.encode()), network.now)
+    network.settle()
+    assert new in network.connected

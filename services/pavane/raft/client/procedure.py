@@ -46,6 +46,7 @@ ELECTION_POLL_S = 0.025  # between two looks at a peer that is about to lead: a 
 ROUND_PAUSE_S = 0.05  # between two rounds in which nobody knew a leader: elections take a few of these
 HEDGE_POLL_S = 0.025  # between two questions to all others who leads
 HEDGE_JITTER_S = 0.005  # clients that lost one leader do not ask in step
+REFRESH_S = 1.0  # a leader that is in use is asked so often for the members: all others may have been replaced
 HEDGE_POLLS_MAX = 256  # whose answers still count: those of about a second
 SWEEP_S = 0.1  # how exactly silence and deadlines are seen; one pass over all calls
 RESOLVE_AGAIN_S = 0.5  # a name without an address is asked for again: its pod may be about to start
@@ -135,6 +136,7 @@ class Procedure:
         self._rng = rng
         self._hedge_after_s = hedge_after_s
         self._hedge_at_s = 0.0
+        self._refresh_at_s = 0.0
         self._hedge_polls: dict[bytes, str] = {}  # endpoint by id
         self._hellos: dict[str, tuple[bytes, bytes]] = {}  # id and nonce by endpoint
         self._features: dict[str, int] = {}  # of the server behind a standing connection, if it is ours
@@ -264,6 +266,9 @@ class Procedure:
             self._next_step(self._search, now)
         if self._hedge_after_s is not None and now >= self._hedge_at_s:
             self._hedge(now, self._hedge_after_s)
+        if self._leader is not None and now >= self._refresh_at_s:
+            self._refresh_at_s = now + REFRESH_S
+            self._ask_who_leads(self._leader)
         if now >= self._sweep_at_s:
             self._sweep_at_s = now + SWEEP_S
             self._sweep(now)
@@ -379,10 +384,14 @@ class Procedure:
         self._hedge_at_s = now + HEDGE_POLL_S + self._rng.uniform(-HEDGE_JITTER_S, HEDGE_JITTER_S)
         for endpoint in self._targets():
             if endpoint != self._leader and endpoint not in self._down:
-                message_id = self._next_poll_id()
-                self._hedge_polls[message_id] = endpoint
-                self._outputs.send.append((endpoint, (message_id, *RequestConfig().encode(self._ident))))
-        while len(self._hedge_polls) > HEDGE_POLLS_MAX:
+                self._ask_who_leads(endpoint)
+
+    def _ask_who_leads(self, endpoint: str) -> None:
+        """Ask beside the search; the answer also tells the members."""
+        message_id = self._next_poll_id()
+        self._hedge_polls[message_id] = endpoint
+        self._outputs.send.append((endpoint, (message_id, *RequestConfig().encode(self._ident))))
+        if len(self._hedge_polls) > HEDGE_POLLS_MAX:
             del self._hedge_polls[next(iter(self._hedge_polls))]
 
     def _owed_since_s(self, now: float, after_s: float) -> float:
@@ -425,6 +434,7 @@ class Procedure:
         self._hedge_polls.clear()
         self._leader, self._leader_proven = endpoint, False
         self._leader_heard_s = now
+        self._refresh_at_s = now + REFRESH_S
         for call in tuple(self._calls.values()):
             if call.url is None:
                 self._send(call, endpoint, now)
