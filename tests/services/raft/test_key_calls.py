@@ -182,10 +182,10 @@ def test_a_quiet_watch_is_left_alone_and_a_dead_one_moves_on() -> None:
     network.submit(call)
     network.reply("1", call, PvWatchReply(Code.OK, 5, [], 0))
     call.acknowledgement(call.batches.popleft(), IDENT)
-    asked_before = len(network.sent)
+    asked_before = len(network.requests)
     network.run(2.0)
-    assert network.sent[asked_before:] == []
+    assert network.requests[asked_before:] == []
     network.leaders = {"2": "2"}
     network.run(2.0)
-    assert [(peer, kind) for _, peer, kind in network.sent[asked_before:] if kind == "pv.watch"] == [("2", "pv.watch")]
+    assert [request for request in network.requests[asked_before:] if request[1] == "pv.watch"] == [("2", "pv.watch")]
     assert asked(call) == 6

@@ -217,7 +217,7 @@ async def test_two_streams_at_once_lead_to_one_that_lives(pod: Pod) -> None:
     assert all(isinstance(result, StageReport | StageSuperseded | StaleEpoch) for result in results)
     assert (await streams[-1].lead_up()).stage is Stage.READ_ONLY
     await eventually(lambda: pod.server.streams == 1)
-    assert [stream.closed is None for stream in streams] == [False] * 7 + [True]
+    await eventually(lambda: [stream.closed is None for stream in streams] == [False] * 7 + [True])
     for stream in streams:
         await stream.close()
 
