@@ -6,14 +6,16 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from e2e.contract.target import KubeTarget, Server, connected, established, in_namespace
+from e2e.contract.target import KubeTarget, Server, connected, established, in_namespace, published
 from e2e.contract.widgets import WIDGET_DEFINITION
 from e2e.kubernetes.control_plane import control_plane
 from e2e.kubernetes.tools import CONTROL_PLANE
+from e2e.waiting import eventually
 from pavane_local.store import HISTORY_EVENTS, Change, Key, Store
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.kube.resources import CRDS, NAMESPACES
@@ -82,6 +84,7 @@ def _served(name: Server, started: contextlib.AbstractContextManager[Path]) -> I
         for body in (WIDGET_DEFINITION, *definitions()):
             server.apply(CRDS, body, "contract", force="true").ok()
             server.until(CRDS, body["metadata"]["name"], established)
+            asyncio.run(eventually(partial(published, server, body), f"the schema of {body['metadata']['name']}"))
         yield server
 
 

@@ -251,3 +251,18 @@ def established(definition: Object | None) -> bool:
     """Whether the kind of a CustomResourceDefinition is served."""
     conditions = (definition or {}).get("status", {}).get("conditions") or ()
     return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
+
+
+async def published(target: KubeTarget, definition: Object) -> bool:
+    """Whether the schemas of a CustomResourceDefinition stand in the server's OpenAPI, some time after it is served."""
+    spec = definition["spec"]
+    index = target.call("GET", "/openapi/v3").ok()["paths"]
+    for version in spec["versions"]:
+        document = index.get(f"apis/{spec['group']}/{version['name']}")
+        if document is None:
+            return False
+        kinds = target.call("GET", document["serverRelativeURL"]).ok().get("components", {}).get("schemas", {})
+        reversed_group = ".".join(reversed(spec["group"].split(".")))
+        if f"{reversed_group}.{version['name']}.{spec['names']['kind']}" not in kinds:
+            return False
+    return True
