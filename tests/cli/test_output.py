@@ -127,7 +127,20 @@ def test_a_tree_shows_generations_and_their_pods() -> None:
     document = {
         "kind": "RaftCluster",
         "metadata": {"name": "q"},
-        "status": {"generations": [{"number": 1, "role": "Active", "stage": "ReadWrite", "progress": 3, "target": 3}]},
+        "status": {
+            "generations": [
+                {
+                    "number": 1,
+                    "role": "Active",
+                    "stage": "ReadWrite",
+                    "podsReady": 1,
+                    "pods": 2,
+                    "progress": 3,
+                    "target": 4,
+                    "image": "pavane:1",
+                }
+            ]
+        },
     }
     pod = {
         "metadata": {
@@ -143,6 +156,6 @@ def test_a_tree_shows_generations_and_their_pods() -> None:
     root = picture(document, (pod,))
     assert "RaftCluster q" in str(root.label)
     (generation,) = root.children
-    assert "generation 1  Active  ReadWrite  3/3" in str(generation.label)
+    assert str(generation.label) == "generation 1  Active  ReadWrite  1/2 ready  progress 3 of 4  pavane:1"
     (leaf,) = generation.children
     assert str(leaf.label) == "q-server-g1-0  server  Running  ready  2 restarts"

@@ -44,10 +44,7 @@ def picture(document: dict[str, Any], pods: tuple[dict[str, Any], ...]) -> Tree:
     root = Tree(Text(f"{document['kind']} {document['metadata']['name']}  {state}", style="bold"))
     blockers = {item.get("pod"): item for item in (status.get("rollout") or {}).get("blockers") or ()}
     for generation in status.get("generations") or ():
-        branch = root.add(
-            f"generation {generation['number']}  {generation['role']}  {generation.get('stage') or '–'}  "
-            f"{generation.get('progress', '–')}/{generation.get('target', '–')}  {generation.get('image', '')}".rstrip()
-        )
+        branch = root.add(_generation_line(generation))
         own = [
             pod
             for pod in pods
@@ -56,6 +53,18 @@ def picture(document: dict[str, Any], pods: tuple[dict[str, Any], ...]) -> Tree:
         for pod in sorted(own, key=lambda item: str(item["metadata"]["name"])):
             branch.add(_pod_line(pod, blockers.get(pod["metadata"]["name"])))
     return root
+
+
+def _generation_line(generation: dict[str, Any]) -> str:
+    parts = [
+        f"generation {generation['number']}",
+        generation["role"],
+        generation.get("stage") or "–",
+        f"{generation.get('podsReady', 0)}/{generation.get('pods', 0)} ready",
+    ]
+    if "progress" in generation:
+        parts.append(f"progress {generation['progress']} of {generation.get('target', '–')}")
+    return "  ".join((*parts, generation.get("image", ""))).rstrip()
 
 
 def _pod_line(pod: dict[str, Any], blocker: dict[str, Any] | None) -> str:
