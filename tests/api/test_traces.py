@@ -22,7 +22,7 @@ def span(
         span_id=f"{number:016x}",
         parent_span_id=f"{parent:016x}" if parent else "",
         name=more.get("name", f"span {number}"),
-        kind="INTERNAL",
+        kind=more.get("kind", "INTERNAL"),
         service=more.get("service", "pavane"),
         start_ns=start,
         end_ns=start + SECOND_NS,
@@ -98,6 +98,22 @@ async def test_the_list_is_newest_first_and_filters(store: TraceStore) -> None:
     (failed,) = await store.recent(limit=10, errors_only=True)
     assert (failed.spans, failed.errors, failed.duration_ns) == (2, 1, SECOND_NS + 1)
     assert await store.recent(limit=10, min_duration_ns=2 * SECOND_NS) == []
+
+
+async def test_the_list_leaves_out_what_the_trace_of_the_sender_shows(store: TraceStore) -> None:
+    request = span("a", 1, start=1)
+    client = span("a", 2, parent=1, links=(DERIVED,), kind="CLIENT")
+    leader = span("b", 3, start=2, links=(DERIVED,), kind="SERVER")
+    consumer = span("c", 4, start=3, links=(SpanLink(trace_id="b" * 32, span_id=f"{3:016x}"),))
+    await store.add([request, client, leader, consumer], now_ns=100)
+    assert [item.trace_id[0] for item in await store.recent(limit=10)] == ["a"]
+    assert [item.trace_id[0] for item in await store.recent(limit=10, parts=True)] == ["c", "b", "a"]
+
+
+async def test_the_list_has_what_came_without_its_sender(store: TraceStore) -> None:
+    leader, follower = span("b", 3, start=2, links=(DERIVED,), kind="SERVER"), span("c", 4, start=3, links=(DERIVED,))
+    await store.add([leader, follower], now_ns=100)
+    assert [item.trace_id[0] for item in await store.recent(limit=10)] == ["c", "b"]
 
 
 async def test_spans_survive_a_restart(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ async def recent(
     name: Annotated[str, Query(max_length=253, description="Part of the root span's name")] = "",
     min_duration_ms: Annotated[float, Query(ge=0, description="Only slower ones")] = 0.0,
     errors_only: Annotated[bool, Query(description="Only failed ones")] = False,
+    parts: Annotated[bool, Query(description="Also those that are shown as a part of another trace")] = False,
 ) -> TraceList:
     """Return the newest traces."""
     items = await control.traces.recent(
@@ -58,6 +59,7 @@ async def recent(
         name=name,
         min_duration_ns=int(min_duration_ms * 1e6),
         errors_only=errors_only,
+        parts=parts,
     )
     return TraceList(items=items)
 

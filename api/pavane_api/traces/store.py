@@ -69,10 +69,21 @@ class TraceStore:
         await self._run(self._add, spans, now_ns)
 
     async def recent(
-        self, *, limit: int, service: str = "", name: str = "", min_duration_ns: int = 0, errors_only: bool = False
+        self,
+        *,
+        limit: int,
+        service: str = "",
+        name: str = "",
+        min_duration_ns: int = 0,
+        errors_only: bool = False,
+        parts: bool = False,
     ) -> list[TraceSummary]:
-        """Return the ``limit`` newest traces whose root span fits the filters, newest first."""
-        return await self._run(self._recent, limit, service, name, min_duration_ns, errors_only)
+        """Return the ``limit`` newest traces whose root span fits the filters, newest first.
+
+        Unless ``parts``, without those that the trace of a stored sender shows by its links: the root span links to a
+        span of another trace, or to a context that a CLIENT or PRODUCER span of another trace links to.
+        """
+        return await self._run(self._recent, limit, service, name, min_duration_ns, errors_only, parts)
 
     async def trace(self, trace_id: str) -> Trace | None:
         """Return the spans of ``trace_id`` and those that links connect to it, or None if there is no such trace.
@@ -148,7 +159,7 @@ class TraceStore:
         database.execute("DELETE FROM span WHERE start_ns < ?", (oldest,))
 
     def _recent(
-        self, limit: int, service: str, name: str, min_duration_ns: int, errors_only: bool
+        self, limit: int, service: str, name: str, min_duration_ns: int, errors_only: bool, parts: bool
     ) -> list[TraceSummary]:
         rows = self._open_database.execute(
             """
@@ -156,10 +167,19 @@ class TraceStore:
                    MAX(s.end_ns) - MIN(s.start_ns) AS duration, COUNT(*), SUM(s.error != '') AS errors
             FROM span AS root JOIN span AS s ON s.trace_id = root.trace_id
             WHERE root.parent_span_id = '' AND (? = '' OR root.service = ?) AND (? = '' OR instr(root.name, ?) > 0)
+                AND (? OR NOT (
+                    EXISTS (SELECT 1 FROM link AS own JOIN span AS sender
+                        ON sender.trace_id = own.to_trace_id AND sender.span_id = own.to_span_id
+                        WHERE own.trace_id = root.trace_id AND own.span_id = root.span_id
+                        AND sender.trace_id != own.trace_id)
+                    OR EXISTS (SELECT 1 FROM link AS own JOIN link AS other ON other.to_trace_id = own.to_trace_id
+                        JOIN span AS sender ON sender.trace_id = other.trace_id AND sender.span_id = other.span_id
+                        WHERE own.trace_id = root.trace_id AND own.span_id = root.span_id
+                        AND sender.trace_id != own.trace_id AND sender.kind IN ('CLIENT', 'PRODUCER'))))
             GROUP BY root.trace_id, root.span_id HAVING duration >= ? AND (NOT ? OR errors > 0)
             ORDER BY root.start_ns DESC LIMIT ?
             """,
-            (service, service, name, name, min_duration_ns, errors_only, limit),
+            (service, service, name, name, parts, min_duration_ns, errors_only, limit),
         )
         names = ("trace_id", "name", "service", "start_ns", "duration_ns", "spans", "errors")
         return [TraceSummary.model_validate(dict(zip(names, row, strict=True))) for row in rows]

@@ -22,6 +22,7 @@ def list_(
     name: Annotated[str, typer.Option(help="Part of the root span's name.")] = "",
     service: Annotated[str, typer.Option(help="Program of the root span.")] = "",
     errors: Annotated[bool, typer.Option("--errors", help="Only failed ones.")] = False,
+    parts: Annotated[bool, typer.Option("--all", help="Also those that are shown as a part of another one.")] = False,
     form: Output = Format.TABLE,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -32,7 +33,8 @@ def list_(
 
     async def read() -> Any:
         async with control_plane(Where(kubeconfig, context), api, token) as rest:
-            return await rest.get("/traces", limit=limit, name=name, service=service, errors_only=errors)
+            filters = {"name": name, "service": service, "errors_only": errors, "parts": parts}
+            return await rest.get("/traces", limit=limit, **filters)
 
     items = run(read())["items"]
     if form in {Format.JSON, Format.YAML}:
