@@ -162,9 +162,10 @@ class DiskFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        if not path.is_dir():
-            path.mkdir(parents=True, mode=0o700)
-            _sync_directory(path.parent)
+        missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o700)
+            _sync_directory(folder.parent)
 
     def names(self) -> list[str]:
         """Return the names of regular files, sorted."""
