@@ -299,6 +299,18 @@ async def test_update_that_waits_for_room_ends_in_its_time_and_frees_nothing(
     assert list(cluster.log.values()) == [b"first", b"fourth"]
 
 
+async def test_a_caller_that_gives_up_in_the_moment_that_room_is_made_is_told_just_that() -> None:
+    room = window.Window()
+    assert room.try_enter(window.CLIENT_INFLIGHT_BYTES)
+    gives_up, waits = (asyncio.create_task(room.enter(1)) for _ in range(2))
+    await asyncio.sleep(0)
+    gives_up.cancel()
+    room.leave(window.CLIENT_INFLIGHT_BYTES)
+    with pytest.raises(asyncio.CancelledError):
+        await gives_up
+    await waits
+
+
 async def test_nobody_there_is_unreachable_with_the_id_to_repeat() -> None:
     async with RaftClient(["tcp://127.0.0.1:1"], IDENT) as client:
         with pytest.raises(Unreachable) as caught:

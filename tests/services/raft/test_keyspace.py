@@ -7,7 +7,7 @@ import pytest
 from pavane.raft.core import watching
 from pavane.raft.errors import Code
 from pavane.raft.machines import Command, LeaseExpire, LeaseGrant, Txn, encode_command, limits
-from pavane.raft.machines.commands import Compare, Delete, Op, Put, Range, Relation, Target, op_fields
+from pavane.raft.machines.commands import Compare, Delete, DeleteRange, Op, Put, Range, Relation, Target, op_fields
 from pavane.raft.machines.history import Scope, Watch
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
@@ -253,7 +253,9 @@ def test_a_revision_that_does_not_come_is_not_waited_for_longer_than_a_second(cl
     assert cluster.last_told("reader") == (Code.BUSY, 1000)
 
 
-@pytest.mark.parametrize("query", [[], [3, []], [0, [[1, b"k", b"", 0]]], [0, [RANGE] * 129]])
+@pytest.mark.parametrize(
+    "query", [[], [3, []], [0, [[1, b"k", b"", 0]]], [0, [RANGE] * 129], [0, [[4, b"k"]]], [1, [[*RANGE, 0]]]]
+)
 def test_a_read_of_a_wrong_form_is_refused(cluster: Cluster, query: list[Any]) -> None:
     [(code, _)] = cluster.pv_read(cluster.leader(), query)
     assert code in {Code.BAD_COMMAND, Code.TOO_LARGE}
@@ -457,6 +459,17 @@ def test_many_events_of_one_revision_come_in_parts(cluster: Cluster) -> None:
     cluster.watch(cluster.leader(), Watch(Scope.KEYS, b"k", b"l", 1))
     revision = cluster.do(*(Put(b"k%d" % number, bytes(600_000)) for number in range(3)))
     assert cluster.watched() == [(2, revision, [b"k0"]), (2, revision, [b"k1"]), (0, revision, [b"k2"])]
+
+
+def test_the_events_of_a_command_that_deletes_very_many_keys_can_be_read(cluster: Cluster) -> None:
+    keys = [b"k%05d" % number for number in range(11_000)]
+    for first in range(0, len(keys), limits.TXN_ITEMS_MAX):
+        last = cluster.do(*(Put(key, b"") for key in keys[first : first + limits.TXN_ITEMS_MAX]))
+    cluster.watch(cluster.leader(), Watch(Scope.KEYS, b"k", b"l", last + 1))
+    revision = cluster.do(DeleteRange(b"k", b"l"))
+    told = cluster.watched()
+    assert [part[:2] for part in told] == [(Code.PENDING, revision), (Code.OK, revision)]
+    assert [key for part in told for key in part[2]] == keys
 
 
 def test_a_removed_peer_sends_its_clients_away() -> None:

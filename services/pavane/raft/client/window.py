@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
 CLIENT_INFLIGHT = 10_000  # updates under way; further ones wait in their caller (14.4)
 CLIENT_INFLIGHT_BYTES = 16 << 20
@@ -32,7 +33,8 @@ class Window:
             if waiter.done() and not waiter.cancelled():
                 self.leave(size)  # it was let in while it was being cancelled
             else:
-                self._waiters.remove((waiter, size))
+                with suppress(ValueError):  # those let in behind it have taken it out already
+                    self._waiters.remove((waiter, size))
                 self._admit()
             raise
 

@@ -83,7 +83,10 @@ def decode_read_ops(value: Value, level: int, *, tree: bool) -> tuple[ReadOp, ..
     """Decode the ops of ``pv.read``; raises ``Failed`` as ``decode_command`` does, also for an op that writes."""
     ops = []
     for item in items(value, limits.TXN_ITEMS_MAX):
-        op = _op(item, level, tree)
+        try:
+            op = _op(item, level, tree)
+        except ValueError:
+            bad("wrong number of fields")
         if not isinstance(op, Range | Get | Children):
             bad("a read holds only RANGE, GET and CHILDREN")
         ops.append(op)
@@ -112,8 +115,8 @@ def items(value: Value, count_max: int) -> list[Value]:
 
 
 def range_start(value: Value) -> bytes:
-    """Take the start of a range; unlike a key it may be empty."""
-    return _blob(value, limits.KEY_BYTES_MAX)
+    """Take the start or end of a range; unlike a key it may be empty, or be the place right behind the longest key."""
+    return _blob(value, limits.KEY_BYTES_MAX + 1)
 
 
 def path_of(value: Value) -> bytes:
@@ -249,7 +252,7 @@ def _range(fields: list[Value]) -> Range:
 def _bounds(start: Value, end: Value) -> tuple[bytes, bytes]:
     if end == b"":
         return _key(start), b""
-    return range_start(start), _key(end)
+    return range_start(start), range_start(end)
 
 
 def _create(fields: list[Value]) -> Create:

@@ -190,10 +190,11 @@ class Cursor:
 
 
 def message_parts(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
-    """Split the events of one revision where a message would be larger than a reply may be."""
+    """Split the events of one revision where a message would be larger than a reply may be, or have too many."""
     begin = size = 0
     for position, event in enumerate(events):
-        if size and size + event.size > limits.REPLY_BYTES_MAX:
+        full = size + event.size > limits.REPLY_BYTES_MAX or position - begin == limits.MESSAGE_EVENTS_MAX
+        if size and full:
             yield events[begin:position]
             begin, size = position, 0
         size += event.size

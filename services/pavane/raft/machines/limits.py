@@ -27,6 +27,8 @@ EVENT_BYTES = 32  # of an event beside key and data, for HISTORY_BYTES_MAX
 
 RANGE_ITEMS_MAX = 1000  # keys of one RANGE
 REPLY_BYTES_MAX = 1 << 20  # what reads of one command put into its reply, unless one value alone is larger
+REPLY_ELEMENTS_MAX = 60_000  # and how many values and arrays: a frame of 65 536 has room for those around them (2.2)
+MESSAGE_EVENTS_MAX = 10_000  # events in one message to a watcher, each an array of five, for the same reason
 ITEM_BYTES = 64  # greatest size of the numbers and headers around one key or node in a reply
 NAME_BYTES = 5  # greatest size of the header of one name in CHILDREN
 

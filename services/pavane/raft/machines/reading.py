@@ -20,6 +20,7 @@ from pavane.raft.machines.state import State
 from pavane.raft.wire.msgpack import Value
 
 MISSING_NODE_VERSION = -1
+ITEM_ELEMENTS = 8  # of a node with the array that holds it; a key has one less
 _BEHIND_SLASH = b"0"  # the byte after "/"
 
 
@@ -32,6 +33,7 @@ class Reads:
     def __init__(self, state: State) -> None:
         self._state = state
         self._left = limits.REPLY_BYTES_MAX
+        self._elements_left = limits.REPLY_ELEMENTS_MAX
 
     def run(self, op: ReadOp) -> Value:
         """Return the result of ``op``. Raises ``Failed``: TOO_LARGE, NO_NODE."""
@@ -82,18 +84,20 @@ class Reads:
                 position = prefix + child + _BEHIND_SLASH
                 continue
             self._left -= len(name) + limits.NAME_BYTES
-            if self._left < 0:
+            self._elements_left -= 1
+            if self._left < 0 or self._elements_left < 0:
                 raise Failed(Code.TOO_LARGE, limits.REPLY_BYTES_MAX)
             names.append(name)
             position = prefix + name + b"\x00"
         return [Children.NUMBER, names, node.cversion]
 
     def _take(self, size: int) -> bool:
-        """Take room for a value of ``size`` bytes, if it is there or this is the first."""
+        """Take room for a key or node of ``size`` bytes, if it is there or this is the first."""
         cost = size + limits.ITEM_BYTES
-        if cost > self._left < limits.REPLY_BYTES_MAX:
+        if cost > self._left < limits.REPLY_BYTES_MAX or self._elements_left < ITEM_ELEMENTS:
             return False
         self._left = max(0, self._left - cost)
+        self._elements_left -= ITEM_ELEMENTS
         return True
 
 

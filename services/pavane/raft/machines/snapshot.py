@@ -17,6 +17,7 @@ from pavane.raft.machines.commands import ROOT, parent_of
 from pavane.raft.machines.history import Event, History
 from pavane.raft.machines.state import KeyRecord, Lease, Node, Result, State, decode_result
 from pavane.raft.machines.table import Frozen, Table
+from pavane.wire import RemoteProtocolError
 
 FORMAT = 1
 
@@ -84,7 +85,7 @@ def restore(data: Iterable[bytes | memoryview], machine: str, level_max: int) ->
     """
     try:
         return _restore(_objects(data), machine, level_max)
-    except (ValueError, TypeError, KeyError, StopIteration, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, KeyError, StopIteration, msgpack.UnpackException, RemoteProtocolError) as error:
         raise BadSnapshot(f"the snapshot of {machine} is damaged: {error!r}") from error
 
 

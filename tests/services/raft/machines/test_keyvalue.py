@@ -62,6 +62,15 @@ def test_ranges_are_ordered_by_bytes_and_end_before_their_end(kv: Driver) -> Non
     ]
 
 
+def test_a_range_may_begin_and_end_right_behind_the_longest_key(kv: Driver) -> None:
+    longest = bytes([7]) * limits.KEY_BYTES_MAX
+    kv.do(Put(longest, b""), Put(b"\x08", b""))
+    assert kv.do(Range(longest + b"\0", END_OF_KEYS, 0, Range.COUNT_ONLY)) == [[1, False]]
+    assert kv.do(Range(longest, longest + b"\0", 0, Range.COUNT_ONLY)) == [[1, False]]
+    assert kv.fails(Range(longest + b"\0\0", END_OF_KEYS))[0] == Code.TOO_LARGE
+    assert kv.fails(Range(longest + b"\0"))[0] == Code.TOO_LARGE
+
+
 def test_a_range_says_when_there_is_more(kv: Driver) -> None:
     for first in range(0, 1100, 100):
         kv.do(*(Put(b"%04d" % number, b"") for number in range(first, first + 100)))

@@ -63,6 +63,17 @@ def test_results_and_history_outlive_a_snapshot() -> None:
         assert len(seen) == 2
 
 
+def test_the_greatest_results_can_be_read_and_outlive_a_snapshot() -> None:
+    first = Driver(KeyValue())
+    for begin in range(0, 9_900, limits.TXN_ITEMS_MAX):
+        first.do(*(Put(b"%04d" % (begin + number), b"") for number in range(limits.TXN_ITEMS_MAX)))
+    found = first.do(*(Range(b"%d" % digit, b"%d" % (digit + 1)) for digit in range(9)), Range(b"9", b":"))
+    assert [(len(items), more) for items, more in found] == [(1000, False)] * 7 + [(500, True)] + [(0, True)] * 2
+    result = first.machine.result_of(first.index.to_bytes(12, "big"))
+    assert result is not None
+    assert restored(first).machine.result_of(first.index.to_bytes(12, "big")) == result
+
+
 def test_a_restored_history_begins_where_the_other_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HISTORY_EVENTS_MAX", 1)
     first = filled()
@@ -197,6 +208,7 @@ KEY = [b"k", b"v", 1, 1, 1, 0]
         (packed(HEADER, KEY[:-1], None), "damaged"),
         (packed(HEADER, KEY, KEY, None), "more than this program knows"),
         (packed(HEADER, KEY, None, None), "more than this program knows"),
+        (packed(HEADER | {"counts": [0, 0, 0, 1, 0]}, [bytes(12), 1, b"\xc1"], None), "damaged"),
         (packed(HEADER | {"format": 2}, KEY, None), "format 2"),
         (packed(HEADER | {"machine": "KeyValue"}, KEY, None), "machine KeyValue"),
         (packed(HEADER | {"level": 2}, KEY, None), "level 2"),

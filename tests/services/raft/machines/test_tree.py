@@ -123,6 +123,14 @@ def test_children_that_fit_no_reply_are_refused(tree: Driver, monkeypatch: pytes
     assert refused(tree.read, Children(b"/")) == (Code.TOO_LARGE, 800)
 
 
+def test_children_are_no_more_than_a_reply_can_hold(tree: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.do(*(Create(b"/%03d" % number) for number in range(100)))
+    monkeypatch.setattr(limits, "REPLY_ELEMENTS_MAX", 100)
+    assert len(tree.read(Children(b"/"))[0][1]) == 100
+    tree.do(Create(b"/one more"))
+    assert refused(tree.read, Children(b"/")) == (Code.TOO_LARGE, limits.REPLY_BYTES_MAX)
+
+
 def test_reads_of_several_large_nodes_are_refused_and_of_one_are_not(tree: Driver) -> None:
     large = bytes(limits.VALUE_BYTES_MAX)
     tree.do(Create(b"/a", large))

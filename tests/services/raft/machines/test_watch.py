@@ -175,7 +175,7 @@ def test_a_watch_is_asked_for_with_a_map() -> None:
         ({"start": b"k", "progress": 1}, Code.BAD_COMMAND),
         ({"start": b"k", "tree": 1}, Code.BAD_COMMAND),
         ({"start": b"/k", "tree": True}, Code.BAD_COMMAND),
-        ({"start": bytes(1025)}, Code.TOO_LARGE),
+        ({"start": bytes(1026)}, Code.TOO_LARGE),
         ({"start": b"/k", "tree": 5}, Code.UNSUPPORTED),
     ],
 )
