@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from pavane.raft.client.calls import Elsewhere, Failed, Pending
 from pavane.raft.client.key_calls import Changes, WatchCall
+from pavane.raft.client.keys import guard
 from pavane.raft.errors import Code
 from pavane.raft.machines import LeaseExpire, LeaseGrant, Result, Tree, Txn, Watch, decode_command, encode_command
-from pavane.raft.machines.commands import Compare, Put, Range, Relation, Target, op_fields
-from pavane.raft.machines.history import Event, Scope
+from pavane.raft.machines.commands import Compare, Delete, Put, Range, Relation, Target, op_fields
+from pavane.raft.machines.history import Event, Happened, Scope
 from pavane.raft.wire import Drop, PvKv, PvLease, PvRead, PvReply, Value, decode_reply
 from tests.sim.checks import holds
 from tests.sim.clients import IDENT, Client
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 KEYS = (b"k1", b"k2", b"k3")
 ALL = (b"k", b"l")
+LOCK = b"lock"
+GUARDED = b"guarded"  # what only the holder of the lock may write
 TTL_MS = 800
 WATCHER_PATIENCE_S = 1.5  # signs of life come every second
 DIGEST_EVERY = 64
@@ -35,6 +38,9 @@ class KeyChecks:
         self.versions: dict[bytes, list[tuple[int, bytes | None]]] = {}
         self.promised: dict[int, float] = {}
         self.greatest_acknowledged = 0
+        self.holder = 0  # the token under which the lock is held, as its key's events tell
+        self.greatest_token = 0  # told to a holder
+        self.guarded_writes = 0
 
     def applied(self, node: str, machine: Tree, index: int, reqid: bytes, data: memoryview, time: float) -> None:
         """S4: whoever applies an entry comes to the same result, and now and then its whole state is looked at."""
@@ -65,6 +71,23 @@ class KeyChecks:
             self.events.append((revision, events))
             for event in events:
                 self.versions.setdefault(event.key, []).append((revision, event.data))
+                self._judge_lock(revision, event)
+
+    def _judge_lock(self, revision: int, event: Event) -> None:
+        """S11: nobody takes the lock from its holder, and nobody else writes what it guards."""
+        if event.key == LOCK:
+            taken = event.kind == Happened.PUT
+            holds(not (taken and self.holder), "S11", f"{revision} takes the lock that {self.holder} holds")
+            self.holder = revision if taken else 0
+        elif event.key == GUARDED:
+            token = int(event.data or b"0")
+            holds(token == self.holder, "S11", f"{revision} writes under token {token}, {self.holder} holds the lock")
+            self.guarded_writes += 1
+
+    def acquired(self, token: int, before: int) -> None:
+        """S11: who asks for the lock when a token has been told gets a greater one."""
+        holds(token > before, "S11", f"token {token} is given after {before} was told")
+        self.greatest_token = max(token, self.greatest_token)
 
     def promise(self, lease: int, until: float) -> None:
         self.promised[lease] = max(until, self.promised.get(lease, 0.0))
@@ -217,6 +240,50 @@ class Holder(KeyClient):
             self.keys.promise(self.lease, self.sent_s + granted_ms / 1000)
         else:
             self.lease = 0
+
+
+class Locker(KeyClient):
+    """Takes the lock, writes under its token, also after a sleep beyond its lease, and gives it back or forgets it."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        super().__init__(world, name)
+        self.lease = 0
+        self.token = 0
+        self.before = 0
+        self.step = ""
+
+    def request(self) -> tuple[bytes | memoryview, ...]:
+        rng = self.world.rng
+        self.before = self.keys.greatest_token
+        self.pause_s = rng.choice([0.03, 0.03, 0.03, 2 * TTL_MS / 1000])
+        if not self.lease:
+            self.step = "grant"
+            return PvKv(encode_command(LeaseGrant(TTL_MS, self.name.encode()))).encode(IDENT)
+        if not self.token:
+            self.step = "take"
+            free = Compare(Target.CREATE_REVISION, Relation.EQUAL, LOCK, 0)
+            alive = Compare(Target.LEASE_ALIVE, Relation.EQUAL, b"", self.lease)
+            put = Put(LOCK, self.name.encode(), self.lease)
+            return PvKv(encode_command(Txn((free, alive), (put,), (Range(LOCK),)))).encode(IDENT)
+        self.step = rng.choice(["write", "write", "write", "give back"])
+        op = Put(GUARDED, b"%d" % self.token) if self.step == "write" else Delete(LOCK)
+        return PvKv(encode_command(Txn((guard(LOCK, self.token),), (op,)))).encode(IDENT)
+
+    def answered(self, value: Any, frames: Frames) -> None:
+        self.told(value[1], frames)
+        _, revision, outcome = value
+        if self.step == "grant":
+            self.lease = revision
+            return
+        succeeded, results = outcome
+        if self.step != "take":
+            if self.step == "give back" or not succeeded:
+                self.token = 0
+        elif succeeded:
+            self.token = revision
+            self.keys.acquired(self.token, self.before)
+        elif not results[0][1]:
+            self.lease = 0  # nobody holds the lock, so it is the lease that has ended
 
 
 class Watcher(Client):

@@ -1,4 +1,4 @@
-"""Clusters with keys, leases and watchers under faults, from seeds (docs/specs/raft.md 12, 18.2 S4, S10, S12).
+"""Clusters with keys, leases and watchers under faults, from seeds (docs/specs/raft.md 12, 18.2 S4, S10 to S12).
 
 ``PAVANE_SEED=n`` replays one seed; ``SEEDS=n`` says how many clusters are played in all: one in twenty here. Each
 planted bug shows that the checks find what they are for.
@@ -12,7 +12,9 @@ import pytest
 from pavane.raft.client.key_calls import WatchCall
 from pavane.raft.core.keyspace import Keyspace
 from pavane.raft.core.outputs import Route
-from pavane.raft.machines import KeyValue, LeaseKeeper, Result
+from pavane.raft.machines import KeyValue, LeaseKeeper, Result, keyvalue
+from pavane.raft.machines.commands import Compare, Target
+from pavane.raft.machines.history import Happened
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import Frame, PvLease, PvWatchReply
 from tests.sim.network import Weather
@@ -44,7 +46,8 @@ def test_the_seeds_cover_what_they_are_meant_to() -> None:
     assert len(world.keys.promised) > 1
     kinds = {event.kind for _, events in world.keys.events for event in events}
     assert {what for what, count in world.snapshots.items() if count} >= {"taken", "restored"}
-    assert kinds == {1}  # nothing is bound to these leases; what ends with one is the matter of test_machines
+    assert kinds == {Happened.PUT, Happened.DELETE, Happened.EXPIRED}
+    assert world.keys.guarded_writes
 
 
 # --- planted bugs ----------------------------------------------------------------------------------------------------
@@ -125,3 +128,16 @@ def test_a_result_that_is_told_for_another_command(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(KeyValue, "result_of", result_of)
     found(KEYS, ["S6"])
+
+
+@pytest.mark.parametrize("wrong", ["taken while it is held", "written under any token"])
+def test_a_lock_whose_condition_is_not_looked_at(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = keyvalue.holds
+
+    def holds(state: Any, compare: Compare) -> bool:
+        if compare.target == Target.CREATE_REVISION and (compare.operand == 0) == (wrong == "taken while it is held"):
+            return True
+        return original(state, compare)
+
+    monkeypatch.setattr(keyvalue, "holds", holds)
+    found(KEYS, ["S11"])

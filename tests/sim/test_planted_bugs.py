@@ -116,7 +116,14 @@ def test_barrier_answered_by_a_message_sent_before(monkeypatch: pytest.MonkeyPat
 
 
 def test_recovering_voter_that_acknowledges_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wiped voter that votes at once, as if its store were new."""
+    """A wiped voter that answers a leader before it knows every term, 5.5 (a): perhaps it has voted for another."""
+
+    monkeypatch.setattr(Recovering, "silent", property(lambda self: self.undecided))
+    deposed = Scenario(voters=3, faults_s=6.0, fault_pause_s=1.2, only=("depose_and_wipe",))
+    found(deposed, ["S3", "S6", "S10"])
+
+
+def test_a_wiped_voter_that_votes_as_if_its_store_were_new(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Recovering, "begin", lambda _self: None)
     wiped = Scenario(voters=3, faults_s=8.0, fault_pause_s=0.1, weather=LATE, only=("wipe", "isolate_leader"))

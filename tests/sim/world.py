@@ -19,13 +19,15 @@ from tests.sim.checks import BrokenError, Checks, holds
 from tests.sim.clients import IDENT, Administrator, Reader, Writer
 from tests.sim.js_link import JsChecks
 from tests.sim.js_model import JsPeer
-from tests.sim.keys import Holder, KeyChecks, KeyClient, KeyReader, KeyWriter, Watcher
+from tests.sim.keys import Holder, KeyChecks, KeyClient, KeyReader, KeyWriter, Locker, Watcher
 from tests.sim.network import Connection, Frames, Network, Weather
 from tests.sim.node import Node
 
 START_S = 0.8  # the first election is over, as a rule
 LIVENESS_S = 20.0  # after the last fault, everything must be well within this
 FINISHED_PAUSE_S = 0.05
+DEPOSED_S = 1.0  # how long a leader that was replaced does not hear of it
+LOOK_S = 0.005
 CLOCK_JUMP_S = 12 * 3600
 SNAPSHOT_ENTRIES = 25  # with a short pause between two, so that a run of seconds has several
 SNAPSHOT_PAUSE_S = 0.3
@@ -82,6 +84,7 @@ class World:
         if scenario.keys:
             self.key_clients = [KeyWriter(self, "ka"), KeyWriter(self, "kb"), KeyReader(self, "kr")]
             self.key_clients += [Holder(self, "ha"), Holder(self, "hb"), Watcher(self, "ya"), Watcher(self, "yb")]
+            self.key_clients += [Locker(self, "la"), Locker(self, "lb")]
 
     def _members(self, generation: int, count: int) -> Members:
         return tuple((f"x-g{generation}-{at}", f"tcp://10.0.{generation}.{at + 1}:8047") for at in range(count))
@@ -305,6 +308,7 @@ class World:
             "wipe": self._wipe,
         }
         names = list(self.scenario.only or faults)
+        faults["depose_and_wipe"] = self._depose_and_wipe  # a course of events, so only for who names it
         if self.scenario.changes:
             faults["change"] = self._change
             names += ["change"] * (len(names) // 3)
@@ -348,6 +352,32 @@ class World:
     def _restart(self, node: Node | JsPeer) -> None:
         if not node.up:
             node.start()
+
+    def _depose_and_wipe(self) -> None:
+        """Take the disk of a voter that has helped to replace a leader, and show it to that leader alone."""
+        old = self._leader()
+        if old is None or not self._all_sound():
+            return
+        lone = {(old.id, peer) for peer in self.nodes} | {(peer, old.id) for peer in self.nodes}
+        self._cut_for(lone, DEPOSED_S)
+        self._await_successor(old, lone, self.time + DEPOSED_S)
+
+    def _await_successor(self, old: Node | JsPeer, lone: set[tuple[str, str]], until: float) -> None:
+        new = self._leader()
+        if new is None or self.time > until:
+            return
+        if new is old:
+            self.schedule(self.time + LOOK_S, lambda: self._await_successor(old, lone, until))
+            return
+        voters = [node for node in self.ours.values() if node not in (old, new) and node.up]
+        if voters:
+            voter = self.rng.choice(voters)
+            between = {(voter.id, old.id), (old.id, voter.id)}
+            self.network.cuts -= between
+            self._cut_for({(voter.id, new.id), (new.id, voter.id)}, DEPOSED_S)
+            voter.crash()
+            voter.disk.wipe()
+            voter.start()
 
     def _wipe(self) -> None:
         """Take one voter's disk, or a part of it, while everybody else is sound: two losses at once are no promise."""
