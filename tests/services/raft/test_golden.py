@@ -12,22 +12,34 @@ import pytest
 from pavane.raft.config import REQUEST_ID_TTL_S
 from pavane.raft.machines import LeaseGrant, Txn, encode_command
 from pavane.raft.machines.commands import Put
+from pavane.raft.state.commands import Recovered
 from pavane.raft.wire import (
+    AppendEntries,
     AppendEntriesReply,
+    EntriesStatus,
+    EntryType,
+    InstallSnapshot,
     PvKv,
     PvLease,
     PvTransfer,
+    Request,
     RequestConfigReply,
+    RequestEntriesReply,
     RequestLogInfoReply,
     RequestUpdate,
+    RequestVote,
     RequestVoteReply,
+    encode_entry,
 )
 from pavane.raft.wire.decoder import Reply
+from pavane.raft.wire.replies import SnapshotPart
 from pavane.wire import Stage
-from tests.services.raft.ensemble import IDENT, WALL_S, Ensemble, members, reqid
+from tests.services.raft.ensemble import IDENT, WALL_S, Ensemble, members, reqid, url
 
 GOLDEN = Path(__file__).parent / "golden"
 HELLO_MAGIC = b"pavane-raft".hex()
+SNAPSHOT = bytes(range(100))  # what an application of the original program may have written
+TERM = 3  # of what such a leader has
 SEED = 1  # with it a is the first to stand
 NOISE = ("PvHello", HELLO_MAGIC, "Note(", "KindChanged")  # carries random numbers and says nothing about the course
 
@@ -186,6 +198,93 @@ SCRIPTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "say b a appends yes",
         ),
     ),
+    "learner_of_an_original_leader": (
+        "|abc",
+        "d",
+        (
+            "advance 0.01",
+            "say a d knows a",
+            "advance 0.01",
+            "say a d is leading 3",
+            "advance 0.06",
+            "say a d streams more 1 2",
+            "say a d streams last 3",
+            "advance 0.06",
+            "say a d streams end 3",
+            "advance 0.2",
+            "say a d is leading 4",
+            "say a d streams last 4",
+            "advance 0.06",
+            "say a d streams elsewhere b",
+        ),
+    ),
+    "learner_behind_the_snapshot_of_an_original_leader": (
+        "|abc",
+        "d",
+        (
+            "advance 0.01",
+            "say a d knows a",
+            "advance 0.01",
+            "say a d is leading 22",
+            "advance 0.06",
+            "say a d streams chunk 0 60",
+            "say a d streams chunk 60 40",
+            "say a d streams last 21 22",
+            "advance 0.06",
+        ),
+    ),
+    "follower_of_a_scripted_leader": (
+        "b|ac",
+        "",
+        (
+            "remembered b",
+            "append b 1 4 0/0 0",
+            "append b 2 3 0/0 0",  # of an older term
+            "append b 3 4 5/4 0",  # beyond our last entry
+            "append b 4 4 0/0 0 2 2 3",
+            "append b 4 4 0/0 0 2",  # under the same id
+            "append b 5 4 3/2 0",  # another term there
+            "append b 6 4 3/3 2",
+            "append b 7 4 1/2 2 2",  # entries that we have
+            "append b 8 4 2/2 2 4 4",  # others than ours
+            "append b 9 5 4/4 9",  # a newer term, a commit index beyond the message
+            "append b a 5 0/0 9 2",  # from before our commit index
+        ),
+    ),
+    "snapshots_of_a_scripted_leader": (
+        "b|ac",
+        "",
+        (
+            "remembered b",
+            "append b 1 4 0/0 0 3 3",
+            "chunk b 2 20/3 60 40",  # its beginning is not here
+            "chunk b 3 20/3 0 60",
+            "chunk b 4 20/3 0 60",  # again, under another id
+            "chunk b 4 20/3 0 60",  # under the same
+            "chunk b 5 20/3 60 40",
+            "append b 6 4 20/3 20 3 3 3",
+            "chunk b 7 22/3 0 100",  # of an entry that we have
+            "chunk b 8 12/3 0 100",  # an older one
+        ),
+    ),
+    "sticky": (
+        "abc",
+        "",
+        (
+            "quiet",
+            "advance 0.9",
+            "update a 1",
+            "advance 0.1",
+            "loud",
+            "ballot b 2 1/1",
+            "quiet",
+            "down a",
+            "advance 0.19",
+            "loud",
+            "ballot b 2 1/0",
+            "ballot b 2 1/1",
+        ),
+    ),
     "learner_by_following": ("abc", "d", ("quiet", "advance 0.9", "update a 1", "loud", "advance 0.2")),
     "promotion": (
         "abc",
@@ -339,21 +438,75 @@ def _stale(ensemble: Ensemble, name: str, number: str) -> None:
 def _say(ensemble: Ensemble, peer: str, name: str, what: str, *words: str) -> None:
     """Let ``peer``, which is down, answer the newest question of a kind as the original program does."""
     core = ensemble.cores[name]
-    term = ensemble.status(name).term
-    leader = None if words[0] == "nobody" else words[0]
-    hint = int(words[1]) if len(words) > 1 else None
-    replies: dict[str, Reply] = {
-        "votes": RequestVoteReply(term, words[0] == "yes"),
-        "appends": AppendEntriesReply(term, words[0] == "yes", hint),
-        "knows": RequestConfigReply(False, leader, members(ensemble.voters)),
-        "is": RequestLogInfoReply(False, None, 0, 1, 0, 0, 0, 0, 0),
-    }
-    reply = replies[what]
+    reply = _reply_of(ensemble, peer, ensemble.status(name).term, (what, *words))
     asks = [ask for asks in core._links._outstanding.values() for ask in asks.values()]
-    ask = [ask for ask in asks if ask.to.peer == peer and ask.reply is type(reply)][-1]
+    ask = [ask for ask in asks if ask.to.url == url(peer) and ask.reply is type(reply)][-1]
     ensemble.trace.append(f"{ensemble.time:.3f} {peer} > {name} answer {ask.id.hex()} {reply}")
-    core.reply(peer, ask.to.channel, (ask.id, *reply.encode()), ensemble.now())
+    core.reply(ask.to.peer, ask.to.channel, (ask.id, *reply.encode()), ensemble.now())
     ensemble.settle()
+
+
+def _reply_of(ensemble: Ensemble, peer: str, term: int, words: tuple[str, ...]) -> Reply:
+    match words:
+        case "votes", word:
+            return RequestVoteReply(term, word == "yes")
+        case "appends", word, *hint:
+            return AppendEntriesReply(term, word == "yes", int(hint[0]) if hint else None)
+        case "knows", word:
+            leader = None if word == "nobody" else word
+            return RequestConfigReply(leader == peer, leader, members(ensemble.voters))
+        case "is", "empty":
+            return RequestLogInfoReply(False, None, 0, 1, 0, 0, 0, 0, 0)
+        case "is", "leading", last:
+            return RequestLogInfoReply(True, peer, TERM, 1, *[int(last)] * 3, 0, 0)
+        case "streams", "elsewhere", word:
+            return RequestEntriesReply(EntriesStatus.NOT_LEADER, leader=word)
+        case "streams", "chunk", offset, size:
+            part = SnapshotPart(int(offset), len(SNAPSHOT), TERM)
+            return RequestEntriesReply(EntriesStatus.SNAPSHOT, 20, (_piece(offset, size),), part=part)
+        case "streams", "end", last:
+            return RequestEntriesReply(EntriesStatus.LAST, int(last))
+        case "streams", status, *indices:
+            entries = tuple(_entry(int(index), TERM) for index in indices)
+            return RequestEntriesReply(EntriesStatus[status.upper()], int(indices[-1]), entries)
+    raise ValueError(f"nobody says {' '.join(words)}")
+
+
+def _entry(index: int, term: int) -> bytes:
+    return encode_entry(reqid(100 * term + index), EntryType.STATE, term, b"data")
+
+
+def _piece(offset: str, size: str) -> bytes:
+    return SNAPSHOT[int(offset) : int(offset) + int(size)]
+
+
+def _remembered(ensemble: Ensemble, name: str) -> None:
+    """Start a peer that has taken part before, so that nothing of it was lost."""
+    ensemble.start(name, Recovered(term=1, vote="a"))
+
+
+def _send(ensemble: Ensemble, name: str, number: str, message: Request) -> None:
+    """Let ``a``, which is down, send a message to a peer; the answer is part of the trace."""
+    ensemble.ask(name, (bytes.fromhex(number.zfill(2)), *message.encode(IDENT)), "a rpc b")
+
+
+def _append(ensemble: Ensemble, name: str, number: str, term: str, previous: str, commit: str, *terms: str) -> None:
+    at, _, term_at = previous.partition("/")
+    entries = tuple(_entry(index, int(each)) for index, each in enumerate(terms, int(at) + 1))
+    _send(ensemble, name, number, AppendEntries("a", int(term), int(at), int(term_at), int(commit), entries))
+
+
+def _chunk(ensemble: Ensemble, name: str, number: str, last: str, offset: str, size: str) -> None:
+    at, _, term_at = last.partition("/")
+    piece = _piece(offset, size)
+    _send(ensemble, name, number, InstallSnapshot("a", 4, int(at), int(term_at), int(offset), len(SNAPSHOT), piece))
+
+
+def _ballot(ensemble: Ensemble, name: str, term: str, last: str) -> None:
+    """Let ``c`` ask for a vote as the original program does."""
+    at, _, term_at = last.partition("/")
+    message = RequestVote("c", int(term), int(at), int(term_at))
+    ensemble.ask(name, (b"\x77", *message.encode(IDENT)), "script")
 
 
 def _renew(ensemble: Ensemble, name: str, lease: str) -> None:
@@ -377,6 +530,10 @@ STEPS: dict[str, Callable[..., object]] = {
     "wipe": _wipe,
     "stale": _stale,
     "say": _say,
+    "remembered": _remembered,
+    "append": _append,
+    "chunk": _chunk,
+    "ballot": _ballot,
     "stick": lambda ensemble, name: ensemble.stuck.add(name),
     "sync": lambda ensemble, name: (ensemble.stuck.discard(name), ensemble.sync(name)),
     "down": lambda ensemble, name: ensemble.down(name),
