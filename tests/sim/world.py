@@ -228,16 +228,16 @@ class World:
             if any(client.done < goal for client, goal in zip(self.key_clients, asked, strict=True)):
                 return False
             wrote = all(writer.acknowledged >= goal for writer, goal in zip(self.writers, goals, strict=True))
-            return wrote and self.reader.reads >= reads and self.administrator.wanted is None and self._settled()
+            return wrote and self.reader.reads >= reads and self.administrator.wanted is None and self.settled()
 
         done = self.run_until(self.time + LIVENESS_S, finished)
         if not done:
             lines = "\n".join(node.describe() for node in self.nodes.values())
             raise AssertionError(f"no progress; change wanted: {self.administrator.wanted}\n{lines}")
 
-    def _settled(self) -> bool:
+    def settled(self) -> bool:
         """Whether one leader leads a final configuration and every member follows closely."""
-        leader = self._leader()
+        leader = self.leader()
         members = leader.final_members() if leader is not None else None
         if leader is None or members is None:
             return False
@@ -260,14 +260,14 @@ class World:
         joining = self.pool[len(self.initial) :]
         for peer, _ in joining:
             self.ours[peer].stage = Stage.READ_WRITE
-            self._permit(self.ours[peer])
+            self.permit(self.ours[peer])
         self.administrator.change(joining)
 
     def _all_sound(self) -> bool:
         """Whether everybody runs, holds entries, and has forgotten nothing."""
         return all(node.up and node.mirror.entries and node.role != Role.RECOVERING for node in self.nodes.values())
 
-    def _permit(self, node: Node) -> None:
+    def permit(self, node: Node) -> None:
         def permit() -> None:
             if node.core.status(node.now()).stage < Stage.READ_WRITE:
                 node.core.set_stage(Stage.READ_WRITE, node.now())
@@ -280,7 +280,7 @@ class World:
             chosen = self.rng.sample(self.pool, count)
             for peer, _ in chosen:
                 self.ours[peer].stage = Stage.READ_WRITE
-                self._permit(self.ours[peer])
+                self.permit(self.ours[peer])
             self.administrator.change(tuple(chosen))
             if self.rng.random() < 0.3:  # so that some entries stay with the leader alone and are rolled back
                 self.schedule(self.time + self.rng.uniform(0.0, 0.01), self._isolate_leader)
@@ -314,7 +314,7 @@ class World:
             names += ["change"] * (len(names) // 3)
         faults[self.rng.choice(names)]()
 
-    def _leader(self) -> Node | JsPeer | None:
+    def leader(self) -> Node | JsPeer | None:
         """The leader of the highest term: an older one may not know yet."""
         leaders = [node for node in self.nodes.values() if node.up and node.role == Role.LEADER]
         return max(leaders, key=lambda node: node.term, default=None)
@@ -326,7 +326,7 @@ class World:
         self._crash_node(self._any())
 
     def _crash_leader(self) -> None:
-        leader = self._leader()
+        leader = self.leader()
         if leader is not None:
             self._crash_node(leader)
 
@@ -355,7 +355,7 @@ class World:
 
     def _depose_and_wipe(self) -> None:
         """Take the disk of a voter that has helped to replace a leader, and show it to that leader alone."""
-        old = self._leader()
+        old = self.leader()
         if old is None or not self._all_sound():
             return
         lone = {(old.id, peer) for peer in self.nodes} | {(peer, old.id) for peer in self.nodes}
@@ -363,7 +363,7 @@ class World:
         self._await_successor(old, lone, self.time + DEPOSED_S)
 
     def _await_successor(self, old: Node | JsPeer, lone: set[tuple[str, str]], until: float) -> None:
-        new = self._leader()
+        new = self.leader()
         if new is None or self.time > until:
             return
         if new is old:
@@ -384,7 +384,7 @@ class World:
         if not self.ours:
             return  # the original has no way back
         victim = self.rng.choice(list(self.ours.values()))
-        leader = self._leader()
+        leader = self.leader()
         members = leader.final_members() if leader is not None else None
         if members is None or len(members) < 3:
             return  # without two other voters nobody is left who remembers
@@ -411,7 +411,7 @@ class World:
         self._cut_for({(a, b)}, self.rng.uniform(0.2, 1.5))
 
     def _isolate_leader(self) -> None:
-        leader = self._leader()
+        leader = self.leader()
         if leader is not None:
             cuts = {(leader.id, peer) for peer in self.nodes} | {(peer, leader.id) for peer in self.nodes}
             self._cut_for(cuts, self.rng.uniform(0.3, 1.5))

@@ -10,6 +10,8 @@ from pavane.raft.wire import AppendEntries, PvVote, PvVoteReply, RequestConfigRe
 from tests.services.raft.ensemble import IDENT, Ensemble, decoded, members
 
 ELECTION_MAX_S = 0.3
+ONE_WAY_S = 60.0  # docs/specs/raft.md 20, A7
+AWAY_S = 600.0  # A8
 
 
 def led(voters: str = "abc") -> tuple[Ensemble, str, str, str]:
@@ -38,7 +40,7 @@ def test_a_follower_that_does_not_hear_the_leader_disturbs_nobody() -> None:
     term = ensemble.status(leader).term
     ensemble.cuts = {(leader, deaf)}
 
-    ensemble.advance(20.0)
+    ensemble.advance(ONE_WAY_S)
 
     assert ensemble.leader() == leader
     assert {ensemble.status(name).term for name in "abc"} == {term}
@@ -49,7 +51,7 @@ def test_an_isolated_peer_that_comes_back_causes_no_election() -> None:
     ensemble, leader, gone, _ = led()
     term = ensemble.status(leader).term
     ensemble.cuts = {(gone, name) for name in "abc"} | {(name, gone) for name in "abc"}
-    ensemble.advance(60.0)
+    ensemble.advance(AWAY_S)
     ensemble.cuts.clear()
     ensemble.advance(5.0)
 
