@@ -458,7 +458,7 @@ def _reply_of(ensemble: Ensemble, peer: str, term: int, words: tuple[str, ...]) 
         case "is", "empty":
             return RequestLogInfoReply(False, None, 0, 1, 0, 0, 0, 0, 0)
         case "is", "leading", last:
-            return RequestLogInfoReply(True, peer, TERM, 1, *[int(last)] * 3, 0, 0)
+            return RequestLogInfoReply(True, peer, TERM, 1, int(last), int(last), int(last), 0, 0)
         case "streams", "elsewhere", word:
             return RequestEntriesReply(EntriesStatus.NOT_LEADER, leader=word)
         case "streams", "chunk", offset, size:
