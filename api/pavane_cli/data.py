@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import BaseModel
 
+from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.output import Format
 
 DataFile = Annotated[Path | None, typer.Option("--file", exists=True, dir_okay=False, help="File that holds the data.")]
 
@@ -21,7 +24,10 @@ def data_of(text: str | None, file: Path | None) -> bytes:
     return os.fsencode(text) if text is not None else sys.stdin.buffer.read()
 
 
-def write(data: bytes) -> None:
-    """Print ``data`` as it is, and a line end."""
-    sys.stdout.buffer.write(data + b"\n")
-    sys.stdout.buffer.flush()
+def show(data: bytes, described: BaseModel, form: Format) -> None:
+    """Print ``data`` as it is and a line end, or with ``-o json`` and ``yaml`` what describes it."""
+    if form.structured:
+        output.structured(described.model_dump(mode="json", by_alias=True), form)
+    else:
+        sys.stdout.buffer.write(data + b"\n")
+        sys.stdout.buffer.flush()

@@ -23,6 +23,11 @@ class Format(StrEnum):
     YAML = "yaml"
     NAME = "name"
 
+    @property
+    def structured(self) -> bool:
+        """Whether it is for programs: JSON or YAML."""
+        return self in {Format.JSON, Format.YAML}
+
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.")]
 

@@ -16,7 +16,7 @@ from pavane_api import problems
 from pavane_api.auth import MayGet, MayUpdate
 from pavane_api.bodies import bounded
 from pavane_api.control import Control, Shared
-from pavane_api.problems import BadRequest, responses
+from pavane_api.problems import BadRequest, Problem, responses
 from pavane_api.raftkeys.schemas import (
     REQUEST_ID_PATTERN,
     SCOPES,
@@ -36,7 +36,6 @@ from pavane_api.raftkeys.service import KeyService, expectation
 router = APIRouter(prefix="/namespaces/{namespace}/raftclusters/{name}", tags=["keys"])
 
 OCTETS = "application/octet-stream"
-STREAM: dict[str, Any] = {"text/event-stream": {}}
 RequestId = Annotated[
     str | None,
     Header(
@@ -117,6 +116,13 @@ class KeyQuery(BaseModel):
     first: int = Field(default=0, alias="from", ge=0, description="Watch from this revision on; 0: from now on")
 
 
+def _or_changes(model: type[BaseModel], what: str, *more: type[Problem]) -> dict[str, Any]:
+    """Return the arguments of a route that answers with ``model``, or with a stream of changes if that is asked for."""
+    answer = {"model": model, "content": {"text/event-stream": {}}, "description": f"{what}, or a stream of changes"}
+    refusals = responses(problems.BadRequest, problems.NotFound, problems.Conflict, *more)
+    return {"response_model": model, "response_model_exclude_none": True, "responses": {200: answer, **refusals}}
+
+
 async def _stream(control: Control, cluster: KeyService, watch: Watch, last_event_id: str | None) -> Response:
     if last_event_id is not None:
         watch = Watch(watch.scope, watch.start, watch.end, int(last_event_id) + 1)
@@ -124,16 +130,7 @@ async def _stream(control: Control, cluster: KeyService, watch: Watch, last_even
     return EventSourceResponse(control.streams.serve(cluster.events(watch)))
 
 
-@router.get(
-    "/keys",
-    operation_id="list_keys",
-    response_model=KeyList,
-    response_model_exclude_none=True,
-    responses={
-        200: {"model": KeyList, "content": STREAM, "description": "Keys, or a stream of changes"},
-        **responses(problems.BadRequest, problems.NotFound, problems.Conflict),
-    },
-)
+@router.get("/keys", operation_id="list_keys", **_or_changes(KeyList, "Keys"))
 async def list_keys(
     control: Shared,
     _: MayGet,
@@ -223,16 +220,7 @@ async def run_transaction(
     return await cluster.transact(transaction, request_id)
 
 
-@router.get(
-    "/tree/{path:path}",
-    operation_id="get_node",
-    response_model=NodeRead,
-    response_model_exclude_none=True,
-    responses={
-        200: {"model": NodeRead, "content": STREAM, "description": "A node, or a stream of changes"},
-        **responses(problems.BadRequest, problems.NotFound, problems.Conflict, problems.TooLarge),
-    },
-)
+@router.get("/tree/{path:path}", operation_id="get_node", **_or_changes(NodeRead, "A node", problems.TooLarge))
 async def get_node(
     control: Shared,
     _: MayGet,

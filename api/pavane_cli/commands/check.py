@@ -79,7 +79,7 @@ def check(
 ) -> None:
     """Check server, definitions, your rights, operator and resources; exit code 1 if there is a problem."""
     findings = run(_check(Where(kubeconfig, context), None if everywhere else namespace))
-    if form in {Format.JSON, Format.YAML}:
+    if form.structured:
         output.structured([{**asdict(each), "result": each.result.value} for each in findings], form)
     elif form is Format.NAME:
         for each in findings:

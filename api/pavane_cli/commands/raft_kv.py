@@ -17,7 +17,7 @@ from pavane_api.raftkeys.schemas import Key, result_of
 from pavane_cli import output
 from pavane_cli.archive import export_to, import_from
 from pavane_cli.changes import Count, From, print_changes
-from pavane_cli.data import DataFile, data_of, write
+from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
 from pavane_cli.reach import Reach, Stale, Store, commands
@@ -36,6 +36,11 @@ KeyArgument = Annotated[str, typer.Argument(metavar="KEY")]
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Keys that begin so; default: all.")]
 LeaseOption = Annotated[int, typer.Option("--lease", metavar="ID", help="The key goes when this lease ends.")]
 Ttl = Annotated[float, typer.Option("--ttl", metavar="SECONDS", help="Time of the lease; it is renewed meanwhile.")]
+Archive = Annotated[Path | None, typer.Argument(metavar="FILE")]
+Holder = Annotated[str, typer.Option(help="Who has it, for people.")]
+RequestId = Annotated[
+    str | None, typer.Option(help="Request id, 24 hexadecimal digits; a repetition takes effect once.")
+]
 
 
 @command("get")
@@ -49,10 +54,7 @@ def get(reach: Reach, key: KeyArgument, stale: Stale = False, form: Output = For
     item = run(read())
     if item is None:
         raise UserError(f"there is no key {key}", ExitCode.NOT_FOUND)
-    if form in {Format.JSON, Format.YAML}:
-        output.structured(document(item), form)
-    else:
-        write(item.value)
+    show(item.value, Key.of(item), form)
 
 
 @command("put")
@@ -66,9 +68,7 @@ def put(
         int | None, typer.Option(metavar="REVISION", min=1, help="Only if it was written last at this revision.")
     ] = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if there is no such key.")] = False,
-    reqid: Annotated[
-        str | None, typer.Option(help="Request id, 24 hexadecimal digits; a repetition takes effect once.")
-    ] = None,
+    reqid: RequestId = None,
 ) -> None:
     """Write a key and print the revision. Exit code 4 if the condition does not hold."""
     name = os.fsencode(key)
@@ -117,8 +117,8 @@ def list_keys(reach: Reach, prefix: Prefix = "", stale: Stale = False, form: Out
             return (await store.kv.list(*prefix_range(os.fsencode(prefix)))).items
 
     items = run(read())
-    if form in {Format.JSON, Format.YAML}:
-        output.structured([document(item) for item in items], form)
+    if form.structured:
+        output.structured([Key.of(item).model_dump(mode="json", by_alias=True) for item in items], form)
     elif form is Format.NAME:
         for item in items:
             output.say(output.printable(item.key))
@@ -151,9 +151,7 @@ def txn(
         list[str] | None, typer.Option("--then", metavar="OP", help="For example 'put KEY VALUE'; may be repeated.")
     ] = None,
     otherwise: Annotated[list[str] | None, typer.Option("--else", metavar="OP", help="If one does not.")] = None,
-    reqid: Annotated[
-        str | None, typer.Option(help="Request id, 24 hexadecimal digits; a repetition takes effect once.")
-    ] = None,
+    reqid: RequestId = None,
     form: Output = Format.TABLE,
 ) -> None:
     """Carry out one of two branches atomically, and print which and what its ops came to.
@@ -176,7 +174,7 @@ def txn(
         result_of(op, fields).model_dump(mode="json", by_alias=True, exclude_none=True)
         for op, fields in zip(ops, result.results, strict=True)
     ]
-    if form in {Format.JSON, Format.YAML}:
+    if form.structured:
         told = {"succeeded": result.succeeded, "revision": result.revision, "results": results}
         output.structured(told, form)
     else:
@@ -188,11 +186,7 @@ def txn(
 
 
 @command("lease")
-def lease_command(
-    reach: Reach,
-    ttl: Ttl = TTL_S,
-    holder: Annotated[str, typer.Option(help="Who has it, for people.")] = "",
-) -> None:
+def lease_command(reach: Reach, ttl: Ttl = TTL_S, holder: Holder = "") -> None:
     """Hold a lease until Ctrl-C or SIGTERM, and print its id first; what is bound to it goes when it ends."""
 
     async def hold() -> None:
@@ -212,7 +206,7 @@ def lock(
         list[str] | None, typer.Argument(metavar="-- PROGRAM…", help="Default: hold the lock until Ctrl-C.")
     ] = None,
     ttl: Ttl = TTL_S,
-    holder: Annotated[str, typer.Option(help="Who has it, for people.")] = "",
+    holder: Holder = "",
 ) -> None:
     """Wait for a lock and hold it while PROGRAM runs; end with its exit code. Else print the fencing token and hold it.
 
@@ -242,7 +236,7 @@ def lock(
 
 
 @command("export")
-def export(reach: Reach, file: Annotated[Path | None, typer.Argument(metavar="FILE")] = None) -> None:
+def export(reach: Reach, file: Archive = None) -> None:
     """Write all keys and nodes as lines of JSON to FILE, default standard output; what a lease holds is left out."""
 
     async def read() -> int:
@@ -256,7 +250,7 @@ def export(reach: Reach, file: Annotated[Path | None, typer.Argument(metavar="FI
 
 
 @command("import")
-def import_keys(reach: Reach, file: Annotated[Path | None, typer.Argument(metavar="FILE")] = None) -> None:
+def import_keys(reach: Reach, file: Archive = None) -> None:
     """Write what `export` wrote, from FILE or standard input, over what is there; versions begin anew."""
 
     async def send() -> int:
@@ -267,11 +261,6 @@ def import_keys(reach: Reach, file: Annotated[Path | None, typer.Argument(metava
                 return await import_from(store, source)
 
     output.note(f"{run(send())} keys and nodes")
-
-
-def document(item: Item) -> dict[str, Any]:
-    """Return a key as the REST API shows it."""
-    return Key.of(item).model_dump(mode="json", by_alias=True)
 
 
 def request_id(text: str | None) -> bytes | None:

@@ -33,7 +33,7 @@ def info(reach: Reach, form: Output = Format.TABLE) -> None:
             return (await service.log_info(client)).model_dump(mode="json", by_alias=True)
 
     found = run(read())
-    if form in {Format.JSON, Format.YAML}:
+    if form.structured:
         output.structured(found, form)
         return
     output.say(
@@ -94,7 +94,7 @@ def read(
 
 async def _read(reach: Reach, after: int, form: Format) -> None:
     async with aclosing(_entries(reach, after)) as entries:
-        if form in {Format.JSON, Format.YAML}:
+        if form.structured:
             output.structured([entry async for entry in entries], form)
             return
         async for entry in entries:

@@ -34,7 +34,7 @@ def members(reach: Reach, form: Output = Format.TABLE) -> None:
             return await anext(pictures)
 
     found = run(look())
-    if form in {Format.JSON, Format.YAML}:
+    if form.structured:
         output.structured(found, form)
     else:
         _show(found)

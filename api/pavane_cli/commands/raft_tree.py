@@ -10,7 +10,7 @@ from pavane.raft.machines.commands import ANY_VERSION
 from pavane_api.raftkeys.schemas import SCOPES, Node
 from pavane_cli import output
 from pavane_cli.changes import Count, From, print_changes
-from pavane_cli.data import DataFile, data_of, write
+from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
 from pavane_cli.reach import Reach, Stale, commands
@@ -35,7 +35,7 @@ def ls(reach: Reach, path: PathOrRoot = "/", stale: Stale = False, form: Output 
             return (await store.tree.children(os.fsencode(path)))[0]
 
     names = [output.printable(name) for name in run(read())]
-    if form in {Format.JSON, Format.YAML}:
+    if form.structured:
         output.structured(names, form)
     else:
         for name in names:
@@ -53,10 +53,7 @@ def get(reach: Reach, path: Path_, stale: Stale = False, form: Output = Format.T
     node = run(read())
     if node is None:
         raise UserError(f"there is no node {path}", ExitCode.NOT_FOUND)
-    if form in {Format.JSON, Format.YAML}:
-        output.structured(Node.of(node).model_dump(mode="json", by_alias=True), form)
-    else:
-        write(node.data)
+    show(node.data, Node.of(node), form)
 
 
 @command("set")

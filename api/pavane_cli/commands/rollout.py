@@ -39,7 +39,7 @@ def status(
 async def _status(where: Where, resource: kube.Resource, name: str, namespace: str, follow: bool, form: Format) -> None:
     async with cluster(where) as client:
         document = await client.get(resource, name, namespace)
-        if form in {Format.JSON, Format.YAML}:
+        if form.structured:
             output.structured((document.get("status") or {}).get("rollout") or {}, form)
             return
         if not follow:
@@ -199,7 +199,7 @@ def history(
     resource, name = required_reference(reference)
     document = run(_read(Where(kubeconfig, context), resource, name, namespace))
     attempts = (document.get("status") or {}).get("history") or []
-    if form in {Format.JSON, Format.YAML}:
+    if form.structured:
         output.structured(attempts, form)
     elif not attempts:
         output.note("No attempt has ended yet.")
@@ -237,7 +237,7 @@ def diff(
     """Show the pod-affecting fields in which the spec differs from a generation: what rolls, or would roll."""
     resource, name = required_reference(reference)
     rows = run(_diff(Where(kubeconfig, context), resource, name, namespace, to))
-    if form in {Format.JSON, Format.YAML}:
+    if form.structured:
         output.structured([{"field": field, "from": old, "to": new} for field, old, new in rows], form)
     elif not rows:
         output.note("The spec differs in no pod-affecting field: nothing rolls.")

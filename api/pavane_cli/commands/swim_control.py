@@ -28,7 +28,7 @@ T = TypeVar("T")
 def members(name: Name = None, socket: Socket = None, output: Output = Format.TABLE) -> None:
     """List who is in the group, as this member sees it."""
     answer = _one(_path(name, socket), {"do": "members"})
-    if output in (Format.JSON, Format.YAML):
+    if output.structured:
         structured(answer, output)
     elif output is Format.NAME:
         for member in answer["members"]:
@@ -99,7 +99,7 @@ def keys(name: Name = None, socket: Socket = None, output: Output = Format.TABLE
     Go on when every member lists the version before.
     """
     answer = _one(_path(name, socket), {"do": "keys"})
-    if output in (Format.JSON, Format.YAML):
+    if output.structured:
         structured(answer, output)
         return
     for number, key in enumerate(answer["key_ids"]):

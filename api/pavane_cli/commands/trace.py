@@ -37,7 +37,7 @@ def list_(
             return await rest.get("/traces", limit=limit, **filters)
 
     items = run(read())["items"]
-    if form in {Format.JSON, Format.YAML}:
+    if form.structured:
         output.structured(items, form)
     elif not items:
         output.note("No trace has arrived yet.")
@@ -74,7 +74,7 @@ def show(
             return await rest.get(f"/traces/{trace_id}")
 
     found = run(read())
-    if form in {Format.JSON, Format.YAML}:
+    if form.structured:
         output.structured(found, form)
         return
     console = Console(highlight=False, soft_wrap=True)

@@ -18,7 +18,7 @@ import structlog
 
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
-from pavane.runtime.process import Process, write_termination_log
+from pavane.runtime.process import EXIT_USAGE, Process, write_termination_log
 from pavane.runtime.process import run as run_process
 from pavane.runtime.settings import SettingsError
 from pavane_operator.kinds.defaults import RenderDefaults
@@ -43,7 +43,6 @@ START_RETRY_S = 1.0
 """Between two looks for the API server and the definitions at the start, and two attempts to raise the epoch."""
 LOOP_LATE_S_MAX = 30.0
 """An event loop that did not turn for so long is dead (5.12); before that the Lease is lost anyway."""
-EXIT_USAGE = 2
 EXIT_LEASE_LOST = 3
 SECRET_KEY_BYTES = 32
 PROCESS_BYTES = 8

@@ -1,12 +1,17 @@
-"""What the pods of all kinds have in common: how they show their stage, and how a fenced one ends."""
+"""What the pods of all kinds have in common: how they run, how they show their stage, and how a fenced one ends."""
 
 import asyncio
 import logging
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from pavane.compute.wire import StageReport
+from pavane.pods.settings import PodSettings
 from pavane.runtime.metrics import Metric
-from pavane.runtime.process import Process, write_termination_log
+from pavane.runtime.process import EXIT_USAGE, Process, write_termination_log
+from pavane.runtime.process import run as run_process
+from pavane.runtime.settings import SettingsError
 from pavane.stage.server import StageServer
 from pavane.wire import Stage
 
@@ -14,6 +19,53 @@ EXIT_STOPPED = 0
 FENCED_SECONDS = 30.0  # a fenced pod rests before it ends, so that no restart loop burns (operator.md 2.12)
 
 _logger = logging.getLogger(__name__)
+
+OwnSettings = TypeVar("OwnSettings", bound=PodSettings)
+Config = TypeVar("Config")
+
+
+class Pod(Protocol):
+    """The parts of one pod, between their start and their stop."""
+
+    async def start(self) -> None:
+        """Start them in order; what may be wrong here are the ``failures`` of ``run_pod``."""
+
+    async def stop(self) -> None:
+        """Stop them in order, those too that a failed start has left."""
+
+
+def run_pod(
+    service: str,
+    settings_of: type[OwnSettings],
+    load: Callable[[OwnSettings], Config],
+    pod_of: Callable[[OwnSettings, Config, Process], Pod],
+    failures: Mapping[type[Exception], int],
+) -> int:
+    """Run a pod until the process is told to end, and return its exit code.
+
+    ``failures`` gives the exit code for each error of the pod's start, the narrower class first; unusable settings
+    (``SettingsError`` of their own or of ``load``) end it with ``EXIT_USAGE`` before anything has begun.
+    """
+    try:
+        settings = settings_of.load()
+        config = load(settings)
+    except SettingsError as error:
+        sys.stderr.write(f"the pod's settings are wrong: {error}\n")
+        write_termination_log(str(error))
+        return EXIT_USAGE
+
+    async def body(process: Process) -> None:
+        pod = pod_of(settings, config, process)
+        try:
+            await pod.start()
+        except tuple(failures) as error:
+            process.exit(next(code for kind, code in failures.items() if isinstance(error, kind)), str(error))
+        try:
+            await process.ended()
+        finally:
+            await pod.stop()
+
+    return run_process(body, service=service)
 
 
 def stage_json(report: StageReport | None, generation: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-EXIT_USAGE = 2
+from pavane.runtime.process import EXIT_USAGE
 
 ROOTS: Mapping[tuple[str, str], str] = {
     ("RaftCluster", "server"): "pavane.pods.raft_server",

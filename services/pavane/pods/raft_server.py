@@ -7,29 +7,25 @@ import asyncio
 import json
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from pavane.compute.wire import Blocker, Token
-from pavane.pods.common import rest_fenced, stage_json, stage_metrics
+from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
 from pavane.pods.live import follow
 from pavane.pods.raft_settings import RaftPodConfig, RaftSettings, load
 from pavane.raft.core.status import Fence, Status
-from pavane.raft.server import Exit, ForeignStore, RaftServer, StoreError, StoreLocked
+from pavane.raft.server import Exit, ForeignStore, RaftServer, StoreError
 from pavane.raft.state.commands import Token as StoredToken
 from pavane.raft.state.configuration import Members, generation_of
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
-from pavane.runtime.process import Process, write_termination_log
-from pavane.runtime.process import run as run_process
-from pavane.runtime.settings import SettingsError
+from pavane.runtime.process import Process
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.wire import Stage
 
 KIND = "raft"  # CreateInstance.kind (docs/specs/compute.md 5)
-EXIT_USAGE = 2
 
 _BLOCKERS: Mapping[str, str] = {
     "NoQuorum": "no leader is known: a majority of the members does not answer",
@@ -263,25 +259,5 @@ def _holds_permission(role: RaftRole) -> bool:
 
 def run() -> int:
     """Run this pod and return its exit code (docs/specs/raft.md 17: 0 stopped or fenced, 2 usage, 4 disk, 5 fork)."""
-    try:
-        settings = RaftSettings.load()
-        config = load(settings)
-    except SettingsError as error:
-        sys.stderr.write(f"the pod's settings are wrong: {error}\n")
-        write_termination_log(str(error))
-        return EXIT_USAGE
-
-    async def body(process: Process) -> None:
-        pod = RaftPod(settings, config, process)
-        try:
-            await pod.start()
-        except ForeignStore as error:
-            process.exit(Exit.FOREIGN, str(error))
-        except (StoreError, StoreLocked, OSError) as error:
-            process.exit(Exit.DISK, str(error))
-        try:
-            await process.ended()
-        finally:
-            await pod.stop()
-
-    return run_process(body, service="raft-server")
+    failures = {ForeignStore: Exit.FOREIGN, StoreError: Exit.DISK, OSError: Exit.DISK}
+    return run_pod("raft-server", RaftSettings, load, RaftPod, failures)

@@ -6,12 +6,11 @@ Specified in docs/specs/operator.md 2.12, 3.2 and 4.2, docs/specs/swim.md 16, do
 import asyncio
 import dataclasses
 import logging
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from pavane.compute.wire import Blocker, Token
-from pavane.pods.common import rest_fenced, stage_json, stage_metrics
+from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
 from pavane.pods.live import follow
 from pavane.pods.swim_settings import (
     SWIM_PORT,
@@ -23,9 +22,7 @@ from pavane.pods.swim_settings import (
 )
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
-from pavane.runtime.process import EXIT_FAILED, Process, write_termination_log
-from pavane.runtime.process import run as run_process
-from pavane.runtime.settings import SettingsError
+from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.swim.config import Start
@@ -39,7 +36,6 @@ from pavane.swim.wire.values import Stage as Part
 from pavane.wire import Stage
 
 KIND = "swim"  # CreateInstance.kind (docs/specs/compute.md 5)
-EXIT_USAGE = 2
 LOOK_S = 0.5  # how often the pod looks how far it may walk; a period of the group is longer
 
 _logger = logging.getLogger(__name__)
@@ -228,23 +224,4 @@ class SwimPod:
 
 def run() -> int:
     """Run this pod and return its exit code: 0 stopped or fenced, 1 failed, 2 usage."""
-    try:
-        settings = SwimSettings.load()
-        config = load(settings)
-    except SettingsError as error:
-        sys.stderr.write(f"the pod's settings are wrong: {error}\n")
-        write_termination_log(str(error))
-        return EXIT_USAGE
-
-    async def body(process: Process) -> None:
-        pod = SwimPod(settings, config, process)
-        try:
-            await pod.start()
-        except OSError as error:
-            process.exit(EXIT_FAILED, str(error))
-        try:
-            await process.ended()
-        finally:
-            await pod.stop()
-
-    return run_process(body, service="swim-member")
+    return run_pod("swim-member", SwimSettings, load, SwimPod, {OSError: EXIT_FAILED})

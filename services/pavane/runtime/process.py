@@ -29,6 +29,7 @@ TERMINATION_BYTES_MAX = 4096  # what Kubernetes keeps of it
 LOG_LEVEL_VARIABLE = "PAVANE_LOG_LEVEL"
 POD_NAME_VARIABLE = "POD_NAME"
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 
 _logger = logging.getLogger(__name__)
 

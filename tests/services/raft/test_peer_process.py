@@ -4,9 +4,7 @@ import asyncio
 import random
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,9 @@ from pavane.raft.wire import EntryType
 from pavane_cli.commands.raft_peer import announced_url, peer
 from pavane_cli.failures import ExitCode, UserError
 from tests.services.eventually import eventually
+from tests.services.processes import Processes, ended, first_line
 
 SECRET = "s3cr3t"  # noqa: S105
-STARTED_S = 40.0
 KILLS = 2
 
 
@@ -37,40 +35,25 @@ def free_urls(count: int) -> list[str]:
             probe.close()
 
 
-class Peers:
-    """Processes by the ids of their peers; all are gone when the test is over."""
+class Peers(Processes):
+    """Processes by the ids of their peers."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
-        self.running: dict[str, asyncio.subprocess.Process] = {}
 
     async def run(self, peer: str, peers: str, *options: str, limit: str = "") -> asyncio.subprocess.Process:
-        """Start a peer; ``limit`` is a shell command for its process, such as a limit of the size of files."""
+        """Start a peer, with the secret of all unless its options name one."""
         arguments = ["raft", "peer", "--id", peer, "--data", str(self._folder / peer), "--peers", peers, *options]
         if "--secret" not in "".join(options):
             arguments += ["--secret", SECRET]
-        command = [sys.executable, "-m", "pavane_cli.main", *arguments]
-        if limit:
-            command = ["sh", "-c", f'{limit}; exec "$@"', "sh", *command]
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        self.running[peer] = process
-        return process
+        return await self.start(peer, *arguments, limit=limit)
 
     async def up(self, peer: str, peers: str, *options: str, limit: str = "") -> asyncio.subprocess.Process:
         """Start a peer and wait for the line that says that it is bound."""
         process = await self.run(peer, peers, *options, limit=limit)
-        assert process.stdout is not None
-        async with asyncio.timeout(STARTED_S):
-            assert await process.stdout.readline() == f"up {peer}\n".encode()
+        assert await first_line(process) == f"up {peer}\n"
         return process
-
-    async def stop_all(self) -> None:
-        for process in self.running.values():
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.communicate()
 
 
 @pytest.fixture
@@ -78,13 +61,6 @@ async def peers(tmp_path: Path) -> AsyncIterator[Peers]:
     peers = Peers(tmp_path)
     yield peers
     await peers.stop_all()
-
-
-async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
-    """Return exit code and standard error."""
-    async with asyncio.timeout(STARTED_S):
-        _, errors = await process.communicate()
-    return process.returncode, errors.decode()
 
 
 async def written(client: RaftClient) -> list[bytes]:
@@ -153,7 +129,7 @@ async def test_peers_with_the_clusters_key_serve_listed_clients(peers: Peers, tm
 async def test_a_file_that_holds_no_key_is_a_mistake_of_use(peers: Peers, tmp_path: Path) -> None:
     (tmp_path / "server").write_bytes(b"no key")
     [url] = free_urls(1)
-    code, errors = await ended(await peers.run("1", f"1={url}", "--curve-secret-file", str(tmp_path / "server")))
+    code, _, errors = await ended(await peers.run("1", f"1={url}", "--curve-secret-file", str(tmp_path / "server")))
     assert code == ExitCode.USAGE
     assert "--curve-secret-file" in errors
 
@@ -172,7 +148,7 @@ async def test_a_full_disk_ends_the_process_with_4_and_loses_nothing_acknowledge
 
         with pytest.raises(RaftError):
             await fill()
-        code, errors = await ended(process)
+        code, _, errors = await ended(process)
         assert code == 4
         assert "cannot be written" in errors
         assert acknowledged
@@ -203,7 +179,7 @@ async def test_a_store_of_another_peer_is_exit_code_5(peers: Peers, tmp_path: Pa
     process.terminate()
     await ended(process)
     (tmp_path / "1").rename(tmp_path / "2")
-    code, errors = await ended(await peers.run("2", f"2={url}"))
+    code, _, errors = await ended(await peers.run("2", f"2={url}"))
     assert code == 5
     assert "belongs to peer '1'" in errors
 

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,44 +14,28 @@ from pavane.swim.config import Config, id_of_name
 from pavane.swim.control import ControlError, ControlServer, ask, running, socket_of
 from pavane.swim.member import SwimMember
 from pavane_cli.failures import ExitCode
+from tests.services.processes import STARTED_S, Processes, ended, first_line
 from tests.services.swim.test_member import FAST, KEYS, key_file
 
-STARTED_S = 40.0
 
-
-class Processes:
-    """Members as processes of one user, whose control sockets are in ``folder``; all are gone in the end."""
+class Members(Processes):
+    """Members as processes of one user, whose control sockets are in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(XDG_RUNTIME_DIR=str(folder), COLUMNS="200")
         self.folder = folder
-        self.running: dict[str, asyncio.subprocess.Process] = {}
         self.addresses: dict[str, str] = {}
 
-    async def _run(self, *arguments: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pavane_cli.main", "swim", *arguments),
-            env={**os.environ, "XDG_RUNTIME_DIR": str(self.folder), "COLUMNS": "200"},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-
-    async def start(self, name: str, *options: str) -> None:
+    async def up(self, name: str, *options: str) -> None:
         """Start a member, with the first one as its seed, and wait until it is up."""
         seeds = [option for address in [*self.addresses.values()][:1] for option in ("--seed", address)]
         options = ("--name", name, "--bind", "127.0.0.1:0", "--profile", "local", *seeds, *options)
-        process = self.running[name] = await self._run("member", *options)
-        assert process.stdout is not None
-        async with asyncio.timeout(STARTED_S):
-            line = (await process.stdout.readline()).decode().split()
-        assert line[:2] == ["up", name]
-        self.addresses[name] = line[2]
+        up, who, self.addresses[name] = (await first_line(await self.start(name, "swim", "member", *options))).split()
+        assert (up, who) == ("up", name)
 
     async def call(self, *arguments: str) -> tuple[int | None, str, str]:
         """Run a command; returns exit code, output and errors."""
-        process = await self._run(*arguments)
-        async with asyncio.timeout(STARTED_S):
-            output, errors = await process.communicate()
-        return process.returncode, output.decode(), errors.decode()
+        return await ended(await self.start(" ".join(arguments), "swim", *arguments))
 
     async def sees(self, name: str) -> dict[int, str]:
         """Return the members that ``name`` sees, by its control socket."""
@@ -71,63 +53,53 @@ class Processes:
     async def end(self, name: str, number: int) -> int | None:
         process = self.running.pop(name)
         process.send_signal(number)
-        async with asyncio.timeout(STARTED_S):
-            await process.communicate()
-        return process.returncode
-
-    async def stop_all(self) -> None:
-        for process in self.running.values():
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.communicate()
+        return (await ended(process))[0]
 
 
 @pytest.fixture
-async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
-    processes = Processes(tmp_path)
-    yield processes
-    await processes.stop_all()
+async def members(tmp_path: Path) -> AsyncIterator[Members]:
+    members = Members(tmp_path)
+    yield members
+    await members.stop_all()
 
 
-async def test_members_are_asked_leave_come_back_crash_and_are_started_again(
-    processes: Processes, tmp_path: Path
-) -> None:
+async def test_members_are_asked_leave_come_back_crash_and_are_started_again(members: Members, tmp_path: Path) -> None:
     keys = ("--keys-file", str(key_file(tmp_path / "keys", KEYS[0])))
     for name in "abc":
-        await processes.start(name, *keys, "--data", str(tmp_path / name), "--meta", f"role={name}")
-    await processes.agree("a", "b", "c")
+        await members.up(name, *keys, "--data", str(tmp_path / name), "--meta", f"role={name}")
+    await members.agree("a", "b", "c")
 
-    code, output, _ = await processes.call("members", "--name", "b", "-o", "name")
+    code, output, _ = await members.call("members", "--name", "b", "-o", "name")
     assert (code, set(output.split())) == (0, {str(id_of_name(name)) for name in "abc"})
     described: dict[int, str] = {}
     async with asyncio.timeout(STARTED_S):
         while described != {id_of_name(name): f"role={name}" for name in "abc"}:
-            code, output, _ = await processes.call("members", "--name", "b", "-o", "json")
+            code, output, _ = await members.call("members", "--name", "b", "-o", "json")
             described = {member["id"]: member["meta"] for member in json.loads(output)["members"]}
-    code, output, _ = await processes.call("ping", "c", "--name", "a")
+    code, output, _ = await members.call("ping", "c", "--name", "a")
     assert (code, output.endswith(" ms\n")) == (0, True)
 
-    assert (await processes.call("leave", "--name", "c"))[:2] == (0, "out\n")
-    await processes.agree("a", "b")
-    code, _, errors = await processes.call("members", "--name", "c")
+    assert (await members.call("leave", "--name", "c"))[:2] == (0, "out\n")
+    await members.agree("a", "b")
+    code, _, errors = await members.call("members", "--name", "c")
     assert "has left it" in errors
-    assert (await processes.call("join", "--name", "c"))[:2] == (0, "member\n")
-    await processes.agree("a", "b", "c")
+    assert (await members.call("join", "--name", "c"))[:2] == (0, "member\n")
+    await members.agree("a", "b", "c")
 
-    assert await processes.end("b", signal.SIGKILL) == -signal.SIGKILL
-    await processes.agree("a", "c")
-    code, _, errors = await processes.call("ping", "b", "--name", "a")
+    assert await members.end("b", signal.SIGKILL) == -signal.SIGKILL
+    await members.agree("a", "c")
+    code, _, errors = await members.call("ping", "b", "--name", "a")
     assert (code, "alive here" in errors) == (ExitCode.ERROR, True)
-    await processes.start("b", *keys, "--data", str(tmp_path / "b"))
-    await processes.agree("a", "b", "c")
+    await members.up("b", *keys, "--data", str(tmp_path / "b"))
+    await members.agree("a", "b", "c")
 
-    assert await processes.end("c", signal.SIGTERM) == 0
-    await processes.agree("a", "b")
-    assert running_names(processes) == ["a", "b"]
+    assert await members.end("c", signal.SIGTERM) == 0
+    await members.agree("a", "b")
+    assert running_names(members) == ["a", "b"]
 
 
-def running_names(processes: Processes) -> list[str]:
-    return sorted(path.stem for path in (processes.folder / "pavane-swim").glob("*.sock"))
+def running_names(members: Members) -> list[str]:
+    return sorted(path.stem for path in (members.folder / "pavane-swim").glob("*.sock"))
 
 
 @pytest.mark.parametrize(
@@ -140,24 +112,24 @@ def running_names(processes: Processes) -> list[str]:
         (("--bind", "127.0.0.1:0", "--capacity", "2"), "capacity 2"),
     ],
 )
-async def test_wrong_options_are_told_in_one_line(processes: Processes, options: tuple[str, ...], message: str) -> None:
-    code, _, errors = await processes.call("member", "--name", "a", *options)
+async def test_wrong_options_are_told_in_one_line(members: Members, options: tuple[str, ...], message: str) -> None:
+    code, _, errors = await members.call("member", "--name", "a", *options)
     assert code == ExitCode.USAGE
     assert message in errors
     assert "Traceback" not in errors
 
 
-async def test_a_member_that_cannot_start_says_why(processes: Processes, tmp_path: Path) -> None:
-    await processes.start("a")
-    bind = processes.addresses["a"]
+async def test_a_member_that_cannot_start_says_why(members: Members, tmp_path: Path) -> None:
+    await members.up("a")
+    bind = members.addresses["a"]
     for options, message in (
         (("--name", "b", "--bind", bind), "in use"),
         (("--name", "a", "--bind", "127.0.0.1:0"), "another name"),
         (("--name", "b", "--bind", "127.0.0.1:0", "--keys-file", str(tmp_path / "none")), "none"),
     ):
-        code, _, errors = await processes.call("member", *options)
+        code, _, errors = await members.call("member", *options)
         assert (code, message in errors, "Traceback" in errors) == (1, True, False)
-    assert await processes.sees("a") == {id_of_name("a"): "alive"}
+    assert await members.sees("a") == {id_of_name("a"): "alive"}
 
 
 # --- the control socket in one process ---------------------------------------------------------------------------
