@@ -196,7 +196,7 @@ class EtcdPeers(Peers):
 
     async def until_up(self) -> None:
         async with asyncio.timeout(START_TIMEOUT_S):
-            while await self.leader() is None:  # noqa: ASYNC110 - another process decides
+            while await self.leader() is None:
                 await asyncio.sleep(POLL_S)
 
     async def leader(self) -> str | None:

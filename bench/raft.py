@@ -20,7 +20,7 @@ from pavane.raft.curve import CurveKeys, CurveServer
 from pavane.raft.errors import RaftError
 
 PEERS = ("1", "2", "3")
-SECRET = "bench"  # noqa: S105 - of clusters that live for a minute
+SECRET = "bench"
 DATA = bytes(100)
 WARM_UP = 200  # updates that are not counted
 SEQUENTIAL = 1000

@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pavane.swim.aio import Adapter
@@ -88,7 +89,7 @@ class Group:
     async def until(self, condition: Callable[[], bool]) -> float:
         """Wait for a condition; returns after how many seconds it held."""
         began = time.monotonic()
-        while not condition() and time.monotonic() - began < PATIENT_S:  # noqa: ASYNC110
+        while not condition() and time.monotonic() - began < PATIENT_S:
             await asyncio.sleep(LOOK_S)
         return time.monotonic() - began
 
@@ -108,11 +109,11 @@ async def changes(group: Group, count: int) -> dict[str, list[float]]:
     for _ in range(count):
         began = time.monotonic()
         node = await group.start()
-        await group.until(lambda node=node: group.all_see(node.id))  # type: ignore[misc]
+        await group.until(partial(group.all_see, node.id))
         joins.append(time.monotonic() - began)
         await asyncio.sleep(SETTLE_S)
         leaving = asyncio.create_task(node.member.leave())
-        leaves.append(await group.until(lambda node=node: group.all_see(node.id, seen=False)))  # type: ignore[misc]
+        leaves.append(await group.until(partial(group.all_see, node.id, seen=False)))
         await leaving
         group.nodes.remove(node)
         await asyncio.sleep(SETTLE_S)
@@ -121,7 +122,7 @@ async def changes(group: Group, count: int) -> dict[str, list[float]]:
         victim = random.choice(group.nodes[1:])
         group.nodes.remove(victim)
         await victim.stop()
-        crashes.append(await group.until(lambda victim=victim: group.all_see(victim.id, seen=False)))  # type: ignore[misc]
+        crashes.append(await group.until(partial(group.all_see, victim.id, seen=False)))
         await group.start()
         await asyncio.sleep(SETTLE_S)
     return {"join_s": joins, "leave_s": leaves, "crash_s": crashes}

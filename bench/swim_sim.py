@@ -5,6 +5,7 @@ The simulator is that of the tests. Each member holds an entry for every other o
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench.cluster import BenchError
@@ -36,15 +37,15 @@ def _measure(size: int, runs: int) -> list[Measure]:
     joins, leaves, crashes, first = [], [], [], []
     for number in range(runs):
         joiner = world.start(f"joiner{number}", ["n1"])
-        joins.append(_until(world, lambda joiner=joiner: _known(world, joiner)))  # type: ignore[misc]
+        joins.append(_until(world, partial(_known, world, joiner)))
         world.run(SETTLE_S)
         world.leave(joiner)
-        leaves.append(_until(world, lambda joiner=joiner: _gone(world, joiner)))  # type: ignore[misc]
+        leaves.append(_until(world, partial(_gone, world, joiner)))
         world.run(SETTLE_S)
         victim = world.processes[f"n{2 + number}"]
         world.kill(victim)
         began = world.time
-        crashes.append(_until(world, lambda victim=victim: _gone(world, victim)))  # type: ignore[misc]
+        crashes.append(_until(world, partial(_gone, world, victim)))
         first.append(_first_dead(world, victim) - began)
         world.run(SETTLE_S)
     return [

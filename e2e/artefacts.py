@@ -17,7 +17,7 @@ LOG_LINES = 5000
 
 async def keep(test: RaftTest, folder: Path) -> None:
     """Write the artefacts of a test into ``folder`` and print where they are; what cannot be read is left out."""
-    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - a test may block
+    folder.mkdir(parents=True, exist_ok=True)
     for resource in (RAFT_CLUSTERS, *(each for each in BUILT_IN if each not in (NAMESPACES, CRDS, SECRETS))):
         with contextlib.suppress(KubeError):
             found = (await test.kube.list_all(resource, test.namespace)).items

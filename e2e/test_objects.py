@@ -1,8 +1,7 @@
 """Objects beside the pods: changed in place, kept as they should be, gone when unwanted (docs/specs/operator.md 4)."""
 
 import contextlib
-from collections.abc import AsyncGenerator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from e2e.targets import Capability
 from e2e.waiting import eventually
 from pavane_cli.commands.resources import condition
 from pavane_cli.target import RAFT_CLUSTERS
-from pavane_operator.kube import Change, Object, Resource
+from pavane_operator.kube import Object, Resource
 from pavane_operator.kube.resources import BUDGETS, NETWORK_POLICIES, SERVICE_ACCOUNTS, SERVICES, VOLUME_CLAIMS
 
 POLICIES = ["q-clients", "q-egress", "q-operator", "q-peers"]
@@ -120,7 +119,7 @@ async def test_nobody_may_be_evicted_while_a_generation_is_promoted(raft: RaftTe
         return await budget(raft) == (["2"], 1)
 
     await eventually(settled, "the budget is that of the new generation")
-    watch = cast("AsyncGenerator[Change, None]", raft.kube.watch(BUDGETS, raft.namespace, resource_version=start))
+    watch = raft.kube.watch(BUDGETS, raft.namespace, resource_version=start)
     async with contextlib.aclosing(watch) as changes:
         async for each in changes:
             if each.type != "BOOKMARK":

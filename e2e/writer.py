@@ -15,7 +15,7 @@ from pavane_operator.kube import KubeClient, KubeError, Object
 from pavane_operator.kube.resources import PODS
 
 KEYS = "/etc/pavane/keys"
-SECRET = "/etc/pavane/secret"  # noqa: S105 - a folder
+SECRET = "/etc/pavane/secret"
 WARM_UP_WRITES = 50
 """Acknowledged writes that a test waits for before and after what it does to the cluster."""
 GRACE_S = 120

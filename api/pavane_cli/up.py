@@ -5,14 +5,19 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from pavane_cli.commands.resources import is_current, summary
+from pavane_cli import output
+from pavane_cli.commands.resources import is_current, read_documents, summary
 from pavane_cli.failures import ExitCode, UserError
 from pavane_local.api.cluster import Cluster, WriteOptions
 from pavane_local.api.errors import ApiError
 from pavane_local.controllers.loop import changes, is_ready, name_of
+from pavane_local.folder import FolderInUse
+from pavane_local.kubelet.addresses import AddressesExhausted
 from pavane_local.platform import SYSTEM, LocalCluster, LocalSettings, local_cluster
+from pavane_local.store import StoreVersionError
 
 MANAGER = "pavane-up"
 OUR_GROUP = "pavane.dev"
@@ -25,7 +30,32 @@ Report = Callable[[list[str]], None]
 """Told once what is not Ready: nothing, or, after the time-out, what the cluster still waits for."""
 
 
-async def serve(
+def run_cluster(
+    folder: Path,
+    images: dict[str, Path],
+    files: list[Path],
+    timeout_s: float,
+    report: Report,
+    *,
+    fast: bool,
+    bare: bool,
+) -> None:
+    """Run a local cluster with the resources of ``files`` until it is told to stop; the options are those of ``up``.
+
+    Raises ``UserError`` for a folder that is in use or not ours, and for a document that is refused.
+    """
+    settings = LocalSettings(folder, images, fast=fast, platform_pods=not bare)
+    documents = read_documents(files) if files else []
+    try:
+        asyncio.run(_serve(settings, documents, output.say, timeout_s, report))
+    except* (FolderInUse, AddressesExhausted, StoreVersionError, UserError) as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise UserError(str(first), getattr(first, "code", ExitCode.ERROR)) from None
+
+
+async def _serve(
     settings: LocalSettings,
     documents: list[dict[str, Any]],
     say: Callable[[str], None],

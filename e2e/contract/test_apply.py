@@ -13,7 +13,7 @@ pytestmark = pytest.mark.contract(since="1.22")
 NOBODY = "00000000-0000-0000-0000-000000000000"  # a uid that no object has
 
 
-def stateful_set(name: str = "s", **spec: object) -> dict[str, object]:
+def stateful_set(name: str = "s", **spec: object) -> dict[str, Any]:
     container = {"name": "main", "image": "pavane", "ports": [{"containerPort": 80, "protocol": "TCP"}]}
     template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}
     fixed = {"serviceName": name, "podManagementPolicy": "Parallel", "updateStrategy": {"type": "OnDelete"}}
@@ -134,7 +134,7 @@ def test_an_applied_body_that_does_not_fit_its_schema(target: KubeTarget, spec: 
 def test_lists_of_built_in_kinds_merge_by_their_keys(target: KubeTarget) -> None:
     target.apply(STATEFUL_SETS, stateful_set())
     body = stateful_set()
-    body["spec"]["template"]["spec"]["containers"][0]["env"] = [{"name": "x", "value": "1"}]  # type: ignore[index]
+    body["spec"]["template"]["spec"]["containers"][0]["env"] = [{"name": "x", "value": "1"}]
     merged = target.apply(STATEFUL_SETS, body, "two").ok()
     (container,) = merged["spec"]["template"]["spec"]["containers"]
     assert container["env"] == [{"name": "x", "value": "1"}]
@@ -171,14 +171,14 @@ def test_a_status_is_applied_by_its_own_path(target: KubeTarget) -> None:
 def test_conditions_left_out_of_a_status_go(target: KubeTarget) -> None:
     target.apply(WIDGETS, widget())
 
-    def told(*types: str) -> dict[str, object]:
+    def told(*types: str) -> dict[str, Any]:
         conditions = [{"type": each, "status": "True"} for each in types]
         return target.apply(
             WIDGETS, {"metadata": {"name": "a"}, "status": {"conditions": conditions}}, "s", "status"
         ).ok()
 
     told("Ready", "Stalled")
-    assert [each["type"] for each in told("Ready")["status"]["conditions"]] == ["Ready"]  # type: ignore[index]
+    assert [each["type"] for each in told("Ready")["status"]["conditions"]] == ["Ready"]
 
 
 def test_a_status_of_nothing_cannot_be_applied(target: KubeTarget) -> None:

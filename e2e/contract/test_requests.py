@@ -144,7 +144,7 @@ def test_a_token_is_reviewed(target: KubeTarget) -> None:
     assert good["authenticated"] is True
     assert {"system:masters", "system:authenticated"} <= set(good["user"]["groups"])
     assert good["user"]["username"]
-    bad = review(target, TOKEN_REVIEWS, token="wrong", audiences=["pavane-api"])  # noqa: S106
+    bad = review(target, TOKEN_REVIEWS, token="wrong", audiences=["pavane-api"])
     assert not bad.get("authenticated", False)
     assert bad["error"] == "invalid bearer token"
 

@@ -282,8 +282,8 @@ def event(name: str = "e", **fields: object) -> dict[str, object]:
     return {"metadata": {"name": name}, "regarding": about, **told, **reporter, **times, **fields}
 
 
-def placed(target: KubeTarget, body: dict[str, object]) -> dict[str, object]:
-    return {**body, "regarding": {**body["regarding"], "namespace": target.namespace}}  # type: ignore[dict-item]
+def placed(target: KubeTarget, body: dict[str, Any]) -> dict[str, Any]:
+    return {**body, "regarding": {**body["regarding"], "namespace": target.namespace}}
 
 
 def test_events_are_written_and_read_in_both_shapes(target: KubeTarget) -> None:

@@ -19,12 +19,14 @@ __all__ = ["CHOSEN", "Capability", "Target", "capabilities", "running"]
 
 def running(folder: Path) -> AbstractContextManager[Target]:
     """Run the chosen target, with the platform on it and ready, in ``folder``; skips where a tool is missing."""
-    return _provider().running(folder)  # type: ignore[no-any-return]
+    provided: AbstractContextManager[Target] = _provider().running(folder)
+    return provided
 
 
 def capabilities() -> frozenset[Capability]:
     """What the chosen target can do; known before it runs."""
-    return _provider().CAPABILITIES  # type: ignore[no-any-return]
+    known: frozenset[Capability] = _provider().CAPABILITIES
+    return known
 
 
 def _provider() -> ModuleType:

@@ -13,7 +13,7 @@ HELM_S = 180
 """Longest wait of Helm itself; its process gets a little more, so that its own words are seen."""
 ACCOUNT = "e2e"
 AUDIENCE = "pavane-api"
-TOKEN_LIFE = "24h"  # noqa: S105 - longer than any run
+TOKEN_LIFE = "24h"
 
 
 class ChartTarget(Target):

@@ -65,7 +65,7 @@ async def _namespaces(kubeconfig: Path) -> None:
         # One shape brings no account of its own for the control plane.
         await kube.create(SERVICE_ACCOUNTS, {"metadata": {"name": "somebody"}}, NAMESPACE)
         async with asyncio.timeout(UNTIL_S):
-            while not await _served(kube):  # noqa: ASYNC110 - nothing tells
+            while not await _served(kube):
                 await asyncio.sleep(0.05)
 
 
@@ -253,7 +253,7 @@ async def test_the_roles_of_the_cluster_hold_for_our_kinds(release: Path) -> Non
             await _bind(kube, role)
             user = Identity(role, "", ("system:authenticated",))
             async with asyncio.timeout(UNTIL_S):  # the roles are put together after the installation
-                while await _allowed(kube, user, EVERYTHING) != list(expected):  # noqa: ASYNC110
+                while await _allowed(kube, user, EVERYTHING) != list(expected):
                     await asyncio.sleep(0.05)
 
 
@@ -334,10 +334,10 @@ async def test_the_operator_needs_no_right_that_it_has_not(release: Path, watche
         async with await KubeClient.connect(Target(release)) as admin, asyncio.timeout(UNTIL_S):
             spec = {"stateMachine": "Broadcast", "replicas": 1, "deletionPolicy": "Delete"}
             await admin.create(RAFT_CLUSTERS, {"metadata": {"name": "w"}, "spec": spec}, WATCHED)
-            while await admin.get_or_none(STATEFUL_SETS, "w-server-g1", WATCHED) is None:  # noqa: ASYNC110
+            while await admin.get_or_none(STATEFUL_SETS, "w-server-g1", WATCHED) is None:
                 await asyncio.sleep(0.05)
             await admin.delete(RAFT_CLUSTERS, "w", WATCHED)
-            while await admin.get_or_none(RAFT_CLUSTERS, "w", WATCHED) is not None:  # noqa: ASYNC110
+            while await admin.get_or_none(RAFT_CLUSTERS, "w", WATCHED) is not None:
                 await asyncio.sleep(0.05)
     finally:
         operator.terminate()  # it gives the Lease back, for the next one

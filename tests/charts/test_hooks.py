@@ -48,7 +48,7 @@ async def test_the_test_makes_a_cluster_and_leaves_nothing(rig: Rig) -> None:
     assert result.returncode == 0, result.stderr
     assert (await rig.kube.list(RAFT_CLUSTERS)).items == ()
     async with asyncio.timeout(COMMAND_S):  # a namespace empties in its own time
-        while any(name.startswith("pavane-helm-test") for name in await namespaces(rig)):  # noqa: ASYNC110
+        while any(name.startswith("pavane-helm-test") for name in await namespaces(rig)):
             await asyncio.sleep(0.05)
 
 

@@ -78,7 +78,7 @@ async def _use_everything(local: LocalCluster, kube: KubeClient, http: httpx2.As
     live = {"storage": {"size": "3Gi"}, "networkPolicy": {"enabled": False}, "podDisruptionBudget": {"enabled": False}}
     assert (await http.patch(ONE, json={"spec": live}, headers={"If-Match": "*"})).status_code == 200
     async with asyncio.timeout(UNTIL_S):
-        while not await _is_live(kube):  # noqa: ASYNC110 - several objects
+        while not await _is_live(kube):
             await asyncio.sleep(0.05)
     assert (await http.delete(ONE, headers={"If-Match": "*"})).status_code == 202
     await _until(kube, lambda status: not status)

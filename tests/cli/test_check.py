@@ -150,7 +150,7 @@ async def test_whoever_may_nothing_is_told_what_and_nothing_is_guessed(cluster: 
 
 
 async def test_a_server_that_does_not_answer_or_know_the_user_is_the_only_finding(cluster: Cluster) -> None:
-    stranger = Target(cluster.server.api.kubeconfig, token="guessed")  # noqa: S106 - of nobody
+    stranger = Target(cluster.server.api.kubeconfig, token="guessed")
     async with await KubeClient.connect(stranger) as kube:
         (unknown,) = [each async for each in examine(kube, "default")]
     assert unknown.result is Result.PROBLEM

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -119,7 +120,7 @@ class Cluster:
                 )
             member.ended_by_us = member.stopped = False
         for id_ in ids:
-            until(lambda id_=id_: self._answers(id_), f"peer {id_} answers")  # type: ignore[misc]
+            until(partial(self._answers, id_), f"peer {id_} answers")
 
     def start_all(self) -> None:
         """Start the members of the seed list; who is to lead first, for a busy machine starts one in seconds."""
@@ -201,7 +202,7 @@ class Cluster:
             return member.kind is Kind.JS or not raw.is_recovering(member.url)
 
         for member in self.members.values():
-            until(lambda member=member: takes_part(member), f"peer {member.id} takes part")  # type: ignore[misc]
+            until(partial(takes_part, member), f"peer {member.id} takes part")
 
     def led_by(self, id_: str) -> None:
         """Wait until ``id_`` leads."""

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import aclosing
+from functools import partial
 
 import pytest
 
@@ -84,16 +85,20 @@ async def test_our_client_follows_a_killed_leader(make: Make, kinds: str, hedge:
                 acknowledged.append(data)
 
         writing = asyncio.create_task(write())
+
+        def come_to(goal: int) -> bool:
+            return len(acknowledged) >= goal or writing.done()
+
         await eventually(lambda: acknowledged)
         await asyncio.to_thread(cluster.ready)
         for _ in range(2):
             goal = len(acknowledged) + 20
-            await eventually(lambda goal=goal: len(acknowledged) >= goal or writing.done())  # type: ignore[misc]
+            await eventually(partial(come_to, goal))
             leader = (await client.configuration()).leader
             assert leader is not None
             cluster.kill(leader)
             goal = len(acknowledged) + 20
-            await eventually(lambda goal=goal: len(acknowledged) >= goal or writing.done())  # type: ignore[misc]
+            await eventually(partial(come_to, goal))
             await asyncio.to_thread(cluster.start, leader)
         assert not writing.done()
         writing.cancel()

@@ -76,7 +76,7 @@ class Node:
 @contextlib.asynccontextmanager
 async def running_node(folder: Path) -> AsyncIterator[Node]:
     """Run a node with namespace `default` in `folder`; what is left of its processes is killed at the end."""
-    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
+    folder.mkdir(parents=True, exist_ok=True)
     with Store(folder / "store.sqlite") as store, contextlib.closing(AddressBlock.claim(folder)) as block:
         cluster = Cluster(store)
         if cluster.find("namespaces", "", "default") is None:

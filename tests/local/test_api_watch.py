@@ -170,7 +170,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(server: Server) -> 
         await anext(events)
     watches = server.cluster.store._watches
     async with asyncio.timeout(20):
-        while watches:  # noqa: ASYNC110 - the server notices by its socket
+        while watches:
             await asyncio.sleep(0.01)
 
 

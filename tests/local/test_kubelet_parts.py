@@ -114,7 +114,7 @@ async def test_a_follower_sees_every_line_over_rotations_until_the_run_ends(
         await asyncio.sleep(0)
     log.close()
     assert (await following).splitlines() == [f"line {number}" for number in range(200)]
-    files = list(tmp_path.iterdir())  # noqa: ASYNC240
+    files = list(tmp_path.iterdir())
     assert len(files) == logs.FILES_MAX
     assert all(file.stat().st_size <= 1000 for file in files)
 

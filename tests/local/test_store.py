@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,7 +136,10 @@ async def test_a_slow_reader_gets_what_was_queued_and_is_closed(path: Path, monk
 async def test_decisions_see_the_latest_object_so_no_update_is_lost(path: Path) -> None:
     with Store(path) as store:
         await put(store, "a", data=0)
-        increment = lambda current: Change({**current, "data": current["data"] + 1})  # noqa: E731
+
+        def increment(current: Any) -> Change:
+            return Change({**current, "data": current["data"] + 1})
+
         await asyncio.gather(*(store.transact(key(), increment) for _ in range(50)))
         found = store.get(key())
         assert found is not None

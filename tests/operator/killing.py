@@ -108,7 +108,7 @@ class Run:
         last: Object = {}
         try:
             async with asyncio.timeout(UNTIL_S):
-                while not check(last := await self.body() or {}):  # noqa: ASYNC110 - another process makes it so
+                while not check(last := await self.body() or {}):
                     await asyncio.sleep(0.03)
         except TimeoutError:
             words = self.log.read_text()[-2000:]
@@ -255,7 +255,7 @@ async def _suspended_and_resumed(run: Run) -> None:
         return condition(body.get("status") or {}, "Ready") or ("", "")
 
     await run.until(lambda body: ready(body) == ("False", "Suspended"), "suspended")
-    while (await run.kube.list(PODS, run.namespace)).items:  # noqa: ASYNC110 - another process ends them
+    while (await run.kube.list(PODS, run.namespace)).items:
         await asyncio.sleep(0.03)
     await run.apply(suspend=False)
     await run.until(lambda body: ready(body)[0] == "True", "resumed")

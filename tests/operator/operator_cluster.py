@@ -98,7 +98,7 @@ class Rig:
 
     async def until_gone(self, resource: Resource, prefix: str) -> None:
         async with asyncio.timeout(UNTIL_S):
-            while any(name.startswith(prefix) for name in await self.names(resource)):  # noqa: ASYNC110
+            while any(name.startswith(prefix) for name in await self.names(resource)):
                 await asyncio.sleep(0.03)
 
     async def until_present(self, resource: Resource, name: str, *, other_than: str) -> None:
@@ -129,12 +129,12 @@ class Rig:
 
     async def until_event(self, reason: str) -> None:
         async with asyncio.timeout(UNTIL_S):
-            while reason not in {item["reason"] for item in (await self.kube.list(EVENTS, NAMESPACE)).items}:  # noqa: ASYNC110
+            while reason not in {item["reason"] for item in (await self.kube.list(EVENTS, NAMESPACE)).items}:
                 await asyncio.sleep(0.03)
 
     async def until_metric(self, text: str) -> None:
         async with asyncio.timeout(UNTIL_S):
-            while text not in await self.metrics():  # noqa: ASYNC110
+            while text not in await self.metrics():
                 await asyncio.sleep(0.03)
 
     async def metrics(self) -> str:

@@ -330,7 +330,7 @@ def test_limits_hold_in_model_and_schema(field: dict[str, Any]) -> None:
 
 
 def test_a_status_survives_the_way_through_the_server() -> None:
-    stored = {
+    stored: dict[str, Any] = {
         "activeGeneration": 2,
         "rollout": {"state": "Idle", "blockers": []},
         "history": [{"generation": 2, "id": "a", "result": "Promoted", "finishedAt": "2026-01-01T00:00:00Z"}],
@@ -342,7 +342,7 @@ def test_a_status_survives_the_way_through_the_server() -> None:
     assert status is not None
     dumped = status.dump()
     assert dumped["leader"] == "thing-server-g2-0"
-    assert dumped["history"] == [{**stored["history"][0], "image": ""}]  # type: ignore[index]
+    assert dumped["history"] == [{**stored["history"][0], "image": ""}]
     assert "fromAnotherRelease" not in dumped
     assert RaftClusterStatus.parse(dumped) == status
 

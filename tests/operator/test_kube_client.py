@@ -93,7 +93,7 @@ async def test_a_watch_begins_after_the_version_of_a_list_and_misses_nothing(bot
     await both.kube.delete(WIDGETS, "a", "default")
     changes = both.kube.watch(WIDGETS, "default", resource_version=listed.resource_version)
     seen = [await anext(changes) for _ in range(3)]
-    await changes.aclose()  # type: ignore[attr-defined]
+    await changes.aclose()
     told = [(change.type, change.object["metadata"]["name"]) for change in seen]
     assert told == [("ADDED", "b"), ("MODIFIED", "b"), ("DELETED", "a")]
 
@@ -104,7 +104,7 @@ async def test_a_watch_delivers_at_once(both: Both) -> None:
     await create_widgets(both.kube, "a")
     async with asyncio.timeout(5):
         assert (await first).object["metadata"]["name"] == "a"
-    await changes.aclose()  # type: ignore[attr-defined]
+    await changes.aclose()
 
 
 async def test_a_watch_ends_when_the_server_ends_it(both: Both) -> None:

@@ -99,7 +99,7 @@ async def test_an_event_may_come_in_pieces_and_two_in_one(tmp_path: Path) -> Non
     async with a_scripted_server(tmp_path, lambda writer: writer.write(answer)) as kube:
         changes = kube.watch(PODS)
         names = [(await anext(changes)).object["metadata"]["name"] for _ in range(3)]
-        await changes.aclose()  # type: ignore[attr-defined]
+        await changes.aclose()
     assert names == ["a", "b", "c"]
 
 

@@ -193,7 +193,8 @@ def test_what_keeps_a_pod_is_said_with_a_hint(seen: dict[str, Any], reason: str,
     pods = tuple(dataclasses.replace(pod, **seen) if pod.name == name else pod for pod in lab.operator.observe().pods)
     status = lab.status(pods=pods)
     assert (name, reason) in reasons_of(status)
-    assert message in next(each.message for each in status.rollout.blockers if each.pod == name)  # type: ignore[union-attr]
+    assert status.rollout is not None
+    assert message in next(each.message for each in status.rollout.blockers if each.pod == name)
 
 
 def test_what_a_pod_reports_itself_is_passed_on() -> None:
@@ -525,7 +526,8 @@ def test_a_failure_is_shown_before_the_failing_action_is_repeated() -> None:
     lab.world.faults.rejected.add(2)
     lab.world.rollout(restart="1", paused=False)
     lab.until(lambda world: lab.operator.failure is not None)
-    refused = dataclasses.replace(lab.operator.failure, rejected=False, reason="Unavailable")  # type: ignore[type-var]
+    assert lab.operator.failure is not None
+    refused = dataclasses.replace(lab.operator.failure, rejected=False, reason="Unavailable")
     shown = lab.plan(failure=refused)
     assert shown.actions == ()
     assert shown.status is not None

@@ -5,7 +5,7 @@ import contextlib
 import copy
 import itertools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -320,9 +320,10 @@ async def test_who_stands_by_outlives_an_api_server_that_is_away() -> None:
 @pytest.mark.looptime(False)
 async def test_an_api_server_takes_what_the_election_writes(tmp_path: Path) -> None:
     async with a_server(tmp_path) as server, await KubeClient.connect(Target(server.api.kubeconfig)) as kube:
-        make: Callable[[str], Election] = lambda name: Election(  # noqa: E731
-            kube, "default", Candidate(name), lambda: NOW, random.Random(name)
-        )
+
+        def make(name: str) -> Election:
+            return Election(kube, "default", Candidate(name), lambda: NOW, random.Random(name))
+
         first, second = make("first"), make("second")
         assert await first.acquire() == 1
         await first.release()

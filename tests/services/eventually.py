@@ -12,7 +12,7 @@ async def eventually(condition: Callable[[], Any], seconds: float = EVENTUALLY_S
     last: Any = None
     try:
         async with asyncio.timeout(seconds):
-            while not (last := condition()):  # noqa: ASYNC110 - conditions of other processes have no event
+            while not (last := condition()):
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"not within {seconds} s: {condition}; last value {last!r}") from None

@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -122,7 +123,7 @@ class World:
             self.nodes[peer].start()
         if entry:
             for peer, _ in self.initial:
-                self.schedule(self.rng.uniform(0.0, 0.2), lambda peer=peer: self._bootstrap(self.ours[peer]))  # type: ignore[misc]
+                self.schedule(self.rng.uniform(0.0, 0.2), partial(self._bootstrap, self.ours[peer]))
 
     def restarted(self, node: Node) -> None:
         """Tell an empty first pod the members again, as the operator does until the cluster serves (8.4)."""
@@ -181,7 +182,7 @@ class World:
                 del node.sockets[socket]
                 self.network.close(connection)
                 node.connection(socket, up=False)
-                self.schedule(self.time + 0.05, lambda s=socket: node.connection(s, up=True))  # type: ignore[misc]
+                self.schedule(self.time + 0.05, partial(node.connection, socket, up=True))
 
     # --- the play ------------------------------------------------------------------------------------------------
 
@@ -433,7 +434,7 @@ class World:
                 if self.rng.random() < 0.3:
                     connection.silent = True
                     noticed = self.time + self.rng.uniform(0.2, 1.5)
-                    self.schedule(noticed, lambda n=node, t=to, c=connection: self._notice(n, t, c))  # type: ignore[misc]
+                    self.schedule(noticed, partial(self._notice, node, to, connection))
 
     def _notice(self, node: Node | JsPeer, to: PeerChannel, connection: Connection) -> None:
         if node.sockets.get(to) is connection:

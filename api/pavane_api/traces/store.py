@@ -18,7 +18,6 @@ from pavane_api.traces.schemas import Span, SpanLink, Trace, TraceSummary
 TRACE_SPANS_MAX = 2000  # spans that one answer holds
 LINK_HOPS_MAX = 8  # how far links are followed from the trace asked for
 PRUNE_EVERY_SPANS = 1000  # the size is looked at after so many insertions
-_SQL_VARIABLES_MAX = 500  # ids per statement, below SQLite's own limit
 
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
@@ -202,31 +201,26 @@ class TraceStore:
     def _linking(self, spans: set[SpanKey]) -> set[SpanKey]:
         """Spans that link to a trace of ``spans``, or to the same context as one of ``spans``."""
         targets = {trace_id for trace_id, _ in spans}
-        for chunk in _chunks(sorted({trace_id for trace_id, _ in spans})):
-            rows = self._open_database.execute(
-                f"SELECT trace_id, span_id, to_trace_id FROM link WHERE trace_id IN ({_marks(chunk)})",  # noqa: S608
-                chunk,
+        rows = self._open_database.execute(
+            "SELECT trace_id, span_id, to_trace_id FROM link WHERE trace_id IN (SELECT value FROM json_each(?))",
+            (_traces_of(spans),),
+        )
+        targets |= {to_trace_id for own_trace, own_span, to_trace_id in rows if (own_trace, own_span) in spans}
+        return set(
+            self._open_database.execute(
+                "SELECT trace_id, span_id FROM link WHERE to_trace_id IN (SELECT value FROM json_each(?))",
+                (json.dumps(sorted(targets)),),
             )
-            targets |= {to_trace_id for own_trace, own_span, to_trace_id in rows if (own_trace, own_span) in spans}
-        found: set[SpanKey] = set()
-        for chunk in _chunks(sorted(targets)):
-            found |= set(
-                self._open_database.execute(
-                    f"SELECT trace_id, span_id FROM link WHERE to_trace_id IN ({_marks(chunk)})",  # noqa: S608
-                    chunk,
-                )
-            )
-        return found
+        )
 
     def _descendants(self, spans: set[SpanKey]) -> set[SpanKey]:
         children: dict[SpanKey, list[SpanKey]] = {}
-        for chunk in _chunks(sorted({trace_id for trace_id, _ in spans})):
-            rows = self._open_database.execute(
-                f"SELECT trace_id, span_id, parent_span_id FROM span WHERE trace_id IN ({_marks(chunk)})",  # noqa: S608
-                chunk,
-            )
-            for trace_id, span_id, parent in rows:
-                children.setdefault((trace_id, parent), []).append((trace_id, span_id))
+        rows = self._open_database.execute(
+            "SELECT trace_id, span_id, parent_span_id FROM span WHERE trace_id IN (SELECT value FROM json_each(?))",
+            (_traces_of(spans),),
+        )
+        for trace_id, span_id, parent in rows:
+            children.setdefault((trace_id, parent), []).append((trace_id, span_id))
         found: set[SpanKey] = set()
         waiting = list(spans)
         while waiting:
@@ -237,28 +231,22 @@ class TraceStore:
         return found
 
     def _spans(self, keys: set[SpanKey]) -> Iterable[Span]:
-        for chunk in _chunks(sorted({trace_id for trace_id, _ in keys})):
-            links: dict[SpanKey, list[SpanLink]] = {}
-            for trace_id, span_id, to_trace_id, to_span_id in self._open_database.execute(
-                f"SELECT * FROM link WHERE trace_id IN ({_marks(chunk)})",  # noqa: S608
-                chunk,
-            ):
-                links.setdefault((trace_id, span_id), []).append(SpanLink(trace_id=to_trace_id, span_id=to_span_id))
-            for row in self._open_database.execute(
-                f"SELECT * FROM span WHERE trace_id IN ({_marks(chunk)})",  # noqa: S608
-                chunk,
-            ):
-                key = (row[0], row[1])
-                if key in keys:
-                    fields = dict(zip(Span.model_fields, row, strict=False))
-                    fields["attributes"] = json.loads(row[10])
-                    yield Span.model_validate({**fields, "links": links.get(key, [])})
+        traces = _traces_of(keys)
+        links: dict[SpanKey, list[SpanLink]] = {}
+        for trace_id, span_id, to_trace_id, to_span_id in self._open_database.execute(
+            "SELECT * FROM link WHERE trace_id IN (SELECT value FROM json_each(?))", (traces,)
+        ):
+            links.setdefault((trace_id, span_id), []).append(SpanLink(trace_id=to_trace_id, span_id=to_span_id))
+        for row in self._open_database.execute(
+            "SELECT * FROM span WHERE trace_id IN (SELECT value FROM json_each(?))", (traces,)
+        ):
+            key = (row[0], row[1])
+            if key in keys:
+                fields = dict(zip(Span.model_fields, row, strict=False))
+                fields["attributes"] = json.loads(row[10])
+                yield Span.model_validate({**fields, "links": links.get(key, [])})
 
 
-def _chunks(values: Sequence[str]) -> Iterable[Sequence[str]]:
-    for start in range(0, len(values), _SQL_VARIABLES_MAX):
-        yield values[start : start + _SQL_VARIABLES_MAX]
-
-
-def _marks(values: Sequence[str]) -> str:
-    return ",".join("?" * len(values))
+def _traces_of(spans: set[SpanKey]) -> str:
+    """Return the ids of the spans' traces as one SQL parameter, for ``json_each``."""
+    return json.dumps(sorted({trace_id for trace_id, _ in spans}))

@@ -1,6 +1,5 @@
 """``pavane up|down|ps|logs|kill|pause|unpause``: the local cluster (docs/specs/operator.md 8.1)."""
 
-import asyncio
 import json
 import os
 import shutil
@@ -16,6 +15,8 @@ import typer
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.target import Namespace, Where, cluster, nearest_local, run
+from pavane_local.folder import holder
+from pavane_local.kubelet.spawn import signal_container
 from pavane_operator.kube.resources import PODS
 
 FOLDER = Path(".pavane")
@@ -49,28 +50,14 @@ def up(
     if detach:
         _detach(folder, timeout)
         return
-    from pavane_cli.commands.resources import read_documents  # noqa: PLC0415 - the parent of --detach needs none of it
-    from pavane_cli.up import serve  # noqa: PLC0415
-    from pavane_local.folder import FolderInUse  # noqa: PLC0415
-    from pavane_local.kubelet.addresses import AddressesExhausted  # noqa: PLC0415
-    from pavane_local.platform import LocalSettings  # noqa: PLC0415
-    from pavane_local.store import StoreVersionError  # noqa: PLC0415
-
-    settings = LocalSettings(folder, _images(image or []), fast=fast, platform_pods=not bare)
-    documents = read_documents(files) if files else []
+    from pavane_cli.up import run_cluster  # noqa: PLC0415 - the parent of --detach needs none of it
 
     def report(blockers: list[str]) -> None:
         if report_to is not None:
             with os.fdopen(report_to, "w") as pipe:
                 json.dump(blockers, pipe)
 
-    try:
-        asyncio.run(serve(settings, documents, output.say, timeout, report))
-    except* (FolderInUse, AddressesExhausted, StoreVersionError, UserError) as errors:
-        first: BaseException = errors
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise UserError(str(first), getattr(first, "code", ExitCode.ERROR)) from None
+    run_cluster(folder, _images(image or []), files or [], timeout, report, fast=fast, bare=bare)
 
 
 def _images(texts: list[str]) -> dict[str, Path]:
@@ -119,8 +106,6 @@ def down(
     timeout: Annotated[float, typer.Option(help="Seconds until it is killed.")] = DOWN_TIMEOUT_S,
 ) -> None:
     """Stop all pods in order, and the local cluster; what was written stays, unless --purge."""
-    from pavane_local.folder import holder  # noqa: PLC0415
-
     found = _folder(folder)
     pid = holder(found)
     if pid is not None:
@@ -137,8 +122,6 @@ def down(
 
 def _released(folder: Path, timeout_s: float) -> bool:
     """Wait for the end of the local cluster; False when the time is over first."""
-    from pavane_local.folder import holder  # noqa: PLC0415
-
     end = time.monotonic() + timeout_s
     while holder(folder) is not None:
         if time.monotonic() > end:
@@ -224,8 +207,6 @@ def unpause(pod: Pod, namespace: Namespace = "default", folder: Folder = None) -
 
 
 def _signal(pod: str, namespace: str, folder: Path | None, number: signal.Signals, done: str) -> None:
-    from pavane_local.kubelet.spawn import signal_container  # noqa: PLC0415
-
     async def containers() -> list[str]:
         async with cluster(Where(_folder(folder) / "kubeconfig")) as client:
             found = await client.get(PODS, pod, namespace)

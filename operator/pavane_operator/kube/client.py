@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -189,7 +189,7 @@ class KubeClient:
         labels: str = "",
         fields: str = "",
         timeout_s: int = WATCH_TIMEOUT_S,
-    ) -> AsyncIterator[Change]:
+    ) -> AsyncGenerator[Change, None]:
         """Changes after `resource_version` (empty: the present objects as ADDED first) until the server ends the watch.
 
         Begin again at the last seen resourceVersion then. Raises Gone when that is too old (list again), Unavailable

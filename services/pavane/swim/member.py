@@ -15,6 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
@@ -368,7 +369,7 @@ class SwimMember:
                 self._resolve_now.clear()
                 named_at = now
                 addresses = await self._resolve(adapter)
-                adapter.call(lambda at, addresses=addresses: adapter.core.set_seeds(addresses, at))  # type: ignore[misc]
+                adapter.call(partial(adapter.core.set_seeds, addresses))
             if now - clock_at >= CLOCK_S:
                 clock_at = now
                 adapter.call(lambda at: adapter.core.set_unix(time.time(), at))

@@ -3,7 +3,7 @@
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pavane.raft.config import Config
 from pavane.raft.core.core import Core
@@ -87,7 +87,7 @@ class Ensemble:
         absent: str = "",
         seed: int = 1,
         keys: bool = False,
-        **settings: object,
+        **settings: Any,
     ) -> None:
         self.time = 0.0
         self.settings = settings | ({"machine": "Tree"} if keys else {})
@@ -115,11 +115,11 @@ class Ensemble:
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    def start(self, name: str, recovered: Recovered | None = None, **settings: object) -> None:
+    def start(self, name: str, recovered: Recovered | None = None, **settings: Any) -> None:
         voter = name in self.voters
         named = {"peers": members(self.voters) if voter else (), "seeds": tuple(url(peer) for peer in self.everybody)}
         self.machines[name] = Tree() if self._keys else None
-        config = Config(id=name, ident=IDENT, url=url(name), **(named | self.settings | settings))  # type: ignore[arg-type]
+        config = Config(id=name, ident=IDENT, url=url(name), **(named | self.settings | settings))
         stage = Stage.READ_WRITE if voter else Stage.READ_ONLY
         recovered = recovered if recovered is not None else self.disks[name].recovered(corrupt=False)
         rng = random.Random(self.rng.getrandbits(32))

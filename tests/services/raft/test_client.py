@@ -46,7 +46,7 @@ FAST = ClientConfig(timeout_ms=100, grace_ms=50)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110
+    while not condition():
         await asyncio.sleep(0.01)
 
 

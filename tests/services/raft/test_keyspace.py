@@ -31,8 +31,8 @@ from tests.services.raft.ensemble import IDENT, WALL_S, Ensemble, decoded, reqid
 class Cluster(Ensemble):
     """An ensemble with a client that numbers its requests."""
 
-    def __init__(self, voters: str = "abc", learners: str = "", **settings: object) -> None:
-        super().__init__(voters, learners, keys=True, **settings)  # type: ignore[arg-type]
+    def __init__(self, voters: str = "abc", learners: str = "", **settings: Any) -> None:
+        super().__init__(voters, learners, keys=True, **settings)
         self.number = 0
 
     def kv(self, name: str, command: Command | bytes, request_id: bytes | None = None) -> list[tuple[int, Any]]:

@@ -5,6 +5,7 @@ import random
 import signal
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pavane_cli.failures import ExitCode, UserError
 from tests.services.eventually import eventually
 from tests.services.processes import Processes, ended, first_line
 
-SECRET = "s3cr3t"  # noqa: S105
+SECRET = "s3cr3t"
 KILLS = 2
 
 
@@ -84,15 +85,19 @@ async def test_no_acknowledged_write_is_lost_or_doubled_when_leaders_are_killed(
                 acknowledged.append(data)
 
         writing = asyncio.create_task(write())
+
+        def come_to(goal: int) -> bool:
+            return len(acknowledged) >= goal or writing.done()
+
         for _ in range(KILLS):
             goal = len(acknowledged) + rng.randint(20, 200)
-            await eventually(lambda goal=goal: len(acknowledged) >= goal or writing.done())  # type: ignore[misc]
+            await eventually(partial(come_to, goal))
             leader = (await client.configuration()).leader
             assert leader is not None
             peers.running[leader].kill()
             await peers.running[leader].communicate()
             goal = len(acknowledged) + 20
-            await eventually(lambda goal=goal: len(acknowledged) >= goal or writing.done())  # type: ignore[misc]
+            await eventually(partial(come_to, goal))
             await peers.up(leader, members, *options)
         enough.set()
         await writing

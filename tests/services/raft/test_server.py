@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -59,7 +60,7 @@ class Place:
     data: Path
     members: Members
 
-    def server(self, **changes: object) -> RaftServer:
+    def server(self, **changes: Any) -> RaftServer:
         config = Config(
             id=self.id,
             ident=IDENT,
@@ -68,7 +69,7 @@ class Place:
             election_min=ELECTION_MIN_MS,
             election_max=ELECTION_MAX_MS,
         )
-        return RaftServer(config, data=self.data, bind=self.url, **changes)  # type: ignore[arg-type]
+        return RaftServer(config, data=self.data, bind=self.url, **changes)
 
 
 @pytest.fixture

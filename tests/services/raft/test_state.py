@@ -1,5 +1,6 @@
 import random
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -211,10 +212,10 @@ def test_every_preset_is_valid(preset: str) -> None:
         ({"peers": (A, A)}, "peers: peer ids must be distinct"),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_rule(settings: dict[str, object], said: str) -> None:
-    base: dict[str, object] = {"id": "1", "ident": b""}
+def test_a_wrong_setting_is_named_with_its_rule(settings: dict[str, Any], said: str) -> None:
+    base: dict[str, Any] = {"id": "1", "ident": b""}
     with pytest.raises(ValueError, match=said.replace("(", r"\(")):
-        Config(**(base | settings)).validate()  # type: ignore[arg-type]
+        Config(**(base | settings)).validate()
 
 
 def test_a_peer_that_is_removed_never_stands_in_the_table_of_roles() -> None:

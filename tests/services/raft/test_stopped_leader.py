@@ -126,7 +126,7 @@ async def test_renewed_leases_outlive_a_killed_leader_and_the_others_end(cluster
         cluster.peers.running[await cluster.leader(client)].kill()
         # Of those that nobody renews none is left, and several lives later all others are.
         async with asyncio.timeout(40):
-            while any(await asyncio.gather(*(is_alive(client, lease) for lease in left))):  # noqa: ASYNC110
+            while any(await asyncio.gather(*(is_alive(client, lease) for lease in left))):
                 await asyncio.sleep(0.05)
         end = asyncio.get_running_loop().time() + LIVES * TTL_MS / 1000
         while asyncio.get_running_loop().time() < end:

@@ -1,5 +1,7 @@
 """Many updates in one message, at the server and at the client (docs/specs/raft.md 4.4, 11.3)."""
 
+from typing import Any
+
 import pytest
 
 from pavane.raft.client.calls import UpdateCall
@@ -38,8 +40,8 @@ def told(ensemble: Ensemble) -> list[UpdateResult]:
     return [result for frames in ensemble.told("client") for result in decoded(PvUpdateReply, frames).results]
 
 
-def led(voters: str = "abc", **settings: object) -> tuple[Ensemble, str]:
-    ensemble = Ensemble(voters, **settings)  # type: ignore[arg-type]
+def led(voters: str = "abc", **settings: Any) -> tuple[Ensemble, str]:
+    ensemble = Ensemble(voters, **settings)
     leader = ensemble.elect()
     ensemble.advance(0.5)
     return ensemble, leader

@@ -1,5 +1,7 @@
 """Replication to peers of ours by ``pv.append`` (docs/specs/raft.md 7.4)."""
 
+from typing import Any
+
 import pytest
 
 from pavane.raft.core import window
@@ -13,9 +15,9 @@ from tests.services.raft.ensemble import IDENT, Ensemble, decoded, members, reqi
 SETTLED_S = 1.0  # by then every peer knows every other one
 
 
-def settled(voters: str = "abc", **settings: object) -> tuple[Ensemble, str, str]:
+def settled(voters: str = "abc", **settings: Any) -> tuple[Ensemble, str, str]:
     """A cluster with one committed update; its leader and one follower."""
-    ensemble = Ensemble(voters, **settings)  # type: ignore[arg-type]
+    ensemble = Ensemble(voters, **settings)
     leader = ensemble.elect()
     ensemble.advance(SETTLED_S)
     ensemble.update(leader, 1)

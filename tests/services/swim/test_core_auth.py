@@ -1,5 +1,7 @@
 """Who may join, as one core judges it (docs/specs/swim.md 6.4, 6.5)."""
 
+from typing import Any
+
 import pytest
 
 from pavane.swim.config import Config, RequireToken
@@ -126,6 +128,6 @@ def test_a_joiner_shows_what_its_hook_makes() -> None:
         ({"accept_plaintext": True}, "need keys"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(config: dict[str, object], message: str) -> None:
+def test_settings_that_contradict_each_other_are_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Config(**config).validate()  # type: ignore[arg-type]
+        Config(**config).validate()

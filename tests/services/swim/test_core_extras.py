@@ -1,5 +1,7 @@
 """What one core does with application data (docs/specs/swim.md 14, 15.4)."""
 
+from typing import Any
+
 import pytest
 
 from pavane.swim.config import Config, Start
@@ -143,8 +145,8 @@ def test_own_metadata_is_told_with_a_new_generation_and_again_after_a_refutation
         lone.core.set_meta(b"x" * 513, lone.now)
 
 
-def sealed(keyring: Keyring, **records: object) -> bytes:
-    payload = Payload(**records)  # type: ignore[arg-type]
+def sealed(keyring: Keyring, **records: Any) -> bytes:
+    payload = Payload(**records)
     return keyring.wrap(PingResponse(NodeId(1, 10), NodeId(2, 1), 0, payload).encode())
 
 

@@ -13,8 +13,9 @@ from tests.services.swim.lone import SELF, Lone, alive, info, only, place, silen
 
 def test_a_digest_that_differs_is_answered_with_a_page_once_per_period(lone: Lone) -> None:
     answers = [only(lone.hear(place(2), lone.ping(2, Payload(digest=Digest(3, bytes(8))))))[1] for _ in range(2)]
-    assert [len(answer.payload.pages) for answer in answers if isinstance(answer, PingResponse)] == [1, 0]
-    (page,) = answers[0].payload.pages  # type: ignore[union-attr]
+    pages = [answer.payload.pages for answer in answers if isinstance(answer, PingResponse)]
+    assert [len(each) for each in pages] == [1, 0]
+    (page,) = pages[0]
     assert (page.low, page.high) == (0, U32_MAX)
     assert [entry.info.id for entry in page.entries] == [1, 2, 3, 4, 5, 6]
 

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
@@ -46,12 +47,12 @@ class Group:
         keys_file: Path | None = None,
         host: str = "127.0.0.1",
         psk_file: Path | None = None,
-        **config: object,
+        **config: Any,
     ) -> SwimMember:
         seeds = [str(member.bound) for member in self.members[:1]]
         settings = {"profile": FAST, **config}
         member = SwimMember(
-            Config(**settings),  # type: ignore[arg-type]
+            Config(**settings),
             (host, 0),
             seeds,
             keys_file=keys_file,

@@ -47,7 +47,7 @@ class Members(Processes):
         wanted = {id_of_name(name): "alive" for name in names}
         for name in names:
             async with asyncio.timeout(STARTED_S):
-                while await self.sees(name) != wanted:  # noqa: ASYNC110 - other processes have no event
+                while await self.sees(name) != wanted:
                     await asyncio.sleep(0.02)
 
     async def end(self, name: str, number: int) -> int | None:

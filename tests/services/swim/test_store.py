@@ -48,8 +48,10 @@ def test_a_generation_is_durable_before_a_datagram_names_it() -> None:
     lone = Lone(stored_gen=UNIX_S + 500, first_gen=None)
     lone.core.join([place(9)], lone.now)
     outputs = [output for output in lone.core.outputs() if isinstance(output, Persist | Send)]
-    assert outputs[0] == Persist(1, UNIX_S + 501)
-    request = decode(outputs[1].datagram)  # type: ignore[union-attr]
+    stored, sent = outputs[:2]
+    assert stored == Persist(1, UNIX_S + 501)
+    assert isinstance(sent, Send)
+    request = decode(sent.datagram)
     assert isinstance(request, JoinReq)
     assert request.src.gen == UNIX_S + 501
 

@@ -28,9 +28,9 @@ def unseen(world: World, process: Process) -> Callable[[], bool]:
     return lambda: world.nobody_sees(node, others)
 
 
-def gossip(author: Process, to: Process, **records: object) -> bytes:
+def gossip(author: Process, to: Process, **records: Any) -> bytes:
     """Return what ``author`` might say to ``to``."""
-    payload = Payload(**records)  # type: ignore[arg-type]
+    payload = Payload(**records)
     return PingResponse(to.core._node.node, author.core._node.node, 0, payload).encode()
 
 

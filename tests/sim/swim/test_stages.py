@@ -1,5 +1,8 @@
 """Generations that follow each other in a simulated group (docs/specs/swim.md 16, rows A20 to A22 and A25 of 25)."""
 
+from collections.abc import Sequence
+from functools import partial
+
 import pytest
 
 from pavane.swim.config import Start
@@ -24,6 +27,10 @@ def promote(world: World, process: Process) -> bool:
 def drain(world: World, process: Process) -> None:
     process.core.drain(world.time)
     world.after(process)
+
+
+def stand(processes: Sequence[Process], own: Own) -> bool:
+    return all(process.core.own is own for process in processes)
 
 
 def full(world: World) -> list[Process]:
@@ -82,8 +89,8 @@ def test_a_generation_takes_over_from_another_while_foreign_members_stay() -> No
         for process in batch:
             drain(world, process)
         joiner = world.start(f"j{len(leaving)}", [batch[0].name])
-        world.must(lambda batch=batch: all(one.core.own is Own.OUT for one in batch), 5, "they have left")  # type: ignore[misc]
-        world.must(lambda joiner=joiner: joiner.core.own is Own.MEMBER, 5, "who asked a leaver is admitted")  # type: ignore[misc]
+        world.must(partial(stand, batch, Own.OUT), 5, "they have left")
+        world.must(partial(stand, [joiner], Own.MEMBER), 5, "who asked a leaver is admitted")
         assert len(full(world)) >= 8
         world.must(world.all_see_all, 10, "the leaves are known")
     assert deaths(world) == 0
