@@ -207,7 +207,12 @@ async def ops(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ops]:
     found = Ops({"stage": "ReadOnly", "progress": 1, "target": 2, "blockers": []})
     process = Process()
     server = OpsServer(
-        host=HOST, port=0, live=lambda: None, ready=lambda: None, metrics=tuple, stage=lambda: found.document
+        host=HOST,
+        port=0,
+        live=lambda: None,
+        ready=lambda: None,
+        metrics=tuple,
+        documents={"/stage": lambda: found.document},
     )
     await server.start(process)
     monkeypatch.setattr(polls_module, "OPS_PORT", server.port)

@@ -157,7 +157,7 @@ class RaftPod:
             live=self._live_fault,
             ready=self._ready_fault,
             metrics=self._metrics,
-            stage=self._stage_json,
+            documents={"/stage": self._stage_json},
         )
         self._role: RaftRole | None = None
         self._last_words: dict[str, Any] | None = None

@@ -26,7 +26,7 @@ from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.swim.config import Start
-from pavane.swim.control import ControlServer, socket_of
+from pavane.swim.control import ControlServer, members_json, socket_of
 from pavane.swim.core.outputs import Own
 from pavane.swim.core.staging import CaughtUp, StagingStatus
 from pavane.swim.errors import SwimError
@@ -119,7 +119,7 @@ class SwimPod:
             live=self._live_fault,
             ready=self._ready_fault,
             metrics=self._metrics,
-            stage=self._stage_json,
+            documents={"/stage": self._stage_json, "/members": self._members_json},
         )
         self._control: ControlServer | None = None
         self._last_words: dict[str, Any] | None = None
@@ -217,6 +217,10 @@ class SwimPod:
             return []
         member = self._role.member
         return [*stage_metrics(self._stage), *(metrics(member) if member is not None else ())]
+
+    def _members_json(self) -> dict[str, Any] | None:
+        member = self._role.member
+        return None if self._process.ending or member is None else members_json(member)
 
     def _stage_json(self) -> dict[str, Any]:
         return self._last_words or stage_json(self._stage.report(), self._settings.generation)

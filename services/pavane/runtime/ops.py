@@ -1,4 +1,4 @@
-"""The ops port of a process: ``/livez``, ``/readyz``, ``/metrics`` and, for pods, ``/stage`` (operator.md 4.2)."""
+"""The ops port of a process: ``/livez``, ``/readyz``, ``/metrics`` and documents of its own (operator.md 4.2)."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -48,8 +48,9 @@ class LoopWatch:
 
 
 class OpsServer:
-    """Serves the ops port on ``host``; ``stage`` makes the JSON of ``/stage``, absent for what is no pod.
+    """Serves the ops port on ``host``.
 
+    ``documents`` makes what is shown as JSON, by path; what returns ``None`` has nothing to show yet and is 503.
     ``metrics`` returns (name, labels, value) of every metric. ``live`` and ``ready`` answer the probes; liveness also
     fails when the event loop hangs for ``late_seconds_max``.
     """
@@ -62,7 +63,7 @@ class OpsServer:
         live: Check,
         ready: Check,
         metrics: Callable[[], Iterable[tuple[str, Mapping[str, str], float]]],
-        stage: Callable[[], dict[str, Any]] | None = None,
+        documents: Mapping[str, Callable[[], dict[str, Any] | None]] | None = None,
         late_seconds_max: float = LOOP_LATE_SECONDS_MAX,
     ) -> None:
         self._host = host
@@ -70,7 +71,7 @@ class OpsServer:
         self._live = live
         self._ready = ready
         self._metrics = metrics
-        self._stage = stage
+        self._documents = documents or {}
         self._watch = LoopWatch(late_seconds_max)
         self._server: HttpServer | None = None
         self._serving: asyncio.Task[Any] | None = None
@@ -83,9 +84,8 @@ class OpsServer:
             Route("/livez", self._answer_live),
             Route("/readyz", self._answer_ready),
             Route("/metrics", self._answer_metrics),
+            *(_document_route(path, document) for path, document in self._documents.items()),
         ]
-        if self._stage is not None:
-            routes.append(_stage_route(self._stage))
         self._server = HttpServer(Starlette(routes=routes), lifespan="off", limit_concurrency=CONNECTIONS_MAX)
         self._serving = process.spawn(self._server.serve(sockets=[listener]), name="ops port")
         process.spawn(self._watch.run(), name="event loop watch")
@@ -111,11 +111,12 @@ class OpsServer:
         return PlainTextResponse(render((*self._metrics(), late)), media_type="text/plain; version=0.0.4")
 
 
-def _stage_route(stage: Callable[[], dict[str, Any]]) -> Route:
+def _document_route(path: str, document: Callable[[], dict[str, Any] | None]) -> Route:
     async def answer(_: Request) -> Response:
-        return JSONResponse(stage())
+        shown = document()
+        return _probe("not yet") if shown is None else JSONResponse(shown)
 
-    return Route("/stage", answer)
+    return Route(path, answer)
 
 
 def _probe(fault: str | None) -> Response:

@@ -153,18 +153,12 @@ class ControlServer:
 
     async def _watch(self) -> AsyncGenerator[Json, None]:
         events = self._member.events()  # from before the list on, so that nothing is missed between
-        yield await self._members({})
+        yield members_json(self._member)
         async for event in events:
             yield event_json(event)
 
     async def _members(self, _: Json) -> Json:
-        member = self._member
-        return {
-            "own": str(member.own),
-            "id": member.info.id,
-            "health": member.health,
-            "members": [member_json(one) for one in member.members()],
-        }
+        return members_json(self._member)
 
     async def _ping(self, request: Json) -> Json:
         return {"rtt_s": await self._member.ping(int(request["id"]))}
@@ -180,6 +174,19 @@ class ControlServer:
 
     async def _keys(self, _: Json) -> Json:
         return {"key_ids": [key.hex() for key in self._member.key_ids]}
+
+
+def members_json(member: SwimMember) -> Json:
+    """Return what a member says of itself and of who is there."""
+    digest = member.digest
+    return {
+        "own": str(member.own),
+        "id": member.info.id,
+        "health": member.health,
+        "dead": member.dead,
+        "digest": None if digest is None else digest.xor.hex(),
+        "members": [member_json(one) for one in member.members()],
+    }
 
 
 def member_json(member: Member) -> Json:

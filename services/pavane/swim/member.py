@@ -33,7 +33,7 @@ from pavane.swim.core.staging import StagingStatus
 from pavane.swim.errors import ILL_FORMED, ConfigError, SwimError
 from pavane.swim.keys import read_keys, read_psks
 from pavane.swim.store import GenerationStore
-from pavane.swim.wire.payload import KeyOp, Trace
+from pavane.swim.wire.payload import Digest, KeyOp, Trace
 from pavane.swim.wire.values import Address, NodeInfo
 
 _logger = logging.getLogger(__name__)
@@ -193,6 +193,16 @@ class SwimMember:
     def key_ids(self) -> tuple[bytes, ...]:
         """Ids of the keys in use, the one that protects what is sent first; empty without keys."""
         return self._core.core.key_ids
+
+    @property
+    def digest(self) -> Digest | None:
+        """Digest of who is there: members with equal ones agree (docs/specs/swim.md 11.1)."""
+        return self._core.core.digest
+
+    @property
+    def dead(self) -> int:
+        """How many members are remembered as dead."""
+        return self._core.core.dead
 
     @property
     def bound(self) -> Address:

@@ -99,6 +99,12 @@ class SwimPods:
                 return await client.get(f"http://{self.addresses[name]}:7071{path}")
         return None
 
+    async def members(self, name: str) -> Any:
+        """What a pod tells of its group."""
+        answer = await self.get(name, "/members")
+        assert answer is not None
+        return answer.json()
+
     async def reaches(self, name: str, stage: str, *, leads: bool) -> None:
         """Wait by `/stage`, without any stream."""
         async with asyncio.timeout(WAIT_S):
@@ -160,6 +166,15 @@ async def test_generations_take_over_while_foreign_members_watch_nobody_die(grou
         stages = {member.id: (member.stage, member.rollout) for member in foreign.members()}
         number = id_of_name(f"default/{third}")
         assert stages[number] == (Part.READ_ONLY, 2)
+        told = await group.members(first)
+        assert (told["own"], told["dead"], told["id"]) == ("member", 0, id_of_name(f"default/{first}"))
+        assert {each["id"]: (each["stage"], each["rollout"]) for each in told["members"]} == {
+            **{id_of_name(f"default/{name}"): ("read_write", 1) for name in (first, second)},
+            foreign.info.id: ("read_write", 0),
+            number: ("read_only", 2),
+        }
+        assert foreign.digest is not None
+        assert told["digest"] == foreign.digest.xor.hex()  # the newcomer is caught up, so all agree
         group.activate(2)
         await stream.allow_writes(Token(2, 1))
         await stream.wait_for(lambda report: report.stage is Stage.READ_WRITE and report.leads)
@@ -187,6 +202,9 @@ async def test_generations_take_over_while_foreign_members_watch_nobody_die(grou
 async def test_a_pod_of_a_coming_generation_waits_and_says_for_what(group: SwimPods) -> None:
     pod = group.start(2)
     stream = await group.stream(2)
+    early = await group.get(pod, "/members")
+    assert early is not None
+    assert early.status_code == 503
     await stream.lead_up()
     await stream.wait_for(lambda report: [blocker.reason for blocker in report.blockers] == ["NoGroup"])
     await stream.allow_writes(Token(2, 1))

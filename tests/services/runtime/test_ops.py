@@ -23,7 +23,7 @@ class Program:
 
 
 @contextlib.asynccontextmanager
-async def serving(program: Program, stage: Callable[[], dict[str, Any]] | None = None) -> AsyncIterator[Any]:
+async def serving(program: Program, **documents: Callable[[], dict[str, Any] | None]) -> AsyncIterator[Any]:
     process = Process()
     server = OpsServer(
         host=HOST,
@@ -31,7 +31,7 @@ async def serving(program: Program, stage: Callable[[], dict[str, Any]] | None =
         live=lambda: program.live,
         ready=lambda: program.ready,
         metrics=lambda: [Metric("pavane_example_total", {"reason": "type"}, 3)],
-        stage=stage,
+        documents={f"/{name}": document for name, document in documents.items()},
     )
     await server.start(process)
     async with httpx2.AsyncClient(base_url=f"http://{HOST}:{server.port}", trust_env=False) as client:
@@ -65,11 +65,12 @@ async def test_metrics_are_prometheus_text() -> None:
     assert "# TYPE pavane_loop_late_seconds gauge\n" in answer.text
 
 
-async def test_only_pods_have_a_stage() -> None:
+async def test_documents_of_its_own_are_json_once_there_is_something_to_show() -> None:
     async with serving(Program()) as client:
         assert (await client.get("/stage")).status_code == 404
-    async with serving(Program(), stage=lambda: {"stage": "ReadOnly", "progress": 3}) as client:
-        assert (await client.get("/stage")).json() == {"stage": "ReadOnly", "progress": 3}
+    async with serving(Program(), stage=lambda: {"stage": "ReadOnly"}, members=lambda: None) as client:
+        assert (await client.get("/stage")).json() == {"stage": "ReadOnly"}
+        assert (await client.get("/members")).status_code == 503
 
 
 async def test_an_address_in_use_is_an_error() -> None:

@@ -37,7 +37,7 @@ from pavane.swim.wire.messages import (
     PingResponse,
     decode,
 )
-from pavane.swim.wire.payload import KeyOp, Payload, Trace
+from pavane.swim.wire.payload import Digest, KeyOp, Payload, Trace
 from pavane.swim.wire.values import UNSPECIFIED, Address, NodeInfo, Stage, State
 from pavane.wire import RemoteProtocolError
 
@@ -120,6 +120,16 @@ class Core:
         """Ids of the keys in use, the one that protects what is sent first."""
         keyring = self._node.keyring
         return keyring.key_ids if keyring is not None else ()
+
+    @property
+    def digest(self) -> Digest | None:
+        """What this node tells of its view to compare it: equal views, equal digests (11.1); ``None`` if overfull."""
+        return self._sync.digest()
+
+    @property
+    def dead(self) -> int:
+        """How many are remembered as DEAD."""
+        return sum(peer.state is State.DEAD for peer in self._node.members.tombstones)
 
     @property
     def stage(self) -> Stage:
