@@ -145,8 +145,8 @@ class Cluster:
         finally:
             member.process = None
         if number == signal.SIGKILL:
-            # A peer of zmq-raft that is asked for its vote in a higher term waits anew, even if it refuses: one that
-            # asks sooner than all others, and whose log is older, would keep it from standing for ever.
+            # A peer of zmq-raft that is asked for its vote in a higher term waits anew, even if it refuses: another one
+            # that asks sooner than all others, and whose log is older, would keep it from standing for ever.
             member.elections = self._elections
 
     def suspend(self, id_: str) -> None:

@@ -5,9 +5,11 @@ import random
 
 import pytest
 
-from tests.interop.cluster import Cluster
+from pavane.raft.client import RaftClient
+from tests.interop.cluster import FIRST_ELECTION_MS, Cluster
 from tests.interop.conftest import Make
 from tests.interop.javascript import Javascript
+from tests.interop.raw import IDENT
 from tests.interop.writing import Writer, check_logs, writer
 
 ELECTION_MS = (500, 900)  # short: each blow costs an election, and one more does no harm here
@@ -51,3 +53,19 @@ async def test_logs_stay_equal_and_nothing_acknowledged_is_lost_or_doubled(
     by_js = [(index, bytes.fromhex(data)) for index, data in await js.call("finish", js_writer)]
     assert by_js
     await asyncio.to_thread(check_logs, cluster, [*writing.acknowledged, *by_js])
+
+
+async def test_one_of_ours_with_an_older_log_and_shorter_times_lets_a_js_peer_lead(make: Make) -> None:
+    """A peer of zmq-raft that is asked for its vote in a higher term waits anew, even if it refuses."""
+    cluster = make("ojj")
+    async with RaftClient(cluster.urls, IDENT) as client:
+        await client.update(b"everywhere")
+        await asyncio.to_thread(cluster.ready)
+        cluster.kill("a")
+        await client.update(b"at the others")
+        leader = await asyncio.to_thread(cluster.leader)
+        cluster.kill(leader)
+        cluster.members["a"].elections = FIRST_ELECTION_MS
+        await asyncio.to_thread(cluster.start, "a")
+        await asyncio.to_thread(cluster.led_by, "c" if leader == "b" else "b")
+        await client.update(b"again")

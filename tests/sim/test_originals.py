@@ -13,6 +13,7 @@ from pavane.raft.core.replication import Progress, Replication
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import AppendEntries, encode_uint
 from pavane.raft.wire.frames import decode_uint
+from tests.sim import js_model
 from tests.sim.network import Weather
 from tests.sim.seeds import ONE_SEED
 from tests.sim.test_planted_bugs import found
@@ -60,6 +61,27 @@ def test_a_lone_peer_raises_its_term_at_most_once_and_among_ours_never(originals
     behind = lone.commit
     world.run_until(world.time + 2.0)
     assert lone.commit > behind
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_with_an_older_log_and_shorter_times_lets_an_original_peer_stand(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(js_model, "ELECTION_S", (1.5, 2.5))  # ours have 200 to 300 ms
+    world = World(seed, Scenario(voters=3, originals=1))
+    for writer in world.writers:
+        writer.begin()
+    world.run_until(2.0)
+    original = world.nodes["x-g1-0"]
+    leader, behind = sorted(world.ours.values(), key=lambda node: node.role != Role.LEADER)
+    assert leader.role == Role.LEADER
+    world.network.cuts |= {(behind.id, peer) for peer in world.nodes} | {(peer, behind.id) for peer in world.nodes}
+    world.run_until(world.time + 1.0)
+    leader.crash()
+    world.network.cuts.clear()
+    assert world.run_until(world.time + ALONE_S, lambda: original.role == Role.LEADER), behind.describe()
+    acknowledged = world.greatest_acknowledged
+    assert world.run_until(world.time + ALONE_S, lambda: world.greatest_acknowledged > acknowledged)
 
 
 # --- planted bugs (S7) -----------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from pavane.wire import Stage
 
 START_GRACE_S = 0.3  # added to the first time-out: peers that start together find the leader that is already there
 LEAVING_TIMEOUTS = 2  # a voter that Cnew leaves out waits so much longer: who stays a member stands first
+BACK_OFF_DOUBLINGS_MAX = 4  # a time-out of 200 ms becomes longer than one of 2500, the most that clusters are run with
 PHASE_VOTE = 1
 PHASE_TRANSFER = 2
 GRANTED, STALE_TERM, LOG_BEHIND, VOTED, STICKY, NO_VOTER, RECOVERING = range(7)  # reasons of pv.vote (4.3)
@@ -38,6 +39,7 @@ class _Round:
     granted: set[str]
     answered: set[str]
     repeat_at: float
+    refused: bool = False  # by one of the original program
 
 
 class Election:
@@ -58,6 +60,7 @@ class Election:
         self._kinds = kinds
         self._recovering = recovering
         self._won = won
+        self._doublings = 0  # of the time-out, while we stand in the way of peers of the original program
         self._deadline = node.now.mono + START_GRACE_S + self._timeout_s()
         self._open_ticket: int | None = None
         self._round: _Round | None = None
@@ -114,12 +117,13 @@ class Election:
         config, effective = self._node.config, self._node.configurations.effective
         timeout_s = self._node.rng.randint(config.election_min, config.election_max) / 1000
         leaving = effective.transitional and all(peer != self._node.id for peer, _ in effective.new)
-        return LEAVING_TIMEOUTS * timeout_s if leaving else timeout_s
+        return (LEAVING_TIMEOUTS if leaving else 1) * 2**self._doublings * timeout_s
 
     # --- standing ------------------------------------------------------------------------------------------------
 
     def led(self) -> None:
         """A leader of this term was heard."""
+        self._doublings = 0
         self._prevote.led()
 
     def _ask_first(self) -> None:
@@ -219,7 +223,19 @@ class Election:
         if reply.term > self._node.term:
             self._higher_term(ask.to.peer, reply.term)
         else:
+            if isinstance(reply, RequestVoteReply) and not reply.granted and reply.term == self._node.term:
+                self._back_off()
             self._count(ask.to.peer, granted=reply.granted and reply.term == self._node.term)
+
+    def _back_off(self) -> None:
+        """Let one of the original program stand before us: with its refusal it began its own time-out anew (6.1).
+
+        It may be the only one whose log is new enough, and its times may be longer than ours.
+        """
+        if self._round is not None and not self._round.refused:
+            self._round.refused = True
+            self._doublings = min(self._doublings + 1, BACK_OFF_DOUBLINGS_MAX)
+            self.reset()
 
     def _count(self, peer: str, *, granted: bool) -> None:
         current = self._round
@@ -231,6 +247,7 @@ class Election:
         own_vote_counts = self._node.is_stored(current.ticket)
         if own_vote_counts and has_majority(self._node.configurations.effective, current.granted):
             self.give_up()
+            self._doublings = 0
             self._won()
 
     # --- voting --------------------------------------------------------------------------------------------------
@@ -264,6 +281,7 @@ class Election:
             if node.vote != asker or node.term != message.term:
                 node.raise_term(message.term, asker)
                 node.event(VoteGranted(node.term, asker))
+            self._doublings = 0
             self.reset()
         granted = reason == GRANTED
         answer: RequestVoteReply | PvVoteReply = (
