@@ -10,11 +10,11 @@ import pytest
 
 from pavane.raft.backup import back_up
 from pavane.raft.client import RaftClient
-from pavane.raft.offline.js_files import LOG_ENTRIES
 from pavane.raft.offline.js_folder import JsFolder
 from pavane.raft.offline.moving import export_js, import_js
 from pavane.raft.offline.store import StoredLog
 from pavane.raft.storage import Identity
+from pavane.raft.storage.js_files import LOG_ENTRIES
 from pavane.raft.wire.entry import entry_term
 from tests.interop.cluster import Cluster, Kind
 from tests.interop.conftest import Make

@@ -14,7 +14,6 @@ import typer
 
 from pavane.raft.config import BROADCAST
 from pavane.raft.offline.compacting import compact as compacting
-from pavane.raft.offline.js_files import JsFileError
 from pavane.raft.offline.js_folder import JsFolder
 from pavane.raft.offline.mend import carry_out
 from pavane.raft.offline.mend import recover as recovering
@@ -27,6 +26,7 @@ from pavane.raft.offline.writing import mapped
 from pavane.raft.state.commands import RECOVERING_FLOOR
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.storage import Identity, StoreError, StoreLocked
+from pavane.raft.storage.js_files import JsFileError
 from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_term, entry_type
 from pavane.wire import RemoteProtocolError
 from pavane_cli import output

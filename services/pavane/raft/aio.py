@@ -5,6 +5,7 @@ timer. The disk works in a thread of ``pavane.wal``; everything else happens on 
 """
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import logging
@@ -43,14 +44,16 @@ from pavane.raft.core.outputs import (
     UpdateDone,
 )
 from pavane.raft.errors import DropReason
-from pavane.raft.machine import Dispatcher, StateMachine
+from pavane.raft.machine import Compactor, Dispatcher, StateMachine
 from pavane.raft.machines import KeyValue
-from pavane.raft.snapshotting import Snapshotter
+from pavane.raft.snapshotting import CannotCompact, Snapshotter
 from pavane.raft.sockets import Input, Sockets
-from pavane.raft.state.commands import Stored
+from pavane.raft.state.commands import CorruptEntry, Stored
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
 from pavane.raft.storage import RaftStorage
+from pavane.raft.storage.js_files import JsFileError
+from pavane.raft.storage.offers import NEW, REFUSED, Offers
 from pavane.raft.tracing import Tracing
 from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_type
 from pavane.raft.wire.frames import Frames
@@ -66,6 +69,7 @@ DISK_RESERVE_BYTES = (
 )  # left for what is under way, elections and compaction when a leader stops taking updates
 ROOM_CHECK_S = 1.0  # asking the file system costs more than an update
 SCRUB_S = 600.0  # between two segments: rot is found within hours, at a cost that nobody feels (13.3)
+OFFER_PAUSE_S = 2.0  # between two looks for a file that an application makes by the hour
 _UPDATE_TYPES = ([b"="], [b"pv.kv"], [b"pv.update"])
 # Messages among peers, which are handled before those of clients of the same batch (7.6).
 _PEER_TYPES = frozenset({b"?", b"+", b"$", b"pv.vote", b"pv.append", b"pv.snapshot", b"pv.now"})
@@ -165,7 +169,8 @@ class Adapter:
         rng = random.Random()  # noqa: S311
         asked = machine if isinstance(machine, KeyValue) else None
         dispatch = partial(_dispatched, machine) if isinstance(machine, Dispatcher) else None
-        self.core = Core(config, recovered, storage, rng, self.now(), stage, asked, dispatch)
+        compacts = isinstance(machine, Compactor)
+        self.core = Core(config, recovered, storage, rng, self.now(), stage, asked, dispatch, compacts=compacts)
         self._writer = Writer(Appender(storage.log_folder), self._stored_in_thread, self._failed_in_thread)
         self._sockets: Sockets | None = None
         self._held: list[tuple[int, int, Send]] = []
@@ -174,6 +179,7 @@ class Adapter:
         self._turn_planned = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._snapshotter = Snapshotter(storage, machine)
+        self._saved = asyncio.Event()  # set by each snapshot
         self._timer = CoreTimer(self._loop, self._turn)
         self._due: float | None = None
         self._mark_timer: asyncio.TimerHandle | None = None
@@ -208,6 +214,8 @@ class Adapter:
         self._sockets = sockets
         self._writer.start()
         self._begin(self._scrub_log())
+        if self._storage.offers is not None:
+            self._begin(self._take_offers(self._storage.offers))
         self.wake()
 
     def wake(self) -> None:
@@ -228,6 +236,23 @@ class Adapter:
             if damage is not None and not self._halted:
                 self._rotten(damage)
 
+    async def _take_offers(self, offers: Offers) -> None:
+        """Make snapshots of what an application leaves in the folder for that (9.1)."""
+        while not self._halted:
+            await asyncio.sleep(OFFER_PAUSE_S)
+            try:
+                offered = await self._loop.run_in_executor(None, offers.newest)
+                if offered is not None and self.core.offer_snapshot(offered.index, offered.term, self.now()):
+                    self._snapshotter.offer(offered)
+                    self._saved.clear()
+                    self.wake()
+                    await self._saved.wait()
+                    offers.taken()
+            except (ValueError, JsFileError, OSError) as error:
+                _logger.warning("what the application left as %s is set aside as %s: %s", NEW, REFUSED, error)
+                with contextlib.suppress(OSError):
+                    offers.refused()
+
     async def synced(self, sequence: int) -> None:
         """Wait until every record up to ``sequence`` is durable; raises ``OSError`` if that will not be."""
         if self._halted:
@@ -242,6 +267,7 @@ class Adapter:
         """Write what is queued, release the answers that wait for it, then close the sockets."""
         graceful = not self._halted
         if graceful:
+            self.core.ending(self.now())
             self._run_core()
         self._draining = True
         for task in self._tasks:
@@ -405,11 +431,17 @@ class Adapter:
             size = await save()
         except OSError as error:
             self._fail(Exit.DISK, f"the snapshot of index {freeze.index} cannot be written: {error}")
+        except CorruptEntry as error:
+            self._rotten(f"entry {error.index} is damaged")
+        except CannotCompact as error:
+            _logger.error("a snapshot of index %d cannot be made", freeze.index, exc_info=error)
+            self._fail(Exit.FAILED, f"the state machine {self._machine.name} cannot compact: {error}")
         except Exception as error:
             self._bug(error)
         else:
             if not self._halted:
                 self.core.snapshot_saved(freeze.index, size, self.now())
+                self._saved.set()
                 self.wake()
 
     async def _restore(self, index: int) -> None:

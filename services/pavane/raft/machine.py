@@ -52,6 +52,20 @@ class Dispatcher(Protocol):
         ...
 
 
+@runtime_checkable
+class Compactor(Protocol):
+    """What a machine Broadcast has in addition if snapshots are to be taken by themselves (9.1)."""
+
+    def compact(self, entries: Iterable[tuple[int, memoryview]], previous: bytes | None) -> bytes:
+        """Return what stands for ``previous`` and the ``entries`` behind it, as clients shall get it in their place.
+
+        ``entries`` are index and data of the STATE entries, in order; ``previous`` is what was returned for all before
+        them, here or at another peer, ``None`` for those from index 1 on. It runs in a thread beside ``apply`` and may
+        take its time. An exception ends the process.
+        """
+        ...
+
+
 class Broadcast:
     """Applies nothing: the log itself is the service, subscribers get its entries by PUB."""
 

@@ -1,19 +1,26 @@
 """Saving and restoring a machine's state beside its work (docs/specs/raft.md 9.1, 9.2).
 
 The state is serialised a slice at a time on the event loop, for only there it stands still; files are written and read
-in threads.
+in threads. What an application makes of the log comes from a thread, too, or from a file that it left.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from pavane.raft.core.outputs import Freeze
-from pavane.raft.machine import StateMachine
+from pavane.raft.machine import Compactor, StateMachine
+from pavane.raft.state.commands import CorruptEntry
 from pavane.raft.storage import RaftStorage
+from pavane.raft.storage.js_files import JsSnapshot
+from pavane.raft.wire.entry import EntryType, entry_data, entry_type
+from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.snapshot import SnapshotMeta
 
 READ_BYTES = 1 << 20
+
+
+class CannotCompact(Exception):
+    """The application's compactor failed."""
 
 
 class Snapshotter:
@@ -22,13 +29,55 @@ class Snapshotter:
     def __init__(self, storage: RaftStorage, machine: StateMachine) -> None:
         self._storage = storage
         self._machine = machine
+        self._offered: JsSnapshot | None = None
 
-    def freeze(self, freeze: Freeze) -> Callable[[], Any]:
-        """Fix the present state; return what saves it, a coroutine function that returns the bytes of its data."""
-        data = self._machine.freeze()
+    def offer(self, snapshot: JsSnapshot) -> None:
+        """Take what an application left for the ``Freeze`` of its index, which the core emits next."""
+        self._offered = snapshot
+
+    def freeze(self, freeze: Freeze) -> Callable[[], Awaitable[int]]:
+        """Fix the present state; return what saves it, a coroutine function that returns the bytes of its data.
+
+        That raises ``OSError``, ``CorruptEntry`` if the log is damaged, ``CannotCompact``.
+        """
+        offered, self._offered = self._offered, None
+        if offered is not None:
+            whole = offered.data
+            return lambda: self._save(freeze, [whole])
+        machine = self._machine
+        if isinstance(machine, Compactor):
+            return lambda: self._compact(freeze, machine)
+        data = machine.freeze()
         return lambda: self._save(freeze, data)
 
-    async def _save(self, freeze: Freeze, data: Iterator[bytes]) -> int:
+    async def _compact(self, freeze: Freeze, compactor: Compactor) -> int:
+        loop = asyncio.get_running_loop()
+        entries = self._entries(freeze.before + 1, freeze.index, loop)
+
+        def compacted() -> bytes:
+            previous = b"".join(self._data_of(freeze.before)) if freeze.before else None
+            try:
+                return compactor.compact(entries, previous)
+            except (CorruptEntry, OSError):
+                raise  # of the log, not of the application
+            except Exception as error:
+                raise CannotCompact(repr(error)) from error
+
+        return await self._save(freeze, [await loop.run_in_executor(None, compacted)])
+
+    def _entries(self, first: int, last: int, loop: asyncio.AbstractEventLoop) -> Iterator[tuple[int, memoryview]]:
+        """Yield index and data of STATE entries in another thread; the loop, to which the log belongs, reads them."""
+
+        async def page() -> list[memoryview]:
+            return list(self._storage.read(first, last, READ_BYTES))
+
+        while first <= last:
+            for entry in asyncio.run_coroutine_threadsafe(page(), loop).result():
+                if entry_type(entry) == EntryType.STATE:
+                    yield first, entry_data(entry)
+                first += 1
+
+    async def _save(self, freeze: Freeze, data: Iterable[Frame]) -> int:
         ids = []
         for group in freeze.table.freeze(freeze.index):
             ids.append(group)
@@ -56,14 +105,14 @@ class Snapshotter:
         await asyncio.get_running_loop().run_in_executor(None, self._restore, index)
 
     def _restore(self, index: int) -> None:
+        self._machine.restore(self._data_of(index), index)
+
+    def _data_of(self, index: int) -> Iterator[bytes]:
+        """Yield the data of a snapshot in pieces; raises ``OSError``."""
         source = self._storage.open_snapshot(index)
-        head = source.head
-        end = head.data_offset + head.data_bytes
         try:
-            pieces = (
-                memoryview(source.read(offset, min(READ_BYTES, end - offset)))
-                for offset in range(head.data_offset, end, READ_BYTES)
-            )
-            self._machine.restore(pieces, index)
+            end = source.head.data_offset + source.head.data_bytes
+            for offset in range(source.head.data_offset, end, READ_BYTES):
+                yield source.read(offset, min(READ_BYTES, end - offset))
         finally:
             source.close()

@@ -278,6 +278,9 @@ def test_log_may_be_cut_behind_ids_that_are_too_old_as_long_as_a_member_may_be_o
     entries = [encode_entry(reqid(n, old if n <= 3 else fresh), EntryType.STATE, 3, b"data") for n in range(1, 6)]
     follower.append(0, 0, 5, *entries)
     assert follower.info().prune_index == 3
+    core, now = follower.ensemble.cores["b"], follower.ensemble.now()
+    assert not core.offer_snapshot(4, 3, now)
+    assert core.offer_snapshot(3, 3, now)
 
 
 def test_log_of_peers_of_ours_may_be_cut_as_far_as_it_is_applied() -> None:

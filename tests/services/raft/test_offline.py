@@ -8,7 +8,6 @@ import pytest
 
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
-from pavane.raft.offline.js_files import JsFileError, JsSnapshot
 from pavane.raft.offline.js_folder import JsFolder, JsState, write_folder
 from pavane.raft.offline.mend import carry_out, recover, repair
 from pavane.raft.offline.moving import export_js, import_js
@@ -29,6 +28,7 @@ from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.state.dedup import DedupTable
 from pavane.raft.state.roles import Role
 from pavane.raft.storage import Identity, RaftStorage, StoreError, StoreLocked
+from pavane.raft.storage.js_files import JsFileError, JsSnapshot
 from pavane.raft.wire.entry import EntryType, bootstrap_entry, encode_entry, entry_data
 from pavane.raft.wire.snapshot import DIGEST_BYTES, SnapshotMeta
 from pavane.wal import DiskFolder

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pavane.raft.offline.js_files import (
+from pavane.raft.offline.js_folder import JsFolder, JsState, write_folder
+from pavane.raft.state.configuration import Configuration
+from pavane.raft.storage.js_files import (
     LOG_ENTRIES,
     JsFileError,
     JsSnapshot,
@@ -21,8 +23,6 @@ from pavane.raft.offline.js_files import (
     log_capacity,
     log_path,
 )
-from pavane.raft.offline.js_folder import JsFolder, JsState, write_folder
-from pavane.raft.state.configuration import Configuration
 from pavane.raft.wire.entry import EntryType, encode_entry, entry_data, entry_type
 
 LEFT_BEHIND = json.loads((Path(__file__).parent / "vectors" / "js_folder.json").read_text())

@@ -107,11 +107,14 @@ class Core:
         stage: Stage = Stage.READ_WRITE,
         machine: KeyValue | None = None,
         dispatch: Dispatch | None = None,
+        *,
+        compacts: bool = False,
     ) -> None:
         """Start from what the store found. ``stage`` is ReadWrite for a peer without a platform, Creation in a pod.
 
         ``machine`` is the one that the caller feeds, if it is one that clients ask: it is only read here. ``dispatch``
         answers requests of an application's own (10.7): (type, frames, whether we lead) → frames, or ``None``.
+        ``compacts`` says that the caller can answer ``Freeze`` for a machine Broadcast (9.1).
         """
         config.validate()
         self.config = config
@@ -133,7 +136,7 @@ class Core:
             self._recovering,
             lambda: node.now.wall_s - (config.request_id_ttl_s - config.margin_s),
         )
-        self._snapshots = Snapshots(node, automatic=machine is not None)
+        self._snapshots = Snapshots(node, lambda: machine is not None or (compacts and not self._mixed()))
         self._barriers = Barriers(node)
         self._replication = Replication(
             node, self._links, self._kinds, self._depose, self._follower_answered, self._barriers.wanted_sequence
@@ -284,6 +287,21 @@ class Core:
         """Learn that the snapshot of ``index``, as ``Freeze`` asked for, stands verified in its place on the disk."""
         self._node.now = now
         self._snapshots.saved(index, data_bytes)
+
+    def offer_snapshot(self, index: int, term: int, now: Now) -> bool:
+        """Have saved what an application made of the entries up to ``index``, of ``term``: ``Freeze`` asks for it.
+
+        False if it is too early: the entry is not applied and durable here yet, a member that may be of the original
+        program may still be sent ids of these entries, or another snapshot is being saved. Raises ``ValueError`` that
+        says why there can be no such snapshot.
+        """
+        self._node.now = now
+        return self._snapshots.offer(index, term, mixed=self._mixed())
+
+    def ending(self, now: Now) -> None:
+        """Leave the commit index behind, for the next start and for tools that read the folder (13.2)."""
+        self._node.now = now
+        self._node.note_commit()
 
     def keep_log(self, snapshot_entries: int, log_retention: int) -> None:
         """Take a snapshot every so many entries from now on, and keep so many in front of it."""

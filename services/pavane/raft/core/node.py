@@ -177,9 +177,8 @@ class Node:
     def take_outputs(self) -> Outputs:
         """Return what was gathered and forget it."""
         self._flush()
-        if self._commit_note[1] < self.commit and self.now.mono >= self._commit_note[0] + COMMIT_NOTE_S:
-            self._commit_note = (self.now.mono, self.commit)
-            self.note("commit", self.commit)
+        if self.now.mono >= self._commit_note[0] + COMMIT_NOTE_S:
+            self.note_commit()
         outputs = Outputs(tuple(self._store), tuple(self._send), tuple(self._apply), tuple(self._events))
         self._store, self._send, self._apply, self._events = [], [], [], []
         return outputs
@@ -190,6 +189,12 @@ class Node:
         """Store a hint."""
         self._flush()
         self._store.append(Note(self._next_ticket(), key, value))
+
+    def note_commit(self) -> None:
+        """Store the commit index as a hint, if it has grown."""
+        if self._commit_note[1] < self.commit:
+            self._commit_note = (self.now.mono, self.commit)
+            self.note("commit", self.commit)
 
     def persist(self) -> int:
         """Store term, vote and vote floor; return the ticket that has to be durable before anybody is told (P1)."""
@@ -375,16 +380,17 @@ class Node:
         """Whether the machine has something to do that it has not reported as done."""
         return self._applying is not None
 
-    def freeze(self) -> int:
-        """Have the machine's present state saved; return the term of the last entry that it has applied.
+    def freeze(self, index: int) -> int:
+        """Have a snapshot of ``index``, which is applied and durable, saved; return the term of the entry.
 
-        To be called when the machine is idle and all that it applied is durable.
+        To be called when the machine is idle if the state is the machine's: then ``index`` is the last one applied.
         """
-        require(not self.machine_busy and self.applied <= self.durable, "a snapshot beyond what is durable")
-        term = self.log.term_at(self.applied) or 0
-        stated_at, configuration = self.configurations.committed(self.applied)
+        require(index <= min(self.applied, self.durable), "a snapshot beyond what is applied and durable")
+        term = self.log.term_at(index) or 0
+        stated_at, configuration = self.configurations.committed(index)
         encoded = configuration.encode() if configuration.new else b""
-        self._apply.append(Freeze(self.applied, term, encoded, stated_at, self.dedup))
+        before = self.snapshot.index if self.snapshot is not None else 0
+        self._apply.append(Freeze(index, term, encoded, stated_at, self.dedup, before))
         return term
 
     # --- snapshots -----------------------------------------------------------------------------------------------

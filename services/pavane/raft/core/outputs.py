@@ -78,10 +78,12 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Take the state that the machine has now, after everything given to it before, as the snapshot of ``index``.
+    """Save the snapshot of ``index``: the state that the machine has now, after everything given to it before, or what
+    an application made of the entries up to there.
 
     The caller serialises it while the machine goes on, with what ``table`` has up to ``index`` and then its floor,
-    puts the file in its place and reports ``Core.snapshot_saved``. There is one at a time.
+    puts the file in its place and reports ``Core.snapshot_saved``. There is one at a time; ``before`` is the index of
+    the newest until now, 0 if there is none.
     """
 
     index: int
@@ -89,6 +91,7 @@ class Freeze:
     configuration: bytes
     configuration_index: int
     table: DedupTable
+    before: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """When to take a snapshot, and what follows once its file stands (docs/specs/raft.md 9.1, P6)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pavane.raft.core.node import Node, Snapshot
@@ -22,9 +23,9 @@ class _Taking:
 
 
 class Snapshots:
-    """Keeps the log short. ``automatic`` is false for a machine that has no state of its own to save."""
+    """Keeps the log short. ``automatic`` says whether the peer takes snapshots by itself."""
 
-    def __init__(self, node: Node, *, automatic: bool) -> None:
+    def __init__(self, node: Node, automatic: Callable[[], bool]) -> None:
         self._node = node
         self._automatic = automatic
         self.entries = node.config.snapshot_entries
@@ -37,14 +38,33 @@ class Snapshots:
     def consider(self) -> None:
         """Have one taken if it is time; to be called when the machine is idle, or more of the log is durable."""
         node = self._node
-        if not self._automatic or self._taking is not None or node.machine_busy or node.applied > node.durable:
+        if self._taking is not None or node.machine_busy or node.applied > node.durable or not self._automatic():
             return
         before = node.snapshot or Snapshot(0, 0, 0)
         logged_bytes = node.applied_bytes - self._covered_bytes
         by_count = node.applied - before.index >= self.entries and logged_bytes >= before.data_bytes
         if (by_count and node.now.mono >= self._not_before) or logged_bytes >= node.config.snapshot_bytes:
-            term = node.freeze()
-            self._taking = _Taking(node.applied, term, node.now.mono, node.applied_bytes)
+            self._take(node.applied)
+
+    def offer(self, index: int, term: int, *, mixed: bool) -> bool:
+        """Have saved what an application made of the entries up to ``index``, of ``term``; false if it is too early.
+
+        Raises ``ValueError`` that says why there can be no such snapshot.
+        """
+        node = self._node
+        before = node.snapshot.index if node.snapshot is not None else 0
+        if index <= before:
+            raise ValueError(f"there is a snapshot up to {before} already, this one ends at {index}")
+        if self._taking is not None or index > min(self.prune_index(mixed=mixed), node.durable):
+            return False
+        if node.log.term_at(index) != term:
+            raise ValueError(f"entry {index} has term {node.log.term_at(index)} here, not {term}")
+        self._take(index)
+        return True
+
+    def _take(self, index: int) -> None:
+        node = self._node
+        self._taking = _Taking(index, node.freeze(index), node.now.mono, node.applied_bytes)
 
     def prune_index(self, *, mixed: bool) -> int:
         """Return up to where the log may be cut; frame 10 of ``%``.

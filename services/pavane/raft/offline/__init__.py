@@ -1,6 +1,5 @@
 """What is done with a peer's data folder while the peer is down, and the folder of the original program.
 
-``store`` reads our folder and changes nothing; ``mend`` and ``compacting`` change it. ``js_files`` are the files of the
-original program as bytes, ``js_folder`` its folder; ``moving`` goes from one folder to another (docs/specs/raft.md
-13.5, 13.6, 17).
+``store`` reads our folder and changes nothing; ``mend`` and ``compacting`` change it. ``js_folder`` is the folder of
+the original program; ``moving`` goes from one folder to another (docs/specs/raft.md 13.5, 13.6, 17).
 """

@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeGuard
 
-from pavane.raft.offline.js_files import (
+from pavane.raft.offline.writing import mapped
+from pavane.raft.state.configuration import Configuration
+from pavane.raft.storage.js_files import (
     LOG_DATA_BYTES_MAX,
     JsFileError,
     JsProperties,
@@ -27,8 +29,6 @@ from pavane.raft.offline.js_files import (
     log_capacity,
     log_path,
 )
-from pavane.raft.offline.writing import mapped
-from pavane.raft.state.configuration import Configuration
 from pavane.raft.wire.entry import parse_peers, peers_value
 from pavane.raft.wire.frames import REQID_BYTES, UINT_MAX, Frame
 from pavane.raft.wire.msgpack import Value

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pavane.raft.config import REQUEST_ID_MARGIN_S, REQUEST_ID_TTL_S
-from pavane.raft.offline.js_files import JsSnapshot
 from pavane.raft.offline.js_folder import STATE, JsFolder, JsState, write_folder
 from pavane.raft.offline.store import Progress, StoredLog, no_progress
 from pavane.raft.offline.writing import (
@@ -24,6 +23,7 @@ from pavane.raft.state.commands import RECOVERING_FLOOR, Append, HardState, Note
 from pavane.raft.state.configuration import Configuration, Members, fault_in, needs_resolving
 from pavane.raft.state.dedup import DedupTable
 from pavane.raft.storage import Identity, StoreError
+from pavane.raft.storage.js_files import JsSnapshot
 from pavane.raft.storage.recovery import NOTE_COMMIT
 from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_term, entry_type
 from pavane.raft.wire.snapshot import SnapshotHead, SnapshotMeta

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from pavane.raft.config import BROADCAST
 from pavane.raft.state.commands import (
     Append,
     Compact,
@@ -26,6 +27,8 @@ from pavane.raft.state.commands import (
 )
 from pavane.raft.storage.identity import NAME as IDENTITY_NAME
 from pavane.raft.storage.identity import Identity, read_identity, write_identity
+from pavane.raft.storage.offers import FOLDER as OFFERS_FOLDER
+from pavane.raft.storage.offers import Offers
 from pavane.raft.storage.records import (
     ENTRIES_HEADER_BYTES,
     Kind,
@@ -70,6 +73,7 @@ class RaftStorage:
         try:
             self.log_folder = folder.folder(LOG_FOLDER)
             self.snapshots = SnapshotFiles(folder.folder(SNAPSHOT_FOLDER))
+            self.offers = Offers(folder.folder(OFFERS_FOLDER)) if identity.machine == BROADCAST else None
             store_id = read_identity(folder, identity)
             if store_id is None:
                 store_id = _create(folder, self.log_folder, identity)
