@@ -117,7 +117,7 @@ class Election:
         config, effective = self._node.config, self._node.configurations.effective
         timeout_s = self._node.rng.randint(config.election_min, config.election_max) / 1000
         leaving = effective.transitional and all(peer != self._node.id for peer, _ in effective.new)
-        return (LEAVING_TIMEOUTS if leaving else 1) * 2**self._doublings * timeout_s
+        return (LEAVING_TIMEOUTS if leaving else 1) * (1 << self._doublings) * timeout_s
 
     # --- standing ------------------------------------------------------------------------------------------------
 
