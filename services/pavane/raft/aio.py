@@ -210,7 +210,7 @@ class Adapter:
         return self._writer
 
     def start(self, sockets: Sockets) -> None:
-        """Begin to work with ``sockets``, which were made with ``wake`` of this adapter."""
+        """Begin to work with ``sockets``, which were made with ``ready`` of this adapter."""
         self._sockets = sockets
         self._writer.start()
         self._begin(self._scrub_log())
@@ -223,6 +223,15 @@ class Adapter:
         if not self._turn_planned and not self._halted:
             self._turn_planned = True
             self._loop.call_soon(self._turn)
+
+    def ready(self) -> None:
+        """Take a turn now; only for callbacks of the loop itself.
+
+        One that is planned comes after the loop has looked at the sockets again, so it would find everything announced
+        twice and be followed by a turn for nothing.
+        """
+        if not self._turn_planned:
+            self._turn()
 
     async def _scrub_log(self) -> None:
         """Read one segment of the log after the other, for ever, and end the peer when one has rotted."""
@@ -320,7 +329,8 @@ class Adapter:
 
     def _give(self, found: Input) -> None:
         now = self.now()
-        self.counts.dropped[DropReason.FRAMES] += found.dropped
+        if found.dropped:
+            self.counts.dropped[DropReason.FRAMES] += found.dropped
         for to, up in found.connections:
             self.core.connection(to.peer, to.channel, up, now)
         for to, frames in found.replies:
@@ -347,10 +357,10 @@ class Adapter:
         return self._room
 
     def _timers(self) -> None:
-        due, now = self._due, self.now()  # what this turn's input brings is looked at when the timer is armed
-        if due is not None and due <= now.mono:
-            self.late_s = max(self.late_s, now.mono - due)
-            self.core.handle_timer(now)
+        due, now_s = self._due, self._loop.time()  # what this turn's input brings is looked at when the timer is armed
+        if due is not None and due <= now_s:
+            self.late_s = max(self.late_s, now_s - due)
+            self.core.handle_timer(self.now())
 
     def _run_core(self) -> None:
         changed = False
@@ -360,6 +370,8 @@ class Adapter:
                 break
             changed = any(not isinstance(event, _HOT_EVENTS) for event in outputs.events) or changed
             self._execute(outputs)
+            if not outputs.apply:
+                break  # only what the machine applied can have brought more
         if not self._halted:
             self._due = self.core.next_timer()
             self._timer.arm(self._due)
@@ -502,7 +514,7 @@ class Adapter:
             except Exception as error:
                 self._bug(error)
         # A turn also for input that had to wait for room, or whose announcement the sends above have consumed.
-        self.wake()
+        self.ready()
         self._plan_mark()
 
     def _tell_synced(self) -> None:

@@ -1,6 +1,6 @@
 """The ØMQ sockets of one peer: ROUTER, PUB, and a DEALER for every ``PeerChannel`` (docs/specs/raft.md 14.3).
 
-Plain non-blocking sockets on an asyncio loop: ``wake`` is called when any of them may have input, ``poll`` takes what
+Plain non-blocking sockets on an asyncio loop: ``ready`` is called when any of them may have input, ``poll`` takes what
 there is, up to a batch. ØMQ signals *edges*: whoever polled or sent must ask ``has_input`` before going to sleep.
 Asking a socket costs as much as a message; so only those are asked that signalled, were sent to, or were not emptied.
 """
@@ -85,7 +85,7 @@ class Sockets:
         source: str,
         resolve: Callable[[str], Sequence[str]],
         loop: asyncio.AbstractEventLoop,
-        wake: Callable[[], None],
+        ready: Callable[[], None],
         curve: CurveServer | None = None,
     ) -> None:
         self._source = source
@@ -93,7 +93,7 @@ class Sockets:
         self._curve_keys = curve.keys if curve is not None else None
         self._resolve = resolve
         self._loop = loop
-        self._wake = wake
+        self._ready = ready
         self._dealers: dict[PeerChannel, _Dealer] = {}
         self._lookups: dict[str, asyncio.Task[None]] = {}
         self._context = zmq.Context(io_threads=1)
@@ -229,15 +229,15 @@ class Sockets:
 
     def _router_signalled(self) -> None:
         self._router_hot = True
-        self._wake()
+        self._ready()
 
     def _dealer_signalled(self, dealer: _Dealer) -> None:
         dealer.hot = True
-        self._wake()
+        self._ready()
 
     def _monitor_signalled(self, dealer: _Dealer) -> None:
         dealer.news = True
-        self._wake()
+        self._ready()
 
     def _open(self, to: PeerChannel) -> _Dealer:
         socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
@@ -347,12 +347,14 @@ def _descriptor(socket: "zmq.Socket[bytes]") -> int:
 
 def _receive(socket: "zmq.Socket[bytes]") -> Frames | None:
     """Take one message; None if it has more than FRAMES_MAX frames, of which the excess is read and discarded."""
-    frames = [socket.recv(_LAST_FRAME)]
+    # A frame object knows whether more follow; asking the socket costs as much as receiving.
+    frame = socket.recv(_LAST_FRAME, copy=False)
+    frames = [frame.bytes]
     excess = False
-    while socket.get(zmq.RCVMORE):
-        frame = socket.recv(_LAST_FRAME)
+    while frame.more:
+        frame = socket.recv(_LAST_FRAME, copy=False)
         if len(frames) <= FRAMES_MAX:
-            frames.append(frame)
+            frames.append(frame.bytes)
         else:
             excess = True
     return None if excess else frames

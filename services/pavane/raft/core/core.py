@@ -359,8 +359,12 @@ class Core:
         """Return the monotonic second at which ``handle_timer`` wants to be called, ``None`` for never."""
         if self._node.halted:
             return None
-        times = (part.next_timer() for part in self._timed)
-        return min((time for time in times if time is not None), default=None)
+        due: float | None = None
+        for part in self._timed:  # asked in every turn: a plain loop costs half of what generators do
+            time = part.next_timer()
+            if time is not None and (due is None or time < due):
+                due = time
+        return due
 
     def outputs(self) -> Outputs:
         """Return everything to be done since the last call, and forget it."""

@@ -211,6 +211,9 @@ class Serving:
             taken_s = node.now.mono - pending.since
             node.event(UpdateDone(pending.reqid, "done", pending.index, taken_s, _method(pending.requesters[-1])))
             pending.requesters.clear()
+        # Else the timer would wake the peer for each of them when there is nothing to say any more.
+        while self._accepts and not self._accepts[0][1].requesters:
+            self._accepts.popleft()
         self._tell()
         self.progress()
 
