@@ -8,7 +8,7 @@ from pavane.raft.client import Entry, RaftClient
 from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
 from pavane.raft.state.configuration import Configuration, Members
-from pavane.raft.wire import EntryType
+from pavane.raft.wire import EntryType, encode_entry
 from pavane_cli.probe import Fence, SteadyWriter
 from tests.services.raft.test_client_cluster import IDENT, free_urls
 
@@ -19,11 +19,11 @@ def members(generation: int) -> Members:
 
 def config(index: int, term: int, *, new: int, old: int | None = None) -> Entry:
     configuration = Configuration(members(new), members(old) if old is not None else None)
-    return Entry(index, bytes(12), EntryType.CONFIG, term, memoryview(configuration.encode()))
+    return Entry(index, encode_entry(bytes(12), EntryType.CONFIG, term, configuration.encode()))
 
 
 def write(index: int, term: int) -> Entry:
-    return Entry(index, bytes(12), EntryType.STATE, term, memoryview(b"data"))
+    return Entry(index, encode_entry(bytes(12), EntryType.STATE, term, b"data"))
 
 
 ROLLOUT = (config(1, 0, new=1), write(2, 1), config(3, 1, new=2, old=1), write(4, 1), write(5, 2), config(6, 2, new=2))

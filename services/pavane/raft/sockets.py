@@ -17,8 +17,9 @@ from zmq.utils.monitor import parse_monitor_message
 
 from pavane.raft.core.outputs import Channel, PeerChannel, Route
 from pavane.raft.curve import CurveServer, Zap
+from pavane.raft.messages import descriptor, has_input, receive, send
 from pavane.raft.state.configuration import needs_resolving
-from pavane.raft.wire.frames import FRAME_BYTES, FRAMES_MAX
+from pavane.raft.wire.frames import FRAME_BYTES
 
 INPUT_MESSAGES = 512  # INPUT_BATCH: no peer waits longer than one batch of others (14.4)
 INPUT_BYTES = 8 << 20
@@ -33,10 +34,6 @@ RECONNECT_MAX_MS = 500
 BACKLOG = 512
 RESOLVE_AGAIN_S = 1.0  # a name is asked again when its peer was silent for so long (8.2)
 
-# Plain integers: combining ØMQ's flag enumerations costs more than the call that they are for.
-_INPUT = int(zmq.POLLIN)
-_LAST_FRAME = int(zmq.DONTWAIT)
-_MORE_FRAMES = int(zmq.DONTWAIT | zmq.SNDMORE)
 _UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _DOWN = zmq.EVENT_DISCONNECTED
 _WANTED_EVENTS = _UP | _DOWN
@@ -114,7 +111,7 @@ class Sockets:
             self._context.destroy(linger=0)
             raise
         self._router_hot = True
-        loop.add_reader(_descriptor(self._router), self._router_signalled)
+        loop.add_reader(descriptor(self._router), self._router_signalled)
         self._sweep = loop.call_later(RESOLVE_AGAIN_S, self._resolve_silent)
 
     def _bind_router(self, bind: str) -> "zmq.Socket[bytes]":
@@ -151,10 +148,10 @@ class Sockets:
                 self._poll_dealer(dealer, found)
         size = 0
         while requests and self._router_hot and len(found.requests) < INPUT_MESSAGES and size < INPUT_BYTES:
-            self._router_hot = _readable(self._router)
+            self._router_hot = has_input(self._router)
             if not self._router_hot:
                 break
-            frames = _receive(self._router)
+            frames = receive(self._router)
             if frames is None:
                 found.dropped += 1
                 continue
@@ -165,12 +162,12 @@ class Sockets:
     def has_input(self, *, requests: bool = True) -> bool:
         """Say whether ``poll`` would find something now."""
         if requests and self._router_hot:
-            self._router_hot = _readable(self._router)
+            self._router_hot = has_input(self._router)
             if self._router_hot:
                 return True
         for dealer in self._dealers.values():
             if dealer.hot:
-                dealer.hot = _readable(dealer.socket)
+                dealer.hot = has_input(dealer.socket)
                 if dealer.hot:
                     return True
         return any(dealer.news for dealer in self._dealers.values())
@@ -179,7 +176,7 @@ class Sockets:
         """Answer a connection of the ROUTER; False if it is gone or does not read (reason ``route``)."""
         self._router_hot = True
         try:
-            _send(self._router, (route, *frames))
+            send(self._router, (route, *frames))
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
@@ -197,7 +194,7 @@ class Sockets:
         if socket is None:
             return False
         try:
-            _send(socket, frames)
+            send(socket, frames)
         except zmq.Again:
             return False
         return True
@@ -216,7 +213,7 @@ class Sockets:
             task.cancel()
         if lookups:
             await asyncio.wait(lookups)
-        self._loop.remove_reader(_descriptor(self._router))
+        self._loop.remove_reader(descriptor(self._router))
         self._router.close(ROUTER_LINGER_MS if linger else 0)
         for to in tuple(self._dealers):
             self.disconnect(to)
@@ -254,8 +251,8 @@ class Sockets:
         monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_WANTED_EVENTS)
         dealer = _Dealer(to, socket, monitor, heard_s=self._loop.time())
         self._dealers[to] = dealer
-        self._loop.add_reader(_descriptor(socket), self._dealer_signalled, dealer)
-        self._loop.add_reader(_descriptor(monitor), self._monitor_signalled, dealer)
+        self._loop.add_reader(descriptor(socket), self._dealer_signalled, dealer)
+        self._loop.add_reader(descriptor(monitor), self._monitor_signalled, dealer)
         if needs_resolving(to.url):
             self._look_up(to.url)
         else:
@@ -267,8 +264,8 @@ class Sockets:
         return dealer
 
     def _close_dealer(self, dealer: _Dealer) -> None:
-        self._loop.remove_reader(_descriptor(dealer.socket))
-        self._loop.remove_reader(_descriptor(dealer.monitor))
+        self._loop.remove_reader(descriptor(dealer.socket))
+        self._loop.remove_reader(descriptor(dealer.monitor))
         dealer.socket.disable_monitor()
         dealer.monitor.close(0)
         dealer.socket.close(0)
@@ -319,52 +316,22 @@ class Sockets:
     @staticmethod
     def _poll_monitor(dealer: _Dealer, found: Input) -> None:
         dealer.news = False
-        while _readable(dealer.monitor):
+        while has_input(dealer.monitor):
             event = parse_monitor_message(dealer.monitor.recv_multipart(zmq.DONTWAIT))["event"]
             if event in (_UP, _DOWN):
                 found.connections.append((dealer.to, event == _UP))
 
     def _poll_dealer(self, dealer: _Dealer, found: Input) -> None:
         for _ in range(INPUT_MESSAGES):
-            dealer.hot = _readable(dealer.socket)
+            dealer.hot = has_input(dealer.socket)
             if not dealer.hot:
                 return
-            frames = _receive(dealer.socket)
+            frames = receive(dealer.socket)
             dealer.heard_s = self._loop.time()
             if frames is None:
                 found.dropped += 1
             else:
                 found.replies.append((dealer.to, frames))
-
-
-def _readable(socket: "zmq.Socket[bytes]") -> bool:
-    return bool(cast("int", socket.get(zmq.EVENTS)) & _INPUT)
-
-
-def _descriptor(socket: "zmq.Socket[bytes]") -> int:
-    return cast("int", socket.get(zmq.FD))
-
-
-def _receive(socket: "zmq.Socket[bytes]") -> Frames | None:
-    """Take one message; None if it has more than FRAMES_MAX frames, of which the excess is read and discarded."""
-    # A frame object knows whether more follow; asking the socket costs as much as receiving.
-    frame = socket.recv(_LAST_FRAME, copy=False)
-    frames = [frame.bytes]
-    excess = False
-    while frame.more:
-        frame = socket.recv(_LAST_FRAME, copy=False)
-        if len(frames) <= FRAMES_MAX:
-            frames.append(frame.bytes)
-        else:
-            excess = True
-    return None if excess else frames
-
-
-def _send(socket: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview]) -> None:
-    """Send one message; only its first frame can find no room, so that a message goes whole or not at all."""
-    for frame in frames[:-1]:
-        socket.send(frame, _MORE_FRAMES)
-    socket.send(frames[-1], _LAST_FRAME)
 
 
 def _bind(socket: "zmq.Socket[bytes]", url: str) -> None:

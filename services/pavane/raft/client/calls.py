@@ -3,6 +3,7 @@
 A call is pure data and judgement. It never sends: ``frames`` says what to send (again), ``judge`` what a reply means.
 """
 
+import itertools
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
@@ -341,13 +342,30 @@ class StreamCall(Call[None], Generic[BatchT]):
 
 @dataclass(slots=True)  # a frozen one takes three times as long to make, and a log has millions
 class Entry:
-    """One entry of the log as a reader sees it; ``data`` is a view of the received frame."""
+    """One entry of the log as a reader sees it; its fields are read out of the received ``frame`` when asked for."""
 
     index: int
-    reqid: bytes
-    type: int
-    term: int
-    data: memoryview
+    frame: Frame
+
+    @property
+    def reqid(self) -> bytes:
+        """The 12-byte request id; zeros if no client asked for the entry."""
+        return entry_reqid(self.frame)
+
+    @property
+    def type(self) -> int:
+        """The type byte; ``EntryType`` names those that mean something."""
+        return entry_type(self.frame)
+
+    @property
+    def term(self) -> int:
+        """The term of the leader that appended the entry."""
+        return entry_term(self.frame)
+
+    @property
+    def data(self) -> memoryview:
+        """The data as a view of the frame."""
+        return entry_data(self.frame)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,23 +429,15 @@ class EntriesCall(StreamCall[Batch]):
         return self._take(reply, first)
 
     def _take(self, reply: RequestEntriesReply, first: int) -> Verdict[None]:
-        entries = tuple(
-            decode_entry(index, frame)
-            for index, frame in enumerate(reply.entries, first)
-            if index > self._last and (self._end is None or index <= self._end)
-        )
-        if entries:
-            self._last = entries[-1].index
+        known = max(0, self._last + 1 - first)
+        frames = reply.entries[known : None if self._end is None else self._end + 1 - first]
+        entries = tuple(map(Entry, itertools.count(first + known), frames))
+        self._last += len(entries)
         self._unacknowledged += 1
         self.batches.append(Batch(entries, reply.index, self._stream))
         if reply.status == EntriesStatus.LAST or self._last == self._end:
             return Done(None)
         return Pending()
-
-
-def decode_entry(index: int, frame: Frame) -> Entry:
-    """Return an entry, which was checked when its message was decoded, as readers see it."""
-    return Entry(index, entry_reqid(frame), entry_type(frame), entry_term(frame), entry_data(frame))
 
 
 def _code_error(reply: PvReply) -> RaftError:

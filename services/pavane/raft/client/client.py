@@ -99,7 +99,7 @@ class RaftClient:
     ``peers`` are urls ``tcp://host:port`` to begin with: members, or a Service in front of them. A host name stands for
     all its addresses and is looked up by ``resolve`` (in a thread, so it may block) whenever a connection is sought.
     ``secret`` is the ident of the cluster; one with CURVE (14.2) answers nobody without ``curve``. ``tracer`` makes the
-    spans of updates; by default the global one.
+    spans of updates; by default the global one, if it is set up before the client is opened.
 
     Every method raises a ``RaftError``: ``Unreachable`` when the time is over, ``Refused`` and others as told by the
     server. What is under way when the client is closed ends with ``Closed``. The object belongs to one event loop.
@@ -124,7 +124,7 @@ class RaftClient:
         self._ident = secret
         self._curve = curve
         self._resolve = resolve
-        self._own_tracer = tracer is not None
+        self._traced = tracer is not None
         self._tracer = tracer or trace.get_tracer("pavane.raft.client")
         timeout_s, grace_s = self._config.timeout_ms / 1000, self._config.grace_ms / 1000
         rng = random.Random()  # noqa: S311 - nonces tell answers apart, guessing one gains nothing
@@ -144,6 +144,8 @@ class RaftClient:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        # Looked at once: it takes longer than any other step of an update.
+        self._traced = self._traced or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
         self._open = True
         self._links = Links(
             self._loop, self._config.source or None, self._on_message, self._on_connection, self._settle, self._curve
@@ -333,7 +335,7 @@ class RaftClient:
         self._check_open()
         reqid = self._check_reqid(reqid)
         timeout_s = min(timeout_s, TIMEOUT_S_MAX)
-        if not self._own_tracer and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        if not self._traced:
             return await self._write_within(size, make, reqid, timeout_s)  # a span that goes nowhere costs a third more
         with self._tracer.start_as_current_span(
             span_name,

@@ -13,6 +13,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from pavane.raft.curve import CurveKeys
+from pavane.raft.messages import has_input, receive, send
 from pavane.raft.wire import Frame
 from pavane.raft.wire.frames import FRAME_BYTES
 
@@ -100,12 +101,17 @@ class Links:
     def _read(self, link: "_Link") -> None:
         """Take one batch from a link, first its messages and then the news of its connection."""
         for _ in range(INPUT_MESSAGES):
-            if link.closed or not _has_input(link.socket):
+            if link.closed or not has_input(link.socket):
                 break
-            self._on_message(link.endpoint, link.socket.recv_multipart(zmq.DONTWAIT))
+            frames = receive(link.socket)
+            if frames is not None:
+                self._on_message(link.endpoint, frames)
         else:
             link.read_soon()
-        while not link.closed and _has_input(link.monitor):
+        while link.news and not link.closed:
+            link.news = has_input(link.monitor)
+            if not link.news:
+                break
             event = parse_monitor_message(link.monitor.recv_multipart(zmq.DONTWAIT))["event"]
             if event & _DOWN:
                 link.waiting.clear()
@@ -133,23 +139,24 @@ class _Link:
         self._loop = loop
         self._read = read
         self._read_due = False
+        self.news = True  # whether the monitor may have something
         self._descriptors = (socket.fileno(), self.monitor.fileno())
-        for descriptor in self._descriptors:
-            loop.add_reader(descriptor, self._ready)
+        for descriptor, ready in zip(self._descriptors, (self._ready, self._monitor_ready), strict=True):
+            loop.add_reader(descriptor, ready)
         self.read_soon()
 
     def send(self, frames: tuple[Frame, ...]) -> None:
         """Send behind what waits."""
         self.waiting.append(frames)
         self.flush()
-        if _has_input(self.socket):
+        if has_input(self.socket):
             self.read_soon()
 
     def flush(self) -> None:
         """Send what waits as far as the socket takes it."""
         while self.waiting:
             try:
-                self.socket.send_multipart(self.waiting[0], zmq.DONTWAIT)
+                send(self.socket, self.waiting[0])
             except zmq.Again:
                 return
             self.waiting.popleft()
@@ -169,11 +176,11 @@ class _Link:
         self.monitor.close(0)
         self.socket.close(0)
 
+    def _monitor_ready(self) -> None:
+        self.news = True
+        self._ready()
+
     def _ready(self) -> None:
         self._read_due = False
         if not self.closed:
             self._read(self)
-
-
-def _has_input(socket: "zmq.Socket[bytes]") -> bool:
-    return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 
 import zmq
 
-from pavane.raft.client.calls import Entry, decode_entry
+from pavane.raft.client.calls import Entry
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Unsupported
 from pavane.raft.wire import Drop, StateBroadcast, decode_broadcast
@@ -56,7 +56,7 @@ class Follower:
         first = message.applied_index - len(message.entries) + 1
         if first > self.last + 1:
             return []
-        found = [decode_entry(index, frame) for index, frame in enumerate(message.entries, first) if index > self.last]
+        found = [Entry(index, frame) for index, frame in enumerate(message.entries, first) if index > self.last]
         if found:
             self.last = found[-1].index
         return found

@@ -6,6 +6,7 @@ A reply says nothing about its kind, so it is decoded by the request that it ans
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import ClassVar, Self, TypeGuard
 
 from pavane.raft.errors import DropReason
@@ -22,6 +23,8 @@ from pavane.raft.wire.frames import (
     malformed,
 )
 from pavane.raft.wire.msgpack import Value, decode, encode_js
+
+LEADERS_MAX = 64  # frames that name a leader and are known; every answer to a batch of updates holds one of a few
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +286,7 @@ class RequestEntriesReply:
         index = decode_uint(frames[2])
         if status == EntriesStatus.SNAPSHOT:
             return cls(status, index, (frames[3],), part=_decode_part(frames[1], len(frames[3])))
-        return cls(status, index, tuple(check_entry(entry) for entry in frames[3:]))
+        return cls(status, index, tuple(map(check_entry, frames[3:])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +307,7 @@ class RequestBroadcastUrlReply:
         return cls(decode_string(frames[0]) if frames else None)
 
 
+@lru_cache(LEADERS_MAX)
 def decode_leader(frame: Frame) -> str | None:
     """Decode a json leader id or nil; anything else: ``json``."""
     value = decode(frame)
