@@ -11,11 +11,16 @@ from pavane.raft.core.outputs import (
     SlowDisk,
 )
 from pavane.raft.errors import Code
+from pavane.raft.state.commands import Recovered
+from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
+    AppendEntries,
     EntriesStatus,
     EntryType,
     InstallSnapshot,
+    PvNow,
+    PvNowReply,
     PvReply,
     PvStatus,
     PvTransfer,
@@ -30,6 +35,7 @@ from pavane.raft.wire import (
     RequestUpdate,
     RequestUpdateReply,
     UpdateStatus,
+    encode_entry,
 )
 from pavane.wire import LocalProtocolError
 from tests.services.raft.core_views import isolate, others, statuses
@@ -285,6 +291,18 @@ def test_a_target_that_was_not_connected_is_told_when_it_is() -> None:
     ensemble.cores[leader].connection(target, Channel.SIDE, True, ensemble.now())
     ensemble.settle()
     assert ensemble.leader() == target
+
+
+def test_a_target_that_learns_of_its_own_removal_does_not_stand() -> None:
+    ensemble = Ensemble("abc")
+    for name in "ac":
+        ensemble.down(name)
+    ensemble.start("b", Recovered(term=1, vote="a"))  # it has taken part before, so nothing was lost
+    without = encode_entry(bytes(12), EntryType.CONFIG, 2, Configuration(members("ac")).encode())
+    ensemble.ask("b", (b"\x01", *AppendEntries("a", 2, 0, 0, 0, (without,)).encode(IDENT)))
+    [answer] = ensemble.ask("b", (b"\x02", *PvNow("a", 2, 1, 1).encode(IDENT)))
+    assert decoded(PvNowReply, answer) == PvNowReply(2, False)
+    assert ensemble.roles()["b"] == Role.REMOVED
 
 
 def test_only_a_leader_can_hand_leadership_on() -> None:

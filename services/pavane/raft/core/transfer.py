@@ -152,6 +152,9 @@ class Transfer:
             self._refuse(route, request_id)
             return
         node.advance(min(message.commit_index, node.verified))
+        if node.role != Role.FOLLOWER:  # what is committed now has left us out
+            self._refuse(route, request_id)
+            return
         node.send(route, (request_id, *PvNowReply(node.term, True).encode()), node.term_ticket)
         self._election.stand(PHASE_TRANSFER)
 
