@@ -4,7 +4,7 @@ import base64
 from contextlib import aclosing
 from typing import Literal
 
-from pavane.raft.client import RaftClient
+from pavane.raft.client import Entry, RaftClient
 from pavane.raft.wire import EntryType
 from pavane_api.problems import BadRequest
 from pavane_api.raftlog.schemas import Appended, LogEntries, LogEntry, LogInfo, Peer
@@ -42,19 +42,22 @@ async def entries(client: RaftClient, after: int, limit: int) -> LogEntries:
     size = 0
     async with aclosing(client.entries(after=after, count=limit)) as stream:
         async for entry in stream:
-            found.append(
-                LogEntry(
-                    index=entry.index,
-                    type=_TYPES.get(entry.type, "Unknown"),
-                    term=entry.term,
-                    request_id=bytes(entry.reqid).hex(),
-                    data=base64.b64encode(entry.data).decode(),
-                )
-            )
+            found.append(shown(entry))
             size += len(entry.data)
             if size >= ANSWER_BYTES_MAX:
                 break
     return LogEntries(items=found, next_after=found[-1].index if found else after)
+
+
+def shown(entry: Entry) -> LogEntry:
+    """Return an entry as answers have it."""
+    return LogEntry(
+        index=entry.index,
+        type=_TYPES.get(entry.type, "Unknown"),
+        term=entry.term,
+        request_id=bytes(entry.reqid).hex(),
+        data=base64.b64encode(entry.data).decode(),
+    )
 
 
 async def append(client: RaftClient, data: bytes, request_id: str | None) -> Appended:

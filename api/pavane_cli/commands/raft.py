@@ -8,6 +8,7 @@ COMMANDS = {
     "info": "raft_log:info",
     "append": "raft_log:append",
     "read": "raft_log:read",
+    "subscribe": "raft_log:subscribe",
     "members": "raft_members:members",
     "watch": "raft_members:watch",
     "transfer": "raft_members:transfer",

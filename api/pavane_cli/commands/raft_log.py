@@ -1,13 +1,15 @@
-"""``pavane raft info|append|read``: the log of a cluster (docs/specs/raft.md 17)."""
+"""``pavane raft info|append|read|subscribe``: the log of a cluster (docs/specs/raft.md 17)."""
 
+import asyncio
 import base64
+import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from typing import Annotated, Any
 
 import typer
 
-from pavane.raft.client import RaftClient
+from pavane.raft.client import Entry, RaftClient, Snapshot
 from pavane.raft.errors import Code, Refused
 from pavane_api.raftlog import service
 from pavane_cli import output
@@ -19,6 +21,9 @@ from pavane_cli.reach import Reach, reaching
 from pavane_cli.target import run
 
 PAGE = 500  # entries per request
+POLL_S = 1.0  # between two questions to the control plane for new entries
+
+After = Annotated[int, typer.Option(min=0, help="Only entries after this index.")]
 
 
 @reaching
@@ -82,7 +87,7 @@ async def _append(client: RaftClient, data: bytes, request_id: str | None) -> in
 @reaching
 def read(
     reach: Reach,
-    after: Annotated[int, typer.Option(min=0, help="Only entries after this index.")] = 0,
+    after: After = 0,
     form: Output = Format.TABLE,
 ) -> None:
     """Print the data of each entry on a line; with -o wide or json all entries with index, term and type.
@@ -98,16 +103,64 @@ async def _read(reach: Reach, after: int, form: Format) -> None:
             output.structured([entry async for entry in entries], form)
             return
         async for entry in entries:
-            data = base64.b64decode(entry["data"])
-            if form is Format.WIDE:
-                told = words(entry["type"], data)
-                output.say(f"{entry['index']}  {entry['term']}  {entry['type']}  {entry['requestId']}  {told}".rstrip())
-            elif entry["type"] == "State":
-                output.say(output.printable(data))
+            _say(entry, form)
 
 
-async def _entries(reach: Reach, after: int) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield all entries behind ``after`` as the REST API shows them."""
+@reaching
+def subscribe(
+    reach: Reach,
+    after: After = 0,
+    count: Annotated[int, typer.Option(min=0, help="End after so many entries; 0: go on for ever.")] = 0,
+    form: Output = Format.TABLE,
+) -> None:
+    """Print entries as `read` does, and each further one when it is applied, until Ctrl-C.
+
+    With -o json each is an object on a line of its own. With --peers the leader has to publish (`raft peer --pub`);
+    where its log no longer goes back so far, the snapshot in front comes first. By NAME the control plane is asked for
+    new entries every second.
+    """
+    run(_subscribe(reach, after, count, form))
+
+
+async def _subscribe(reach: Reach, after: int, count: int, form: Format) -> None:
+    left = count
+    async with aclosing(_published(reach, after) if reach.peers else _entries(reach, after, follow=True)) as entries:
+        async for entry in entries:
+            if form in {Format.JSON, Format.YAML}:
+                output.say(json.dumps(entry))
+            else:
+                _say(entry, form)
+            left -= 1
+            if left == 0:
+                return
+
+
+async def _published(reach: Reach, after: int) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield entries in the form of the REST API as the leader publishes them, and a snapshot in a like form."""
+    async with reach.client() as client, aclosing(client.subscribe(after)) as items:
+        async for item in items:
+            match item:
+                case Entry():
+                    yield service.shown(item).model_dump(mode="json", by_alias=True)
+                case Snapshot(index, term, data):
+                    encoded = base64.b64encode(data).decode()
+                    yield {"index": index, "type": "Snapshot", "term": term, "requestId": "", "data": encoded}
+
+
+def _say(entry: dict[str, Any], form: Format) -> None:
+    """Print one entry for people."""
+    data = base64.b64decode(entry["data"])
+    if form is Format.WIDE:
+        told = words(entry["type"], data)
+        output.say(f"{entry['index']}  {entry['term']}  {entry['type']}  {entry['requestId']}  {told}".rstrip())
+    elif entry["type"] == "Snapshot":
+        output.note(f"entries up to {entry['index']} are gone; in their place stands a snapshot of {len(data)} bytes")
+    elif entry["type"] == "State":
+        output.say(output.printable(data))
+
+
+async def _entries(reach: Reach, after: int, *, follow: bool = False) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield all entries behind ``after`` as the REST API shows them; with ``follow`` for ever."""
     async with AsyncExitStack() as stack:
         rest = None if reach.peers else await stack.enter_async_context(reach.rest())
         client = await stack.enter_async_context(reach.client()) if reach.peers else None
@@ -119,5 +172,7 @@ async def _entries(reach: Reach, after: int) -> AsyncGenerator[dict[str, Any], N
             for entry in page["items"]:
                 yield entry
             if not page["items"]:
-                return
+                if not follow:
+                    return
+                await asyncio.sleep(POLL_S)
             after = page["nextAfter"]

@@ -1,16 +1,18 @@
 """Subscribers: every entry once and in order, whatever happens to leaders (docs/specs/raft.md 11.3)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
 import pytest
 
-from pavane.raft.client import Entry, Fresh, RaftClient
+from pavane.raft.client import Entry, Fresh, RaftClient, Snapshot
 from pavane.raft.client.subscription import Follower
 from pavane.raft.config import Config
+from pavane.raft.core import snapshots
 from pavane.raft.errors import Unsupported
+from pavane.raft.machine import Broadcast
 from pavane.raft.server import RaftServer
 from pavane.raft.wire import EntryType, StateBroadcast, encode_entry
 from tests.services.raft.test_client_cluster import IDENT, free_urls
@@ -93,7 +95,7 @@ async def test_a_subscriber_sees_every_entry_once_across_a_failover(servers: dic
                 async for item in items:
                     if isinstance(item, Fresh):
                         live.set()
-                    else:
+                    elif isinstance(item, Entry):
                         seen.append(item)
                         if bytes(item.data) == b"last":
                             return
@@ -111,6 +113,44 @@ async def test_a_subscriber_sees_every_entry_once_across_a_failover(servers: dic
         assert [each.index for each in seen] == list(range(1, written[-1] + 1))
         states = [(each.index, bytes(each.data)) for each in seen if each.type == EntryType.STATE]
         assert states == list(zip(written, [*(b"%d" % number for number in range(40)), b"last"], strict=True))
+
+
+class Forgetful(Broadcast):
+    """Tells how many entries there were."""
+
+    def compact(self, entries: Iterable[tuple[int, memoryview]], previous: bytes | None) -> bytes:
+        return b"%d" % (int(previous or 0) + sum(1 for _ in entries))
+
+
+async def test_a_snapshot_comes_in_place_of_entries_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "PAUSE_S", 0.0)
+    url, publish = free_urls(2)
+    config = Config(
+        id="1", ident=IDENT, url=url, peers=(("1", url),), broadcast_url=publish, snapshot_entries=20, log_retention=0
+    )
+    server = RaftServer(config, data=tmp_path, bind=url, publish=publish, machine=Forgetful())
+    await server.start()
+    try:
+        async with RaftClient([server.bound], IDENT) as client:
+            last = 0
+            while server.status().first == 1:
+                last = await client.update(b"data")
+            last = await client.update(b"last")
+            async with aclosing(client.subscribe()) as items:
+                found = await anext(items)
+                assert isinstance(found, Snapshot)
+                assert found.data == b"%d" % found.index
+                assert found.index >= server.status().first - 1
+                followed = [await anext(items) for _ in range(last - found.index)]
+                assert [item.index for item in followed] == list(range(found.index + 1, last + 1))
+                assert all(isinstance(item, Entry) for item in followed)
+            async with aclosing(client.subscribe(after=last - 1)) as items:
+                assert isinstance(await anext(items), Entry)
+                assert await anext(items) == Fresh(last)
+    finally:
+        await server.stop()
 
 
 async def test_peers_that_publish_nothing_say_so(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class BlockingRaftClient:
         return self._iterate(self.asynchronous.entries(after, count))
 
     def subscribe(self, after: int = 0) -> Iterator[Item]:
-        """Yield the entries behind index ``after`` for ever, and ``Fresh`` whenever all have come."""
+        """Yield the entries behind index ``after`` for ever, as ``RaftClient.subscribe`` does."""
         return self._iterate(self.asynchronous.subscribe(after))
 
     def configuration(self) -> RequestConfigReply:

@@ -239,9 +239,10 @@ class RaftClient:
     def subscribe(self, after: int = 0) -> AsyncGenerator[Item, None]:
         """Yield the entries behind index ``after``, for ever, as they are applied; ``Fresh`` whenever all have come.
 
-        Across failovers no entry is missed or repeated. Leave it by ``aclose`` (``contextlib.aclosing``). Raises
-        ``Unsupported`` if the peers publish nothing (``--pub``), ``Compacted``, and ``Unreachable`` if there is no
-        leader for READ_TIMEOUT_S; go on behind the last index then.
+        Across failovers no entry is missed or repeated. Where the log no longer goes back so far a ``Snapshot`` comes
+        first, which stands for all entries up to its index. Leave it by ``aclose`` (``contextlib.aclosing``). Raises
+        ``Unsupported`` if the peers publish nothing (``--pub``), ``Refused`` for a snapshot of more than 1 GiB, and
+        ``Unreachable`` if there is no leader for READ_TIMEOUT_S; go on behind the last index then.
         """
         return follow(self, after, self._ident, self._curve, self._config.subscribe_silence_ms / 1000)
 

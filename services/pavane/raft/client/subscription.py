@@ -9,8 +9,9 @@ from typing import Protocol, TypeAlias
 import zmq
 
 from pavane.raft.client.calls import Entry
+from pavane.raft.client.snapshot_call import Snapshot
 from pavane.raft.curve import CurveKeys
-from pavane.raft.errors import Unsupported
+from pavane.raft.errors import Compacted, Unsupported
 from pavane.raft.wire import Drop, StateBroadcast, decode_broadcast
 from pavane.raft.wire.frames import FRAME_BYTES
 
@@ -24,7 +25,7 @@ class Fresh:
     index: int
 
 
-Item: TypeAlias = Entry | Fresh
+Item: TypeAlias = Entry | Fresh | Snapshot
 
 
 class Source(Protocol):
@@ -35,7 +36,11 @@ class Source(Protocol):
         ...
 
     def entries(self, after: int) -> AsyncGenerator[Entry, None]:
-        """Yield what the log holds behind ``after``."""
+        """Yield what the log holds behind ``after``; raises ``Compacted`` if it begins later."""
+        ...
+
+    async def snapshot(self) -> Snapshot | None:
+        """Return what stands in front of the log."""
         ...
 
 
@@ -113,7 +118,8 @@ async def follow(
 ) -> AsyncGenerator[Item, None]:
     """Yield every entry behind ``after``, in order, for ever; ``Fresh`` each time that the reader has caught up.
 
-    Raises ``Unsupported`` if the leader publishes nothing, and what ``entries`` raises.
+    A ``Snapshot`` comes in place of entries that are gone. Raises ``Unsupported`` if the leader publishes nothing, and
+    what ``entries`` and ``snapshot`` raise.
     """
     follower = Follower(after)
     while True:
@@ -124,13 +130,25 @@ async def follow(
                     yield entry
                 if follower.behind:
                     fresh = False
-                    async with aclosing(source.entries(follower.last)) as entries:
-                        async for entry in entries:
-                            follower.last = entry.index
-                            yield entry
+                    async with aclosing(_read(source, follower.last)) as items:
+                        async for item in items:
+                            follower.last = item.index
+                            yield item
                 elif not fresh:
                     fresh = True
                     yield Fresh(follower.last)
+
+
+async def _read(source: Source, after: int) -> AsyncGenerator[Entry | Snapshot, None]:
+    """Yield what the leader has behind ``after``; a snapshot ends it, for the rest is read behind that."""
+    try:
+        async with aclosing(source.entries(after)) as entries:
+            async for entry in entries:
+                yield entry
+    except Compacted:
+        snapshot = await source.snapshot()
+        if snapshot is not None and snapshot.index > after:  # else another leader answered, which has the entries
+            yield snapshot
 
 
 @asynccontextmanager
