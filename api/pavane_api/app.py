@@ -9,6 +9,7 @@ from fastapi import APIRouter, FastAPI
 
 from pavane_api import problems
 from pavane_api.auth import Authority
+from pavane_api.bodies import BodyLimit
 from pavane_api.control import Control
 from pavane_api.idempotency import Idempotency
 from pavane_api.raft_clients import RaftClients
@@ -77,6 +78,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
         openapi_url="/api/v1/openapi.json",
         telemetry={"operation_spans": False, "metrics": False, "exclude": _is_untraced},
     )
+    app.add_middleware(BodyLimit)
     app.state.streams = streams
     problems.install(app)
     v1 = APIRouter(prefix="/api/v1")

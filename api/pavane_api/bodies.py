@@ -1,8 +1,34 @@
-"""Bodies of requests that are bytes."""
+"""How large bodies of requests may be."""
 
 from collections.abc import AsyncIterator
 
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from pavane_api.problems import TooLarge
+
+BODY_BYTES_MAX = 11 * 1024 * 1024  # the largest that any request needs is an entry of 10 MiB, which says so itself
+
+
+class BodyLimit:
+    """Ends a request whose body is beyond ``BODY_BYTES_MAX``: JSON is read whole before anybody asks who sent it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > BODY_BYTES_MAX:
+                raise HTTPException(TooLarge.status, f"A request has at most {BODY_BYTES_MAX} bytes.")
+            return message
+
+        await self._app(scope, counted, send)
 
 
 async def bounded(stream: AsyncIterator[bytes], bytes_max: int, what: str) -> bytes:

@@ -243,7 +243,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "http")
+        kind = {404: "not-found", 405: "method-not-allowed", 413: TooLarge.kind}.get(error.status_code, "http")
         return _answer(
             request, error.status_code, kind, str(error.detail), str(error.detail), [], dict(error.headers or {})
         )

@@ -8,12 +8,16 @@ from typing import Annotated
 import typer
 
 from pavane.raft.client import Changes, Reset
+from pavane.raft.wire.frames import UINT_MAX
 from pavane_api.raftkeys.schemas import ChangesDocument, Key
 from pavane_cli import output
 from pavane_cli.output import Format
 
 From = Annotated[
-    int, typer.Option("--from", metavar="REVISION", min=0, help="First revision wanted; default: from now on.")
+    int,
+    typer.Option(
+        "--from", metavar="REVISION", min=0, max=UINT_MAX, help="First revision wanted; default: from now on."
+    ),
 ]
 Count = Annotated[int, typer.Option("--count", min=0, help="End after so many changes; 0: go on for ever.")]
 

@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 from urllib.parse import quote_from_bytes
 
+import httpx2
+
 from pavane.raft.client import Changes
 from pavane.raft.client.key_calls import Outcome
 from pavane.raft.errors import Code, Compacted, RaftError, Refused
@@ -85,6 +87,8 @@ class RestSession:
             if error.status == LEASE_ENDED:
                 return Outcome(0, [[lease, 0]])
             raise RaftError(str(error)) from error
+        except httpx2.HTTPError as error:
+            raise RaftError(f"the control plane does not answer: {error}") from error
         return Outcome(0, [[lease, renewed.ttl_ms]])
 
     async def changes(self, watch: Watch) -> AsyncGenerator[Changes, None]:

@@ -23,6 +23,7 @@ from pavane.raft.machines.commands import (
     Set,
     Target,
 )
+from pavane.raft.wire.frames import UINT_MAX
 from pavane_cli.failures import ExitCode, UserError
 
 _RELATIONS = {"=": Relation.EQUAL, "!=": Relation.NOT_EQUAL, "<": Relation.LESS, ">": Relation.GREATER}
@@ -36,20 +37,29 @@ _TARGETS = {
     "cversion": Target.CVERSION,
 }
 _CONDITION = re.compile(r"\s*(?P<target>[a-z]+)\((?P<key>.*)\)\s*(?P<relation>=|!=|<|>)\s*(?P<operand>.*)", re.DOTALL)
-_ALIVE = re.compile(r"\s*(?P<no>!?)\s*alive\((?P<lease>[0-9]+)\)\s*")
+_ALIVE = re.compile(r"\s*(?P<no>!?)\s*alive\((?P<lease>[0-9]{1,15})\)\s*")
 
 _bytes = os.fsencode
 
+
+def _number(text: str | int) -> int:
+    """Return a number of a revision, version or lease; raises ``ValueError``."""
+    number = int(text)
+    if not ANY_VERSION <= number <= UINT_MAX:
+        raise ValueError(f"{text} is beyond {UINT_MAX}")
+    return number
+
+
 _OPS: Mapping[str, tuple[int, int, Callable[..., Op]]] = {
-    "put": (2, 3, lambda key, value, lease="0": Put(_bytes(key), _bytes(value), int(lease))),
+    "put": (2, 3, lambda key, value, lease="0": Put(_bytes(key), _bytes(value), _number(lease))),
     "get": (1, 1, lambda key: Range(_bytes(key))),
     "del": (1, 1, lambda key: Delete(_bytes(key))),
     "list": (0, 1, lambda prefix="": Range(*prefix_range(_bytes(prefix)))),
     "delprefix": (1, 1, lambda prefix: DeleteRange(*prefix_range(_bytes(prefix)))),
     "create": (1, 2, lambda path, data="": Create(_bytes(path), _bytes(data))),
-    "set": (2, 3, lambda path, data, version=ANY_VERSION: Set(_bytes(path), _bytes(data), int(version))),
-    "rm": (1, 2, lambda path, version=ANY_VERSION: Remove(_bytes(path), int(version))),
-    "check": (1, 2, lambda path, version=ANY_VERSION: Check(_bytes(path), int(version))),
+    "set": (2, 3, lambda path, data, version=ANY_VERSION: Set(_bytes(path), _bytes(data), _number(version))),
+    "rm": (1, 2, lambda path, version=ANY_VERSION: Remove(_bytes(path), _number(version))),
+    "check": (1, 2, lambda path, version=ANY_VERSION: Check(_bytes(path), _number(version))),
     "node": (1, 1, lambda path: Get(_bytes(path))),
     "children": (1, 1, lambda path: Children(_bytes(path))),
 }
@@ -75,7 +85,7 @@ def parse_compare(text: str) -> Compare:
         operand = _bytes(found["operand"])
     else:
         try:
-            operand = int(found["operand"])
+            operand = _number(found["operand"])
         except ValueError as error:
             raise UserError(f"--if {text!r}: {found['operand']!r} is not a number", ExitCode.USAGE) from error
     return Compare(target, _RELATIONS[found["relation"]], _bytes(found["key"]), operand)

@@ -13,6 +13,7 @@ import pytest
 from pavane.raft.client import RaftClient
 from pavane.raft.core.barrier import Barriers
 from pavane.raft.machines import limits
+from pavane_api.bodies import BODY_BYTES_MAX
 from pavane_api.resources import RAFT_CLUSTERS
 from tests.api.plane import BASE, IDENT, Plane, plane, served
 
@@ -102,7 +103,7 @@ async def test_headers_are_conditions(api: Plane) -> None:
     missing = await api.http.put(f"{Q}/keys/b", content=b"1", headers={"If-Match": "*"})
     assert (missing.status_code, missing.json()["detail"]) == (412, "The key b is not there. Read it again.")
     assert (await api.http.delete(f"{Q}/keys/a", headers={"If-Match": "*"})).status_code == 200
-    for wrong in ({"If-Match": "red"}, {"If-None-Match": '"5"'}):
+    for wrong in ({"If-Match": "red"}, {"If-Match": "9" * 5000}, {"If-None-Match": '"5"'}):
         assert (await api.http.put(f"{Q}/keys/a", content=b"5", headers=wrong)).status_code == 400
 
 
@@ -117,6 +118,36 @@ async def test_a_repetition_takes_effect_once_and_is_told_the_same(api: Plane) -
         f"{Q}/keys/a", content=b"1", headers={"If-None-Match": "*", "Idempotency-Key": put.json()["requestId"]}
     )
     assert repeated.json() == put.json()
+
+    granted = {"Idempotency-Key": (await api.http.post(f"{Q}/txn", json={})).json()["requestId"]}
+    for answer in (
+        await api.http.delete(f"{Q}/keys/a", headers={"Idempotency-Key": put.json()["requestId"]}),
+        await api.http.post(f"{Q}/leases", json={"ttlMs": 5000}, headers=granted),
+    ):
+        assert (answer.status_code, "another request" in answer.text) == (400, True), answer.text
+    assert (await api.http.get(f"{Q}/keys/a")).content == b"1"
+
+
+async def test_numbers_that_no_revision_can_have_are_refused(api: Plane) -> None:
+    beyond = 1 << 64
+    put = {"op": "Put", "key": b64(b"k"), "value": "", "lease": beyond}
+    for answer in (
+        await api.http.put(f"{Q}/keys/a?lease={beyond}", content=b""),
+        await api.http.get(f"{Q}/keys?watch=true&from={beyond}"),
+        await api.http.get(f"{Q}/log/entries?after={beyond}"),
+        await api.http.delete(f"{Q}/leases/{beyond}"),
+        await api.http.post(f"{Q}/leases/{beyond}/renewals"),
+        await api.http.post(f"{Q}/leases", json={"ttlMs": beyond}),
+        await api.http.post(f"{Q}/txn", json={"then": [put]}),
+        await api.http.post(f"{Q}/txn", json={"then": [{"op": "Check", "path": b64(b"/"), "version": beyond}]}),
+        await api.http.post(f"{Q}/txn", json={"compare": [{"target": "Version", "key": b64(b"k"), "number": beyond}]}),
+    ):
+        assert (answer.status_code, "less than or equal" in answer.text) == (422, True), answer.text
+
+
+async def test_a_body_that_nobody_needs_is_not_read(api: Plane) -> None:
+    answer = await api.http.post(f"{Q}/txn", content=b" " * (BODY_BYTES_MAX + 1), headers={"Authorization": ""})
+    assert (answer.status_code, answer.json()["type"].rpartition("/")[2]) == (413, "too-large")
 
 
 async def test_a_key_may_hold_any_bytes(api: Plane) -> None:

@@ -12,13 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from typer.testing import CliRunner
 
 from pavane.raft.client import RaftClient
+from pavane.raft.errors import RaftError
 from pavane.raft.machines import LeaseRevoke
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
+from pavane_cli.rest_keys import RestSession
+from pavane_cli.target import RestClient
 from tests.api.plane import IDENT, peer, plane, served
 
 
@@ -103,7 +107,8 @@ async def test_a_put_may_have_conditions(cli: Cli) -> None:
     assert "is at" in await cli.fails(ExitCode.REFUSED, "kv", "put", "k", "3", "--if-revision", first)
     assert "not there" in await cli.fails(ExitCode.REFUSED, "kv", "put", "other", "3", "--if-revision", first)
     assert "expired" in await cli.fails(ExitCode.REFUSED, "kv", "put", "k", "4", "--reqid", "00" * 12)
-    assert "hexadecimal" in await cli.fails(ExitCode.USAGE, "kv", "put", "k", "4", "--reqid", "z" * 24)
+    for wrong in ("z" * 24, "00"):
+        assert "hexadecimal" in await cli.fails(ExitCode.USAGE, "kv", "put", "k", "4", "--reqid", wrong)
 
 
 async def test_a_repeated_request_takes_effect_once(cli: Cli) -> None:
@@ -129,6 +134,7 @@ async def test_a_transaction_takes_one_branch(cli: Cli) -> None:
     for wrong, words in (
         (("--if", "size(k) = 1"), "TARGET"),
         (("--if", "mod(k) = x"), "not a number"),
+        (("--if", f"mod(k) = {1 << 64}"), "not a number"),
         (("--then", "jump k"), "known: put"),
         (("--then", "put k"), "2 to 3 words"),
         (("--then", "put k 'v"), "quotation"),
@@ -275,3 +281,12 @@ async def test_the_peers_need_a_secret(cli: Cli) -> None:
     assert "--secret-file" in await peers.fails(ExitCode.USAGE, "kv", "list")
     wrong = Cli(("--peers", "localhost", *cli.reach[2:]), cli.client, cli.folder)
     assert "tcp://host:port" in await wrong.fails(ExitCode.USAGE, "kv", "list")
+
+
+async def test_a_control_plane_that_is_away_for_a_moment_costs_no_lease() -> None:
+    def away(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("refused", request=request)
+
+    async with httpx2.AsyncClient(base_url="http://plane", transport=httpx2.MockTransport(away)) as http:
+        with pytest.raises(RaftError, match="does not answer: refused"):  # after which a held lease is renewed again
+            await RestSession(RestClient(http), "/x", stale=False).keep_alive(7, 1.0)

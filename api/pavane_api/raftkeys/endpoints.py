@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -12,6 +12,7 @@ from pavane.raft.client import prefix_range
 from pavane.raft.machines import Watch
 from pavane.raft.machines.history import Scope
 from pavane.raft.machines.limits import RANGE_ITEMS_MAX, VALUE_BYTES_MAX
+from pavane.raft.wire.frames import UINT_MAX
 from pavane_api import problems
 from pavane_api.auth import MayGet, MayUpdate
 from pavane_api.bodies import bounded
@@ -41,14 +42,16 @@ RequestId = Annotated[
     Header(
         alias="Idempotency-Key",
         pattern=REQUEST_ID_PATTERN,
-        description="Request id, 24 hexadecimal digits: a repetition with the same id takes effect once and is told "
-        "the result of the first",
+        description="Request id, 24 hexadecimal digits, of which the first 8 are the Unix time in seconds and the "
+        "others random: a repetition with the same id takes effect once and is told the result of the first",
     ),
 ]
+FROM = "Watch from this revision on; 0: from now on"
 STALE = "Ask any peer: perhaps old, but there is an answer without a leader too"
 Stale = Annotated[bool, Query(description=STALE)]
 IfMatch = Annotated[str | None, Header(description="ETag of the key, its revision, or * for any: only if it is so")]
 IfNoneMatch = Annotated[str | None, Header(description="*: only if there is no such key")]
+LeaseId = Annotated[int, Path(ge=1, le=UINT_MAX, description="The id of a lease")]
 LastEventId = Annotated[str | None, Header(pattern="^[0-9]{1,16}$", description="Where a broken watch goes on")]
 
 
@@ -92,7 +95,7 @@ def _range(
     raw = {}
     for pair in request.scope["query_string"].split(b"&"):
         name, _, value = pair.partition(b"=")
-        raw[name.decode("ascii", "replace")] = unquote_to_bytes(value.replace(b"+", b" "))
+        raw[unquote_to_bytes(name).decode("ascii", "replace")] = unquote_to_bytes(value.replace(b"+", b" "))
     if "prefix" in given:
         return prefix_range(raw["prefix"])
     first, last = prefix_range(b"")
@@ -113,7 +116,7 @@ class KeyQuery(BaseModel):
     descending: bool = Field(default=False, description="Begin at the end of the range")
     stale: bool = Field(default=False, description=STALE)
     watch: bool = Field(default=False, description="Stream changes as server-sent events instead of listing")
-    first: int = Field(default=0, alias="from", ge=0, description="Watch from this revision on; 0: from now on")
+    first: int = Field(default=0, alias="from", ge=0, le=UINT_MAX, description=FROM)
 
 
 def _or_changes(model: type[BaseModel], what: str, *more: type[Problem]) -> dict[str, Any]:
@@ -180,7 +183,7 @@ async def put_key(
     request: Request,
     response: Response,
     key: KeyInPath,
-    lease: Annotated[int, Query(ge=0, description="The lease that the key goes with; 0: none")] = 0,
+    lease: Annotated[int, Query(ge=0, le=UINT_MAX, description="The lease that the key goes with; 0: none")] = 0,
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
     request_id: RequestId = None,
@@ -230,7 +233,7 @@ async def get_node(
     watch: Annotated[bool, Query(description="Stream changes as server-sent events instead of reading")] = False,
     scope: Annotated[ScopeName, Query(description="What to watch")] = "NodeAndChildren",
     stale: Stale = False,
-    first: Annotated[int, Query(alias="from", ge=0, description="Watch from this revision on; 0: from now on")] = 0,
+    first: Annotated[int, Query(alias="from", ge=0, le=UINT_MAX, description=FROM)] = 0,
     last_event_id: LastEventId = None,
 ) -> Any:
     """Return a node of the tree or its children, linearizably, or watch it. Nodes are written by transactions."""
@@ -262,7 +265,7 @@ async def grant_lease(
     response_model=Lease,
     responses=responses(problems.NotFound, problems.Conflict, problems.LeaseEnded),
 )
-async def renew_lease(_: MayUpdate, cluster: Cluster, lease: int) -> Lease:
+async def renew_lease(_: MayUpdate, cluster: Cluster, lease: LeaseId) -> Lease:
     """Renew a lease: it lasts its whole time from this request on."""
     return await cluster.renew(lease)
 
@@ -274,7 +277,7 @@ async def renew_lease(_: MayUpdate, cluster: Cluster, lease: int) -> Lease:
     response_class=Response,
     responses=responses(problems.NotFound, problems.Conflict, problems.LeaseEnded),
 )
-async def revoke_lease(_: MayUpdate, cluster: Cluster, lease: int) -> Response:
+async def revoke_lease(_: MayUpdate, cluster: Cluster, lease: LeaseId) -> Response:
     """End a lease, and delete what is bound to it."""
     await cluster.revoke(lease)
     return Response(status_code=204)

@@ -13,6 +13,7 @@ from pavane.raft.client import Changes, Item, NodeInfo
 from pavane.raft.machines import commands
 from pavane.raft.machines.commands import ANY_VERSION, Compare, Create, Op, Range, Relation, Target, Txn
 from pavane.raft.machines.history import Event, Happened, Scope
+from pavane.raft.wire.frames import UINT_MAX
 from pavane_api.raftlog.schemas import Document
 
 REQUEST_ID_PATTERN = "^[0-9a-f]{24}$"
@@ -31,6 +32,10 @@ Base64 = Annotated[
     WithJsonSchema({"type": "string", "contentEncoding": "base64"}),
 ]
 """Bytes, in JSON as base64."""
+Number = Annotated[int, Field(ge=0, le=UINT_MAX)]
+"""A revision, or what is counted or measured."""
+VersionOrAny = Annotated[int, Field(ge=ANY_VERSION, le=UINT_MAX)]
+"""A version of a node; -1 is any, or that of no node."""
 TargetName = Literal[
     "Value", "Version", "CreateRevision", "ModRevision", "Lease", "LeaseAlive", "DataVersion", "Cversion"
 ]
@@ -61,7 +66,7 @@ class CompareDocument(Document):
     """The key or path."""
     value: Base64 | None = None
     """The operand of target Value; a missing key is less than every value."""
-    number: int | None = None
+    number: VersionOrAny | None = None
     """The operand of all other targets; 0 stands for a missing key, -1 for a missing node."""
 
     def compare(self) -> Compare:
@@ -94,7 +99,7 @@ class Put(Document):
     """The key."""
     value: Base64
     """Its value."""
-    lease: int = 0
+    lease: Number = 0
     """The lease that it goes with; 0 is none."""
 
 
@@ -127,7 +132,7 @@ class ReadRange(Document):
     """The first key."""
     end: Base64 = b""
     """As in DeleteRange."""
-    limit: int = 0
+    limit: Number = 0
     """At most so many keys; 0 and more than 1000: 1000."""
     keys_only: bool = False
     """Leave the values out."""
@@ -151,7 +156,7 @@ class CreateNode(Document):
     """Its path."""
     data: Base64 = b""
     """Its data."""
-    lease: int = 0
+    lease: Number = 0
     """The lease that it goes with; 0 is none."""
     sequential: bool = False
     """Append the parent's counter to the name."""
@@ -166,7 +171,7 @@ class SetNode(Document):
     """Its path."""
     data: Base64
     """Its new data."""
-    version: int = ANY_VERSION
+    version: VersionOrAny = ANY_VERSION
     """Only if it has this version; -1: any."""
 
 
@@ -177,7 +182,7 @@ class RemoveNode(Document):
     """What to do."""
     path: Base64
     """Its path."""
-    version: int = ANY_VERSION
+    version: VersionOrAny = ANY_VERSION
     """Only if it has this version; -1: any."""
 
 
@@ -188,7 +193,7 @@ class CheckNode(Document):
     """What to do."""
     path: Base64
     """Its path."""
-    version: int = ANY_VERSION
+    version: VersionOrAny = ANY_VERSION
     """And has this version; -1: any."""
 
 
@@ -464,7 +469,7 @@ class Deleted(Written):
 class LeaseRequest(Document):
     """A lease to be granted."""
 
-    ttl_ms: int = Field(ge=1)
+    ttl_ms: int = Field(ge=1, le=UINT_MAX)
     """How long it lasts without a renewal, in milliseconds; brought into 200 ms to 1 h."""
     holder: str = Field("", max_length=256)
     """Who has it, for people."""

@@ -1,11 +1,13 @@
 """What the endpoints of keys do with a Raft client."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
 from pavane.raft import errors
 from pavane.raft.client import NodeInfo, TxnResult
+from pavane.raft.client.keys import OTHER_REQUEST
 from pavane.raft.errors import Code
 from pavane.raft.machines import LeaseGrant, LeaseRevoke, Watch
 from pavane.raft.machines.commands import (
@@ -115,8 +117,10 @@ class KeyService:
         async with self._clients.of(self._namespace, self._name, Use.KEYS) as client:
             reqid = bytes.fromhex(request_id) if request_id else None
             outcome = await client.kv.command(LeaseGrant(wanted.ttl_ms, wanted.holder.encode()), reqid, TIMEOUT_S)
-        lease, ttl_ms = outcome.value
-        return Lease(lease=lease, ttl_ms=ttl_ms)
+        match outcome.value:
+            case [int() as lease, int() as ttl_ms]:
+                return Lease(lease=lease, ttl_ms=ttl_ms)
+        raise BadRequest(OTHER_REQUEST)
 
     async def renew(self, lease: int) -> Lease:
         """Renew a lease; raises ``LeaseEnded``."""
@@ -198,10 +202,14 @@ def expectation(key: bytes, if_match: str | None, if_none_match: str | None) -> 
     tag = if_match.strip()
     if tag == "*":
         return Compare(Target.CREATE_REVISION, Relation.GREATER, key, 0)
-    revision = tag.removeprefix("W/").strip('"')
-    if not (revision.isascii() and revision.isdigit()):
+    revision = _ETAG.fullmatch(tag)
+    if revision is None:
         raise BadRequest(f"If-Match takes the ETag of the key, its revision, or * for any; not {if_match}.")
-    return Compare(Target.MOD_REVISION, Relation.EQUAL, key, int(revision))
+    return Compare(Target.MOD_REVISION, Relation.EQUAL, key, int(revision[1]))
+
+
+_ETAG = re.compile(r'(?:W/)?"?([0-9]{1,16})"?', re.ASCII)
+"""A revision has at most 16 digits."""
 
 
 def _missing(words: str, revision: int) -> NoSuchKey:

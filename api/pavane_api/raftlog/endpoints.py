@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 
+from pavane.raft.wire.frames import UINT_MAX
 from pavane_api import problems
 from pavane_api.auth import MayGet, MayUpdate
 from pavane_api.bodies import bounded
@@ -15,14 +16,15 @@ from pavane_api.raftlog.schemas import Appended, LogEntries, LogInfo
 
 router = APIRouter(prefix="/namespaces/{namespace}/raftclusters/{name}/log", tags=["log"])
 
-After = Annotated[int, Query(ge=0, description="Read the entries after this index")]
+After = Annotated[int, Query(ge=0, le=UINT_MAX, description="Read the entries after this index")]
 Limit = Annotated[int, Query(ge=1, le=service.ENTRIES_MAX, description="At most so many entries")]
 RequestId = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
         pattern="^[0-9a-f]{24}$",
-        description="Request id, 24 hexadecimal digits: a repetition with the same id appends only once",
+        description="Request id, 24 hexadecimal digits, of which the first 8 are the Unix time in seconds and the "
+        "others random: a repetition with the same id appends only once",
     ),
 ]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -13,7 +14,8 @@ import typer
 
 from pavane.raft.client import HeldLease, Item, prefix_range
 from pavane.raft.machines.commands import Compare, Delete, Op, Put, Range, Relation, Target
-from pavane_api.raftkeys.schemas import Key, result_of
+from pavane.raft.wire.frames import UINT_MAX
+from pavane_api.raftkeys.schemas import REQUEST_ID_PATTERN, Key, result_of
 from pavane_cli import output
 from pavane_cli.archive import export_to, import_from
 from pavane_cli.changes import Count, From, print_changes
@@ -34,8 +36,13 @@ command = commands(app)
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY")]
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Keys that begin so; default: all.")]
-LeaseOption = Annotated[int, typer.Option("--lease", metavar="ID", help="The key goes when this lease ends.")]
-Ttl = Annotated[float, typer.Option("--ttl", metavar="SECONDS", help="Time of the lease; it is renewed meanwhile.")]
+LeaseOption = Annotated[
+    int, typer.Option("--lease", metavar="ID", min=0, max=UINT_MAX, help="The key goes when this lease ends.")
+]
+Ttl = Annotated[
+    float,
+    typer.Option("--ttl", metavar="SECONDS", min=0.2, max=3600, help="Time of the lease; it is renewed meanwhile."),
+]
 Archive = Annotated[Path | None, typer.Argument(metavar="FILE")]
 Holder = Annotated[str, typer.Option(help="Who has it, for people.")]
 RequestId = Annotated[
@@ -65,7 +72,8 @@ def put(
     file: DataFile = None,
     lease: LeaseOption = 0,
     if_revision: Annotated[
-        int | None, typer.Option(metavar="REVISION", min=1, help="Only if it was written last at this revision.")
+        int | None,
+        typer.Option(metavar="REVISION", min=1, max=UINT_MAX, help="Only if it was written last at this revision."),
     ] = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if there is no such key.")] = False,
     reqid: RequestId = None,
@@ -265,10 +273,11 @@ def import_keys(reach: Reach, file: Archive = None) -> None:
 
 def request_id(text: str | None) -> bytes | None:
     """Return the bytes of a request id that a user gave."""
-    try:
-        return None if text is None else bytes.fromhex(text)
-    except ValueError as error:
-        raise UserError(f"--reqid: {text} is not hexadecimal", ExitCode.USAGE) from error
+    if text is None:
+        return None
+    if not re.fullmatch(REQUEST_ID_PATTERN, text):
+        raise UserError(f"--reqid: {text} is not 24 hexadecimal digits in lower case", ExitCode.USAGE)
+    return bytes.fromhex(text)
 
 
 def shown(op: Op, fields: Sequence[Any]) -> list[str]:

@@ -62,8 +62,9 @@ class RaftError(Exception):
 class Expired(RaftError):
     """The cluster refuses the request id as too old or too far in the future.
 
-    With ``sent_before`` an earlier attempt of this call reached a peer, so the outcome is unknown; without it the
-    request had no effect. Look whether it took effect, then repeat it with a fresh id.
+    With ``sent_before`` an earlier attempt may have reached a peer, also that of an earlier call with the same id, so
+    the outcome is unknown; without it the request had no effect. Look whether it took effect, then repeat it with a
+    fresh id.
     """
 
     def __init__(self, reqid: bytes, sent_before: bool) -> None:

@@ -95,6 +95,7 @@ class Call(ABC, Generic[Result]):
     streaming: ClassVar[bool] = False
     silence_s: ClassVar[float] = 0.0
     once = False  # whether it may be sent one time only
+    repeats = False  # whether the caller gave the id, which an earlier call may have sent
     item: UpdateItem | None = None  # what it is in a pv.update, if it can be in one
 
     def __init__(self, call_id: bytes, timeout_s: float, url: str | None = None) -> None:
@@ -112,6 +113,11 @@ class Call(ABC, Generic[Result]):
     def waiting(self) -> bool:
         """Whether the server owes us something: only then silence counts."""
         return True
+
+    @property
+    def sent_before(self) -> bool:
+        """Whether the request may have reached a server before it was sent last."""
+        return self.repeats or self.attempts > 1
 
     @abstractmethod
     def frames(self, ident: bytes) -> tuple[Frame, ...]:
@@ -149,7 +155,7 @@ class UpdateCall(Call[int]):
             case Code.BUSY:
                 return Pending(repeat_after_s=value / 1000)
             case Code.EXPIRED:
-                return Failed(Expired(self.id, sent_before=self.attempts > 1))
+                return Failed(Expired(self.id, sent_before=self.sent_before))
             case _:
                 return Failed(_code_error(PvReply(code)))
 
@@ -166,7 +172,7 @@ class UpdateCall(Call[int]):
             case UpdateStatus.NOT_LEADER:
                 return Elsewhere(reply.leader)
             case UpdateStatus.EXPIRED:
-                return Failed(Expired(self.id, sent_before=self.attempts > 1))
+                return Failed(Expired(self.id, sent_before=self.sent_before))
 
     def timed_out(self, tried: tuple[str, ...], elapsed_s: float) -> RaftError:
         """Return the error, which names the id to repeat with."""
@@ -205,7 +211,7 @@ class ChangeMembersCall(Call[int]):
             case ConfigStatus.BUSY, _:
                 return Pending(repeat_after_s=CONFIG_BUSY_S)
             case _:
-                return Failed(Expired(self.id, sent_before=self.attempts > 1))
+                return Failed(Expired(self.id, sent_before=self.sent_before))
 
     def timed_out(self, tried: tuple[str, ...], elapsed_s: float) -> RaftError:
         """Return the error, which names the id to repeat with."""

@@ -289,7 +289,9 @@ class RaftClient:
         ``Unreachable``; as with ``update`` the same ``reqid`` may be used again.
         """
         members: PeerList = tuple((peer, url) for peer, url in peers)
-        return await self._run(ChangeMembersCall(self._check_reqid(reqid), members, min(timeout_s, TIMEOUT_S_MAX)))
+        call = ChangeMembersCall(self._check_reqid(reqid), members, min(timeout_s, TIMEOUT_S_MAX))
+        call.repeats = reqid is not None
+        return await self._run(call)
 
     async def transfer(self, to: str | None = None) -> str:
         """Hand leadership to the member with the id ``to``, by default the best; return the new leader's id."""
@@ -334,10 +336,11 @@ class RaftClient:
     ) -> Result:
         """Run a call that appends ``size`` bytes, within the window of those under way; its span says the index."""
         self._check_open()
-        reqid = self._check_reqid(reqid)
+        repeats, reqid = reqid is not None, self._check_reqid(reqid)
         timeout_s = min(timeout_s, TIMEOUT_S_MAX)
         if not self._traced:
-            return await self._write_within(size, make, reqid, timeout_s)  # a span that goes nowhere costs a third more
+            # A span that goes nowhere costs a third more.
+            return await self._write_within(size, make, reqid, timeout_s, repeats=repeats)
         with self._tracer.start_as_current_span(
             span_name,
             kind=SpanKind.CLIENT,
@@ -348,12 +351,12 @@ class RaftClient:
                 REQID_ATTRIBUTE: reqid.hex(),
             },
         ) as span:
-            result = await self._write_within(size, make, reqid, timeout_s)
+            result = await self._write_within(size, make, reqid, timeout_s, repeats=repeats)
             span.set_attribute(INDEX_ATTRIBUTE, index_of(result))
         return result
 
     async def _write_within(
-        self, size: int, make: Callable[[bytes, float], Call[Result]], reqid: bytes, timeout_s: float
+        self, size: int, make: Callable[[bytes, float], Call[Result]], reqid: bytes, timeout_s: float, *, repeats: bool
     ) -> Result:
         if not self._window.try_enter(size):
             began_s = self._loop.time()
@@ -363,8 +366,10 @@ class RaftClient:
             except TimeoutError:
                 raise Unreachable(self._peers, timeout_s, reqid) from None
             timeout_s -= self._loop.time() - began_s
+        call = make(reqid, timeout_s)
+        call.repeats = repeats
         try:
-            return await self._run(make(reqid, timeout_s))
+            return await self._run(call)
         finally:
             self._window.leave(size)
 

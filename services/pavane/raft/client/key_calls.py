@@ -61,7 +61,7 @@ class KeyCall(Call[Outcome]):
             case Code.BUSY, int() as retry_after_ms:
                 return Pending(repeat_after_s=retry_after_ms / 1000)
             case Code.EXPIRED, _:
-                return Failed(Expired(self.id, sent_before=self.attempts > 1))
+                return Failed(Expired(self.id, sent_before=self.sent_before))
             case Code.OK, value:
                 return self._done(value)
             case code, [_, _, argument]:

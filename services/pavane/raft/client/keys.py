@@ -29,6 +29,7 @@ from pavane.raft.machines.commands import (
 from pavane.raft.machines.history import Happened, Scope
 
 TIMEOUT_S = 30.0
+OTHER_REQUEST = "this request id belongs to another request, which took effect, and this one did not; use a fresh id"
 _GONE = frozenset((Happened.DELETE, Happened.EXPIRED))
 
 
@@ -159,11 +160,16 @@ class Keys:
     ) -> TxnResult:
         """Carry out ``then`` if all ``compares`` hold, else ``otherwise``, atomically.
 
-        It takes effect once, however often it is repeated on its way, and the result is that of the one time.
+        It takes effect once, however often it is repeated on its way, and the result is that of the one time. Raises
+        ``Refused`` with BAD_COMMAND if ``reqid`` was that of a request of another form.
         """
         outcome = await self.command(Txn(tuple(compares), tuple(then), tuple(otherwise)), reqid, timeout_s)
-        succeeded, results = outcome.value
-        return TxnResult(succeeded, outcome.revision, tuple(result[1:] for result in results))
+        match outcome.value:
+            case [bool() as succeeded, [*results]]:
+                ops = then if succeeded else otherwise
+                if [result[0] for result in results] == [op.NUMBER for op in ops]:
+                    return TxnResult(succeeded, outcome.revision, tuple(result[1:] for result in results))
+        raise Refused(Code.BAD_COMMAND, OTHER_REQUEST)
 
     async def watch(self, start: bytes, end: bytes = b"", *, from_: int = 0) -> AsyncGenerator[Changes | Reset, None]:
         """Yield every change of a range from revision ``from_`` on (0: from now on), once and in order, for ever.

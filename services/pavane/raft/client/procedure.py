@@ -238,6 +238,8 @@ class Procedure:
             return
         call = self._calls.get(message_id)
         if call is not None:
+            if call.streaming and call.endpoint != endpoint:
+                return  # of a server that it has left: it would be mixed with what comes from the next
             self._judged(call, call.judge(frames[1:]), endpoint, now)
         elif self._hellos.get(endpoint, (b"",))[0] == message_id:
             self._greeted(endpoint, frames[1:])

@@ -37,6 +37,7 @@ class SnapshotCall(StreamCall[Progress]):
         self.found: Snapshot | None = None
         self._parts: list[bytes] = []
         self._offset = 0
+        self._of = (0, 0, 0)  # index, term and bytes of the snapshot that the parts belong to
         self._stream = 0
 
     def frames(self, ident: bytes) -> tuple[Frame, ...]:
@@ -67,8 +68,10 @@ class SnapshotCall(StreamCall[Progress]):
             return Failed(
                 Refused(Code.TOO_LARGE, f"the snapshot has {part.total} bytes; copy it by `pavane raft backup`")
             )
-        if part.offset != self._offset:
+        found = reply.index, part.term, part.total
+        if part.offset != self._offset or (part.offset and found != self._of):
             return Pending(repeat_after_s=0.0)
+        self._of = found
         self._parts.append(bytes(reply.entries[0]))
         self._offset += len(self._parts[-1])
         if self._offset == part.total:
