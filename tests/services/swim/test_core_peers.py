@@ -181,7 +181,7 @@ def test_a_silent_peer_is_probed_again_asked_after_suspected_and_declared_dead(l
         for to, message in sent
         if isinstance(message, PingRequest) and message.payload.seq == first.payload.seq
     ]
-    assert [ttl for to, ttl in asked if to == place(2)] == [0, 0]
+    assert [ttl for to, ttl in asked if to == place(2)] == [0, 0, 0]
     assert [ttl for to, ttl in asked if to != place(2)] == [1, 1, 1]
     assert [event.member.id for event in lone.happened(Happened.SUSPECT) if event.member] == [2]
     assert [event.member.id for event in lone.happened(Happened.DEAD) if event.member] == [2]

@@ -1,4 +1,4 @@
-"""Pings peers in turn: one direct retry, then helpers, then suspicion (docs/specs/swim.md 8.1, 9.3)."""
+"""Pings peers in turn: a direct retry, helpers and another one, then suspicion (docs/specs/swim.md 8.1, 9.3)."""
 
 from collections import deque
 from collections.abc import Callable
@@ -223,8 +223,8 @@ class Probing:
             return
         helpers = [other for other in node.members.live if other is not peer and other.state is State.ALIVE]
         chosen = node.rng.sample(helpers, min(node.profile.helpers, len(helpers)))
-        if not chosen:
-            self._send(probe)
+        # Ourselves too: two links may lose it where a helper's answer takes four.
+        self._send(probe)
         reply_to = node.address if node.address.ip else None
         for helper in chosen:
             probe.helpers[helper.id] = False
