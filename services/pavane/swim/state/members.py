@@ -98,7 +98,7 @@ class Members:
         self._live: dict[int, Peer] = {}
         self._tombstones: dict[int, Peer] = {}  # oldest first
         self._ids: list[int] = []
-        self._at: dict[Address, dict[int, Peer]] = {}
+        self._at: dict[Address, tuple[Peer, ...]] = {}  # mostly of one, which costs a table of thousands little
         self._xor = 0
 
     def __len__(self) -> int:
@@ -124,9 +124,9 @@ class Members:
         """Return the entry of ``node``."""
         return self._peers.get(node)
 
-    def at(self, address: Address) -> list[Peer]:
+    def at(self, address: Address) -> tuple[Peer, ...]:
         """Return the live entries with ``address``."""
-        return list(self._at.get(address, {}).values())
+        return self._at.get(address, ())
 
     def sample(self, count: int, rng: "Random", without: Peer | None = None) -> list[Peer]:
         """Draw up to ``count`` different live peers, in a time that does not grow with the table."""
@@ -183,7 +183,7 @@ class Members:
     def _enter(self, peer: Peer) -> None:
         if peer.live:
             self._live[peer.id] = peer
-            self._at.setdefault(peer.address, {})[peer.id] = peer
+            self._at[peer.address] = (*self.at(peer.address), peer)
             self._xor ^= entry_hash(peer.node, peer.state)
         else:
             self._tombstones[peer.id] = peer
@@ -191,9 +191,10 @@ class Members:
     def _leave(self, peer: Peer) -> None:
         if peer.live:
             del self._live[peer.id]
-            there = self._at[peer.address]
-            del there[peer.id]
-            if not there:
+            others = tuple(other for other in self.at(peer.address) if other is not peer)
+            if others:
+                self._at[peer.address] = others
+            else:
                 del self._at[peer.address]
             self._xor ^= entry_hash(peer.node, peer.state)
         else:
