@@ -1,7 +1,8 @@
-"""Coverage-guided fuzzing of the Raft peer, ``python -m tests.fuzz core|wire [options of libFuzzer]``; ``make fuzz``.
+"""Coverage-guided fuzzing, ``python -m tests.fuzz core|wire|swim|swim-wire [options of libFuzzer]``; ``make fuzz``.
 
-``core`` attacks a whole peer (``tests/fuzz/raft_attack.py``), ``wire`` the decoders alone. What is found is written to
-a file, which ``python -m tests.fuzz core FILE`` replays; then it becomes a test.
+``core`` attacks a whole Raft peer (``tests/fuzz/raft_attack.py``), ``swim`` a whole member (``tests/fuzz/swim_attack.py``),
+``wire`` and ``swim-wire`` the decoders alone. What is found is written to a file, which ``python -m tests.fuzz core FILE``
+replays; then it becomes a test.
 """
 
 import sys
@@ -9,10 +10,11 @@ from importlib import import_module
 
 atheris = import_module("atheris")  # only ``make fuzz`` installs it
 
-with atheris.instrument_imports(include=["pavane.raft"]):
+with atheris.instrument_imports(include=["pavane.raft", "pavane.swim"]):
     from pavane.raft import wire
     from pavane.raft.wire.decoder import decode_broadcast
-    from tests.fuzz.raft_attack import Choices, attack
+    from tests.fuzz import raft_attack, swim_attack
+    from tests.fuzz.choices import Choices
     from tests.services.raft.ensemble import IDENT
 
 REPLIES = [kind for name, kind in vars(wire).items() if name.endswith("Reply") and name != "Reply"]
@@ -29,7 +31,12 @@ def decode(data: bytes) -> None:
         wire.decode_reply(kind, frames)
 
 
-TARGETS = {"core": attack, "wire": decode}
+TARGETS = {
+    "core": raft_attack.attack,
+    "wire": decode,
+    "swim": swim_attack.attack,
+    "swim-wire": swim_attack.decode_any,
+}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:

@@ -5,8 +5,7 @@ a real core with the storage twin of the simulator; everybody else is played by 
 the secret, clients, the answers to what the peer asks, broken connections, time, and its own death.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable
 
 from pavane.raft.core.links import OUTSTANDING_MAX, Ask
 from pavane.raft.core.outputs import Channel
@@ -60,6 +59,7 @@ from pavane.raft.wire import (
     encode_entry,
 )
 from pavane.raft.wire.decoder import Reply
+from tests.fuzz.choices import Choices
 from tests.services.raft.ensemble import IDENT, Ensemble, Frames, members, reqid
 
 PEER = "a"
@@ -67,33 +67,6 @@ NAMES = ("b", "c", "a", "z")  # two other members, the peer itself, and one who 
 ROUTES = ("b rpc a", "c side a", "client", "other")
 CLIENT_KINDS = (RequestUpdate, ConfigUpdate, PvKv, PvUpdate)
 MEMBERS = ("abc", "ab", "abcz", "bc", "a")
-Item = TypeVar("Item")
-
-
-class Choices:
-    """Numbers out of bytes; when they are used up every choice is the first one."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    @property
-    def over(self) -> bool:
-        return self._at >= len(self._data)
-
-    def number(self, below: int) -> int:
-        byte = 0 if self.over else self._data[self._at]
-        self._at += 1
-        return byte % below
-
-    def pick(self, items: Sequence[Item]) -> Item:
-        return items[self.number(len(items))]
-
-    def bytes(self, most: int) -> bytes:
-        length = self.number(most + 1)
-        taken = self._data[self._at : self._at + length]
-        self._at += length
-        return taken
 
 
 class Attack:

@@ -4,14 +4,17 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pavane.swim.config import Start
 from pavane.swim.core.node import EXTRAS_MORE, SENDS_PER_TIMER
 from pavane.swim.core.outputs import Own, Send
 from pavane.swim.state.envelope import Keyring
-from pavane.swim.wire.messages import JoinAck, Leave
-from pavane.swim.wire.payload import Trace
-from pavane.swim.wire.values import Address, NodeInfo
+from pavane.swim.wire.messages import JoinAck, Leave, PingResponse
+from pavane.swim.wire.payload import Payload, Trace
+from pavane.swim.wire.values import U32_MAX, Address, NodeId, NodeInfo
+from tests.fuzz.swim_attack import attack
 from tests.services.swim.lone import Lone, alive, info, place
 from tests.sim.swim.world import Process, World
 
@@ -114,3 +117,21 @@ def test_a_burst_is_spread_over_time() -> None:
     lone.wait(0.011)
     leaves = {send.to for send in lone.raw if isinstance(send, Send) and send.datagram[0] == Leave.CODE}
     assert len(leaves) == 401
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(min_size=100, max_size=600))
+def test_a_member_survives_any_attack(data: bytes) -> None:
+    attack(data)
+
+
+def test_who_is_out_by_a_datagram_takes_nothing_more_of_it() -> None:
+    lone = Lone(keys=(bytes(32),))
+    holder = Keyring([bytes(32)], "", lambda size: b"\7" * size, 8)
+    lone.join(place(2))
+    lone.hear(place(2), holder.wrap(JoinAck(info(2)).encode()))
+    last = NodeInfo(1, U32_MAX, Address.parse("10.0.1.9:7946"))
+    said = PingResponse(NodeId(1, 10), NodeId(2, 1), 0, Payload(alive=(last, info(3))))
+    lone.hear(place(2), holder.wrap(said.encode()))
+    assert lone.core.own is Own.OUT
+    assert lone.sees() == {}

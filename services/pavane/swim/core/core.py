@@ -353,7 +353,8 @@ class Core:
             self._answering.leaving(request, who)
             return
         who = self._records(request.payload, request.src.id, origin, who)
-        self._answering.ping(request, origin, who)
+        if node.own is not Own.OUT:  # it may have cost us our id
+            self._answering.ping(request, origin, who)
 
     def _response(self, response: PingResponse, origin: Origin) -> None:
         node, author = self._node, response.target.id
@@ -405,6 +406,8 @@ class Core:
         if who.peer is not None and who.peer.live and origin.source == who.peer.address:
             self._staging.heard(who.peer, payload)
         self._rumours.records(payload, heard)
+        if node.own is Own.OUT:
+            return standing(node, author, origin)
         self._extras.heard(payload, heard)
         for page in payload.pages:
             # Whatever the records said about it: pages count only while their sender is a peer.

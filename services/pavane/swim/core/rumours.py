@@ -74,7 +74,7 @@ class Rumours:
     def hear(self, kind: State, info: NodeInfo, reporter: int, heard: Heard) -> None:
         """Apply one piece of news by the table of 5.3."""
         node = self._node
-        if not info.id:
+        if not info.id or node.own is Own.OUT:  # out: what the same datagram said before has cost us our id
             return
         peer = node.members.get(info.id)
         known = node.gen if info.id == node.id else peer.gen if peer else 0
