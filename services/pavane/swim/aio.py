@@ -13,6 +13,7 @@ from pavane.runtime.timers import CoreTimer
 from pavane.swim.config import Config
 from pavane.swim.core.core import Core
 from pavane.swim.core.outputs import Event, Persist, Send
+from pavane.swim.tracing import Tracing
 from pavane.swim.wire.values import Address, NodeId
 
 RECEIVE_BUFFER_BYTES = (
@@ -43,6 +44,7 @@ class Adapter(asyncio.DatagramProtocol):
         self._closed = self._loop.create_future()
         self._ipv6 = False
         self.send_errors = 0
+        self._tracing: Tracing
         self.core: Core
 
     @classmethod
@@ -61,6 +63,7 @@ class Adapter(asyncio.DatagramProtocol):
 
     def use(self, config: Config) -> None:
         """Make the core. Time-outs of two members must differ; nothing secret comes from the random generator."""
+        self._tracing = Tracing(config.group)
         self.core = Core(config, random.Random(), os.urandom, self._loop.time(), time.time())  # noqa: S311
 
     @property
@@ -132,6 +135,7 @@ class Adapter(asyncio.DatagramProtocol):
                     # It blocks for one fsync; a generation changes at starts and refutations, which are rare.
                     self._save(NodeId(output.id, output.gen))
                 case Event():
+                    self._tracing.event(output, self.core.info.node)
                     self._happened(output)
         self._timer.arm(self.core.next_timer())
 

@@ -5,7 +5,7 @@ import hmac
 from pavane.swim.config import JoinPolicy, RequireToken
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import AMPLIFICATION_MAX, GEN_AHEAD_MAX, GEN_STEP_MAX, Node, Origin, usable
-from pavane.swim.core.outputs import Own
+from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.core.probing import Probing
 from pavane.swim.core.rumours import Rumours
 from pavane.swim.errors import DropReason
@@ -204,6 +204,7 @@ class Admission:
         elif peer.state is not State.ALIVE or peer.info != info:
             node.change(peer, State.ALIVE, info.gen, info.address)
         peer.welcome = True
+        node.event(Happened.ADMITTED, peer)
         node.spread(State.ALIVE, peer.info)
         self._rumours.same_address(peer)
         self._acknowledge(peer, request, origin, valid=valid)

@@ -25,6 +25,7 @@ class Happened(StrEnum):
     DEAD = "dead"
     LEFT = "left"
     OWN_STATE = "own_state"  # ``text`` is the new one
+    ADMITTED = "admitted"  # this node let ``member`` in
     JOIN_REFUSED = "join_refused"  # ``address`` refused for the reason in ``text``
     JOIN_RETRY = "join_retry"  # every seed was tried; names should be resolved anew before the next round
     ONE_WAY = "one_way"  # the peer hears us only by detours: look for a firewall or NAT
