@@ -15,7 +15,6 @@ from bench.cluster import BenchError
 from bench.options import Options
 from bench.report import Measure, greatest_of, median_of
 from pavane.swim.core.outputs import Happened
-from pavane.swim.wire.values import State
 from pavane_cli import output
 from tests.sim.swim.world import Process, World
 
@@ -38,7 +37,11 @@ async def measure(_: Path, options: Options) -> list[Measure]:
 
 
 def _measure(size: int, runs: int) -> list[Measure]:
-    world = _settled(size)
+    world = World(SEED, check=False, capacity=2 * size)
+    gc.disable()  # it would look at millions of entries over and over, and none of them goes
+    world.assemble(size)
+    gc.freeze()
+    gc.enable()
     runs = 1 if size >= LARGE else runs
     before = [(process.sent, process.sent_bytes) for process in world.processes.values()]
     world.run(IDLE_S)
@@ -71,30 +74,6 @@ def _measure(size: int, runs: int) -> list[Measure]:
     ]
 
 
-def _settled(size: int) -> World:
-    """Return a group whose members all know each other already."""
-    world = World(SEED, check=False, capacity=2 * size)
-    processes = [world.start(f"n{number}") for number in range(1, size + 1)]
-    infos = sorted(process.core.info for process in processes)
-    gc.disable()  # it would look at millions of entries over and over, and none of them goes
-    try:
-        for process in processes:
-            node = process.core._node
-            first, *rest = [info for info in infos if info.id != node.id]
-            node.add(first, State.ALIVE)
-            for info in rest:
-                node.members.add(info, State.ALIVE, node.now)
-            node.news.clear()
-            process.core.outputs()
-            world.after(process)
-        gc.collect()
-        gc.freeze()
-    finally:
-        gc.enable()
-    world.run(SETTLE_S)
-    return world
-
-
 def _until(world: World, condition: Callable[[], bool]) -> float:
     took = world.until(condition, PATIENT_S)
     if took is None:
@@ -109,9 +88,7 @@ def _known(world: World, process: Process) -> bool:
 
 
 def _gone(world: World, process: Process) -> bool:
-    number = process.core.info.id
-    others = [other for other in world.running if other is not process]
-    return not any((peer := other.core._node.members.get(number)) is not None and peer.live for other in others)
+    return world.nobody_sees(process.core.info.id, [other for other in world.running if other is not process])
 
 
 def _first_dead(world: World, process: Process) -> float:

@@ -10,6 +10,7 @@ from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.core.staging import CaughtUp
 from pavane.swim.wire.messages import JoinRedirect, PingRequest, PingResponse, decode
 from pavane.swim.wire.values import Address, Stage, State
+from tests.sim.swim.sizes import FULL, SEEDS, sized
 from tests.sim.swim.test_scenarios import deaths, unseen
 from tests.sim.swim.world import Process, Weather, World
 
@@ -41,8 +42,9 @@ def observers(world: World, *names: str, seeds: tuple[str, ...] = ("n1",)) -> li
     return [world.start(name, seeds, start=Start.ORDERED, rollout=2) for name in names]
 
 
-def test_observers_learn_everything_and_accuse_and_admit_nobody() -> None:
-    world = World(31)
+@SEEDS
+def test_observers_learn_everything_and_accuse_and_admit_nobody(seed: int) -> None:
+    world = World(31 + 1000 * seed)
     members = world.group(20)
     reporters: set[int] = set()
     redirects: list[Address] = []
@@ -72,26 +74,27 @@ def test_observers_learn_everything_and_accuse_and_admit_nobody() -> None:
     assert {told[process.core.info.id] for process in watching} == {Stage.READ_ONLY}
 
 
-def test_a_generation_takes_over_from_another_while_foreign_members_stay() -> None:
-    world = World(32)
+@SEEDS
+def test_a_generation_takes_over_from_another_while_foreign_members_stay(seed: int) -> None:
+    world, count = World(32 + 1000 * seed, check=not FULL), sized(8, 20)
     old = [world.start("n1", rollout=1)]
-    old += [world.start(f"n{number}", ["n1"], rollout=1) for number in range(2, 9)]
-    foreign = [world.start(f"f{number}", ["n1"]) for number in range(3)]
+    old += [world.start(f"n{number}", ["n1"], rollout=1) for number in range(2, count + 1)]
+    foreign = [world.start(f"f{number}", ["n1"]) for number in range(sized(3, 5))]
     world.must(world.all_see_all, 30, "the group forms")
-    new = observers(world, *(f"m{number}" for number in range(8)), seeds=("n1", "n2"))
+    new = observers(world, *(f"m{number}" for number in range(count)), seeds=("n1", "n2"))
     assert not promote(world, new[0])  # nobody tracks it yet
     world.must(lambda: caught_up(*new), 20, "the new generation is caught up")
     assert all(promote(world, process) for process in new)
     gens = [process.core.info.gen for process in new]
     leaving = list(old)
     while leaving:
-        batch, leaving = leaving[:2], leaving[2:]
+        batch, leaving = leaving[: count // 4], leaving[count // 4 :]
         for process in batch:
             drain(world, process)
         joiner = world.start(f"j{len(leaving)}", [batch[0].name])
         world.must(partial(stand, batch, Own.OUT), 5, "they have left")
         world.must(partial(stand, [joiner], Own.MEMBER), 5, "who asked a leaver is admitted")
-        assert len(full(world)) >= 8
+        assert len(full(world)) >= count
         world.must(world.all_see_all, 10, "the leaves are known")
     assert deaths(world) == 0
     assert all(process.happened(Happened.DRAINED) for process in old)
@@ -112,8 +115,9 @@ def test_a_generation_takes_over_from_another_while_foreign_members_stay() -> No
     assert shown == []
 
 
-def test_observers_that_hear_no_full_member_are_not_caught_up() -> None:
-    world = World(33)
+@SEEDS
+def test_observers_that_hear_no_full_member_are_not_caught_up(seed: int) -> None:
+    world = World(33 + 1000 * seed)
     members = world.group(5)
     watching = observers(world, "o1", "o2")
     world.must(lambda: caught_up(*watching), 20, "they are caught up")
@@ -128,9 +132,10 @@ def test_observers_that_hear_no_full_member_are_not_caught_up() -> None:
     world.must(world.all_see_all, 120, "one view again")
 
 
+@SEEDS
 @pytest.mark.parametrize("keys", [(), (bytes(32),)], ids=["plaintext", "e1"])
-def test_a_staged_group_whose_members_all_stopped_comes_back_by_itself(keys: tuple[bytes, ...]) -> None:
-    world = World(34, start=Start.SELF, rollout=3, keys=keys)
+def test_a_staged_group_whose_members_all_stopped_comes_back_by_itself(seed: int, keys: tuple[bytes, ...]) -> None:
+    world = World(34 + 1000 * seed, start=Start.SELF, rollout=3, keys=keys)
     names = [f"n{number}" for number in range(1, 11)]
     seeds = [world.address(1), world.address(2), world.address(3)]
     for _ in range(2):

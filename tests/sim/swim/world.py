@@ -21,6 +21,7 @@ UNIX_S = 1_750_000_000.0
 USUAL_DELAY_S = (0.0002, 0.002)
 LATE_DELAY_S = (0.02, 0.3)
 AT_ONCE_MAX = 100_000  # events at one moment; more is a loop
+ASSEMBLED_S = 8.0  # in which everybody probes a few others
 LOOK_S = 0.02  # how often a condition is looked at
 
 
@@ -239,13 +240,16 @@ class World:
         return [process for process in self.processes.values() if process.up and process.core.own is not Own.OUT]
 
     def all_see_all(self) -> bool:
-        """Say whether every running process sees exactly the running ones, alive at their own generations."""
-        running = self.running
-        truth = {process.core.info.id: (process.core.info.gen, State.ALIVE) for process in running}
-        return len(truth) == len(running) and all(process.sees() == truth for process in running)
+        """Say whether every running process sees exactly the running ones, alive at their own generations.
+
+        Equal digests of as many entries say that, because each holds the process itself as it knows itself to be.
+        """
+        digests = {process.core._node.members.digest(process.core._node.node) for process in self.running}
+        return len(digests) == 1 and digests.pop().entries == len(self.running)
 
     def nobody_sees(self, node: int, at: Iterable[Process]) -> bool:
-        return all(node not in process.sees() for process in at)
+        peers = [process.core._node.members.get(node) for process in at]
+        return not any(peer is not None and peer.live for peer in peers)
 
     def group(self, size: int, **config: Any) -> list[Process]:
         """Start a group whose members all know the first one, and wait until all see all."""
@@ -253,4 +257,20 @@ class World:
         members += [self.start(f"n{number}", ["n1"], **config) for number in range(2, size + 1)]
         self.must(self.all_see_all, 60, "the group forms")
         self.run(0.5 * size)
+        return members
+
+    def assemble(self, size: int) -> list[Process]:
+        """Return a group whose members know each other from the beginning, in full view and without news."""
+        members = [self.start(f"n{number}") for number in range(1, size + 1)]
+        infos = sorted(process.core.info for process in members)
+        for process in members:
+            node = process.core._node
+            first, *rest = [info for info in infos if info.id != node.id]
+            node.add(first, State.ALIVE)
+            for info in rest:
+                node.members.add(info, State.ALIVE, node.now)
+            node.news.clear()
+            process.core.outputs()
+            self.after(process)
+        self.run(ASSEMBLED_S)
         return members
