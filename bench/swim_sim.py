@@ -1,7 +1,7 @@
 """Groups of our members in virtual time: what grows with the group and what does not (docs/specs/swim.md 19, 25).
 
-The simulator is that of the tests. Each member holds an entry for every other one, of some 400 bytes: 1,000 members take
-0.4 GB and a minute, 5,000 take 11 GB and many minutes, and are measured where that is half of the memory or less.
+The simulator is that of the tests. Each member holds an entry for every other one, of some 400 bytes: 1,000 members
+take 0.4 GB and a minute, 5,000 take 11 GB and seven minutes, and are measured where that is half of the memory or less.
 """
 
 import asyncio
@@ -32,7 +32,9 @@ async def measure(_: Path, options: Options) -> list[Measure]:
     fits = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // ENTRY_BYTES
     sizes = [size for size in SIZES if size**2 <= fits]
     for size in SIZES[len(sizes) :]:
-        output.note(f"{size} members are skipped: they take {size**2 * ENTRY_BYTES >> 30} GiB, more than half of this machine's")
+        output.note(
+            f"{size} members are skipped: they take {size**2 * ENTRY_BYTES >> 30} GiB, more than half of this machine's"
+        )
     return await asyncio.to_thread(lambda: [one for size in sizes for one in _measure(size, options.runs)])
 
 

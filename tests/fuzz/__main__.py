@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing, ``python -m tests.fuzz core|wire|swim|swim-wire [options of libFuzzer]``; ``make fuzz``.
 
-``core`` attacks a whole Raft peer (``tests/fuzz/raft_attack.py``), ``swim`` a whole member (``tests/fuzz/swim_attack.py``),
-``wire`` and ``swim-wire`` the decoders alone. What is found is written to a file, which ``python -m tests.fuzz core FILE``
-replays; then it becomes a test.
+``core`` attacks a whole Raft peer (``raft_attack.py``), ``swim`` a whole SWIM member (``swim_attack.py``),
+``wire`` and ``swim-wire`` the decoders alone. What is found is written to a file, which
+``python -m tests.fuzz core FILE`` replays; then it becomes a test.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""Everything that a SWIM member may be sent or told, in any order, chosen by a string of bytes (docs/specs/swim.md A11).
+"""Everything that a SWIM member may be sent or told, in any order, chosen by bytes (docs/specs/swim.md 25, row A11).
 
-Whoever finds the strings is another matter: Hypothesis in ``make test``, atheris in ``make fuzz``. The member attacked is
+Whoever finds the bytes is another matter: Hypothesis in ``make test``, atheris in ``make fuzz``. The member attacked is
 a real core; its peers, strangers, whoever holds a key, its own user and time are played by the bytes.
 """
 

@@ -103,7 +103,7 @@ def test_a_joiner_learns_its_address_and_a_few_peers() -> None:
 def test_in_plaintext_a_foreign_address_is_not_believed() -> None:
     lone = server()
     granted(lone, info(2, address=place(99)), place(2))
-    assert lone.core._node.members.at(place(99)) == []
+    assert lone.core._node.members.at(place(99)) == ()
     assert [peer.id for peer in lone.core._node.members.at(place(2))] == [2]
 
 

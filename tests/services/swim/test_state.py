@@ -74,7 +74,7 @@ def test_the_digest_follows_every_change() -> None:
         assert members.digest(NodeId(1, 1)) == (len(listed) + 1, xor.to_bytes(8, "little"))
     members.forget(peer)
     assert members.digest(NodeId(1, 1)).entries == 1
-    assert members.at(WHERE) == []
+    assert members.at(WHERE) == ()
     assert 7 not in members
 
 

@@ -15,11 +15,13 @@ from tests.services.eventually import eventually
 async def join(group: str) -> tuple[int, int, dict[str, int]]:
     """Let one member join another; returns the joiner's id and generation, and the JoinReqs' bytes."""
     config = Config(group=group)
-    async with SwimMember(config, ("127.0.0.1", 0)) as seed:
-        async with SwimMember(config, ("127.0.0.1", 0), [str(seed.bound)]) as member:
-            await member.joined()
-            await eventually(lambda: len(seed.members()) == 2)
-            return member.info.id, member.info.gen, dict(member.traffic.sent_bytes)
+    async with (
+        SwimMember(config, ("127.0.0.1", 0)) as seed,
+        SwimMember(config, ("127.0.0.1", 0), [str(seed.bound)]) as member,
+    ):
+        await member.joined()
+        await eventually(lambda: len(seed.members()) == 2)
+        return member.info.id, member.info.gen, dict(member.traffic.sent_bytes)
 
 
 async def test_joiner_and_acker_link_to_the_context_of_the_join(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""How large the acceptance scenarios are (docs/specs/swim.md 25): small in every run, whole with ``PAVANE_SWIM_FULL=1``.
+"""How large the scenarios of docs/specs/swim.md 25 are: small in every run, whole with ``PAVANE_SWIM_FULL=1``.
 
 At full size run them by themselves, with ``-s`` for the figures and ``--timeout=0``: together they take half an hour.
 """

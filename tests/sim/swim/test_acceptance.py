@@ -158,7 +158,9 @@ def test_a11_a17_out_and_in_again_and_again() -> None:
     assert process.core.info.gen >= gen + cycles
     assert process.core.own is Own.MEMBER
     if FULL:
-        figures("A11 peak memory", [after_first / 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024], "MB")
+        figures(
+            "A11 peak memory", [after_first / 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024], "MB"
+        )
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss <= 1.05 * after_first
 
 

@@ -1,4 +1,4 @@
-"""The acceptance scenarios of docs/specs/swim.md 25 that a handful of members show: A13, A15, A16, A18, A19, A24 - A28."""
+"""The acceptance scenarios of docs/specs/swim.md 25 that a handful of members show: A13 to A19 and A24 to A27."""
 
 from collections.abc import Callable
 from typing import Any
@@ -102,7 +102,9 @@ def test_a_mass_restart(seed: int, moved: bool) -> None:
 @SEEDS
 @pytest.mark.parametrize("keys", [(), (KEY,)], ids=["plaintext", "e1"])
 @pytest.mark.parametrize("how", [State.DEAD, State.LEFT, None], ids=["dead", "left", "unknown"])
-def test_a_node_that_is_wrongly_gone_at_all_others_comes_back(seed: int, how: State | None, keys: tuple[bytes, ...]) -> None:
+def test_a_node_that_is_wrongly_gone_at_all_others_comes_back(
+    seed: int, how: State | None, keys: tuple[bytes, ...]
+) -> None:
     world = World(9 + 1000 * seed, check=False, keys=keys)
     members = world.group(5)
     victim, others = members[2], [*members[:2], *members[3:]]
@@ -190,7 +192,9 @@ SEPARATED = {
 
 @SEEDS
 @pytest.mark.parametrize(("config", "other", "reason"), SEPARATED.values(), ids=SEPARATED)
-def test_groups_with_other_names_or_keys_stay_apart(seed: int, config: dict[str, Any], other: dict[str, Any], reason: str) -> None:
+def test_groups_with_other_names_or_keys_stay_apart(
+    seed: int, config: dict[str, Any], other: dict[str, Any], reason: str
+) -> None:
     world = World(15 + 1000 * seed)
     here = [world.start("a1", group="a", **config), world.start("a2", ["a1"], group="a", **config)]
     there = [world.start("b1", ["a1"], group="b", **other)]
