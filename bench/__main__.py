@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import contest, crash, local, machine, operator, raft, report, rollout, swim, swim_sim
+from bench import contest, crash, local, machine, operator, raft, raft_keys, report, rollout, swim, swim_sim
 from bench.cluster import BenchError
 from bench.options import Options
 from bench.report import Measure
@@ -25,6 +25,8 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "rollout": rollout.measure,
     "raft": raft.measure,
     "contest": contest.measure,
+    "raft-keys": raft_keys.measure,
+    "raft-snapshots": raft_keys.measure_snapshots,
     "crash": crash.measure,
     "operator": operator.measure,
     "swim": swim.measure,
@@ -76,6 +78,7 @@ def _arguments() -> tuple[list[str], Options]:
     parser.add_argument("--contestants", type=_words, default=(), help=f"of `contest`: {','.join(contest.CONTESTANTS)}")
     parser.add_argument("--in-flight", type=_numbers, default=defaults.in_flight, help="of `contest`: 8,64,256,1000")
     parser.add_argument("--sizes", type=_numbers, default=defaults.sizes, help="bytes of an update in `contest`")
+    parser.add_argument("--updates", type=int, default=defaults.updates, help="of `raft-snapshots` (%(default)s)")
     found = parser.parse_args()
     strange = set(found.contestants) - contest.CONTESTANTS.keys()
     if strange:
@@ -83,9 +86,11 @@ def _arguments() -> tuple[list[str], Options]:
     unknown = [name for name in found.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(BENCHMARKS)}")
-    if found.runs < 1 or found.kills < 0 or found.resources < 1:
-        parser.error("--runs and --resources must be at least 1, --kills at least 0")
-    options = Options(found.runs, found.kills, found.resources, found.contestants, found.in_flight, found.sizes)
+    if min(found.runs, found.resources, found.updates) < 1 or found.kills < 0:
+        parser.error("--runs, --resources and --updates must be at least 1, --kills at least 0")
+    options = Options(
+        found.runs, found.kills, found.resources, found.contestants, found.in_flight, found.sizes, found.updates
+    )
     return found.names or list(DEFAULT), options
 
 

@@ -8,7 +8,7 @@ class Options:
     """``runs``: repetitions of what a median is taken of. ``kills``: crashes of the local cluster.
 
     ``resources``: how many the benchmark `operator` creates. ``contestants``, ``in_flight``, ``sizes``: what part of
-    `contest` is run; no contestants are all.
+    `contest` is run; no contestants are all. ``updates``: how many `raft-snapshots` makes.
     """
 
     runs: int = 5
@@ -17,3 +17,4 @@ class Options:
     contestants: tuple[str, ...] = ()
     in_flight: tuple[int, ...] = (8, 64, 256, 1000)
     sizes: tuple[int, ...] = (100, 1000)
+    updates: int = 1_000_000
