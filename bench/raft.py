@@ -88,6 +88,12 @@ class Peers:
         self._processes[peer].kill()
         self._processes[peer].wait()
 
+    async def rejoin(self, peer: str) -> None:
+        """Start a peer that was killed, and wait until it has caught up."""
+        self.start(peer)
+        async with self.client() as client:
+            await self.until_level(client, peer)
+
     def cpu_s(self) -> dict[str, float]:
         """CPU time of each peer so far, in seconds."""
         return {peer: cpu_s(process.pid) for peer, process in self._processes.items()}

@@ -81,6 +81,9 @@ def show(name: str, machine: Machine, measures: Sequence[Measure]) -> None:
         for each in measures
     ]
     output.table(("WHAT", "VALUE", "UNIT", "BAR", "VERDICT", "ALL RUNS"), rows)
+    for each in measures:
+        if each.verdict(machine.cores) == "missed":
+            output.say(f"missed: {each.what}: {_number(each.value)} {each.unit}, wanted {_limit(each)}")
 
 
 def keep(folder: Path, name: str, taken_at: str, machine: Machine, measures: Sequence[Measure]) -> Path:
