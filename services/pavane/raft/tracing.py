@@ -17,6 +17,7 @@ from pavane.raft.core.outputs import (
     Apply,
     ConfigurationChanged,
     Event,
+    LeasesEnded,
     RoleChanged,
     SnapshotChanged,
     TransferChanged,
@@ -62,6 +63,8 @@ class Tracing:
                 self._transferred(event, term)
             case SnapshotChanged():
                 self._snapshot(event, term)
+            case LeasesEnded():
+                self._leases_ended(event, term)
 
     def stored(self, ticket: int) -> None:
         """End the spans of the batches that ``ticket`` made durable."""
@@ -150,6 +153,11 @@ class Tracing:
         if event.what == "bad":
             span.set_status(StatusCode.ERROR, "the file is damaged")
         span.end()
+
+    def _leases_ended(self, event: LeasesEnded, term: int) -> None:
+        started = time_ns() - int(event.seconds * 1e9)
+        attributes: dict[str, str | int] = {"pavane.raft.index": event.index, "pavane.raft.leases": event.count}
+        self._start("raft/lease-expire", SpanKind.INTERNAL, (event.reqid,), term, attributes, started).end()
 
     def _transferred(self, event: TransferChanged, term: int) -> None:
         if event.result == "started":

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
 from pavane.raft.core.outputs import Appended, ConfigurationChanged, RoleChanged, SnapshotChanged, TransferChanged
+from pavane.raft.machines import LeaseGrant
 from pavane.raft.server import RaftServer
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
@@ -29,6 +30,7 @@ IDENT = b"s3cr3t"
 REQID = bytes.fromhex("67748580cc9e8be6f1e14f2f")
 WAIT_MS = 20_000
 MEMBERS = (("1", "tcp://127.0.0.1:1"),)
+ENDED = "raft/lease-expire"
 Spans: TypeAlias = Callable[[str], list[ReadableSpan]]
 
 
@@ -50,6 +52,13 @@ def free_urls(count: int) -> list[str]:
     for probe in probes:
         probe.close()
     return urls
+
+
+def value(span: ReadableSpan, name: str) -> int:
+    assert span.attributes is not None
+    found = span.attributes[f"pavane.raft.{name}"]
+    assert isinstance(found, int)
+    return found
 
 
 def links_of(span: ReadableSpan) -> set[int]:
@@ -197,3 +206,21 @@ def test_snapshot_is_a_span_of_its_own_time_and_a_damaged_one_an_error(spans: Sp
     assert taken.end_time - taken.start_time >= 2e9
     *good, bad = spans("raft/install")
     assert [span.status.is_ok for span in (*good, bad)] == [True, True, False]
+
+
+async def test_leases_that_are_over_end_in_a_span_that_links_to_the_entry(tmp_path: Path, spans: Spans) -> None:
+    (url,) = free_urls(1)
+    server = RaftServer(Config("1", IDENT, url=url, peers=(("1", url),), machine="KeyValue"), data=tmp_path, bind=url)
+    await server.start()
+    try:
+        async with RaftClient([url], IDENT) as client:
+            for _ in range(2):
+                await client.kv.command(LeaseGrant(200, b""))
+            await eventually(lambda: sum(value(span, "leases") for span in spans(ENDED)) == 2)
+            entries = [entry async for entry in client.entries()]
+    finally:
+        await server.stop()
+    ended = {value(span, "index"): links_of(span) for span in spans(ENDED)}
+    reqids = {entry.index: {derived("raft", "", bytes(entry.reqid)).trace_id} for entry in entries}
+    assert ended == {index: reqids[index] for index in ended}
+    assert max(ended) == entries[-1].index

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pavane.raft.core.barrier import Barriers
 from pavane.raft.core.budget import Budget
 from pavane.raft.core.node import Node
-from pavane.raft.core.outputs import Route
+from pavane.raft.core.outputs import LeasesEnded, Route
 from pavane.raft.core.serving import Serving
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.core.watching import Watching
@@ -51,6 +51,16 @@ class _KeepAlive:
 
 
 @dataclass(frozen=True, slots=True)
+class _Ending:
+    """An entry of ours that ends ``count`` leases, on its way."""
+
+    index: int
+    reqid: bytes
+    count: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class KeyCounts:
     """How much there is of what has limits (14.4); ``history_floor`` is the first revision that can be watched.
 
@@ -79,6 +89,7 @@ class Keyspace:
         self._budget = Budget()
         self._unproven: list[_KeepAlive] = []
         self._keeper: LeaseKeeper | None = None
+        self._ending: deque[_Ending] = deque()
         self._tick_at = 0.0
         self.watching = Watching(node, machine)
         serving.outcome = self._outcome
@@ -164,6 +175,7 @@ class Keyspace:
     def deposed(self) -> None:
         """We no longer lead: whose keep-alive waits asks the next leader."""
         self._keeper = None
+        self._ending.clear()
         for asked in self._unproven:
             self._moved(asked.route, asked.id)
         self._unproven.clear()
@@ -175,6 +187,10 @@ class Keyspace:
             if keeper.next_timer() is None:
                 self._tick_at = self._node.now.mono + TICK_S  # without leases nobody looked
             keeper.applied(self._node.now.mono)
+        while self._ending and self._ending[0].index <= self._node.applied:
+            ended = self._ending.popleft()
+            seconds = self._node.now.mono - ended.since
+            self._node.event(LeasesEnded(ended.reqid, ended.index, ended.count, seconds))
         waiting, self._unproven = self._unproven, []
         for asked in waiting:
             self._keep(asked)
@@ -227,7 +243,8 @@ class Keyspace:
         leases = keeper.due(node.now.mono)
         if leases:
             reqid = node.now.wall_s.to_bytes(4, "big") + node.rng.randbytes(8)
-            node.append_own(EntryType.STATE, encode_command(LeaseExpire(leases)), reqid)
+            index = node.append_own(EntryType.STATE, encode_command(LeaseExpire(leases)), reqid)
+            self._ending.append(_Ending(index, reqid, len(leases), node.now.mono))
 
     # --- answers -----------------------------------------------------------------------------------------------------
 

@@ -224,6 +224,16 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class LeasesEnded:
+    """The entry at ``index`` that ended ``count`` leases whose time was over was applied, ``seconds`` after we made it."""
+
+    reqid: bytes
+    index: int
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class KindChanged:
     """A peer turned out to be ``ours`` or ``js`` (4.2)."""
 
@@ -313,6 +323,7 @@ Event = (
     | StageReached
     | RecoveringChanged
     | SnapshotChanged
+    | LeasesEnded
     | Disconnect
     | Corrupt
     | Fork
