@@ -225,7 +225,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class LeasesEnded:
-    """The entry at ``index`` that ended ``count`` leases whose time was over was applied, ``seconds`` after we made it."""
+    """We made the entry at ``index`` to end ``count`` leases whose time was over; ``seconds`` later it was applied."""
 
     reqid: bytes
     index: int
