@@ -494,8 +494,11 @@ class Adapter:
     def _stored_in_thread(self, batches: Sequence[Batch]) -> None:
         self._loop.call_soon_threadsafe(self._stored_on_loop, batches)
 
-    def _failed_in_thread(self, error: OSError) -> None:
-        self._loop.call_soon_threadsafe(self._fail, Exit.DISK, f"the log cannot be written: {error}")
+    def _failed_in_thread(self, error: Exception) -> None:
+        if isinstance(error, OSError):
+            self._loop.call_soon_threadsafe(self._fail, Exit.DISK, f"the log cannot be written: {error}")
+        else:
+            self._loop.call_soon_threadsafe(self._bug, error)
 
     def _stored_on_loop(self, batches: Sequence[Batch]) -> None:
         ticket = self._storage.completed(batches)

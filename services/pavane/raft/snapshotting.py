@@ -6,6 +6,8 @@ in threads. What an application makes of the log comes from a thread, too, or fr
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 from pavane.raft.core.outputs import Freeze
 from pavane.raft.machine import Compactor, StateMachine
@@ -17,6 +19,8 @@ from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.snapshot import SnapshotMeta
 
 READ_BYTES = 1 << 20
+
+Result = TypeVar("Result")
 
 
 class CannotCompact(Exception):
@@ -90,12 +94,11 @@ class Snapshotter:
             freeze.table.floor,  # read behind the ids: what was forgotten meanwhile is at or below it
             b"".join(ids),
         )
-        loop = asyncio.get_running_loop()
-        writer = await loop.run_in_executor(None, self._storage.snapshots.begin, meta.encode())
+        writer = await _in_thread(self._storage.snapshots.begin, meta.encode())
         try:
             for part in data:
-                await loop.run_in_executor(None, writer.add, part)
-            return await loop.run_in_executor(None, writer.finish, freeze.index, freeze.term)
+                await _in_thread(writer.add, part)
+            return await _in_thread(writer.finish, freeze.index, freeze.term)
         except asyncio.CancelledError:
             writer.abort()
             raise
@@ -116,3 +119,13 @@ class Snapshotter:
                 yield source.read(offset, min(READ_BYTES, end - offset))
         finally:
             source.close()
+
+
+async def _in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
+    """Run ``work`` on a file in a thread; who is cancelled meanwhile goes on when it has ended, for the file is in use."""
+    running = asyncio.get_running_loop().run_in_executor(None, partial(work, *arguments))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise

@@ -14,11 +14,11 @@ class Writer:
     """Runs an ``Appender`` in a thread of its own.
 
     ``done`` and ``failed`` are called on that thread: ``done`` with the batches that were executed, in order;
-    ``failed`` once, with the ``OSError`` after which nothing is written any more.
+    ``failed`` once, with the exception after which nothing is written any more: ``OSError``, or what a mistake raised.
     """
 
     def __init__(
-        self, appender: Appender, done: Callable[[Sequence[Batch]], None], failed: Callable[[OSError], None]
+        self, appender: Appender, done: Callable[[Sequence[Batch]], None], failed: Callable[[Exception], None]
     ) -> None:
         self._appender = appender
         self._done = done
@@ -69,8 +69,8 @@ class Writer:
             started = time.perf_counter()
             try:
                 self._appender.execute(batches)
-            except OSError as error:
-                self._failed(error)
+            except Exception as error:
+                self._failed(error)  # whatever it was: who waits for this thread must not wait for ever
                 return
             if any(batch.sync for batch in batches):
                 self.syncs += 1

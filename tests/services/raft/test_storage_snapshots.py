@@ -137,6 +137,15 @@ def test_saved_file_is_the_one_that_is_sent(folder: MemoryFolder) -> None:
     assert folder.folder("snap").open(name(10)).read(0, 1 << 20) == file_of(10)
 
 
+def test_a_segment_that_goes_before_it_is_checked_is_no_damage(folder: MemoryFolder) -> None:
+    store = Store(folder)
+    store.fill(1, 100)
+    check = store.storage.next_scrub()
+    assert check is not None
+    store.save(90, 81)
+    assert check() is None
+
+
 def test_a_whole_log_may_go(folder: MemoryFolder) -> None:
     store = Store(folder)
     store.fill(1, 100)

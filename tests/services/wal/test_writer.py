@@ -30,7 +30,7 @@ class Bench:
         folder = disk.folder("log")
         self.log = Log.create(folder, STORE, nothing)
         self.done: list[int] = []
-        self.errors: list[OSError] = []
+        self.errors: list[Exception] = []
         self.finished = threading.Event()
         self.writer = Writer(Appender(folder), self.on_done, self.on_failed)
 
@@ -38,7 +38,7 @@ class Bench:
         self.done += [batch.last_sequence for batch in batches]
         self.finished.set()
 
-    def on_failed(self, error: OSError) -> None:
+    def on_failed(self, error: Exception) -> None:
         self.errors.append(error)
         self.finished.set()
 
@@ -81,7 +81,7 @@ def test_a_failed_sync_is_reported_once_and_nothing_is_done_after_it() -> None:
     bench.submit()
     bench.writer.close()
     assert bench.done == []
-    assert [error.errno for error in bench.errors] == [errno.EIO]
+    assert [getattr(error, "errno", None) for error in bench.errors] == [errno.EIO]
 
 
 def test_a_full_disk_is_reported() -> None:
@@ -92,7 +92,21 @@ def test_a_full_disk_is_reported() -> None:
     bench.submit(bytes(1000))
     bench.writer.close()
     assert bench.done == []
-    assert [error.errno for error in bench.errors] == [errno.ENOSPC]
+    assert [getattr(error, "errno", None) for error in bench.errors] == [errno.ENOSPC]
+
+
+def test_a_step_that_fails_by_a_mistake_of_ours_is_reported_too() -> None:
+    def mistaken() -> None:
+        raise ValueError
+
+    bench = Bench(MemoryDisk())
+    bench.log.before_next(mistaken)
+    bench.writer.start()
+    bench.submit()
+    assert bench.finished.wait(WAIT_S)
+    bench.writer.close()
+    assert bench.done == []
+    assert [type(error) for error in bench.errors] == [ValueError]
 
 
 def test_the_queue_says_when_it_is_full_and_when_there_is_room_again() -> None:

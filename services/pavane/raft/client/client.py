@@ -366,9 +366,9 @@ class RaftClient:
             except TimeoutError:
                 raise Unreachable(self._peers, timeout_s, reqid) from None
             timeout_s -= self._loop.time() - began_s
-        call = make(reqid, timeout_s)
-        call.repeats = repeats
         try:
+            call = make(reqid, timeout_s)
+            call.repeats = repeats
             return await self._run(call)
         finally:
             self._window.leave(size)

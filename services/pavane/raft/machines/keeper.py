@@ -83,13 +83,6 @@ class LeaseKeeper:
         self._proposed.update(found)
         return tuple(sorted(found))
 
-    def not_proposed(self, leases: Iterable[int], now: float) -> None:
-        """Take back what ``due`` returned, for the entry could not be appended; it is due again after a pause."""
-        self._not_before = now + PAUSE_S
-        for lease in leases:
-            self._proposed.discard(lease)
-            self._start(lease, now)
-
     def _start(self, lease: int, deadline: float) -> None:
         self._deadlines[lease] = deadline - self._delay
         heapq.heappush(self._heap, (self._deadlines[lease], lease))

@@ -140,6 +140,7 @@ class SnapshotWriter:
         self._meta_bytes = len(front)
         self._check = zlib.crc32(front)
         self._size = 0
+        self._finished = False
         self._file.append([bytes(HEAD_BYTES), front])
 
     def add(self, data: Buffer) -> None:
@@ -166,11 +167,14 @@ class SnapshotWriter:
         self._file.sync()
         self._file.close()
         self._folder.rename(OUTGOING, SNAPSHOT_NAME.format(index=index, term=term))
+        self._finished = True
         self._folder.sync()
         return self._size
 
     def abort(self) -> None:
-        """Give it up."""
+        """Give it up, unless it is in its place already."""
+        if self._finished:
+            return
         self._file.close()
         self._folder.remove(OUTGOING)
 

@@ -205,7 +205,10 @@ class RaftStorage:
         name, end = segments[turn]
 
         def check() -> str | None:
-            offset = first_fault(self.log_folder, name, self._store_id, end)
+            try:
+                offset = first_fault(self.log_folder, name, self._store_id, end)
+            except FileNotFoundError:
+                return None  # it was there a moment ago: a snapshot stands for it now
             return None if offset is None else f"segment {name} is damaged at offset {offset}"
 
         return check

@@ -60,15 +60,6 @@ def test_a_lease_whose_end_is_proposed_is_not_renewed_any_more() -> None:
     assert LeaseKeeper(leases, 1.1).renew([1], 1.2) == [(1, 1000)]  # the mark ends with the leadership
 
 
-def test_an_end_that_could_not_be_proposed_is_due_again_and_may_still_be_averted() -> None:
-    keeper = LeaseKeeper(table(1000, 1000), 0.0)
-    keeper.not_proposed(keeper.due(1.0), 1.0)
-    assert keeper.due(1.05) == ()
-    assert keeper.next_timer() == pytest.approx(1.1)
-    assert keeper.renew([1], 1.06) == [(1, 1000)]
-    assert keeper.due(1.1) == (2,)
-
-
 def test_a_lease_that_was_revoked_is_not_ended_again() -> None:
     leases = table(1000, 1000)
     keeper = LeaseKeeper(leases, 0.0)
