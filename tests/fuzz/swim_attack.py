@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from pavane.swim.config import Config, Start
+from pavane.swim.config import Config, Encoding, RequireToken, Start
 from pavane.swim.core.core import Core
 from pavane.swim.core.outputs import Own, Persist, Send
 from pavane.swim.errors import SwimError
@@ -56,6 +56,7 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"keys": (KEY,), "seal": True, "rotate_by_gossip": True, "stored_gen": 0},
     {"keys": (KEY,), "accept_plaintext": True},
     {"rollout": 1, "start": Start.SELF},
+    {"encoding": Encoding.LIBTRIBE, "require_token": RequireToken.OFF},
     {"broadcast_to": EVERYWHERE, "capacity": 4, "id": None, "max_datagram_bytes": 256},
 )
 PEERS = (2, 3, 4)
@@ -79,8 +80,8 @@ class Attack:
         self.checks.started(self.process)
         self.core.join([place(2)], self.now)
         self._carry_out()
-        self._hear(place(2), JoinAck(info(2)).encode(), wrap=True)
-        self._hear(place(2), self._says(2, Payload(alive=(info(3), info(4)))).encode(), wrap=True)
+        self._hear(place(2), self._encode(JoinAck(info(2))), wrap=True)
+        self._hear(place(2), self._encode(self._says(2, Payload(alive=(info(3), info(4))))), wrap=True)
 
     def run(self) -> None:
         """Do what the bytes say; afterwards the member ends what it began, and goes on."""
@@ -103,6 +104,10 @@ class Attack:
         self.core.receive(source, datagram, self.now)
         self._carry_out()
 
+    def _encode(self, message: Message) -> bytes:
+        """Write a message as the member reads it, as far as that is possible."""
+        return message.encode() if isinstance(message, Leave) else self.core._node.encode(message)
+
     def _carry_out(self) -> None:
         for output in self.core.outputs():
             if isinstance(output, Send):
@@ -116,8 +121,8 @@ class Attack:
 
     def _sent(self, send: Send) -> None:
         """Let peers answer pings, when the bytes want it."""
-        if self.answered and self.keyring is None and (answer := alive(send.to, messages.decode(send.datagram))):
-            self.core.receive(send.to, answer.encode(), self.now)
+        if self.answered and self.keyring is None and (answer := alive(send.to, self.core._node.decode(send.datagram))):
+            self.core.receive(send.to, self._encode(answer), self.now)
 
     def _wait(self, seconds: float) -> None:
         end = self.now + seconds
@@ -130,7 +135,7 @@ class Attack:
     # --- steps ---------------------------------------------------------------------------------------------------
 
     def _told(self) -> None:
-        datagram = bytearray(self._message().encode())
+        datagram = bytearray(self._encode(self._message()))
         if self.choices.number(8) == 0:
             datagram[self.choices.number(len(datagram))] ^= 1 << self.choices.number(8)
         if self.choices.number(16) == 0:

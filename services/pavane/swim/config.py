@@ -63,6 +63,13 @@ Credentials = Callable[[bytes, NodeInfo], bytes]
 """(token, ourselves) → the auth bytes of our JoinReq."""
 
 
+class Encoding(StrEnum):
+    """How messages are written. The two cannot be told apart on the wire: a whole group uses one (4)."""
+
+    V1 = "v1"
+    LIBTRIBE = "libtribe"  # the C++ library's; it has no addresses, no Leave and no token that could be repeated
+
+
 class Start(StrEnum):
     """When a node becomes a full member (16.2)."""
 
@@ -110,6 +117,7 @@ class Config:
     profile: Profile = field(default=LAN)
     start: Start = Start.READ_WRITE
     rollout: int = 0
+    encoding: Encoding = Encoding.V1
 
     def validate(self) -> None:
         """Raise ``ConfigError`` for a value that cannot work."""
@@ -127,6 +135,8 @@ class Config:
             raise ConfigError("seal and accept_plaintext need keys")
         if self.rotate_by_gossip and not self.seal:
             raise ConfigError("rotate_by_gossip needs seal: new keys must not be read on their way")
+        if self.encoding is Encoding.LIBTRIBE and (self.keys or self.require_token is not RequireToken.OFF):
+            raise ConfigError("encoding libtribe has no envelopes and repeats no token: no keys, require_token off")
         if not 0 <= self.rollout <= U32_MAX:
             raise ConfigError(f"rollout {self.rollout}: choose 0 to {U32_MAX}")
         if self.broadcast_to is not None and not (self.broadcast_to.ip and self.broadcast_to.port):

@@ -1,4 +1,4 @@
-"""The codec of libtribe against its vectors (docs/specs/swim.md 4)."""
+"""The codec of libtribe against its vectors, and a group that speaks it (docs/specs/swim.md 4)."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pavane.swim.config import Config, Encoding, RequireToken
+from pavane.swim.errors import ConfigError
 from pavane.swim.wire.libtribe import decode, encode
 from pavane.swim.wire.messages import (
     Broadcast,
@@ -23,6 +25,7 @@ from pavane.swim.wire.messages import (
 from pavane.swim.wire.payload import Payload, decode_payload
 from pavane.swim.wire.values import UNSPECIFIED, Address, NodeId, NodeInfo
 from pavane.wire import LocalProtocolError, RemoteProtocolError
+from tests.sim.swim.world import World
 
 ROWS = json.loads((Path(__file__).parent / "vectors.json").read_text())["libtribe"]
 ACCEPTED = [row for row in ROWS if row["verdict"] == "accept"]
@@ -90,3 +93,32 @@ def test_any_bytes_parse_or_are_refused(data: bytes) -> None:
     except RemoteProtocolError:
         return
     assert decode(encode(found)) == found
+
+
+def test_a_group_that_speaks_it_forms_notices_a_crash_and_a_leave_and_heals() -> None:
+    world = World(50, encoding=Encoding.LIBTRIBE, require_token=RequireToken.OFF)
+    said: set[type[Message]] = set()
+    world.tap = lambda process, to, datagram: said.add(type(decode(datagram)))
+    members = world.group(6)
+    world.kill(members[1])
+    world.must(world.all_see_all, 20, "the crash is known")
+    world.leave(members[2])
+    world.must(world.all_see_all, 2, "the leave is known")
+    assert sum(process.core.counts["deaths"] for process in members[3:]) + members[0].core.counts["deaths"] >= 1
+    world.cut([members[3]], [members[4]], both=False)
+    world.run(30)
+    assert world.all_see_all()  # helpers pass pings on
+    assert sum(process.core.counts["relayed"] for process in members) > 0
+    world.cuts.clear()
+    for process in (members[0], members[3], members[4]):
+        peer = process.core._node.members.get(members[5].core.info.id)
+        assert peer is not None
+        process.core._node.members.forget(peer)
+    world.must(world.all_see_all, 20, "who was forgotten by all is told so and joins again")
+    assert said == {JoinReq, JoinAck, PingRequest, PingResponse}
+
+
+@pytest.mark.parametrize("config", [{}, {"require_token": RequireToken.OFF, "keys": (bytes(32),)}])
+def test_it_goes_without_tokens_and_keys(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="libtribe"):
+        Config(encoding=Encoding.LIBTRIBE, **config).validate()

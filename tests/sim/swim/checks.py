@@ -7,7 +7,7 @@ from pavane.swim.core.node import NEWS_EXTRA
 from pavane.swim.core.outputs import Happened, Own, Persist, Send
 from pavane.swim.state.envelope import MACED, SEALED
 from pavane.swim.state.members import TOMBSTONES_PER_PEER
-from pavane.swim.wire.messages import JoinAck, PingRequest, PingResponse, decode
+from pavane.swim.wire.messages import JoinAck, PingRequest, PingResponse
 from pavane.swim.wire.values import Stage, State
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Checks:
             assert process.stored == Persist(own.id, own.gen), "a generation is told before it is durable"
         if config.keys:
             return
-        message, own = decode(send.datagram), process.core.info
+        message, own = process.core._node.decode(send.datagram), process.core.info
         if isinstance(message, JoinAck):
             assert process.core.stage is Stage.READ_WRITE, "invariant 6: an observer admits"
         if process.core.own is Own.LEAVING and isinstance(message, PingRequest | PingResponse) and leaves(process):

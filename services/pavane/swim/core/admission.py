@@ -13,7 +13,7 @@ from pavane.swim.state.auth import label, proof
 from pavane.swim.state.cookie import ROTATION_S, Cookies
 from pavane.swim.state.members import Peer
 from pavane.swim.state.rates import Bucket, SharedLimit
-from pavane.swim.wire.messages import ERROR_DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq
+from pavane.swim.wire.messages import ERROR_DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq, Message
 from pavane.swim.wire.payload import Payload
 from pavane.swim.wire.refusals import Refusal
 from pavane.swim.wire.values import U32_MAX, Address, NodeInfo, Stage, State
@@ -99,7 +99,7 @@ class Admission:
         if config.authorize is not None:
             verdict = config.authorize(request.token, request.auth, request.src, origin.source)
             if isinstance(verdict, JoinNak | JoinRedirect):
-                self._say(origin, verdict.encode(), valid=valid)
+                self._say(origin, verdict, valid=valid)
             if verdict is not True:
                 return
         elif node.psks is not None:
@@ -223,17 +223,17 @@ class Admission:
         psk = node.psks.of(request.auth, request.token, request.src) if node.psks is not None else None
         if psk is not None:
             payload.proof = proof(psk, request.auth, node.info)
-        self._gossip.welcome(payload, peer, room - len(JoinAck(node.info).encode()) - BLOB_BYTES)
-        self._say(origin, JoinAck(node.info, payload).encode(), valid=valid)
+        self._gossip.welcome(payload, peer, room - len(node.encode(JoinAck(node.info))) - BLOB_BYTES)
+        self._say(origin, JoinAck(node.info, payload), valid=valid)
 
     # --- refusing ------------------------------------------------------------------------------------------------
 
     def _refuse(self, origin: Origin, code: Refusal, etag: str = "", *, valid: bool = False) -> None:
         node = self._node
         node.counts["refused"] += 1
-        message = JoinNak(ERROR_DOMAIN, code, etag).encode()
-        if not valid and code is Refusal.ID_CONFLICT and len(message) > AMPLIFICATION_MAX * origin.size:
-            message = JoinNak(ERROR_DOMAIN, code).encode()
+        message = JoinNak(ERROR_DOMAIN, code, etag)
+        if not valid and code is Refusal.ID_CONFLICT and len(message.encode()) > AMPLIFICATION_MAX * origin.size:
+            message = JoinNak(ERROR_DOMAIN, code)
         self._say(origin, message, valid=valid)
 
     def _redirect(self, origin: Origin, *, valid: bool) -> None:
@@ -258,9 +258,9 @@ class Admission:
             self._refuse(origin, Refusal.NOT_ACCEPTING, valid=valid)
             return
         node.counts["redirected"] += 1
-        self._say(origin, JoinRedirect(to, ERROR_DOMAIN, Refusal.NOT_ACCEPTING).encode(), valid=valid)
+        self._say(origin, JoinRedirect(to, ERROR_DOMAIN, Refusal.NOT_ACCEPTING), valid=valid)
 
-    def _say(self, origin: Origin, message: bytes, *, valid: bool) -> None:
+    def _say(self, origin: Origin, message: Message, *, valid: bool) -> None:
         """Send an answer: freely to an address that a ``valid`` token has proven, else within the limit of 18.3."""
         if valid:
             self._node.send(origin.source, message)

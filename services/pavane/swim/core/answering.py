@@ -12,7 +12,7 @@ from pavane.swim.core.sync import EMPTY, Sync
 from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
 from pavane.swim.state.rates import SharedLimit
-from pavane.swim.wire.messages import TTL_AT, PingRequest, PingResponse
+from pavane.swim.wire.messages import PingRequest, PingResponse
 from pavane.swim.wire.payload import Page, Payload, Unlink
 from pavane.swim.wire.values import Address, NodeId, Stage, State
 
@@ -143,8 +143,8 @@ class Answering:
         elif who.relay is None:
             node.answer(origin, self._response(request, payload))
 
-    def _response(self, request: PingRequest, payload: Payload) -> bytes:
-        return PingResponse(request.src, self._node.node, request.ttl, payload).encode()
+    def _response(self, request: PingRequest, payload: Payload) -> PingResponse:
+        return PingResponse(request.src, self._node.node, request.ttl, payload)
 
     def _short(self, request: PingRequest, origin: Origin, buried: Peer | None) -> None:
         """Tell a stranger or a buried author why nothing else is said to it."""
@@ -194,7 +194,7 @@ class Answering:
             return
         node.counts["relayed"] += 1
         data = bytearray(origin.data)
-        data[TTL_AT] -= 1
+        data[node.ttl_at] -= 1
         node.send(target.address, bytes(data))
         if seq is not None:
             self._expect(seq, request, who.peer.address if who.peer is not None else origin.source)
@@ -209,7 +209,7 @@ class Answering:
         def nack() -> None:
             if self._relays.get(key) is relay:
                 payload = Payload(seq=seq, health=node.health.score, stage=node.shown(node.members.get(request.src.id)))
-                node.send(to, PingResponse(request.src, node.node, 0, payload).encode())
+                node.send(to, PingResponse(request.src, node.node, 0, payload))
 
         def forget() -> None:
             if self._relays.get(key) is relay:

@@ -7,9 +7,10 @@ peer.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pavane.swim.config import Config, Profile
+from pavane.swim.config import Config, Encoding, Profile
 from pavane.swim.core.admission import Admission
 from pavane.swim.core.answering import Answering, Standing, Trust, standing
 from pavane.swim.core.dialing import Dialing
@@ -35,10 +36,9 @@ from pavane.swim.wire.messages import (
     Message,
     PingRequest,
     PingResponse,
-    decode,
 )
 from pavane.swim.wire.payload import Digest, KeyOp, Payload, Trace
-from pavane.swim.wire.values import UNSPECIFIED, Address, NodeInfo, Stage, State
+from pavane.swim.wire.values import UNSPECIFIED, Address, NodeId, NodeInfo, Stage, State
 from pavane.wire import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ class Core:
             return
         try:
             origin = self._open(source.plain(), datagram)
-            message = decode(origin.data)
+            message = node.decode(origin.data)
         except RemoteProtocolError as error:
             node.drop(DropReason(error.reason))
             return
@@ -413,9 +413,15 @@ class Core:
             # Whatever the records said about it: pages count only while their sender is a peer.
             if who.peer is not None and who.peer.live:
                 self._sync.merge(page, who.peer, heard)
-        if any(unlink.receiver == node.node for unlink in payload.unlinks):
+        if any(self._names_us(unlink.receiver) for unlink in payload.unlinks):
             self._dial_back(who, origin)
         return standing(node, author, origin)
+
+    def _names_us(self, receiver: NodeId) -> bool:
+        """Say whether a record is meant for us; from pings of the other encoding nobody knows our generation."""
+        node = self._node
+        any_gen = node.config.encoding is Encoding.LIBTRIBE and not receiver.gen
+        return receiver == node.node or (any_gen and receiver.id == node.id)
 
     def _from_the_grave(self, payload: Payload, heard: Heard, who: Standing) -> None:
         """Let a buried author say that it is alive, and nothing else (2.3)."""
@@ -465,7 +471,7 @@ class Core:
         full = peer is None and len(node.members) >= node.members.capacity
         if full or (node.own is Own.DIALING and (payload.peers or 0) > node.members.capacity):
             node.event(Happened.JOIN_REFUSED, address=origin.source, text="capacity")
-            node.send(origin.source, Leave(node.info).encode())
+            node.send(origin.source, node.farewell(desc.node))
             return
         for info in payload.sample:
             node.learn_address(info)
@@ -520,7 +526,7 @@ class Core:
     def _say_leave(self) -> None:
         node = self._node
         for peer in node.members.live:
-            node.send_patiently(peer.address, lambda: Leave(node.info).encode())
+            node.send_patiently(peer.address, partial(node.farewell, peer.node))
 
     def _out(self) -> None:
         """End everything; what was learned about addresses is kept for the next ``join``."""

@@ -137,7 +137,7 @@ class Dialing:
         if to is None or not rounds or node.own not in (Own.DIALING, Own.MEMBER):
             return
         if node.stage in (Stage.JOINING, Stage.READ_WRITE):
-            node.send(to, Broadcast(node.info).encode())
+            node.send(to, Broadcast(node.info))
         node.timers.plan(node.now + ANNOUNCE_PAUSE_S, lambda: self.announce(rounds - 1))
 
     def announced(self, broadcast: Leave, origin: Origin) -> None:
@@ -239,7 +239,7 @@ class Dialing:
             dial.timer.cancel()
         dial.tries += 1
         dial.auth = self._credentials(dial.token)
-        node.send(dial.address, JoinReq(node.info, dial.token, dial.auth).encode())
+        node.send(dial.address, JoinReq(node.info, dial.token, dial.auth))
         last = dial.background or dial.tries > RETRIES
         wait_s = LINGER_S if dial.background else self._jittered(dial.wait_s)
         dial.wait_s *= 2
@@ -313,7 +313,7 @@ class Dialing:
         code = nak.code if nak.domain == ERROR_DOMAIN else None
         if code in (Refusal.TOKEN_EXPECTED, Refusal.TOKEN_INVALID) and dial.token_rounds < TOKEN_ROUNDS:
             token = nak.etag.encode()
-            if len(JoinReq(node.info, token, self._credentials(token)).encode()) <= node.room:
+            if len(node.encode(JoinReq(node.info, token, self._credentials(token)))) <= node.room:
                 dial.token = token
                 dial.token_rounds += 1
                 self._send(dial)

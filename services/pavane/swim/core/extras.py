@@ -165,4 +165,4 @@ class Extras:
             while metas and (size := Extra(metas[0]).size) <= room:
                 room -= size
                 payload.metas += (metas.pop(0),)
-            node.send(peer.address, PingResponse(peer.node, node.node, 0, payload).encode())
+            node.send(peer.address, PingResponse(peer.node, node.node, 0, payload))

@@ -149,14 +149,14 @@ class Gossip:
         """Send plain gossip: a response that answers nothing and expects nothing (8.3)."""
         node = self._node
 
-        def make() -> bytes:
-            return PingResponse(peer.node, node.node, 0, self.payload(peer, None)).encode()
+        def make() -> PingResponse:
+            return PingResponse(peer.node, node.node, 0, self.payload(peer, None))
 
         node.send_patiently(peer.address, make)
 
-    def ask(self, peer: Peer, payload: Payload, ttl: int = 0) -> bytes:
+    def ask(self, peer: Peer, payload: Payload, ttl: int = 0) -> PingRequest:
         """Return a ping of ``peer``."""
-        return PingRequest(self._node.node, peer.node, ttl, payload).encode()
+        return PingRequest(self._node.node, peer.node, ttl, payload)
 
     def wake(self) -> None:
         """See that the tick runs while there is news.

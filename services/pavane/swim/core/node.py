@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pavane.swim.config import Config, Start
+from pavane.swim.config import Config, Encoding, Start
 from pavane.swim.core.outputs import Event, Happened, Member, Output, Own, Persist, Send
 from pavane.swim.errors import DropReason
 from pavane.swim.state.auth import Psks
@@ -18,8 +18,9 @@ from pavane.swim.state.members import Members, Peer
 from pavane.swim.state.news import News, NewsQueue
 from pavane.swim.state.suspicion import transmissions
 from pavane.swim.state.timers import Timers
-from pavane.swim.wire.messages import NAMES
-from pavane.swim.wire.payload import StageShown, Trace
+from pavane.swim.wire import libtribe, messages
+from pavane.swim.wire.messages import NAMES, Leave, Message, PingResponse
+from pavane.swim.wire.payload import Payload, StageShown, Trace
 from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, Stage, State
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class Node:
         self, config: Config, rng: "Random", entropy: Callable[[int], bytes], now: float, unix_s: float
     ) -> None:
         self.config = config
+        codec = libtribe if config.encoding is Encoding.LIBTRIBE else messages
+        self.encode, self.decode, self.ttl_at = codec.encode, codec.decode, codec.TTL_AT
         self.profile = config.profile
         self.rng = rng
         self.entropy = entropy
@@ -120,7 +123,7 @@ class Node:
         self.traffic = Traffic()
         self._outputs: list[Output] = []
         self._persisted: NodeId | None = None
-        self._patient: deque[tuple[Address, Callable[[], bytes]]] = deque()
+        self._patient: deque[tuple[Address, Callable[[], Message]]] = deque()
         self._allowance = SENDS_PER_TIMER
         self._near_capacity = False
         self.changes = 0  # of entries, ever
@@ -280,13 +283,20 @@ class Node:
 
     # --- sending -------------------------------------------------------------------------------------------------
 
-    def send(self, to: Address, message: bytes) -> None:
+    def send(self, to: Address, message: Message | bytes) -> None:
         """Send to an address that is validated: a peer's, or one that we dial or probe on our own account (18.3)."""
         if to.ip and to.port:
-            datagram = self.keyring.wrap(message) if self.keyring and self.overhead(to) else message
+            inner = message if isinstance(message, bytes) else self.encode(message)
+            datagram = self.keyring.wrap(inner) if self.keyring and self.overhead(to) else inner
             self._outputs.append(Send(to, datagram))
-            self.traffic.sent[NAMES[message[0]]] += 1
-            self.traffic.sent_bytes[NAMES[message[0]]] += len(datagram)
+            self.traffic.sent[NAMES[inner[0]]] += 1
+            self.traffic.sent_bytes[NAMES[inner[0]]] += len(datagram)
+
+    def farewell(self, to: NodeId) -> Message:
+        """Return what tells ``to`` that we leave: the other encoding has a record for it, but no message."""
+        if self.config.encoding is Encoding.LIBTRIBE:
+            return PingResponse(to, self.node, 0, Payload(left=(self.node,)))
+        return Leave(self.info)
 
     def overhead(self, to: Address) -> int:
         """Return the bytes of the envelope in which ``to`` is sent something, 0 if it gets plaintext."""
@@ -301,16 +311,17 @@ class Node:
             if len(self.protecting) > 2 * self.config.capacity:
                 self.protecting.popitem(last=False)
 
-    def answer(self, origin: Origin, message: bytes, to: Address | None = None) -> bool:
+    def answer(self, origin: Origin, message: Message, to: Address | None = None) -> bool:
         """Send to an address that nobody has validated: never more than three times what came from there."""
-        size = len(message) + self.overhead(to or origin.source)
+        datagram = self.encode(message)
+        size = len(datagram) + self.overhead(to or origin.source)
         if size > AMPLIFICATION_MAX * origin.size:
             self.drop(DropReason.AMPLIFICATION)
             return False
-        self.send(to or origin.source, message)
+        self.send(to or origin.source, datagram)
         return True
 
-    def send_patiently(self, to: Address, make: Callable[[], bytes]) -> None:
+    def send_patiently(self, to: Address, make: Callable[[], Message]) -> None:
         """Send when the allowance of this timer run lasts, else a little later."""
         self._patient.append((to, make))
         if len(self._patient) == 1:

@@ -126,7 +126,7 @@ class Probing:
         payload.seq = self.next_seq()
         payload.stage = node.shown(node.members.get(target.id))
         probe = self._begin(payload.seq, target, address, ended)
-        message = PingRequest(node.node, target, 0, payload).encode()
+        message = PingRequest(node.node, target, 0, payload)
         node.send(address, message)
         if retry:
             self._plan(probe, self._retry_s(), lambda: node.send(address, message))

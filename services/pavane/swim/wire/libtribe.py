@@ -1,6 +1,6 @@
 """The encoding of the C++ library libtribe: no addresses, generations in few places (docs/specs/swim.md 4).
 
-A node speaks one encoding, for the two cannot be told apart. This is the codec alone; no member here speaks it.
+A node speaks one encoding, for the two cannot be told apart (``Config.encoding``).
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from pavane.swim.wire.payload import decode_payload
 from pavane.swim.wire.values import UNSPECIFIED, NodeId, NodeInfo, read_blob, write_blob
 from pavane.wire import LocalProtocolError, Reader, RemoteProtocolError, Writer
 
+TTL_AT = 9  # offset of the ttl in a ping
 LENGTH_BYTES_READ = (2, 8)  # what it should write, and what it writes
 
 

@@ -188,6 +188,11 @@ NAMES: dict[int, str] = {code: kind.__name__ for code, kind in _TYPES.items()}
 """Names of the messages by their first byte, for counters."""
 
 
+def encode(message: Message) -> bytes:
+    """Return the datagram."""
+    return message.encode()
+
+
 def decode(datagram: bytes | memoryview) -> Message:
     """Read one datagram; raises ``RemoteProtocolError`` with a reason of 3.3 and nothing else."""
     reader = Reader(datagram)
