@@ -122,7 +122,7 @@ class Snapshotter:
 
 
 async def _in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
-    """Run ``work`` on a file in a thread; who is cancelled meanwhile goes on when it has ended, for the file is in use."""
+    """Run ``work`` on a file in a thread; who is cancelled goes on when that has ended, for the file is in use."""
     running = asyncio.get_running_loop().run_in_executor(None, partial(work, *arguments))
     try:
         return await asyncio.shield(running)
