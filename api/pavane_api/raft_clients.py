@@ -163,7 +163,7 @@ def _endpoints(document: kube.Object) -> Any:
 def problem_of(error: errors.RaftError) -> Problem:
     """Return the problem that tells a caller what the cluster answered."""
     match error:
-        case errors.Overloaded():
+        case errors.Overloaded() | errors.Behind():
             return Unavailable(str(error), headers={"Retry-After": "1"})
         case errors.TooLarge():
             return TooLarge(str(error))

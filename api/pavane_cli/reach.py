@@ -38,6 +38,10 @@ Stale = Annotated[
     bool, typer.Option("--stale", help="Ask any peer: perhaps old, but there is an answer without a leader too.")
 ]
 
+MinRevision = Annotated[
+    int, typer.Option("--min-revision", metavar="REVISION", min=0, help="With --stale: nothing older than this.")
+]
+
 _CODES: dict[int, ExitCode] = {
     Code.BAD_COMMAND: ExitCode.USAGE,
     Code.TOO_LARGE: ExitCode.USAGE,
@@ -75,15 +79,16 @@ class Reach:
         return f"/namespaces/{self.namespace}/raftclusters/{plain}"
 
     @asynccontextmanager
-    async def store(self, *, stale: bool = False) -> AsyncIterator[Store]:
-        """Lend the keys, whichever way they are reached; ``stale`` ones are those of any peer."""
+    async def store(self, *, stale: bool = False, since: int = 0) -> AsyncIterator[Store]:
+        """Lend the keys, whichever way they are reached; ``stale`` ones are those of any peer at ``since`` or later."""
         with _explained():
             if self.peers:
                 async with self.client() as client:
-                    yield Store(client.stale_kv, client.stale_tree) if stale else Store(client.kv, client.tree)
+                    kv, tree = (client.stale_kv, client.stale_tree) if stale else (client.kv, client.tree)
+                    yield Store(kv.since(since), tree.since(since))
             else:
                 async with self.rest() as rest:
-                    session = RestSession(rest, self.path, stale=stale)
+                    session = RestSession(rest, self.path, since if stale else None)
                     yield Store(Keys(session), TreeKeys(session))
 
     @asynccontextmanager

@@ -36,10 +36,15 @@ LEASE_ENDED = 410
 class RestSession:
     """The ``Session`` of ``Keys`` and ``TreeKeys``. Refusals are ``ApiError`` with the control plane's words."""
 
-    def __init__(self, rest: RestClient, path: str, *, stale: bool) -> None:
+    def __init__(self, rest: RestClient, path: str, revision: int | None = None) -> None:
+        """Any peer that has applied ``revision`` may be read, if one is given."""
         self._rest = rest
         self._path = path
-        self._stale = stale
+        self._revision = revision
+
+    def since(self, revision: int) -> "RestSession":
+        """Return the session whose stale reads see ``revision`` or later."""
+        return self if self._revision is None else RestSession(self._rest, self._path, revision)
 
     async def command(self, command: Command, reqid: bytes | None, timeout_s: float) -> Outcome:
         """Apply a command exactly once."""
@@ -118,7 +123,8 @@ class RestSession:
         return Outcome(found.revision, [found.succeeded, results])
 
     async def _read(self, path: str) -> Any:
-        return await self._rest.get(self._path + path + ("&stale=true" if self._stale else ""))
+        stale = "" if self._revision is None else f"&stale=true&minRevision={self._revision}"
+        return await self._rest.get(self._path + path + stale)
 
     async def _send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
         return await self._rest.send(method, self._path + path, body, headers)

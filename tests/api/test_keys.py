@@ -387,4 +387,10 @@ async def test_a_stale_read_asks_one_peer(api: Plane, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Barriers, "wait", refused)  # what every linearizable read waits for
     assert (await api.http.get(f"{Q}/keys/a?stale=true")).content == b"1"
     assert len((await api.http.get(f"{Q}/keys?stale=true")).json()["items"]) == 1
-    assert (await api.http.get(f"{Q}/tree/n?stale=true")).json()["node"]["data"] == ""
+    found = (await api.http.get(f"{Q}/tree/n?stale=true")).json()
+    assert found["node"]["data"] == ""
+    for path in ("keys/a?", "keys?", "tree/n?"):
+        seen = f"{Q}/{path}stale=true&minRevision="
+        assert (await api.http.get(f"{seen}{found['revision']}")).status_code == 200
+        behind = await api.http.get(f"{seen}{found['revision'] + 1}")
+        assert (behind.status_code, "Retry-After" in behind.headers) == (503, True)

@@ -85,6 +85,10 @@ async def test_keys_are_written_read_listed_and_deleted(cli: Cli) -> None:
     assert (await cli("kv", "list", "app/", "-o", "name")).splitlines() == ["app/colour"]
     assert await cli("kv", "get", "app/colour", "--stale") == "red"
     assert (await cli("kv", "list", "app/", "--stale", "-o", "name")).splitlines() == ["app/colour"]
+    assert await cli("kv", "get", "app/colour", "--stale", "--min-revision", "1") == "red"
+    code = ExitCode.REFUSED if "--peers" in cli.reach else ExitCode.ERROR
+    behind = await cli.fails(code, "kv", "get", "app/colour", "--stale", "--min-revision", "99")
+    assert "no peer that answers has applied revision 99 yet" in behind
     assert (await cli("kv", "list")).split() == ["KEY", "VALUE", "app/colour", "red", "raw", r"\x00\xff\n"]
     assert str(revision) in await cli("kv", "list", "app/", "-o", "wide")
     assert await cli("kv", "del", "raw") == "1"
@@ -289,4 +293,4 @@ async def test_a_control_plane_that_is_away_for_a_moment_costs_no_lease() -> Non
 
     async with httpx2.AsyncClient(base_url="http://plane", transport=httpx2.MockTransport(away)) as http:
         with pytest.raises(RaftError, match="does not answer: refused"):  # after which a held lease is renewed again
-            await RestSession(RestClient(http), "/x", stale=False).keep_alive(7, 1.0)
+            await RestSession(RestClient(http), "/x").keep_alive(7, 1.0)

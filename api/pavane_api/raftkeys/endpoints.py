@@ -48,7 +48,17 @@ RequestId = Annotated[
 ]
 FROM = "Watch from this revision on; 0: from now on"
 STALE = "Ask any peer: perhaps old, but there is an answer without a leader too"
-Stale = Annotated[bool, Query(description=STALE)]
+MIN_REVISION = "With stale: nothing older than this revision; 503 where no peer gets there within a second"
+
+
+def _since(
+    stale: Annotated[bool, Query(description=STALE)] = False,
+    min_revision: Annotated[int, Query(alias="minRevision", ge=0, le=UINT_MAX, description=MIN_REVISION)] = 0,
+) -> int | None:
+    return min_revision if stale else None
+
+
+Since = Annotated[int | None, Depends(_since)]
 IfMatch = Annotated[str | None, Header(description="ETag of the key, its revision, or * for any: only if it is so")]
 IfNoneMatch = Annotated[str | None, Header(description="*: only if there is no such key")]
 LeaseId = Annotated[int, Path(ge=1, le=UINT_MAX, description="The id of a lease")]
@@ -114,7 +124,6 @@ class KeyQuery(BaseModel):
     keys_only: bool = Field(default=False, description="Leave the values out")
     count_only: bool = Field(default=False, description="Only count the keys of the range")
     descending: bool = Field(default=False, description="Begin at the end of the range")
-    stale: bool = Field(default=False, description=STALE)
     watch: bool = Field(default=False, description="Stream changes as server-sent events instead of listing")
     first: int = Field(default=0, alias="from", ge=0, le=UINT_MAX, description=FROM)
 
@@ -140,6 +149,7 @@ async def list_keys(
     cluster: Cluster,
     key_range: KeyRange,
     query: Annotated[KeyQuery, Query()],
+    since: Since,
     last_event_id: LastEventId = None,
 ) -> Any:
     """List keys in order, linearizably, or watch them: each change once, in order, over changes of leader."""
@@ -147,7 +157,7 @@ async def list_keys(
     if query.watch:
         return await _stream(control, cluster, Watch(Scope.KEYS, start, end, query.first), last_event_id)
     flags = query.model_dump(include={"limit", "keys_only", "count_only", "descending"})
-    return await cluster.listing(ReadRange(start=start, end=end, **flags), stale=query.stale)
+    return await cluster.listing(ReadRange(start=start, end=end, **flags), since)
 
 
 ONE = "/keys/{key:path}"
@@ -162,9 +172,9 @@ ONE = "/keys/{key:path}"
         **responses(problems.BadRequest, problems.NotFound, problems.Conflict),
     },
 )
-async def get_key(_: MayGet, cluster: Cluster, key: KeyInPath, stale: Stale = False) -> Response:
+async def get_key(_: MayGet, cluster: Cluster, key: KeyInPath, since: Since) -> Response:
     """Return the value of a key; the read is linearizable unless it may be stale."""
-    found = await cluster.value(key, stale=stale)
+    found = await cluster.value(key, since)
     return Response(found.value, media_type=OCTETS, headers={"ETag": f'"{found.mod_revision}"'})
 
 
@@ -229,17 +239,17 @@ async def get_node(
     _: MayGet,
     cluster: Cluster,
     node: PathOfNode,
+    since: Since,
     children: Annotated[bool, Query(description="The names of its children instead of the node")] = False,
     watch: Annotated[bool, Query(description="Stream changes as server-sent events instead of reading")] = False,
     scope: Annotated[ScopeName, Query(description="What to watch")] = "NodeAndChildren",
-    stale: Stale = False,
     first: Annotated[int, Query(alias="from", ge=0, le=UINT_MAX, description=FROM)] = 0,
     last_event_id: LastEventId = None,
 ) -> Any:
     """Return a node of the tree or its children, linearizably, or watch it. Nodes are written by transactions."""
     if watch:
         return await _stream(control, cluster, Watch(SCOPES[scope], node, b"", first), last_event_id)
-    return await cluster.node(node, children=children, stale=stale)
+    return await cluster.node(node, since, children=children)
 
 
 LEASE = "/leases/{lease}"

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 from pavane.raft import errors
-from pavane.raft.client import NodeInfo, TxnResult
+from pavane.raft.client import Keys, NodeInfo, RaftClient, TxnResult
 from pavane.raft.client.keys import OTHER_REQUEST
 from pavane.raft.errors import Code
 from pavane.raft.machines import LeaseGrant, LeaseRevoke, Watch
@@ -52,18 +52,18 @@ class KeyService:
         self._namespace = namespace
         self._name = name
 
-    async def listing(self, wanted: ReadRange, *, stale: bool) -> KeyList:
-        """Return the keys of a range."""
+    async def listing(self, wanted: ReadRange, since: int | None) -> KeyList:
+        """Return the keys of a range; with ``since`` as any peer has them that has applied this revision."""
         async with self._clients.of(self._namespace, self._name, Use.KEYS) as client:
-            outcome = await (client.stale_kv if stale else client.kv).read(wanted.range())
+            outcome = await _keys(client, since).read(wanted.range())
         [fields] = outcome.value
         found = result_of(wanted.range(), fields[1:])
         return KeyList(items=found.items or [], more=bool(found.more), count=found.count, revision=outcome.revision)
 
-    async def value(self, key: bytes, *, stale: bool) -> Key:
-        """Return a key; raises ``NoSuchKey``."""
+    async def value(self, key: bytes, since: int | None) -> Key:
+        """Return a key; ``since`` as for ``listing``. Raises ``NoSuchKey``."""
         async with self._clients.of(self._namespace, self._name, Use.KEYS) as client:
-            found = await (client.stale_kv if stale else client.kv).range(key)
+            found = await _keys(client, since).range(key)
         if not found.items:
             raise _missing(f"There is no key {_shown(key)}.", found.revision)
         return Key.of(found.items[0])
@@ -100,11 +100,10 @@ class KeyService:
             request_id=reqid.hex(),
         )
 
-    async def node(self, path: bytes, *, children: bool, stale: bool) -> NodeRead:
-        """Return a node of the tree or the names of its children; raises ``NoSuchKey``."""
+    async def node(self, path: bytes, since: int | None, *, children: bool) -> NodeRead:
+        """Return a node or the names of its children; ``since`` as for ``listing``. Raises ``NoSuchKey``."""
         async with self._clients.of(self._namespace, self._name, Use.TREE) as client:
-            keys = client.stale_kv if stale else client.kv
-            outcome = await keys.read(Children(path) if children else Get(path))
+            outcome = await _keys(client, since).read(Children(path) if children else Get(path))
         [[_, *found]] = outcome.value
         if children:
             return NodeRead(revision=outcome.revision, children=found[0], cversion=found[1])
@@ -210,6 +209,10 @@ def expectation(key: bytes, if_match: str | None, if_none_match: str | None) -> 
 
 _ETAG = re.compile(r'(?:W/)?"?([0-9]{1,16})"?', re.ASCII)
 """A revision has at most 16 digits."""
+
+
+def _keys(client: RaftClient, since: int | None) -> Keys:
+    return client.kv if since is None else client.stale_kv.since(since)
 
 
 def _missing(words: str, revision: int) -> NoSuchKey:

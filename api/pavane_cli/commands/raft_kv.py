@@ -22,7 +22,7 @@ from pavane_cli.changes import Count, From, print_changes
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
-from pavane_cli.reach import Reach, Stale, Store, commands
+from pavane_cli.reach import MinRevision, Reach, Stale, Store, commands
 from pavane_cli.target import run
 from pavane_cli.transactions import parse_compare, parse_op
 
@@ -51,11 +51,13 @@ RequestId = Annotated[
 
 
 @command("get")
-def get(reach: Reach, key: KeyArgument, stale: Stale = False, form: Output = Format.TABLE) -> None:
+def get(
+    reach: Reach, key: KeyArgument, stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
+) -> None:
     """Print the value of a key as it is; with -o json or yaml its revisions too. Exit code 3 without such a key."""
 
     async def read() -> Item | None:
-        async with reach.store(stale=stale) as store:
+        async with reach.store(stale=stale, since=min_revision) as store:
             return await store.kv.get(os.fsencode(key))
 
     item = run(read())
@@ -117,11 +119,13 @@ def delete(
 
 
 @command("list")
-def list_keys(reach: Reach, prefix: Prefix = "", stale: Stale = False, form: Output = Format.TABLE) -> None:
+def list_keys(
+    reach: Reach, prefix: Prefix = "", stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
+) -> None:
     """List keys in order; with -o name only their names, with -o wide their revisions too."""
 
     async def read() -> Sequence[Item]:
-        async with reach.store(stale=stale) as store:
+        async with reach.store(stale=stale, since=min_revision) as store:
             return (await store.kv.list(*prefix_range(os.fsencode(prefix)))).items
 
     items = run(read())

@@ -13,7 +13,7 @@ from pavane_cli.changes import Count, From, print_changes
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
-from pavane_cli.reach import Reach, Stale, commands
+from pavane_cli.reach import MinRevision, Reach, Stale, commands
 from pavane_cli.target import run
 
 app = typer.Typer(
@@ -27,11 +27,17 @@ Version = Annotated[int, typer.Option(help="Only if the node has this version; d
 
 
 @command("ls")
-def ls(reach: Reach, path: PathOrRoot = "/", stale: Stale = False, form: Output = Format.TABLE) -> None:
+def ls(
+    reach: Reach,
+    path: PathOrRoot = "/",
+    stale: Stale = False,
+    min_revision: MinRevision = 0,
+    form: Output = Format.TABLE,
+) -> None:
     """Print the names of a node's children in order."""
 
     async def read() -> list[bytes]:
-        async with reach.store(stale=stale) as store:
+        async with reach.store(stale=stale, since=min_revision) as store:
             return (await store.tree.children(os.fsencode(path)))[0]
 
     names = [output.printable(name) for name in run(read())]
@@ -43,11 +49,13 @@ def ls(reach: Reach, path: PathOrRoot = "/", stale: Stale = False, form: Output 
 
 
 @command("get")
-def get(reach: Reach, path: Path_, stale: Stale = False, form: Output = Format.TABLE) -> None:
+def get(
+    reach: Reach, path: Path_, stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
+) -> None:
     """Print the data of a node as it is; with -o json or yaml its versions too. Exit code 3 without such a node."""
 
     async def read() -> NodeInfo | None:
-        async with reach.store(stale=stale) as store:
+        async with reach.store(stale=stale, since=min_revision) as store:
             return await store.tree.get(os.fsencode(path))
 
     node = run(read())

@@ -100,6 +100,14 @@ class Overloaded(RaftError):
         self.retry_after_ms = retry_after_ms
 
 
+class Behind(RaftError):
+    """No peer that answers has applied ``revision`` yet."""
+
+    def __init__(self, revision: int) -> None:
+        super().__init__(f"no peer that answers has applied revision {revision} yet; repeat, or take an older state")
+        self.revision = revision
+
+
 class ResultLost(RaftError):
     """The command took effect at ``index``, but so long ago that its result is forgotten: read what it wrote."""
 

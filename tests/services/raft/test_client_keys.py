@@ -11,7 +11,7 @@ import pytest
 
 from pavane.raft.client import Changes, Item, Keys, RaftClient, Reset, TreeKeys, guard, prefix_range
 from pavane.raft.config import Config
-from pavane.raft.errors import Code, Refused, Unreachable, Unsupported
+from pavane.raft.errors import Behind, Code, Refused, Unreachable, Unsupported
 from pavane.raft.machines import LeaseGrant, LeaseRevoke, limits
 from pavane.raft.machines.commands import END_OF_KEYS, Compare, Create, Put, Range, Relation, Target
 from pavane.raft.machines.history import Happened
@@ -457,3 +457,15 @@ async def test_a_stale_read_is_answered_by_whoever_is_there(cluster: Cluster, cl
     await cluster.stop(last)
     with pytest.raises(Unreachable):
         await client.stale_kv.get(b"k")
+
+
+async def test_a_stale_read_waits_for_the_revision_that_it_is_to_see(client: RaftClient) -> None:
+    revision = await client.kv.put(b"k", b"old")
+    kv, tree = client.stale_kv.since(revision + 1), client.stale_tree.since(revision + 1)
+    item, node, _ = await asyncio.gather(kv.get(b"k"), tree.get(b"/"), client.kv.put(b"k", b"new"))
+    assert item is not None
+    assert node is not None
+    assert (item.value, item.mod_revision) == (b"new", revision + 1)
+    with pytest.raises(Behind, match=f"revision {revision + 2}"):
+        await client.stale_kv.since(revision + 2).get(b"k")
+    assert await client.kv.since(revision + 2).get(b"k") == item  # the leader needs none

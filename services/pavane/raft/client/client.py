@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -42,7 +42,7 @@ from pavane.raft.client.subscription import Item, follow
 from pavane.raft.client.tree import TreeKeys
 from pavane.raft.client.window import Window
 from pavane.raft.curve import CurveKeys
-from pavane.raft.errors import Closed, TooLarge, Unreachable
+from pavane.raft.errors import Behind, Closed, RaftError, TooLarge, Unreachable
 from pavane.raft.machines import Command, Watch, encode_command
 from pavane.raft.machines.commands import ReadOp
 from pavane.raft.wire import (
@@ -60,7 +60,7 @@ from pavane.runtime import names
 from pavane.telemetry import derived, link
 
 TIMEOUT_S_MAX = 7 * 3600.0  # beyond it the cluster would call the request id expired (11.2)
-STALE_READ_S = 1.0  # for each peer that is asked; a read of what is there takes milliseconds
+STALE_READ_S = 1.5  # for each peer that is asked; one that waits for a revision says so after a second
 READ_TIMEOUT_S = 30.0  # for requests that change nothing, and between two messages of a stream
 CALL_ID_MODULUS = 1 << 62  # client ids that are no request ids: numbers of 8 bytes, so never those of polls
 CALL_ID_BYTES = 8
@@ -202,12 +202,12 @@ class RaftClient:
     @property
     def stale_kv(self) -> Keys:
         """The keys as any peer has them: perhaps old, but also there without a leader. Writes are those of ``kv``."""
-        return Keys(_KeySession(self, stale=True))
+        return Keys(_KeySession(self, revision=0))
 
     @property
     def stale_tree(self) -> TreeKeys:
         """The nodes as any peer has them, as ``stale_kv``."""
-        return TreeKeys(_KeySession(self, stale=True))
+        return TreeKeys(_KeySession(self, revision=0))
 
     async def entries(self, after: int = 0, count: int | None = None) -> AsyncGenerator[Entry, None]:
         """Yield the entries behind index ``after``, ``count`` of them or all that are applied when the leader is asked.
@@ -511,11 +511,14 @@ def _revision(outcome: Outcome) -> int:
 
 
 class _KeySession:
-    """What ``Keys`` does through its client."""
+    """What ``Keys`` does through its client. Any peer that has applied ``revision`` may be read, if one is given."""
 
-    def __init__(self, client: RaftClient, *, stale: bool = False) -> None:
+    def __init__(self, client: RaftClient, revision: int | None = None) -> None:
         self._client = client
-        self._stale = stale
+        self._revision = revision
+
+    def since(self, revision: int) -> "_KeySession":
+        return self if self._revision is None else _KeySession(self._client, revision)
 
     async def command(self, command: Command, reqid: bytes | None, timeout_s: float) -> Outcome:
         data = encode_command(command)
@@ -529,13 +532,19 @@ class _KeySession:
         )
 
     async def read(self, ops: Sequence[ReadOp], timeout_s: float) -> Outcome:
-        if not self._stale:
+        revision = self._revision
+        if revision is None:
             return await self._client._run(ReadCall(self._client._call_id(), ops, timeout_s))
         urls = self._client._procedure.peer_urls()
+        failed: RaftError = Unreachable(urls, STALE_READ_S * len(urls))
         for url in random.sample(urls, len(urls)):
-            with suppress(Unreachable):
-                return await self._client._run(ReadCall(self._client._call_id(), ops, STALE_READ_S, url))
-        raise Unreachable(urls, STALE_READ_S * len(urls))
+            try:
+                return await self._client._run(ReadCall(self._client._call_id(), ops, STALE_READ_S, url, revision))
+            except Behind as behind:
+                failed = behind
+            except Unreachable:
+                continue
+        raise failed
 
     async def keep_alive(self, lease: int, timeout_s: float) -> Outcome:
         return await self._client._run(KeepAliveCall(self._client._call_id(), [lease], timeout_s))

@@ -5,7 +5,17 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pavane.raft.client.calls import Call, Done, Elsewhere, Failed, Pending, StreamCall, Verdict
-from pavane.raft.errors import Code, Compacted, Expired, RaftError, Refused, ResultLost, Unreachable, Unsupported
+from pavane.raft.errors import (
+    Behind,
+    Code,
+    Compacted,
+    Expired,
+    RaftError,
+    Refused,
+    ResultLost,
+    Unreachable,
+    Unsupported,
+)
 from pavane.raft.machines import Event, Watch
 from pavane.raft.machines.commands import ReadOp, op_fields
 from pavane.raft.wire import (
@@ -95,18 +105,24 @@ class CommandCall(KeyCall):
 class ReadCall(KeyCall):
     """``pv.read``: of the leader it sees everything that was acknowledged before it was asked.
 
-    Of the peer at ``url`` it sees what that one has applied.
+    Of the peer at ``url`` it sees what that one has applied, which must be ``revision`` or later: ``Behind`` if not.
     """
 
-    def __init__(self, call_id: bytes, ops: Sequence[ReadOp], timeout_s: float, url: str | None = None) -> None:
+    def __init__(
+        self, call_id: bytes, ops: Sequence[ReadOp], timeout_s: float, url: str | None = None, revision: int = 0
+    ) -> None:
         super().__init__(call_id, timeout_s, url)
-        self._request = PvRead([0 if url is None else 1, [op_fields(op) for op in ops]])
+        self._revision = revision
+        fields: list[Value] = [op_fields(op) for op in ops]
+        self._request = PvRead([0, fields] if url is None else [1, fields, revision])
 
     def judge(self, frames: Frames) -> Verdict[Outcome]:
         """Take a reply; a peer that was removed names the leader, which is not the one that was to be asked."""
         verdict = super().judge(frames)
         if self.url is not None and isinstance(verdict, Elsewhere):
             return Failed(Unreachable((self.url,), 0.0))
+        if self._revision and isinstance(verdict, Pending):
+            return Failed(Behind(self._revision))
         return verdict
 
     def frames(self, ident: bytes) -> tuple[Frame, ...]:

@@ -74,6 +74,10 @@ class Reset:
 class Session(Protocol):
     """A way to a cluster's keys: a ``RaftClient``, or what stands for one. All methods raise as ``Keys`` says."""
 
+    def since(self, revision: int) -> "Session":
+        """Return the way whose reads see ``revision`` or later, if these are stale ones."""
+        ...
+
     def command(self, command: Command, reqid: bytes | None, timeout_s: float) -> Awaitable[Outcome]:
         """Apply a command exactly once."""
         ...
@@ -101,6 +105,14 @@ class Keys:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    def since(self, revision: int) -> "Keys":
+        """Return these keys, of whose stale reads (``stale_kv``) none is older than ``revision``.
+
+        Who passes on the revision that it saw last never sees time go back, whatever peer it asks. A read raises
+        ``Behind`` where no peer gets there within a second.
+        """
+        return Keys(self._session.since(revision))
 
     async def get(self, key: bytes) -> Item | None:
         """Return a key, ``None`` if it is not there."""

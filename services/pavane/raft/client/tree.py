@@ -38,6 +38,10 @@ class TreeKeys:
         self._session = session
         self._keys = Keys(session)
 
+    def since(self, revision: int) -> "TreeKeys":
+        """Return these nodes, of whose stale reads (``stale_tree``) none is older than ``revision``; see ``Keys``."""
+        return TreeKeys(self._session.since(revision))
+
     async def get(self, path: bytes) -> NodeInfo | None:
         """Return a node, ``None`` if it is not there."""
         [[_, found]] = (await self._keys.read(Get(path))).value
