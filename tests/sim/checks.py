@@ -55,6 +55,7 @@ class Checks:
     configurations: list[tuple[int, Configuration]] = field(default_factory=list)
     configuration: Configuration | None = None
     acknowledged: dict[bytes, int] = field(default_factory=dict)
+    originals: frozenset[str] = frozenset()  # peers whose promises are not ours to keep
 
     def stored(self, node: str, mirror: Mirror, command: StoreCommand) -> None:
         """S2, by induction: an entry with this index and term is always the same and has the same predecessor."""
@@ -148,7 +149,7 @@ class Checks:
         own = mirror.configurations[-1] if mirror.configurations else 0
         if own > self.configurations[-1][0]:  # taken in again by an entry that nobody has seen committed yet
             named.append(Configuration.decode(entry_data(mirror.entries[own - 1])).names(node))
-        removed = last >= 0 and any(named[:last]) and not any(named[last:])
+        removed = last >= 0 and any(named[:last]) and not any(named[last:]) and node not in self.originals
         holds(not removed, "S14", f"{node} acknowledges {index}, but entry {self.configurations[last][0]} left it out")
 
     def _commit(self, index: int, entry: bytes) -> None:

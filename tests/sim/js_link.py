@@ -70,10 +70,14 @@ class Rpc:
     def reset(self) -> None:
         """Give up what is outstanding, and the connection with it."""
         if self._pending is not None:
-            self._pending = None
-            connection = self._owner.sockets.pop(self._to, None)
-            if connection is not None:
-                self._owner.world.network.close(connection)
+            self.close()
+
+    def close(self) -> None:
+        """End for good: the peer is no member any more."""
+        self._pending = None
+        connection = self._owner.sockets.pop(self._to, None)
+        if connection is not None:
+            self._owner.world.network.close(connection)
 
     def _send(self, request: tuple[bytes, Frames, type[Reply], Answer], repeat_s: float) -> None:
         if self._pending is request:

@@ -18,6 +18,7 @@ from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
     AppendEntries,
     AppendEntriesReply,
+    ConfigUpdate,
     Drop,
     EntriesStatus,
     EntryType,
@@ -34,10 +35,8 @@ from pavane.raft.wire import (
     UpdateStatus,
     decode_request,
     encode_entry,
-    entry_data,
     entry_reqid,
     entry_term,
-    entry_type,
 )
 from pavane.raft.wire.decoder import Reply
 from pavane.raft.wire.entry import CHECKPOINT_DATA, ZERO_REQID
@@ -47,6 +46,7 @@ from tests.sim.clients import IDENT
 from tests.sim.disk import Disk
 from tests.sim.inputs import Inputs
 from tests.sim.js_link import Answer, Rpc
+from tests.sim.js_members import JsMembers
 from tests.sim.network import Connection, Frames
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ class JsPeer:
         self.world = world
         self.id = peer
         self.url = url
-        self.seeds = members
         self.stage = Stage.READ_WRITE
         self.disk = Disk()
         self.up = False
@@ -84,9 +83,14 @@ class JsPeer:
         self.incarnation = 0
         self.mirror = Mirror()
         self.sockets: dict[PeerChannel, Connection] = {}
-        self.configuration = Configuration(members)  # kept on disk, apart from the log: hence no rollback
-        self.configured_at = 0
+        self.members = JsMembers(self, members)
         self.applied_kept = 0
+        self.read = 0  # entries that it has read, which no leader counts
+
+    @property
+    def configuration(self) -> Configuration:
+        """The members that it believes in."""
+        return self.members.configuration
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -94,8 +98,11 @@ class JsPeer:
         disk = self.disk
         self.up = True
         self.incarnation += 1
+        self.members.start()
+        if not self.configuration.names(self.id):
+            self._read_log()
         self.term, self.vote = disk.term, disk.vote
-        self.role = Role.FOLLOWER
+        self.role = Role.FOLLOWER if self.configuration.names(self.id) else Role.LEARNER
         self.leader: str | None = None
         self.commit = min(self.applied_kept, len(disk.entries))
         self.mirror = Mirror(list(disk.entries), [], 0, 0, self.term)
@@ -116,6 +123,15 @@ class JsPeer:
         self._inbox: deque[tuple[bytes, Frames]] = deque()
         self._election = 0
         self._arm(START_GRACE_S)
+
+    def _read_log(self) -> None:
+        """Take over what is committed, as one that is no member does before it serves; its term follows the log."""
+        committed, disk = self.world.checks.committed, self.disk
+        if len(committed) > len(disk.entries):
+            disk.entries = list(committed)
+            self.read = len(committed)
+            disk.term = max(disk.term, entry_term(committed[-1]))
+        self.members.read(disk.entries)
 
     def crash(self) -> None:
         """Lose what was not written, but for a prefix that happened to arrive."""
@@ -183,8 +199,9 @@ class JsPeer:
                 rpc.reset()
             self.idle.clear()
             for reqid, (route, _) in self.requests.items():
-                self._answer(route, reqid, RequestUpdateReply(UpdateStatus.NOT_LEADER, leader=self.leader))
+                self.reply(route, reqid, RequestUpdateReply(UpdateStatus.NOT_LEADER, leader=self.leader))
             self.requests.clear()
+            self.members.deposed()
         self.role = role if role != Role.FOLLOWER or self.configuration.names(self.id) else Role.LEARNER
         if (term, vote) == (self.term, self.vote):
             if self._writing:  # the same vote asked for twice is told when it is safe, too
@@ -237,7 +254,7 @@ class JsPeer:
             if reply.term > self.term:
                 self.voted.add(peer)
                 if not self._alone():
-                    self._fall_back(reply.term)
+                    self.fall_back(reply.term)
             elif self.term == asked and self.role == Role.CANDIDATE:
                 self.voted.add(peer)
                 if reply.granted:
@@ -247,7 +264,8 @@ class JsPeer:
 
         return answered
 
-    def _fall_back(self, term: int) -> None:
+    def fall_back(self, term: int) -> None:
+        """Follow, in this term."""
         self.leader = None
         self._become(Role.FOLLOWER, term, "", lambda: None)
         self._arm()
@@ -273,12 +291,17 @@ class JsPeer:
         for peer in self.rpcs:
             self._send(peer, many=False)
         if last_term != self.term and self.commit < last:
-            self._append(ZERO_REQID, EntryType.CHECKPOINT, CHECKPOINT_DATA, lambda _: None)
+            self.append(ZERO_REQID, EntryType.CHECKPOINT, CHECKPOINT_DATA, lambda _: None)
 
-    def _append(self, reqid: bytes, kind: EntryType, data: bytes, then: Callable[[int], None]) -> None:
+    def append(self, reqid: bytes, kind: EntryType, data: bytes, then: Callable[[int], None]) -> None:
         """Write an entry of this term; only when it is safe is it sent to anybody."""
         term = self.term
         entry = encode_entry(reqid, kind, term, data)
+
+        def write() -> None:
+            self._extend(len(self.disk.entries), [entry])
+            if kind == EntryType.CONFIG:
+                self.members.written(len(self.disk.entries), data)
 
         def written() -> None:
             if self.role == Role.LEADER and self.term == term:
@@ -286,7 +309,7 @@ class JsPeer:
                 for peer in list(self.idle):
                     self._send(peer, many=True)
 
-        self._write(lambda: self._extend(len(self.disk.entries), [entry]), written)
+        self._write(write, written)
 
     def _send(self, peer: str, *, many: bool) -> None:
         """Send the entries behind ``next``: as many as fit after a success, one while the match is searched."""
@@ -311,7 +334,7 @@ class JsPeer:
     def _progress_of(self, peer: str, message: AppendEntries) -> Answer:
         def answered(reply: AppendEntriesReply) -> None:
             if reply.term > self.term:
-                self._fall_back(reply.term)
+                self.fall_back(reply.term)
                 return
             if self.term != message.term or self.role != Role.LEADER:
                 return
@@ -342,8 +365,23 @@ class JsPeer:
         if last <= self.commit or self._term_at(last) != self.term:
             return
         have = {peer for peer, match in self.match.items() if match >= last}
-        if self._majority(have | {self.id}):
-            self._advance(last)
+        if not self._majority(have | {self.id}):
+            return
+        self._advance(last)
+        self.members.committed()
+
+    def reconfigured(self) -> None:
+        """Have a socket toward everybody else, and nobody beside."""
+        members = dict(self._others())
+        for peer in [peer for peer in self.rpcs if peer not in members]:
+            self.rpcs.pop(peer).close()
+            self.idle.pop(peer, None)
+            self.match.pop(peer, None)
+        for peer, url in members.items():
+            if peer not in self.rpcs:
+                self.rpcs[peer] = Rpc(self, peer, url)
+                if self.role == Role.LEADER:
+                    self.next[peer], self.match[peer], self.idle[peer] = len(self.disk.entries) + 1, 0, 0
 
     # --- inputs --------------------------------------------------------------------------------------------------
 
@@ -375,13 +413,15 @@ class JsPeer:
                 self._follow(route, request_id, message)
             case RequestUpdate(data):
                 self._update(route, request_id, bytes(data))
+            case ConfigUpdate():
+                self.members.ask(route, request_id, message)
             case RequestEntries(previous):
                 self._read(route, request_id, previous)
             case RequestConfig():
                 members = self.configuration.members
-                self._answer(route, request_id, RequestConfigReply(self.role == Role.LEADER, self._known(), members))
+                self.reply(route, request_id, RequestConfigReply(self.role == Role.LEADER, self._known(), members))
             case RequestLogInfo():
-                self._answer(route, request_id, self._log_info())
+                self.reply(route, request_id, self._log_info())
             case _:
                 pass  # the state machine of the original is silent on what it does not know
 
@@ -392,7 +432,8 @@ class JsPeer:
         leads, last, commit = self.role == Role.LEADER, len(self.disk.entries), self.commit
         return RequestLogInfoReply(leads, self._known(), self.term, 1, commit, commit, last, 0, commit)
 
-    def _answer(self, route: bytes, request_id: bytes, reply: Reply) -> Frames:
+    def reply(self, route: bytes, request_id: bytes, reply: Reply) -> Frames:
+        """Answer, and return what was answered."""
         frames = (request_id, *reply.encode())
         self.world.network.answer(route, frames)
         return frames
@@ -402,13 +443,13 @@ class JsPeer:
         if not self.configuration.names(asker):
             return
         if term < self.term or self._alone():
-            self._answer(route, request_id, RequestVoteReply(self.term, False))
+            self.reply(route, request_id, RequestVoteReply(self.term, False))
             return
         last, last_term = self._end()
         free = self.vote in {"", asker} or term > self.term
         granted = free and (message.last_term, message.last_index) >= (last_term, last)
         if not granted and term == self.term:
-            self._answer(route, request_id, RequestVoteReply(term, False))
+            self.reply(route, request_id, RequestVoteReply(term, False))
             return
         self.leader = None
         reply = RequestVoteReply(term, granted)
@@ -416,7 +457,7 @@ class JsPeer:
         self._arm()
 
     def _told(self, route: bytes, request_id: bytes, reply: Reply) -> None:
-        self._answer(route, request_id, reply)
+        self.reply(route, request_id, reply)
 
     # --- follower ------------------------------------------------------------------------------------------------
 
@@ -432,7 +473,7 @@ class JsPeer:
         self.last_ids[leader], self.last_answers[leader] = (route, request_id), None
 
         def reply(success: bool, hint: int | None = None) -> None:
-            frames = self._answer(route, request_id, AppendEntriesReply(self.term, success, hint))
+            frames = self.reply(route, request_id, AppendEntriesReply(self.term, success, hint))
             if self.last_ids.get(leader) == (route, request_id):
                 self.last_answers[leader] = frames
 
@@ -448,7 +489,7 @@ class JsPeer:
             return
         fits = self._term_at(previous) == message.previous_term
         if fits:
-            self._configure(message)
+            self.members.follow(message)
         vote = self.vote if message.term == self.term else ""
 
         def on() -> None:
@@ -463,6 +504,7 @@ class JsPeer:
         def write() -> None:
             self._check_truncation(message)
             self._extend(previous, [bytes(entry) for entry in message.entries])
+            self.members.truncated(self.disk.entries)
 
         def done() -> None:
             self._advance(min(message.commit_index, len(self.disk.entries)))
@@ -471,20 +513,6 @@ class JsPeer:
             self._resume()
 
         self._become(Role.FOLLOWER, message.term, vote, on)
-
-    def _configure(self, message: AppendEntries) -> None:
-        """Believe the last configuration among the entries, for good; one at an index that is not higher is not new."""
-        at = [position for position, entry in enumerate(message.entries) if entry_type(entry) == EntryType.CONFIG]
-        if not at or message.previous_index + at[-1] + 1 <= self.configured_at:
-            return
-        self.configured_at = message.previous_index + at[-1] + 1
-        self.configuration = Configuration.decode(entry_data(message.entries[at[-1]]))
-        members = dict(self._others())
-        for peer in [peer for peer in self.rpcs if peer not in members]:
-            self.rpcs.pop(peer).reset()
-        for peer, url in members.items():
-            if peer not in self.rpcs:
-                self.rpcs[peer] = Rpc(self, peer, url)
 
     def _exit(self, message: AppendEntries) -> None:
         """A prev below its commit index is more than it bears: one of ours never sends one."""
@@ -497,7 +525,9 @@ class JsPeer:
         leader = world.nodes[message.leader]
         leads = leader.up and leader.role == Role.LEADER and leader.term == message.term
         if leads and message.leader not in world.js.names:
-            world.js.truncated(self.id, last, self.disk.entries[last:], leader.mirror.entries)
+            kept = max(last, self.read)
+            world.js.truncated(self.id, kept, self.disk.entries[kept:], leader.mirror.entries)
+        self.read = min(self.read, last)
 
     # --- log -----------------------------------------------------------------------------------------------------
 
@@ -523,34 +553,35 @@ class JsPeer:
         for reqid, (route, index) in list(self.requests.items()):
             if index is not None and index <= commit:
                 del self.requests[reqid]
-                self._answer(route, reqid, RequestUpdateReply(UpdateStatus.DONE, index))
+                self.reply(route, reqid, RequestUpdateReply(UpdateStatus.DONE, index))
 
     # --- clients -------------------------------------------------------------------------------------------------
 
     def _update(self, route: bytes, reqid: bytes, data: bytes) -> None:
         if self.role != Role.LEADER:
-            self._answer(route, reqid, RequestUpdateReply(UpdateStatus.NOT_LEADER, leader=self.leader))
+            self.reply(route, reqid, RequestUpdateReply(UpdateStatus.NOT_LEADER, leader=self.leader))
             return
         if reqid in self.requests:
-            self._answer(route, reqid, RequestUpdateReply(UpdateStatus.ACCEPTED))
+            self.reply(route, reqid, RequestUpdateReply(UpdateStatus.ACCEPTED))
             return
         index = next((at for at, entry in enumerate(self.disk.entries, 1) if entry_reqid(entry) == reqid), None)
         if index is not None and index <= self.commit:
-            self._answer(route, reqid, RequestUpdateReply(UpdateStatus.DONE, index))
+            self.reply(route, reqid, RequestUpdateReply(UpdateStatus.DONE, index))
             return
-        if index is None and not self._fresh(reqid):
-            self._answer(route, reqid, RequestUpdateReply(UpdateStatus.EXPIRED))
+        if index is None and not self.fresh(reqid):
+            self.reply(route, reqid, RequestUpdateReply(UpdateStatus.EXPIRED))
             return
         self.requests[reqid] = (route, index)
-        self._answer(route, reqid, RequestUpdateReply(UpdateStatus.ACCEPTED))
+        self.reply(route, reqid, RequestUpdateReply(UpdateStatus.ACCEPTED))
         if index is None:
 
             def appended(index: int) -> None:
                 self.requests[reqid] = (route, index)
 
-            self._append(reqid, EntryType.STATE, data, appended)
+            self.append(reqid, EntryType.STATE, data, appended)
 
-    def _fresh(self, reqid: bytes) -> bool:
+    def fresh(self, reqid: bytes) -> bool:
+        """Whether the time of a request id is within its window."""
         now = self.world.wall_s + self.world.time + self.wall_offset_s
         past, future = FRESH_S
         return now - past <= int.from_bytes(reqid[:4], "big") <= now + future
@@ -565,4 +596,4 @@ class JsPeer:
             last = min(self.commit, previous + READ_ENTRIES)
             status = EntriesStatus.LAST if last == self.commit else EntriesStatus.MORE
             reply = RequestEntriesReply(status, last, tuple(self.disk.entries[previous:last]))
-        self._answer(route, request_id, reply)
+        self.reply(route, request_id, reply)

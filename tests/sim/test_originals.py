@@ -28,6 +28,7 @@ def test_a_quarter_of_the_seeds_have_original_peers_in_either_majority() -> None
     assert len(mixed) >= len(scenarios) / 4
     assert all(scenario.originals < scenario.voters for scenario in mixed)
     assert {scenario.originals for scenario in mixed} >= {1, 2, 3}
+    assert any(scenario.changes and scenario.originals_joining for scenario in mixed)
 
 
 def test_leaders_of_both_kinds_serve_a_mixed_cluster() -> None:
@@ -35,6 +36,21 @@ def test_leaders_of_both_kinds_serve_a_mixed_cluster() -> None:
     leaders = [(peer in world.js.names, world) for world in worlds for peer in world.checks.leaders.values()]
     assert {original for original, _ in leaders} == {True, False}
     assert any(world.js.messages > 100 for world in worlds)
+
+
+def test_members_of_both_kinds_come_and_go_under_leaders_of_both() -> None:
+    changing = Scenario(voters=3, learners=3, originals=1, originals_joining=2, changes=True)
+    worlds = [play(seed, changing) for seed in range(8)]
+    joined = [
+        peer in world.js.names
+        for world in worlds
+        for _, configuration in world.checks.configurations
+        for peer, _ in configuration.new
+        if peer in {learner for learner, _ in world.pool[3:]}
+    ]
+    assert {True, False} == set(joined)
+    leaders = {(peer in world.js.names) for world in worlds for peer in world.checks.leaders.values()}
+    assert leaders == {True, False}
 
 
 @pytest.mark.skipif(ONE_SEED is not None, reason="PAVANE_SEED replays one seed alone")

@@ -43,6 +43,7 @@ class Scenario:
     voters: int
     learners: int = 0
     originals: int = 0  # how many of the voters are of the original kind
+    originals_joining: int = 0  # and how many of the learners
     faults_s: float = 4.0
     fault_pause_s: float = 0.25
     changes: bool = False
@@ -75,8 +76,9 @@ class World:
         self.by_url: dict[str, str] = {}
         self.initial = self._members(1, scenario.voters)
         self.pool = self.initial + self._members(2, scenario.learners)
-        self.js = JsChecks(frozenset(peer for peer, _ in self.initial[: scenario.originals]))
-        self.network.originals = self.js.names
+        joining = self.pool[len(self.initial) :][: scenario.originals_joining]
+        self.js = JsChecks(frozenset(peer for peer, _ in self.initial[: scenario.originals] + joining))
+        self.network.originals = self.checks.originals = self.js.names
         self._create()
         self.writers = [Writer(self, name) for name in ("wa", "wb", "wc")]
         self.reader = Reader(self, "re")
@@ -224,6 +226,8 @@ class World:
         goals = [writer.acknowledged + 3 for writer in self.writers]
         reads = self.reader.reads + 3
         asked = [client.done + 3 for client in self.key_clients]
+        if self.js.names and self.scenario.changes:
+            self.schedule(self.time + LIVENESS_S / 2, self._restart_lone)
 
         def finished() -> bool:
             if any(client.done < goal for client, goal in zip(self.key_clients, asked, strict=True)):
@@ -244,12 +248,24 @@ class World:
             return False
         if self.scenario.promotion and members != self.pool[len(self.initial) :]:
             return False
-        followers = [self.nodes[peer] for peer, _ in members]
+        followers = [self.nodes[peer] for peer, _ in members if not self._deaf(self.nodes[peer], leader)]
         if leader.id in self.js.names:  # one of them ends, and ends again, at a message that another repeats (D11)
             followers = [follower for follower in followers if follower.id not in self.js.names]
         roles = {follower.role for follower in followers}
         near = all(follower.commit >= leader.commit - 50 for follower in followers)
         return roles <= {Role.FOLLOWER, Role.LEADER} and near
+
+    @staticmethod
+    def _deaf(node: Node | JsPeer, leader: Node | JsPeer) -> bool:
+        """Whether a peer of the original kind missed the entry that would tell it of the leader (1.4)."""
+        return isinstance(node, JsPeer) and not node.configuration.names(leader.id)
+
+    def _restart_lone(self) -> None:
+        """Do what an administrator must where an original stands alone among those that do not know it (1.4)."""
+        for node in self.nodes.values():
+            if isinstance(node, JsPeer) and node.role == Role.CANDIDATE:
+                node.crash()
+                node.start()
 
     # --- membership ----------------------------------------------------------------------------------------------
 
@@ -265,8 +281,11 @@ class World:
         self.administrator.change(joining)
 
     def _all_sound(self) -> bool:
-        """Whether everybody runs, holds entries, and has forgotten nothing."""
-        return all(node.up and node.mirror.entries and node.role != Role.RECOVERING for node in self.nodes.values())
+        """Whether everybody runs, holds entries, and has forgotten nothing. Originals read theirs when they start."""
+        return all(
+            node.up and (node.mirror.entries or node.id in self.js.names) and node.role != Role.RECOVERING
+            for node in self.nodes.values()
+        )
 
     def permit(self, node: Node) -> None:
         def permit() -> None:
@@ -279,9 +298,16 @@ class World:
         if self.administrator.wanted is None and self._all_sound():
             count = self.rng.randint(1, min(5, len(self.pool)))
             chosen = self.rng.sample(self.pool, count)
+            if all(peer in self.js.names for peer, _ in chosen):
+                chosen.append(next(pair for pair in self.pool if pair[0] in self.ours))
             for peer, _ in chosen:
-                self.ours[peer].stage = Stage.READ_WRITE
-                self.permit(self.ours[peer])
+                node = self.nodes[peer]
+                if isinstance(node, Node):
+                    node.stage = Stage.READ_WRITE
+                    self.permit(node)
+                elif not node.configuration.names(peer):  # started for it, with the members of now
+                    node.crash()
+                    node.start()
             self.administrator.change(tuple(chosen))
             if self.rng.random() < 0.3:  # so that some entries stay with the leader alone and are rolled back
                 self.schedule(self.time + self.rng.uniform(0.0, 0.01), self._isolate_leader)
@@ -477,6 +503,9 @@ def scenario_of(seed: int) -> Scenario:
     if kind < 4:
         voters, learners = rng.choice([1, 3, 3, 3, 5]), rng.choice([0, 0, 1])
         originals = min(rng.choice([0, 1, 1, 2, 2, 3]), voters - 1)
+        if originals and rng.random() < 0.3:
+            joining = rng.choice([0, 1, 1, 2])
+            return Scenario(voters, rng.choice([2, 3]), originals, originals_joining=joining, changes=True)
         return Scenario(voters, learners, originals)
     if kind < 7:
         return Scenario(voters=3, learners=3, promotion=True, bootstrap=rng.choice(["seed", "entry"]))
