@@ -7,7 +7,6 @@ nothing of it. When all are connected and the idle ones have their answer it say
 import asyncio
 import sys
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from pavane.raft.wire import RequestConfig, RequestEntries
 from tests.services.raft.lock_holder import say
@@ -71,7 +70,7 @@ class Member(asyncio.Protocol):
 
 
 async def main(url: str, secret: str, idle: str, stopped: str) -> None:
-    address = urlsplit(url)
+    host, _, port = url.removeprefix("tcp://").rpartition(":")
     ask = message(b"ask", *RequestConfig().encode(secret.encode()))
     read = message(b"read", *RequestEntries(0).encode(secret.encode()))
     turn = asyncio.Semaphore(AT_ONCE)
@@ -79,7 +78,7 @@ async def main(url: str, secret: str, idle: str, stopped: str) -> None:
     async def join(question: bytes, *, reads: bool) -> Member:
         async with turn:
             _, member = await asyncio.get_running_loop().create_connection(
-                lambda: Member(question, reads=reads), address.hostname, address.port
+                lambda: Member(question, reads=reads), host, int(port)
             )
             await member.done
         return member

@@ -47,7 +47,7 @@ def resident_bytes(process: asyncio.subprocess.Process) -> int:
 
 async def puts(client: RaftClient, seconds: float) -> list[float]:
     """Put for a while, one after the other; return how long each took, shortest first."""
-    took = []
+    took: list[float] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end or len(took) < 20:
         begun = time.monotonic()
