@@ -7,7 +7,7 @@ import signal
 import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import RaftError
 from pavane.raft.machines import LeaseRevoke
+from pavane.raft.wire import EntryType
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
 from pavane_cli.rest_keys import RestSession
@@ -243,6 +244,20 @@ async def test_a_lost_lease_is_told(cli: Cli) -> None:
     await cli.client.kv.command(LeaseRevoke(lease))
     assert await holder.wait() == ExitCode.ERROR
     assert f"lease {lease} is lost" in (await holder.stderr.read()).decode()
+
+
+async def test_a_lease_that_is_lost_while_waiting_for_a_lock_ends_the_wait(cli: Cli) -> None:
+    async with cli.client.kv.lease(30.0) as other:
+        token = await cli.client.kv.lock(b"l", other.id)
+        waiting = await running(cli, "kv", "lock", "l", "--ttl", "1", "--holder", "me")
+        assert waiting.stderr is not None
+        commands: list[int] = []
+        while len(commands) < 2:  # its lease, and its first look at the lock
+            async with aclosing(cli.client.entries(token)) as entries:
+                commands = [entry.index async for entry in entries if entry.type == EntryType.STATE]
+        await cli.client.kv.command(LeaseRevoke(commands[0]))
+        assert await waiting.wait() == ExitCode.ERROR
+        assert "is lost" in (await waiting.stderr.read()).decode()
 
 
 async def running(cli: Cli, *arguments: str) -> asyncio.subprocess.Process:

@@ -230,8 +230,11 @@ def lock(
             name = os.fsencode(key)
             stop = _stop()
             locking = asyncio.ensure_future(store.kv.lock(name, lease.id, holder.encode()))
-            if await _first(locking, stop.wait()) == 1:
-                return ExitCode.INTERRUPTED
+            match await _first(locking, stop.wait(), lease.lost.wait()):
+                case 1:
+                    return ExitCode.INTERRUPTED
+                case 2:
+                    raise _lost(lease)
             token = locking.result()
             try:
                 if program:
@@ -318,7 +321,11 @@ def _stop() -> asyncio.Event:
 async def _until_stopped(stop: asyncio.Event, lease: HeldLease) -> None:
     """Wait until we are told to stop; raises ``UserError`` if the lease is lost before."""
     if await _first(stop.wait(), lease.lost.wait()) == 1:
-        raise UserError(f"lease {lease.id} is lost; what was bound to it is gone")
+        raise _lost(lease)
+
+
+def _lost(lease: HeldLease) -> UserError:
+    return UserError(f"lease {lease.id} is lost; what was bound to it is gone")
 
 
 async def _program(program: Sequence[str], variables: dict[str, str], lease: HeldLease) -> int:

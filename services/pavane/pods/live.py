@@ -31,7 +31,7 @@ def _read(path: Path) -> tuple[str, ...]:
     """Return the text, or two words of which the second says why there is none. The file is small and in memory."""
     try:
         return (path.read_text(encoding="utf-8"),)
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         return ("unreadable", str(error))
 
 

@@ -68,7 +68,10 @@ def resolve(host: str) -> list[str]:
     listed = _hosts_file.addresses(host)
     if listed:
         return list(listed)
-    found = _system_getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    try:
+        found = _system_getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # of a label that is empty or too long for any name
+        raise socket.gaierror(socket.EAI_NONAME, f"{host!r} is no name of a host") from error
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 

@@ -28,9 +28,9 @@ async def test_what_the_file_says_is_taken_at_once_and_at_each_change(tmp_path: 
         task.cancel()
 
 
-@pytest.mark.parametrize("bad", ["[1, 2", "just words", "entries: -1", None])
+@pytest.mark.parametrize("bad", [b"[1, 2", b"just words", b"entries: -1", b"\xff", None])
 async def test_what_is_unusable_is_said_once_and_changes_nothing(
-    tmp_path: Path, bad: str | None, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, bad: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "live.yaml"
     taken: list[object] = []
@@ -41,7 +41,7 @@ async def test_what_is_unusable_is_said_once_and_changes_nothing(
         taken.append(values["entries"])
 
     if bad is not None:
-        path.write_text(bad)
+        path.write_bytes(bad)
     with caplog.at_level(logging.WARNING):
         task = asyncio.create_task(live.follow(path, take))
         try:

@@ -98,3 +98,9 @@ def test_without_the_variable_there_is_only_the_system(monkeypatch: pytest.Monke
     monkeypatch.delenv("PAVANE_HOSTS_FILE", raising=False)
     assert "PAVANE_HOSTS_FILE" not in os.environ
     assert "127.0.0.1" in names.resolve("localhost")
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "a..b"])
+def test_what_cannot_be_a_name_has_no_address(host: str) -> None:
+    with pytest.raises(socket.gaierror):
+        names.resolve(host)
