@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from pavane.raft.errors import DropReason
 from pavane.raft.wire.frames import Frame, malformed
-from pavane.wire import LocalProtocolError, Reader, RemoteProtocolError
+from pavane.wire import LocalProtocolError, RemoteProtocolError
 
 Value: TypeAlias = "bool | int | float | str | bytes | list[Value] | dict[str, Value] | None"
 
@@ -171,25 +171,29 @@ _SCALARS: dict[int, struct.Struct] = {
     0xD3: struct.Struct(">q"),
 }
 _CONSTANTS: dict[int, Value] = {0xC0: None, 0xC2: False, 0xC3: True}
-_BINARY_LENGTH_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+_BIN8 = 0xC4
+_BINARY_LENGTH_BYTES = {0xC5: 2, 0xC6: 4}
 _TEXT_LENGTH_BYTES = {0xD9: 1, 0xDA: 2, 0xDB: 4}
 _ARRAY_LENGTH_BYTES = {0xDC: 2, 0xDD: 4}
 _MAP_LENGTH_BYTES = {0xDE: 2, 0xDF: 4}
 
 
 class _Decoder:
-    """One pass over a frame; any refusal is a ``RemoteProtocolError``."""
+    """One pass over a frame; any refusal is a ``RemoteProtocolError``.
+
+    It keeps its own position: every key, command and event passes here, and a cursor's calls would cost more than the
+    decoding.
+    """
+
+    __slots__ = ("_data", "_elements", "position")
 
     def __init__(self, frame: Frame) -> None:
-        self._reader = Reader(frame)
+        self._data = memoryview(frame)
         self._elements = 0
-
-    @property
-    def position(self) -> int:
-        return self._reader.position
+        self.position = 0  # bytes consumed so far
 
     def value(self, depth: int) -> Value:
-        code = self._reader.uint_be(1)
+        code = self._byte()
         if code < 0x80:
             return code
         if code >= 0xE0:
@@ -200,30 +204,49 @@ class _Decoder:
             return self._array(code & 0x0F, depth)
         if code < 0xC0:
             return self._text(code & 0x1F)
+        if code == _BIN8:
+            return bytes(self._take(self._byte()))
         if code in _CONSTANTS:
             return _CONSTANTS[code]
         if code in _SCALARS:
             return self._scalar(_SCALARS[code])
         return self._sized(code, depth)
 
+    def _byte(self) -> int:
+        position = self.position
+        if position >= len(self._data):
+            raise RemoteProtocolError("short", "one byte wanted, none left")
+        self.position = position + 1
+        return self._data[position]
+
+    def _take(self, size: int) -> memoryview:
+        end = self.position + size
+        if end > len(self._data):
+            raise RemoteProtocolError("short", f"{size} bytes wanted, {len(self._data) - self.position} left")
+        taken = self._data[self.position : end]
+        self.position = end
+        return taken
+
+    def _length(self, size: int) -> int:
+        return int.from_bytes(self._take(size), "big")
+
     def _sized(self, code: int, depth: int) -> Value:
-        reader = self._reader
         if code in _BINARY_LENGTH_BYTES:
-            return bytes(reader.take(reader.uint_be(_BINARY_LENGTH_BYTES[code])))
+            return bytes(self._take(self._length(_BINARY_LENGTH_BYTES[code])))
         if code in _TEXT_LENGTH_BYTES:
-            return self._text(reader.uint_be(_TEXT_LENGTH_BYTES[code]))
+            return self._text(self._length(_TEXT_LENGTH_BYTES[code]))
         if code in _ARRAY_LENGTH_BYTES:
-            return self._array(reader.uint_be(_ARRAY_LENGTH_BYTES[code]), depth)
+            return self._array(self._length(_ARRAY_LENGTH_BYTES[code]), depth)
         if code in _MAP_LENGTH_BYTES:
-            return self._map(reader.uint_be(_MAP_LENGTH_BYTES[code]), depth)
+            return self._map(self._length(_MAP_LENGTH_BYTES[code]), depth)
         malformed(DropReason.JSON)
 
     def _scalar(self, form: struct.Struct) -> int | float:
-        return _whole(form.unpack(self._reader.take(form.size))[0])
+        return _whole(form.unpack(self._take(form.size))[0])
 
     def _text(self, size: int) -> str:
         try:
-            return str(self._reader.take(size), "utf-8")
+            return str(self._take(size), "utf-8")
         except UnicodeDecodeError:
             malformed(DropReason.JSON)
 
@@ -245,5 +268,6 @@ class _Decoder:
         self._elements += count
         if depth >= NESTING_MAX or self._elements > ELEMENTS_MAX:
             malformed(DropReason.JSON)
-        if bytes_min > self._reader.remaining:
-            raise RemoteProtocolError("short", f"{bytes_min} bytes wanted, {self._reader.remaining} left")
+        left = len(self._data) - self.position
+        if bytes_min > left:
+            raise RemoteProtocolError("short", f"{bytes_min} bytes wanted, {left} left")
