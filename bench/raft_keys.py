@@ -17,6 +17,7 @@ from bench.options import Options
 from bench.raft import Peers, running
 from bench.report import Measure, greatest_of, latencies, median_of, percentile
 from pavane.raft.client import Keys, RaftClient
+from pavane.raft.machines import Txn, encode_command
 from pavane.raft.machines.commands import Compare, Put, Relation, Target
 
 WARM_UP = 200
@@ -34,7 +35,7 @@ ENTRIES = 10_000
 KEYS = 10_000  # of the long run: the state stays as large as it is, only the log would grow
 SHARE_WITHOUT = 10  # the run without snapshots is this part of the one with them
 SLICES = 20  # of the long run, after each of which disk and memory are looked at
-FLAT_FROM = 1_000_000  # puts: fewer do not fill segments of the log, which are given up as a whole
+FLAT_FROM = 1_000_000  # updates: fewer do not fill segments of the log, which are given up as a whole
 FLAT_RATIO = 1.25  # greatest of the second half ÷ greatest of the first; the log alone would double
 P99_RATIO = 3.0
 RESIDENT_MB = 250 * 1.048576  # 250 MiB
@@ -82,16 +83,16 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
 
 
 async def measure_snapshots(folder: Path, options: Options) -> list[Measure]:
-    """As many puts as asked for, with and without snapshots: latency, and whether disk and memory stay as they are."""
+    """As many updates as asked for, with and without snapshots: latency, and whether disk and memory stay the same."""
     async with _cluster(folder / "without", NEVER) as (_, client):
-        without = await _timed(_operations(client.kv)["put"], max(options.updates // SHARE_WITHOUT, WARM_UP), IN_FLIGHT)
+        without = await _timed(_updates(client), max(options.updates // SHARE_WITHOUT, WARM_UP), IN_FLIGHT)
     disk: list[float] = []
     memory: list[float] = []
     found = _Run()
     async with _cluster(folder / "with", ENTRIES) as (peers, client):
-        put = _operations(client.kv)["put"]
+        update = _updates(client)
         for _ in range(SLICES):
-            found.add(await _timed(put, max(options.updates // SLICES, 1), IN_FLIGHT))
+            found.add(await _timed(update, max(options.updates // SLICES, 1), IN_FLIGHT))
             disk.append(peers.disk_mb())
             memory.append(peers.resident_mb())
         index = (await client.log_info()).applied_index
@@ -99,12 +100,12 @@ async def measure_snapshots(folder: Path, options: Options) -> list[Measure]:
     base, loaded = percentile(without.ms, 99), percentile(found.ms, 99)
     return [
         Measure(f"entries, a snapshot every {ENTRIES:,}", index, ""),
-        Measure("puts without snapshots", without.rate, "/s"),
-        Measure("puts with them", found.rate, "/s"),
-        *latencies("put without snapshots", without.ms, None, None)[:1],
-        Measure("put without snapshots, p99", base, "ms"),
-        *latencies("put with them", found.ms, None, None)[:1],
-        Measure("put with them, p99", loaded, "ms"),
+        Measure("updates without snapshots", without.rate, "/s"),
+        Measure("updates with them", found.rate, "/s"),
+        *latencies("update without snapshots", without.ms, None, None)[:1],
+        Measure("update without snapshots, p99", base, "ms"),
+        *latencies("update with them", found.ms, None, None)[:1],
+        Measure("update with them, p99", loaded, "ms"),
         Measure("p99 with ÷ without", loaded / base, "×", P99_RATIO),
         greatest_of("data folder of a peer", "MB", disk),
         Measure("data folder, second half ÷ first", _growth(disk), "×", flat),
@@ -155,6 +156,11 @@ def _operations(keys: Keys) -> dict[str, Operation]:
         "linearizable get": lambda number: keys.get(_key(number)),
         "compare-and-set": compare_and_set,
     }
+
+
+def _updates(client: RaftClient) -> Operation:
+    """Return puts as a client sends them that does not want to know the revision: many in a message (4.4)."""
+    return lambda number: client.update(encode_command(Txn((), (Put(_key(number), VALUE),), ())))
 
 
 async def _timed(operation: Operation, count: int, in_flight: int) -> _Run:
