@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -261,7 +262,10 @@ async def published(target: KubeTarget, definition: Object) -> bool:
         document = index.get(f"apis/{spec['group']}/{version['name']}")
         if document is None:
             return False
-        kinds = target.call("GET", document["serverRelativeURL"]).ok().get("components", {}).get("schemas", {})
+        answer = target.call("GET", document["serverRelativeURL"])
+        if answer.code == HTTPStatus.MOVED_PERMANENTLY:  # its address holds its hash: it has changed since the index
+            return False
+        kinds = answer.ok().get("components", {}).get("schemas", {})
         reversed_group = ".".join(reversed(spec["group"].split(".")))
         if f"{reversed_group}.{version['name']}.{spec['names']['kind']}" not in kinds:
             return False

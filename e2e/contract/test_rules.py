@@ -7,11 +7,12 @@ import pytest
 
 from e2e.contract.target import KubeTarget
 from pavane_operator.crds.definitions import definitions
-from pavane_operator.kube.resources import Object, custom
+from pavane_operator.kube.resources import Object, Resource, custom
 
 pytestmark = pytest.mark.contract(since="1.29")  # the first with quantity()
 
 RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
+SWIM_GROUPS = custom("SwimGroup", "swimgroups")
 
 
 class Breach(NamedTuple):
@@ -21,6 +22,7 @@ class Breach(NamedTuple):
     spec: dict[str, Any]
     then: dict[str, Any] | None = None
     name: str = "q"
+    of: Resource = RAFT_CLUSTERS
 
 
 BREACHES = {
@@ -64,6 +66,14 @@ BREACHES = {
     "the name must start with a letter": Breach("<nil>", {}, name="1q"),
     "the name must not be 'default'": Breach("<nil>", {}, name="default"),
     "the name must have at most 32 characters": Breach("<nil>", {}, name="q" * 33),
+    "capacity must be at least twice replicas": Breach("spec", {"replicas": 3, "capacity": 5}, of=SWIM_GROUPS),
+    "group cannot be changed": Breach("spec", {"group": "one"}, {"group": None}, of=SWIM_GROUPS),
+    "encryption none needs no keyringSecretRef": Breach(
+        "spec", {"encryption": "none", "keyringSecretRef": {"name": "one"}}, of=SWIM_GROUPS
+    ),
+    "encryption cannot be changed": Breach(
+        "spec.encryption", {"encryption": "e1"}, {"encryption": "e0"}, of=SWIM_GROUPS
+    ),
 }
 
 
@@ -85,10 +95,10 @@ def test_each_rule_of_our_definitions_is_tried() -> None:
 def test_a_broken_rule_is_told(target: KubeTarget, words: str) -> None:
     breach = BREACHES[words]
     body = {"metadata": {"name": breach.name}, "spec": breach.spec}
-    answer = target.create(RAFT_CLUSTERS, body, fieldValidation="Strict")
+    answer = target.create(breach.of, body, fieldValidation="Strict")
     if breach.then is not None:
         answer.ok()
-        answer = target.patch(RAFT_CLUSTERS, breach.name, {"spec": breach.then})
+        answer = target.patch(breach.of, breach.name, {"spec": breach.then})
     answer.refused(422, "Invalid")
     assert any(
         each["field"] == breach.field and words in each["message"] for each in answer.body["details"]["causes"]

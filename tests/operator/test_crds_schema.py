@@ -18,19 +18,21 @@ from pydantic import Field, ValidationError
 from pavane.raft.config import MACHINES
 from pavane_operator.crds import gen
 from pavane_operator.crds.base import MARK_KEY, Mark, Model
-from pavane_operator.crds.common import pod_fields
+from pavane_operator.crds.common import CommonSpec, pod_fields
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.crds.schema import structural_schema
+from pavane_operator.crds.swimgroup import SwimGroupSpec
 
 CHARTS = Path(__file__).parents[2] / gen.FOLDER
 SIZE_MAX_BYTES = 256 * 1024
 """kubectl apply keeps a copy of the whole object in an annotation, which may not be larger."""
 
-(DEFINITION,) = definitions()
-(VERSION,) = DEFINITION["spec"]["versions"]
-SCHEMA = VERSION["schema"]["openAPIV3Schema"]
-SPEC = SCHEMA["properties"]["spec"]
+DEFINITIONS = {body["spec"]["names"]["kind"]: body for body in definitions()}
+SCHEMAS = {kind: body["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for kind, body in DEFINITIONS.items()}
+MODELS: dict[str, type[CommonSpec]] = {"RaftCluster": RaftClusterSpec, "SwimGroup": SwimGroupSpec}
+SPEC = SCHEMAS["RaftCluster"]["properties"]["spec"]
+each_kind = pytest.mark.parametrize("kind", DEFINITIONS)
 
 
 def _walk(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -49,35 +51,39 @@ def test_the_committed_files_are_those_that_the_models_generate() -> None:
 
 def test_check_tells_a_stale_file_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gen.main(["--check", "--folder", str(tmp_path)]) == 1
-    assert "raftclusters.yaml" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert all(f"{body['spec']['names']['plural']}.yaml" in told for body in DEFINITIONS.values())
     assert list(tmp_path.iterdir()) == []
     assert gen.main(["--folder", str(tmp_path)]) == 0
     assert gen.main(["--check", "--folder", str(tmp_path)]) == 0
-    lines = (tmp_path / "raftclusters.yaml").read_text().splitlines()
-    written = yaml.safe_load("\n".join(line for line in lines if "{{" not in line))
-    assert written["spec"] == DEFINITION["spec"]
-    assert written["metadata"]["name"] == DEFINITION["metadata"]["name"]
+    for body in DEFINITIONS.values():
+        lines = (tmp_path / f"{body['spec']['names']['plural']}.yaml").read_text().splitlines()
+        written = yaml.safe_load("\n".join(line for line in lines if "{{" not in line))
+        assert written["spec"] == body["spec"]
+        assert written["metadata"]["name"] == body["metadata"]["name"]
 
 
-def test_every_string_list_and_map_has_a_limit() -> None:
+@each_kind
+def test_every_string_list_and_map_has_a_limit(kind: str) -> None:
     unlimited = []
-    for path, schema in _walk(SCHEMA):
+    for path, schema in _walk(SCHEMAS[kind]):
         if path in ("", ".apiVersion", ".kind", ".metadata"):
             continue
-        kind = schema.get("type")
+        shape = schema.get("type")
         free = "enum" in schema or schema.get("format") == "date-time"
-        if kind == "string" and not free and "maxLength" not in schema:
+        if shape == "string" and not free and "maxLength" not in schema:
             unlimited.append(path)
-        if kind == "array" and "maxItems" not in schema:
+        if shape == "array" and "maxItems" not in schema:
             unlimited.append(path)
-        if kind == "object" and "properties" not in schema and "maxProperties" not in schema:
+        if shape == "object" and "properties" not in schema and "maxProperties" not in schema:
             unlimited.append(path)
     assert unlimited == []
 
 
-def test_every_field_is_described_and_nothing_unstructural_is_left() -> None:
+@each_kind
+def test_every_field_is_described_and_nothing_unstructural_is_left(kind: str) -> None:
     forbidden = {"$ref", "$defs", "title", "anyOf", "oneOf", "allOf", "const", "propertyNames", MARK_KEY}
-    for path, schema in _walk(SCHEMA):
+    for path, schema in _walk(SCHEMAS[kind]):
         assert not forbidden & schema.keys(), path
         assert schema.get("additionalProperties") is not False, path
         assert schema.get("default", ...) is not None, path
@@ -88,8 +94,9 @@ def test_every_field_is_described_and_nothing_unstructural_is_left() -> None:
             assert schema.get("description"), path
 
 
-def test_a_status_has_no_defaults() -> None:
-    assert [path for path, schema in _walk(SCHEMA["properties"]["status"]) if "default" in schema] == []
+@each_kind
+def test_a_status_has_no_defaults(kind: str) -> None:
+    assert [path for path, schema in _walk(SCHEMAS[kind]["properties"]["status"]) if "default" in schema] == []
 
 
 def test_nested_objects_default_to_an_empty_one_that_the_server_completes() -> None:
@@ -118,15 +125,21 @@ def test_what_a_store_was_made_with_is_immutable() -> None:
 
 
 def test_rules_can_be_left_out_for_servers_that_refuse_them() -> None:
-    (plain,) = definitions(cel=False)
-    schema = plain["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    assert all("x-kubernetes-validations" not in inner for _, inner in _walk(schema))
+    for plain in definitions(cel=False):
+        schema = plain["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        assert all("x-kubernetes-validations" not in inner for _, inner in _walk(schema))
 
 
-def test_names_columns_and_size() -> None:
-    assert DEFINITION["metadata"]["name"] == "raftclusters.pavane.dev"
-    assert DEFINITION["spec"]["names"]["shortNames"] == ["raft"]
-    columns = [(column["name"], column.get("priority", 0)) for column in VERSION["additionalPrinterColumns"]]
+@pytest.mark.parametrize(
+    ("kind", "plural", "short", "own"),
+    [("RaftCluster", "raftclusters", "raft", "Leader"), ("SwimGroup", "swimgroups", "swim", "Members")],
+)
+def test_names_columns_and_size(kind: str, plural: str, short: str, own: str) -> None:
+    definition = DEFINITIONS[kind]
+    (version,) = definition["spec"]["versions"]
+    assert definition["metadata"]["name"] == f"{plural}.pavane.dev"
+    assert definition["spec"]["names"]["shortNames"] == [short]
+    columns = [(column["name"], column.get("priority", 0)) for column in version["additionalPrinterColumns"]]
     assert columns == [
         ("Ready", 0),
         ("Active", 0),
@@ -136,9 +149,9 @@ def test_names_columns_and_size() -> None:
         ("Age", 0),
         ("Image", 1),
         ("Blocker", 1),
-        ("Leader", 1),
+        (own, 1),
     ]
-    assert len(json.dumps(DEFINITION)) < SIZE_MAX_BYTES
+    assert len(json.dumps(definition)) < SIZE_MAX_BYTES
 
 
 def test_every_field_of_a_spec_is_marked() -> None:
@@ -152,7 +165,7 @@ def test_every_field_of_a_spec_is_marked() -> None:
                 found.append(f"{path}.{name}")
         return found
 
-    assert unmarked(RaftClusterSpec) == []
+    assert [path for model in MODELS.values() for path in unmarked(model)] == []
 
 
 def test_recursion_and_unions_are_refused() -> None:
@@ -188,7 +201,7 @@ def test_exclusive_limits_sets_and_constants_are_rewritten() -> None:
 # ---- models and schema accept the same
 
 
-def _validator() -> jsonschema.protocols.Validator:
+def _validator(spec: dict[str, Any]) -> jsonschema.protocols.Validator:
     def closed(schema: dict[str, Any]) -> dict[str, Any]:
         """The schema as a server reads it with fieldValidation=Strict: no unknown fields, int-or-string."""
         result = dict(schema)
@@ -202,10 +215,11 @@ def _validator() -> jsonschema.protocols.Validator:
                 result[key] = closed(result[key])
         return result
 
-    return jsonschema.Draft202012Validator(closed(SPEC))
+    return jsonschema.Draft202012Validator(closed(spec))
 
 
-VALIDATOR = _validator()
+VALIDATORS = {kind: _validator(schema["properties"]["spec"]) for kind, schema in SCHEMAS.items()}
+VALIDATOR = VALIDATORS["RaftCluster"]
 NAMES = st.text("abcXYZ-_.09é", max_size=12)
 DURATIONS = st.sampled_from(["1s", "30m", "1h30m", "200ms", "0s", "", "5", "s", "1 s", "-1s", "1d", "9" * 40 + "s"])
 QUANTITIES = st.sampled_from(["1", "2Gi", "100m", "1.5Gi", "", "x", "1gi", "-1", ".5"]) | st.integers(-3, 5000)
@@ -230,13 +244,9 @@ def _object(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
     return st.fixed_dictionaries({}, optional={name: value | ANYTHING for name, value in fields.items()})
 
 
-SPECS = _object(
-    stateMachine=st.sampled_from([*MACHINES, "Tape"]),
+COMMON = dict[str, st.SearchStrategy[Any]](
     replicas=NUMBERS,
-    clusterId=NAMES,
-    secretRef=_object(name=NAMES, key=NAMES),
     image=NAMES,
-    electionTimeout=_object(min=DURATIONS, max=DURATIONS, other=NAMES),
     resources=_object(
         limits=st.dictionaries(NAMES, QUANTITIES | ANYTHING), requests=st.dictionaries(NAMES, QUANTITIES)
     ),
@@ -250,7 +260,6 @@ SPECS = _object(
     ),
     config=st.dictionaries(NAMES, ANYTHING, max_size=3),
     terminationGracePeriod=DURATIONS,
-    storage=_object(size=QUANTITIES, storageClassName=NAMES, retain=st.booleans()),
     imagePullPolicy=st.sampled_from(["Always", "Sometimes"]),
     imagePullSecrets=st.lists(_object(name=NAMES), max_size=2),
     nodeSelector=LABELS,
@@ -276,7 +285,6 @@ SPECS = _object(
     ),
     podDisruptionBudget=_object(enabled=st.booleans(), maxUnavailable=NUMBERS),
     serviceType=st.sampled_from(["ClusterIP", "ExternalName"]),
-    deletionPolicy=st.sampled_from(["Retain", "Delete", "Keep"]),
     rollout=_object(
         strategy=st.sampled_from(["WhenCaughtUp", "Manual", "Immediate", "manual"]),
         paused=st.booleans(),
@@ -293,17 +301,39 @@ SPECS = _object(
     ),
     unknown=NAMES,
 )
+OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "RaftCluster": {
+        "stateMachine": st.sampled_from([*MACHINES, "Tape"]),
+        "clusterId": NAMES,
+        "secretRef": _object(name=NAMES, key=NAMES),
+        "electionTimeout": _object(min=DURATIONS, max=DURATIONS, other=NAMES),
+        "storage": _object(size=QUANTITIES, storageClassName=NAMES, retain=st.booleans()),
+        "deletionPolicy": st.sampled_from(["Retain", "Delete", "Keep"]),
+    },
+    "SwimGroup": {
+        "profile": st.sampled_from(["local", "moon"]),
+        "capacity": NUMBERS,
+        "keyringSecretRef": _object(name=NAMES, key=NAMES),
+        "encryption": st.sampled_from(["none", "psk", "e1", "e0", "e2"]),
+        "group": NAMES,
+        "seeds": st.lists(st.sampled_from(["a.b:1", "[::1]:7946", "10.0.0.1:70000", "a", ":1", "a:b"]), max_size=3),
+        "hostNetwork": st.booleans(),
+        "storage": _object(size=QUANTITIES),
+    },
+}
 
 
-@settings(max_examples=400, deadline=None)
-@given(SPECS)
-def test_the_model_accepts_what_the_schema_accepts_and_nothing_else(spec: dict[str, Any]) -> None:
+@each_kind
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_the_model_accepts_what_the_schema_accepts_and_nothing_else(kind: str, data: st.DataObject) -> None:
+    spec = data.draw(_object(**COMMON, **OWN[kind]))
     try:
-        RaftClusterSpec.read(spec)
+        MODELS[kind].read(spec)
         accepted = True
     except ValidationError:
         accepted = False
-    problems = [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(spec)]
+    problems = [f"{error.json_path}: {error.message}" for error in VALIDATORS[kind].iter_errors(spec)]
     assert accepted == (not problems), problems
 
 

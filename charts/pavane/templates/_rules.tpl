@@ -2,13 +2,13 @@
 
 {{- define "pavane.rules.operator" -}}
 - apiGroups: [pavane.dev]
-  resources: [raftclusters]
+  resources: [raftclusters, swimgroups]
   verbs: [get, list, watch, patch]
 - apiGroups: [pavane.dev]
-  resources: [raftclusters/status]
+  resources: [raftclusters/status, swimgroups/status]
   verbs: [patch]
 - apiGroups: [pavane.dev]
-  resources: [raftclusters/finalizers]
+  resources: [raftclusters/finalizers, swimgroups/finalizers]
   verbs: [update]
 - apiGroups: ['']
   resources: [configmaps, services]
@@ -42,7 +42,7 @@
 {{- define "pavane.rules.operatorDefinitions" -}}
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
-  resourceNames: [raftclusters.pavane.dev]
+  resourceNames: [raftclusters.pavane.dev, swimgroups.pavane.dev]
   verbs: [get]
 {{- end }}
 
@@ -64,7 +64,7 @@
 
 {{- define "pavane.rules.api" -}}
 - apiGroups: [pavane.dev]
-  resources: [raftclusters]
+  resources: [raftclusters, swimgroups]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: ['']
   resources: [secrets]
@@ -73,21 +73,21 @@
 
 {{- define "pavane.rules.view" -}}
 - apiGroups: [pavane.dev]
-  resources: [raftclusters]
+  resources: [raftclusters, swimgroups]
   verbs: [get, list, watch]
 {{- end }}
 
 {{- define "pavane.rules.edit" -}}
 - apiGroups: [pavane.dev]
-  resources: [raftclusters]
+  resources: [raftclusters, swimgroups]
   verbs: [create, update, patch, delete]
 - apiGroups: [pavane.dev]
-  resources: [raftclusters/scale]
+  resources: [raftclusters/scale, swimgroups/scale]
   verbs: [get, patch, update]
 {{- end }}
 
 {{- define "pavane.rules.admin" -}}
 - apiGroups: [pavane.dev]
-  resources: [raftclusters]
+  resources: [raftclusters, swimgroups]
   verbs: [deletecollection]
 {{- end }}

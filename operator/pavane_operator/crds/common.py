@@ -124,7 +124,7 @@ class StorageSpec(Model):
 
 
 class CommonSpec(PodSpec):
-    """What every resource can be told. Subclasses add the fields of their kind."""
+    """What every resource can be told. Subclasses add the fields of their kind, or of kinds with volumes."""
 
     image: Name = Field(default="", json_schema_extra=marked(Mark.POD))
     """Image of the pods; empty = the operator's default image at the moment when the generation is created."""
@@ -161,8 +161,6 @@ class CommonSpec(PodSpec):
         ),
     )
     """How long a pod may take to stop; 1s to 1h."""
-    storage: StorageSpec = Field(default_factory=StorageSpec)
-    """The volume of each pod."""
     tls: TlsSpec = Field(default_factory=TlsSpec)
     """How connections are encrypted."""
     network_policy: NetworkPolicySpec = Field(default_factory=NetworkPolicySpec)
@@ -176,9 +174,7 @@ class CommonSpec(PodSpec):
     )
     """Annotations of the public Service; keys under `pavane.dev/` and `app.kubernetes.io/` are refused."""
     suspend: bool = Field(default=False, json_schema_extra=marked(Mark.CONTROL, **{NO_DEFAULT_KEY: True}))
-    """Stop all pods and keep the volumes; false starts the same generation on them again."""
-    deletion_policy: DeletionPolicy = Field(default=DeletionPolicy.RETAIN, json_schema_extra=marked(Mark.CONTROL))
-    """Whether volumes are kept when the resource is deleted."""
+    """Stop all pods and keep their volumes, if they have any; false starts the same generation again."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
     """How a new generation becomes the active one."""
 
@@ -190,6 +186,15 @@ class CommonSpec(PodSpec):
             pydantic.ValidationError: names each field that is wrong.
         """
         return cls.model_validate_json(json.dumps(stored), strict=True)
+
+
+class VolumesSpec(CommonSpec):
+    """What a resource whose pods have volumes can be told beside that."""
+
+    storage: StorageSpec = Field(default_factory=StorageSpec)
+    """The volume of each pod."""
+    deletion_policy: DeletionPolicy = Field(default=DeletionPolicy.RETAIN, json_schema_extra=marked(Mark.CONTROL))
+    """Whether volumes are kept when the resource is deleted."""
 
 
 def pod_fields(spec: Model) -> dict[str, Any]:

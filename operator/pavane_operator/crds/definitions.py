@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pavane_operator.crds import raftcluster
+from pavane_operator.crds import raftcluster, swimgroup
 from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS, Model, rule
 from pavane_operator.crds.schema import structural_schema
 
@@ -38,6 +38,17 @@ def definitions(*, cel: bool = True, marks: bool = False) -> tuple[dict[str, Any
             spec=raftcluster.RaftClusterSpec,
             status=raftcluster.RaftClusterStatus,
             own_columns=(_column("Leader", "string", ".status.leader", priority=1),),
+            scale=True,
+            cel=cel,
+            marks=marks,
+        ),
+        _definition(
+            kind=swimgroup.KIND,
+            plural=swimgroup.PLURAL,
+            short="swim",
+            spec=swimgroup.SwimGroupSpec,
+            status=swimgroup.SwimGroupStatus,
+            own_columns=(_column("Members", "integer", ".status.members.alive", priority=1),),
             scale=True,
             cel=cel,
             marks=marks,

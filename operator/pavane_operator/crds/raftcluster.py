@@ -16,7 +16,7 @@ from pavane_operator.crds.base import (
     rule,
     rules,
 )
-from pavane_operator.crds.common import CommonSpec, ResourceRequirements
+from pavane_operator.crds.common import ResourceRequirements, VolumesSpec
 from pavane_operator.crds.status import Status, StatusModel
 from pavane_operator.crds.values import Duration, Quantity
 
@@ -101,7 +101,7 @@ class Snapshot(Model):
     """Entries kept in front of a snapshot, so that a member that is a little behind needs none."""
 
 
-class RaftClusterSpec(CommonSpec):
+class RaftClusterSpec(VolumesSpec):
     """Replicated keys, a tree or a plain log, on an odd number of members."""
 
     model_config = ConfigDict(

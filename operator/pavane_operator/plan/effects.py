@@ -7,7 +7,7 @@ from typing import Any
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
-from pavane_operator.crds.common import DeletionPolicy
+from pavane_operator.crds.common import DeletionPolicy, VolumesSpec
 from pavane_operator.crds.status import HISTORY_MAX_ITEMS, Attempt, Failure, Result, Rollout, State, Step
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.plan.children import STATEFUL_SET, WITHDRAWN, find, is_missing_or_drifted
@@ -86,7 +86,7 @@ def delete(view: View) -> Decision:
         deletion(child) for child in view.observed.children if child.kind == STATEFUL_SET and not child.deleting
     )
     waiting = bool(view.observed.pods) or any(child.kind == STATEFUL_SET for child in view.observed.children)
-    if not waiting and view.spec.deletion_policy is DeletionPolicy.DELETE:
+    if not waiting and isinstance(view.spec, VolumesSpec) and view.spec.deletion_policy is DeletionPolicy.DELETE:
         actions = _deletions(view.volumes)
         waiting = bool(view.volumes)
     if not waiting:
@@ -148,7 +148,7 @@ def _kept(view: View, *, former_volumes: bool) -> Decision:
         return _record(view, due)
     calls, retry_at = ((), None) if step is None else _calls(view, step, view.active)
     volumes = surplus_volumes(view, view.active)
-    if former_volumes and not view.spec.storage.retain:
+    if former_volumes and view.storage is not None and not view.storage.retain:
         volumes += [volume for volume in view.volumes if volume.generation not in (None, view.active)]
     deletions = (*_leftovers(view), *_deletions(volumes))
     settling = [time for pod in view.joining if (time := view.settles_at(pod)) is not None and time > view.now]

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from pavane.wire.stages import Stage
-from pavane_operator.crds.common import rollout_id
+from pavane_operator.crds.common import StorageSpec, VolumesSpec, rollout_id
 from pavane_operator.crds.rollout import Strategy, parse_repair
 from pavane_operator.crds.status import Blocker, Result, Rollout, State, Status
 from pavane_operator.crds.values import parse_duration
@@ -196,6 +196,11 @@ class View:
                 for manifest in self.rendered(generation)
             )
         return self._manifests[generation]
+
+    @property
+    def storage(self) -> StorageSpec | None:
+        """What the spec says about volumes; None for a kind without any."""
+        return self.spec.storage if isinstance(self.spec, VolumesSpec) else None
 
     @cached_property
     def volumes(self) -> list[Child]:

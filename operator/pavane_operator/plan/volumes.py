@@ -18,19 +18,23 @@ RESIZING = "VolumeResizing"
 
 def growth(view: "View") -> tuple[GrowVolume, ...]:
     """The claims of the active generation that ask for less than the spec does, and were not just refused."""
-    size = str(view.spec.storage.size)
+    if view.storage is None:
+        return ()
+    size = str(view.storage.size)
     return tuple(
         GrowVolume(claim.name, claim.uid, size)
         for claim in _active_claims(view)
-        if _is_less(_requested(claim), size) and not _is_refused(view, claim)
+        if _is_less(_requested(claim), size) and not _is_refused(view, claim, size)
     )
 
 
 def growth_problem(view: "View") -> Problem | None:
     """Why a volume of the active generation has not the size of the spec yet: refused, or still being resized."""
-    size = str(view.spec.storage.size)
+    if view.storage is None:
+        return None
+    size = str(view.storage.size)
     for claim in _active_claims(view):
-        if _is_less(_requested(claim), size) and _is_refused(view, claim):
+        if _is_less(_requested(claim), size) and _is_refused(view, claim, size):
             refusal = view.observed.refusals[claim.uid]
             text = f"{refusal.message}; let the storage class allow it, or roll to new volumes (spec.rollout.restart)"
             return Problem(CANNOT_GROW, f"claim {claim.name} cannot grow to {size}: {text}")
@@ -58,9 +62,9 @@ def _requested(claim: Child) -> object:
     return claim.body["spec"]["resources"]["requests"]["storage"]
 
 
-def _is_refused(view: "View", claim: Child) -> bool:
+def _is_refused(view: "View", claim: Child, size: str) -> bool:
     refusal = view.observed.refusals.get(claim.uid)
-    return refusal is not None and refusal.size == str(view.spec.storage.size) and view.now < refusal.at + RETRY
+    return refusal is not None and refusal.size == size and view.now < refusal.at + RETRY
 
 
 def _is_less(has: object, wanted: str) -> bool:
