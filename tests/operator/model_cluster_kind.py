@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from pavane_operator.crds.base import Mark, marked
-from pavane_operator.crds.common import CommonSpec
+from pavane_operator.crds.common import VolumesSpec
 from pavane_operator.crds.status import Status
 from pavane_operator.kinds.port import Kind, PromotionStep
 from pavane_operator.plan.model import (
@@ -33,7 +33,7 @@ UID = "uid-of-thing"
 SETTINGS = Settings(image_pull_limit=timedelta(seconds=20))
 
 
-class ModelSpec(CommonSpec):
+class ModelSpec(VolumesSpec):
     replicas: int = Field(default=3, json_schema_extra=marked(Mark.LIVE))
 
 
@@ -65,7 +65,7 @@ class ModelRenderer:
         return Manifest.of(body, create_only=True)
 
     def repair_problem(self, resource: Resource, revision: Child) -> Problem | None:
-        kept = resource.spec.storage.storage_class_name
+        kept = resource.spec.storage.storage_class_name  # type: ignore[attr-defined]
         return Problem("InvalidConfig", "as the test asked") if kept is not None else None
 
     def labels(self, resource: Resource) -> dict[str, str]:
