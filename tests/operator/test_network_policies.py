@@ -30,14 +30,14 @@ def platform(component: str) -> Party:
     return pod("pavane-system", labels)
 
 
-SERVER = pod("data", names.labels("log", "0.1.0", 2))
+SERVER = pod("data", names.NAMES.labels("log", "0.1.0", 2))
 SOURCES = {
-    "a pod of the same resource, of any generation": pod("data", names.labels("log", "0.2.0", 1)),
+    "a pod of the same resource, of any generation": pod("data", names.NAMES.labels("log", "0.2.0", 1)),
     "any other pod of the same namespace": pod("data", {"app": "shop"}),
     "the operator": platform("operator"),
     "the control plane (`pavane api`)": platform("api"),
     "another pod of the platform's namespace": pod("pavane-system", {"app": "shop"}),
-    "a pod of another namespace, whatever its labels": pod("elsewhere", names.labels("log", "0.1.0", 2)),
+    "a pod of another namespace, whatever its labels": pod("elsewhere", names.NAMES.labels("log", "0.1.0", 2)),
     "an address outside the cluster": Party("198.51.100.7"),
 }
 TARGETS = {
@@ -144,7 +144,7 @@ def test_without_policies_everybody_reaches_everything() -> None:
 
 
 def test_other_resources_are_not_concerned() -> None:
-    other = pod("data", names.labels("other", "0.1.0", 1))
+    other = pod("data", names.NAMES.labels("other", "0.1.0", 1))
     assert connects(policies(), Party("198.51.100.7"), other, STAGE)
 
 

@@ -1,9 +1,17 @@
 """Parts of a pod that are the same for all kinds (docs/specs/operator.md 4.2)."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pavane_operator.crds.common import CommonSpec
+from pavane_operator.crds.tls import TlsMode
+from pavane_operator.crds.values import parse_duration
+from pavane_operator.objects.names import OPS_PORT, STAGE_PORT, Names
+from pavane_operator.plan.model import REPAIR_ANNOTATION, Resource
+from pavane_operator.tls.names import certificate_secret
 
 RUN_AS = 10001
 """uid, gid and fsGroup of all our processes: any fixed number that is nobody's on a node."""
@@ -15,7 +23,176 @@ CONTAINER_SECURITY: Mapping[str, Any] = {
     "readOnlyRootFilesystem": True,
 }
 """With the pod's own context what the *restricted* level of pod security asks for; and a root that is read-only."""
+CONFIG_MOUNT = "/etc/pavane/config"
+CONFIG_KEY = "config.yaml"
+LIVE_MOUNT = "/etc/pavane/live"
+LIVE_KEY = "live.yaml"
+TLS_MOUNT = "/etc/pavane/tls"
+TEMPORARY_MOUNT = "/tmp"  # noqa: S108 - an emptyDir of the pod's own
 _NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port of the container, and of the Services in front of it."""
+
+    name: str
+    number: int
+    protocol: str = "TCP"
+
+
+STAGE = Port("stage", STAGE_PORT)
+OPS = Port("ops", OPS_PORT)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A volume of the pod: exactly one of a ConfigMap, a Secret, or what the StatefulSet claims for it."""
+
+    name: str
+    path: str
+    config_map: str | None = None
+    secret: str | None = None
+
+    def volume(self) -> dict[str, Any] | None:
+        """Its entry in `volumes` of the pod; a claim has none."""
+        if self.config_map is not None:
+            return {"name": self.name, "configMap": {"name": self.config_map}}
+        if self.secret is not None:
+            return {"name": self.name, "secret": {"secretName": self.secret, "defaultMode": 0o440}}
+        return None
+
+    def mount(self) -> dict[str, Any]:
+        """Its entry in `volumeMounts` of the container."""
+        read_only = {"readOnly": True} if self.volume() is not None else {}
+        return {"name": self.name, "mountPath": self.path, **read_only}
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What distinguishes the pods of one generation from those of another."""
+
+    resource: Resource
+    generation: int
+    image: str
+    version: str
+    otlp_endpoint: str | None
+    repair: int = 0
+    """Which repair of the generation it is; 0 = none."""
+
+    @property
+    def secured(self) -> bool:
+        """Whether the stage port, and what else follows `spec.tls`, is encrypted."""
+        return self.resource.spec.tls.mode is not TlsMode.DISABLED
+
+
+def template(
+    inputs: Inputs,
+    names: Names,
+    ports: Sequence[Port],
+    mounts: Sequence[Mount],
+    environment: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """`spec.template` of the StatefulSet.
+
+    Args:
+        inputs: The generation.
+        names: Of the kind; its role is the name of the container.
+        ports: Of the container beside `stage` and `ops`.
+        mounts: Volumes beside `config`, `live`, `tls` and `tmp`.
+        environment: Variables of the kind's process.
+    """
+    resource, spec = inputs.resource, inputs.resource.spec
+    config = names.config_map(resource.name, inputs.generation, inputs.repair)
+    all_mounts = [
+        Mount("config", CONFIG_MOUNT, config_map=config),
+        Mount("live", LIVE_MOUNT, config_map=f"{resource.name}-live"),
+        *mounts,
+    ]
+    if inputs.secured:
+        all_mounts.append(Mount("tls", TLS_MOUNT, secret=certificate_secret(resource.name, spec.tls)))
+    volumes = [volume for each in all_mounts if (volume := each.volume()) is not None]
+    container: dict[str, Any] = {
+        "name": names.role,
+        "image": inputs.image,
+        "imagePullPolicy": spec.image_pull_policy.value,
+        "command": ["pavane", "pod"],
+        "env": [
+            *_environment(inputs, names),
+            *environment,
+            *(variable.model_dump(mode="json", by_alias=True, exclude_none=True) for variable in spec.extra_env),
+        ],
+        "ports": [
+            {"name": port.name, "containerPort": port.number, "protocol": port.protocol}
+            for port in (STAGE, OPS, *ports)
+        ],
+        "securityContext": dict(CONTAINER_SECURITY),
+        "startupProbe": _probe("/livez", period_s=2, failures=150),
+        "livenessProbe": _probe("/livez", period_s=10, failures=3),
+        "readinessProbe": _probe("/readyz", period_s=2, failures=2),
+        "volumeMounts": [*(each.mount() for each in all_mounts), {"name": "tmp", "mountPath": TEMPORARY_MOUNT}],
+    }
+    resources = spec.resources.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if resources:
+        container["resources"] = resources
+    return {
+        "metadata": _metadata(inputs, names),
+        "spec": {
+            **pod_spec(spec, resource.name, names.selector(resource.name, inputs.generation)),
+            "terminationGracePeriodSeconds": int(parse_duration(spec.termination_grace_period).total_seconds()),
+            "containers": [container],
+            "volumes": [*volumes, {"name": "tmp", "emptyDir": {}}],
+        },
+    }
+
+
+def variable(name: str, value: str) -> dict[str, Any]:
+    """A variable of the container."""
+    return {"name": name, "value": value}
+
+
+def _metadata(inputs: Inputs, names: Names) -> dict[str, Any]:
+    labels = names.labels(inputs.resource.name, inputs.version, inputs.generation)
+    metadata = pod_metadata(inputs.resource.spec, labels)
+    if inputs.repair:
+        metadata["annotations"] = {**metadata.get("annotations", {}), REPAIR_ANNOTATION: str(inputs.repair)}
+    return metadata
+
+
+def _environment(inputs: Inputs, names: Names) -> list[dict[str, Any]]:
+    attributes = {
+        "k8s.namespace.name": "$(POD_NAMESPACE)",
+        "k8s.pod.name": "$(POD_NAME)",
+        "pavane.resource": inputs.resource.name,
+        "pavane.generation": str(inputs.generation),
+    }
+    environment = [
+        _field("POD_NAME", "metadata.name"),
+        _field("POD_NAMESPACE", "metadata.namespace"),
+        _field("POD_UID", "metadata.uid"),
+        _field("POD_IP", "status.podIP"),
+        _field("NODE_NAME", "spec.nodeName"),
+        variable("PAVANE_RESOURCE", inputs.resource.name),
+        variable("PAVANE_KIND", names.kind),
+        variable("PAVANE_ROLE", names.role),
+        variable("PAVANE_GENERATION", str(inputs.generation)),
+        variable("PAVANE_CONFIG", f"{CONFIG_MOUNT}/{CONFIG_KEY}"),
+        variable("PAVANE_LIVE", f"{LIVE_MOUNT}/{LIVE_KEY}"),
+        variable("OTEL_RESOURCE_ATTRIBUTES", ",".join(f"{key}={value}" for key, value in attributes.items())),
+    ]
+    if inputs.secured:
+        environment.append(variable("PAVANE_TLS", TLS_MOUNT))
+    if inputs.otlp_endpoint:
+        environment.append(variable("OTEL_EXPORTER_OTLP_ENDPOINT", inputs.otlp_endpoint))
+    return environment
+
+
+def _field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _probe(path: str, *, period_s: int, failures: int) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": OPS.name}, "periodSeconds": period_s, "failureThreshold": failures}
 
 
 def pod_metadata(spec: CommonSpec, labels: Mapping[str, str]) -> dict[str, Any]:

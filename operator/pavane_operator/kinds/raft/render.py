@@ -8,43 +8,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-from pavane_operator.crds.common import pod_fields
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.raft import keys, names, pod
 from pavane_operator.kinds.raft.settings import config_problem, timers_ms
+from pavane_operator.objects import generations
 from pavane_operator.objects.budget import disruption_budget
+from pavane_operator.objects.generations import Content, Recorded, image_of
+from pavane_operator.objects.names import OPS_PORT, STAGE_PORT
 from pavane_operator.objects.owned import owned, service_account
+from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
 from pavane_operator.objects.policies import Ports, Surroundings, network_policies
-from pavane_operator.plan.model import (
-    GENERATION_LABEL,
-    REPAIR_ANNOTATION,
-    ROLLOUT_ID_ANNOTATION,
-    UID_LABEL,
-    Child,
-    Manifest,
-    Problem,
-    Repair,
-    Resource,
-    Writers,
-    parse_number,
-)
+from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
 
-RENDER_VERSION = 1
-"""Grows when these templates change. For people: what a revision holds is used as it stands, whatever its version."""
-RENDER_VERSION_ANNOTATION = "pavane.dev/render-version"
 KEPT_BY_REPAIRS = ("clusterId", "secretRef", "stateMachine", "storage", "tls")
 """Fields that volumes, or the members of a generation among each other, depend on (2.13)."""
 PORTS = Ports(
     peers=(names.RAFT_PORT,),
     clients=(names.RAFT_PORT, names.PUBLISH_PORT),
-    operator=(names.RAFT_PORT, names.STAGE_PORT, names.OPS_PORT),
+    operator=(names.RAFT_PORT, STAGE_PORT, OPS_PORT),
     control_plane=(names.RAFT_PORT,),
 )
 """Who may connect to which port; `publish` is for subscribers, and no peer is one of another."""
@@ -79,50 +66,36 @@ class RaftRenderer:
 
     def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
         """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair: what this generation is made of, for ever."""
-        spec, time = _spec(resource), 0 if repair is None else repair.time
-        name = names.revision(resource.name, generation, time)
-        body = self._object(resource, "apps/v1", "ControllerRevision", name)
-        body["metadata"]["labels"] = names.labels(resource.name, self._defaults.version, generation)
-        body["metadata"]["annotations"] = {
-            ROLLOUT_ID_ANNOTATION: rollout_id,
-            RENDER_VERSION_ANNOTATION: str(RENDER_VERSION),
-        }
-        image = spec.image or self._defaults.image
-        stateful_set = self._stateful_set(resource, spec, generation, image, time)
-        if repair is not None:
-            body["metadata"]["annotations"][REPAIR_ANNOTATION] = str(repair.time)
-            # No server lets these change; where the claims have grown since, they are the truth.
-            stateful_set["volumeClaimTemplates"] = _Recorded.of(repair.former).stateful_set["volumeClaimTemplates"]
-        body["revision"] = generation
-        body["data"] = {
-            "version": self._defaults.version,
-            "image": image,
-            "fields": pod_fields(spec),
-            "config": yaml.safe_dump(_server_config(resource, spec, generation), sort_keys=True),
-            "service": _headless_service(resource, generation),
-            "statefulSet": stateful_set,
-        }
-        return Manifest.of(body, create_only=True)
+        spec, defaults = _spec(resource), self._defaults
+        inputs = Inputs(
+            resource,
+            generation,
+            image_of(spec, defaults),
+            defaults.version,
+            defaults.otlp_endpoint,
+            0 if repair is None else repair.time,
+        )
+        content = Content(
+            config=_server_config(resource, spec, generation),
+            template=pod.template(inputs, spec),
+            ports=(pod.RAFT, pod.PUBLISH, STAGE, OPS),
+            claims=(_claim(resource, spec, names.NAMES.labels(resource.name, defaults.version, generation)),),
+        )
+        return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
 
     def repair_problem(self, resource: Resource, revision: Child) -> Problem | None:
         """Volumes hold the data of one `clusterId` and `stateMachine`; a storage class is that of the volumes."""
-        wanted, recorded = pod_fields(_spec(resource)), revision.body["data"]["fields"]
-        differing = [field for field in KEPT_BY_REPAIRS if wanted.get(field) != recorded.get(field)]
-        if not differing:
-            return None
-        fields = " and ".join(f"spec.{field}" for field in differing)
-        return Problem("InvalidConfig", f"a repair cannot change {fields}: set it back to what {revision.name} holds")
+        return generations.repair_problem(resource, revision, KEPT_BY_REPAIRS)
 
     def labels(self, resource: Resource) -> Mapping[str, str]:
         """Labels of an object of the whole cluster."""
-        return names.labels(resource.name, self._defaults.version)
+        return names.NAMES.labels(resource.name, self._defaults.version)
 
     def dns_names(self, resource: Resource) -> tuple[str, ...]:
         """The public Service, and the pods of the generations that stand in the status."""
         status = resource.status
         numbers = (status.active_generation, status.next_generation) if status is not None else ()
-        generations = [number for number in numbers if number]
-        return names.dns_names(resource.name, resource.namespace, generations)
+        return names.NAMES.dns_names(resource.name, resource.namespace, [number for number in numbers if number])
 
     def shared(self, resource: Resource, writers: Writers) -> tuple[Manifest, ...]:
         """What all generations share: Secret `{name}-keys` (whoever creates it first decides), ConfigMap `{name}-live`,
@@ -139,8 +112,8 @@ class RaftRenderer:
         )
         live = self._object(resource, "v1", "ConfigMap", f"{resource.name}-live")
         kept = {"snapshot_entries": spec.snapshot.entries, "log_retention": spec.snapshot.log_retention}
-        live["data"] = {pod.LIVE_KEY: yaml.safe_dump(kept)}
-        pods = names.all_pods(resource.name)
+        live["data"] = {LIVE_KEY: yaml.safe_dump(kept)}
+        pods = names.NAMES.all_pods(resource.name)
         surroundings = Surroundings(self._defaults.platform_namespace, self._defaults.otlp_endpoint)
         spare = (spec.replicas - 1) // 2
         return (
@@ -153,33 +126,16 @@ class RaftRenderer:
 
     def public_service(self, resource: Resource, generation: int) -> Manifest:
         """Service `{name}`: where clients connect; its selector names the generation that may write."""
-        spec = _spec(resource)
-        body = self._object(resource, "v1", "Service", resource.name)
-        if spec.service_annotations:
-            body["metadata"]["annotations"] = dict(spec.service_annotations)
-        body["spec"] = {
-            "type": spec.service_type.value,
-            "selector": names.selector(resource.name, generation),
-            "ports": [_port("raft", names.RAFT_PORT), _port("publish", names.PUBLISH_PORT)],
-        }
-        return Manifest.of(body)
+        ports = (pod.RAFT, pod.PUBLISH)
+        return generations.public_service(resource, names.NAMES, self._defaults, generation, ports)
 
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """ConfigMap, headless Service and StatefulSet `{name}-server-g{n}` of the generation of this revision."""
-        recorded = _Recorded.of(revision)
-        config = _generation_object(resource, recorded, "v1", "ConfigMap")
-        config["metadata"]["name"] = names.config_map(resource.name, recorded.generation, recorded.repair)
-        config["immutable"] = True
-        config["data"] = {pod.CONFIG_KEY: recorded.config}
-        service = _generation_object(resource, recorded, "v1", "Service")
-        service["spec"] = dict(recorded.service)
-        stateful_set = _generation_object(resource, recorded, "apps/v1", "StatefulSet")
-        stateful_set["spec"] = {**recorded.stateful_set, "replicas": _spec(resource).replicas}
-        return Manifest.of(config), Manifest.of(service), Manifest.of(stateful_set)
+        return generations.objects(resource, names.NAMES, revision, _spec(resource).replicas)
 
     def image(self, revision: Child) -> str:
         """The image that the revision recorded."""
-        return _Recorded.of(revision).image
+        return Recorded.of(revision).image
 
     def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
         """Nothing, but in a bootstrap the members of the first configuration (docs/specs/raft.md 8.4)."""
@@ -188,103 +144,13 @@ class RaftRenderer:
         members = names.members(resource.name, resource.namespace, generation, _spec(resource).replicas)
         return {"bootstrap": "entry", "initial": json.dumps(members)}
 
-    def _stateful_set(
-        self, resource: Resource, spec: RaftClusterSpec, generation: int, image: str, repair: int
-    ) -> dict[str, Any]:
-        """`spec` of the StatefulSet without the number of pods, which is live."""
-        version = self._defaults.version
-        selector = names.selector(resource.name, generation)
-        return {
-            "serviceName": names.stateful_set(resource.name, generation),
-            "podManagementPolicy": "Parallel",
-            "updateStrategy": {"type": "OnDelete"},
-            "revisionHistoryLimit": 1,
-            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
-            "selector": {"matchLabels": selector},
-            "template": pod.template(
-                pod.PodInputs(
-                    name=resource.name,
-                    namespace=resource.namespace,
-                    generation=generation,
-                    image=image,
-                    version=version,
-                    otlp_endpoint=self._defaults.otlp_endpoint,
-                    spec=spec,
-                    repair=repair,
-                )
-            ),
-            "volumeClaimTemplates": [_claim(resource, spec, names.labels(resource.name, version, generation))],
-        }
-
     def _object(self, resource: Resource, api_version: str, kind: str, name: str) -> dict[str, Any]:
         return owned(resource, api_version, kind, name, self.labels(resource))
-
-
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """What a revision says about its generation."""
-
-    generation: int
-    repair: int
-    rollout_id: str
-    render_version: str
-    version: str
-    image: str
-    config: str
-    service: dict[str, Any]
-    stateful_set: dict[str, Any]
-
-    @classmethod
-    def of(cls, revision: Child) -> _Recorded:
-        """Raises ValueError for an object that this release cannot use."""
-        data = revision.body.get("data") or {}
-        try:
-            return cls(
-                int(revision.labels[GENERATION_LABEL]),
-                parse_number(revision.annotations.get(REPAIR_ANNOTATION)) or 0,
-                revision.annotations.get(ROLLOUT_ID_ANNOTATION, ""),
-                revision.annotations.get(RENDER_VERSION_ANNOTATION, ""),
-                str(data["version"]),
-                str(data["image"]),
-                str(data["config"]),
-                dict(data["service"]),
-                dict(data["statefulSet"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"revision {revision.name} was written by another release ({error}); run the operator that made it"
-            ) from error
 
 
 def _spec(resource: Resource) -> RaftClusterSpec:
     assert isinstance(resource.spec, RaftClusterSpec)  # noqa: S101 - the registry parses by the kind's model
     return resource.spec
-
-
-def _generation_object(resource: Resource, recorded: _Recorded, api_version: str, kind: str) -> dict[str, Any]:
-    name = names.stateful_set(resource.name, recorded.generation)
-    labels = names.labels(resource.name, recorded.version, recorded.generation)
-    body = owned(resource, api_version, kind, name, labels)
-    body["metadata"]["annotations"] = {
-        ROLLOUT_ID_ANNOTATION: recorded.rollout_id,
-        RENDER_VERSION_ANNOTATION: recorded.render_version,
-    }
-    return body
-
-
-def _headless_service(resource: Resource, generation: int) -> dict[str, Any]:
-    """`spec` of the headless Service, through which pods find each other before they are ready."""
-    return {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": names.selector(resource.name, generation),
-        "ports": [
-            _port("raft", names.RAFT_PORT),
-            _port("publish", names.PUBLISH_PORT),
-            _port("stage", names.STAGE_PORT),
-            _port("ops", names.OPS_PORT),
-        ],
-    }
 
 
 def _server_config(resource: Resource, spec: RaftClusterSpec, generation: int) -> dict[str, Any]:
@@ -304,7 +170,3 @@ def _claim(resource: Resource, spec: RaftClusterSpec, labels: Mapping[str, str])
     if spec.storage.storage_class_name is not None:
         claim["storageClassName"] = spec.storage.storage_class_name
     return {"metadata": {"name": "data", "labels": {**labels, UID_LABEL: resource.uid}}, "spec": claim}
-
-
-def _port(name: str, number: int) -> dict[str, Any]:
-    return {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}

@@ -1,0 +1,201 @@
+"""What a generation consists of, the same for all kinds (docs/specs/operator.md 2.2, 4).
+
+It is rendered once, into the revision of the generation, and taken from there for ever: neither a spec change nor a new
+operator release touches running pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from pavane_operator.crds.common import CommonSpec, pod_fields
+from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.objects.names import Names
+from pavane_operator.objects.owned import owned
+from pavane_operator.objects.pods import CONFIG_KEY, Port
+from pavane_operator.plan.model import (
+    GENERATION_LABEL,
+    REPAIR_ANNOTATION,
+    ROLLOUT_ID_ANNOTATION,
+    Child,
+    Manifest,
+    Problem,
+    Repair,
+    Resource,
+    parse_number,
+)
+
+RENDER_VERSION = 1
+"""Grows when templates change. For people: what a revision holds is used as it stands, whatever its version."""
+RENDER_VERSION_ANNOTATION = "pavane.dev/render-version"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a kind puts into a generation."""
+
+    config: Mapping[str, Any]
+    """Settings of the process that stay for the life of the generation."""
+    template: Mapping[str, Any]
+    """Of the pods."""
+    ports: Sequence[Port]
+    """Of the headless Service, through which pods find each other before they are ready."""
+    claims: Sequence[Mapping[str, Any]] = ()
+    """Volume claims of each pod."""
+
+
+def image_of(spec: CommonSpec, defaults: RenderDefaults) -> str:
+    """The image of a generation that is created now."""
+    return spec.image or defaults.image
+
+
+def revision(
+    resource: Resource,
+    names: Names,
+    defaults: RenderDefaults,
+    number: int,
+    rollout_id: str,
+    content: Content,
+    repair: Repair | None,
+) -> Manifest:
+    """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair; create only."""
+    time = 0 if repair is None else repair.time
+    labels = names.labels(resource.name, defaults.version, number)
+    body = owned(resource, "apps/v1", "ControllerRevision", names.revision(resource.name, number, time), labels)
+    annotations = {ROLLOUT_ID_ANNOTATION: rollout_id, RENDER_VERSION_ANNOTATION: str(RENDER_VERSION)}
+    stateful_set = _stateful_set(resource, names, number, content)
+    if repair is not None:
+        annotations[REPAIR_ANNOTATION] = str(time)
+        # No server lets these change; where the claims have grown since, they are the truth.
+        former = Recorded.of(repair.former).stateful_set
+        stateful_set |= {key: former[key] for key in ("volumeClaimTemplates",) if key in former}
+    body["metadata"]["annotations"] = annotations
+    body["revision"] = number
+    body["data"] = {
+        "version": defaults.version,
+        "image": image_of(resource.spec, defaults),
+        "fields": pod_fields(resource.spec),
+        "config": yaml.safe_dump(dict(content.config), sort_keys=True),
+        "service": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": names.selector(resource.name, number),
+            "ports": service_ports(content.ports),
+        },
+        "statefulSet": stateful_set,
+    }
+    return Manifest.of(body, create_only=True)
+
+
+def repair_problem(resource: Resource, standing: Child, kept: Sequence[str]) -> Problem | None:
+    """Why a repair is refused: one of the fields `kept` differs from what the revision `standing` holds."""
+    wanted, recorded = pod_fields(resource.spec), standing.body["data"]["fields"]
+    differing = [field for field in kept if wanted.get(field) != recorded.get(field)]
+    if not differing:
+        return None
+    fields = " and ".join(f"spec.{field}" for field in differing)
+    return Problem("InvalidConfig", f"a repair cannot change {fields}: set it back to what {standing.name} holds")
+
+
+def objects(resource: Resource, names: Names, standing: Child, replicas: int) -> tuple[Manifest, ...]:
+    """ConfigMap, headless Service and StatefulSet `{name}-{role}-g{n}` of the generation of this revision."""
+    recorded = Recorded.of(standing)
+    config = recorded.object(resource, names, "v1", "ConfigMap")
+    config["metadata"]["name"] = names.config_map(resource.name, recorded.generation, recorded.repair)
+    config["immutable"] = True
+    config["data"] = {CONFIG_KEY: recorded.config}
+    service = recorded.object(resource, names, "v1", "Service")
+    service["spec"] = dict(recorded.service)
+    stateful_set = recorded.object(resource, names, "apps/v1", "StatefulSet")
+    stateful_set["spec"] = {**recorded.stateful_set, "replicas": replicas}
+    return Manifest.of(config), Manifest.of(service), Manifest.of(stateful_set)
+
+
+def public_service(
+    resource: Resource, names: Names, defaults: RenderDefaults, generation: int, ports: Sequence[Port]
+) -> Manifest:
+    """Service `{name}`: where clients connect; its selector names the generation that may write."""
+    spec = resource.spec
+    body = owned(resource, "v1", "Service", resource.name, names.labels(resource.name, defaults.version))
+    if spec.service_annotations:
+        body["metadata"]["annotations"] = dict(spec.service_annotations)
+    body["spec"] = {
+        "type": spec.service_type.value,
+        "selector": names.selector(resource.name, generation),
+        "ports": service_ports(ports),
+    }
+    return Manifest.of(body)
+
+
+def service_ports(ports: Sequence[Port]) -> list[dict[str, Any]]:
+    """`spec.ports` of a Service in front of these."""
+    return [
+        {"name": port.name, "port": port.number, "targetPort": port.name, "protocol": port.protocol} for port in ports
+    ]
+
+
+def _stateful_set(resource: Resource, names: Names, generation: int, content: Content) -> dict[str, Any]:
+    """`spec` of the StatefulSet without the number of pods, which is live."""
+    spec = {
+        "serviceName": names.stateful_set(resource.name, generation),
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete"},
+        "revisionHistoryLimit": 1,
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+        "selector": {"matchLabels": names.selector(resource.name, generation)},
+        "template": dict(content.template),
+    }
+    if content.claims:
+        spec["volumeClaimTemplates"] = [dict(claim) for claim in content.claims]
+    return spec
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a revision says about its generation."""
+
+    generation: int
+    repair: int
+    rollout_id: str
+    render_version: str
+    version: str
+    image: str
+    config: str
+    service: dict[str, Any]
+    stateful_set: dict[str, Any]
+
+    @classmethod
+    def of(cls, standing: Child) -> Recorded:
+        """Raises ValueError for an object that this release cannot use."""
+        data = standing.body.get("data") or {}
+        try:
+            return cls(
+                int(standing.labels[GENERATION_LABEL]),
+                parse_number(standing.annotations.get(REPAIR_ANNOTATION)) or 0,
+                standing.annotations.get(ROLLOUT_ID_ANNOTATION, ""),
+                standing.annotations.get(RENDER_VERSION_ANNOTATION, ""),
+                str(data["version"]),
+                str(data["image"]),
+                str(data["config"]),
+                dict(data["service"]),
+                dict(data["statefulSet"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"revision {standing.name} was written by another release ({error}); run the operator that made it"
+            ) from error
+
+    def object(self, resource: Resource, names: Names, api_version: str, kind: str) -> dict[str, Any]:
+        """An object of the generation, without content."""
+        name = names.stateful_set(resource.name, self.generation)
+        labels = names.labels(resource.name, self.version, self.generation)
+        body = owned(resource, api_version, kind, name, labels)
+        body["metadata"]["annotations"] = {
+            ROLLOUT_ID_ANNOTATION: self.rollout_id,
+            RENDER_VERSION_ANNOTATION: self.render_version,
+        }
+        return body
