@@ -74,7 +74,7 @@ class ModelRenderer:
     def dns_names(self, resource: Resource) -> tuple[str, ...]:
         return (NAME,)
 
-    def shared(self, resource: Resource, writers: Writers) -> tuple[Manifest, ...]:
+    def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
         keys = Manifest.of(body_of("Secret", f"{NAME}-keys", None), create_only=True)
         if not resource.spec.pod_disruption_budget.enabled or not writers.generations:
             return (keys,)
@@ -85,7 +85,7 @@ class ModelRenderer:
     def public_service(self, resource: Resource, generation: int) -> Manifest:
         body = body_of("Service", NAME, None)
         body["spec"] = {"selector": {GENERATION_LABEL: str(generation)}, "ports": [{"name": "raft", "port": 1}]}
-        return Manifest.of(body)
+        return Manifest.of(body, guarded=True)
 
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         number = revision.generation or 0

@@ -52,7 +52,7 @@ TARGETS = {
 
 def policies(*, otlp_endpoint: str | None = DEFAULTS.otlp_endpoint, **network: Any) -> list[Policy]:
     renderer = RaftRenderer(replace(DEFAULTS, otlp_endpoint=otlp_endpoint))
-    manifests = renderer.shared(resource(networkPolicy=network), Writers((2,)))
+    manifests = renderer.shared(resource(networkPolicy=network), Writers((2,)), {})
     return [manifest.body for manifest in manifests if manifest.kind == "NetworkPolicy"]
 
 

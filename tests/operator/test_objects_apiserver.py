@@ -90,7 +90,7 @@ async def _owned_by_something_real(kube: KubeClient, of: Custom) -> Custom:
 def _manifests(of: Custom) -> list[Manifest]:
     renderer, recorded = RaftRenderer(DEFAULTS), revision(of)
     own = RaftRenderer(DEFAULTS).revision(of, 1, "0123456789abcdef")
-    shared = renderer.shared(of, Writers((1,)))
+    shared = renderer.shared(of, Writers((1,)), {})
     return [own, *shared, renderer.public_service(of, 1), *renderer.generation(of, recorded)]
 
 

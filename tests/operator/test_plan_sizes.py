@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from pavane_operator.crds.status import State
-from pavane_operator.plan.effects import RESIZE_LOOK
+from pavane_operator.plan.effects import STORE_LOOK
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
     REPLICAS_ANNOTATION,
@@ -35,7 +35,7 @@ def test_scaling_says_what_it_waits_for() -> None:
     assert (f"{NAME}-server-g1-4", "PodPending") in reasons_of(status)
     assert conditions_of(status)["Reconciling"] == ("True", "Scaling")
     assert conditions_of(status)["Ready"] == ("True", "Serving")
-    assert lab.plan().wake_at == lab.world.now + RESIZE_LOOK
+    assert lab.plan().wake_at == lab.world.now + STORE_LOOK
 
 
 def test_a_suspended_resource_is_neither_stalled_nor_reconciling() -> None:

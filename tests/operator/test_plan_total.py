@@ -204,7 +204,7 @@ def _rendered(generation: int, stray: tuple[Child, ...]) -> tuple[Child, ...]:
     renderer = KIND.renderer
     revision = _live(renderer.revision(resource, generation, "other"))
     manifests = [
-        *renderer.shared(resource, Writers((generation,))),
+        *renderer.shared(resource, Writers((generation,)), {}),
         renderer.public_service(resource, generation - 1),
         *renderer.generation(resource, revision),
     ]

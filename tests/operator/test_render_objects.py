@@ -163,7 +163,7 @@ def test_what_ends_in_the_pod_rolls_and_nothing_else(field: dict[str, Any], roll
 
 
 def budget(of: Resource, *writers: int, moving: bool = False) -> dict[str, Any] | None:
-    manifests: tuple[Manifest, ...] = RaftRenderer(DEFAULTS).shared(of, Writers(writers, moving=moving))
+    manifests: tuple[Manifest, ...] = RaftRenderer(DEFAULTS).shared(of, Writers(writers, moving=moving), {})
     found = [dict(manifest.body) for manifest in manifests if manifest.kind == "PodDisruptionBudget"]
     return found[0] if found else None
 

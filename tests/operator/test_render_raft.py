@@ -61,7 +61,7 @@ def objects(of: Resource, number: int = 1, defaults: RenderDefaults = DEFAULTS) 
     renderer = RaftRenderer(defaults)
     recorded = revision(of, number, defaults)
     manifests = [
-        *renderer.shared(of, Writers((number,))),
+        *renderer.shared(of, Writers((number,)), {}),
         renderer.public_service(of, number),
         *renderer.generation(of, recorded),
     ]
@@ -188,7 +188,7 @@ def test_a_revision_survives_storage_as_json() -> None:
 
 def test_the_cluster_secret_is_a_random_ident_and_the_same_at_each_plan() -> None:
     def secret(of: Resource, key: bytes) -> str:
-        manifest = RaftRenderer(replace(DEFAULTS, secret_key=key)).shared(of, SERVING)[0]
+        manifest = RaftRenderer(replace(DEFAULTS, secret_key=key)).shared(of, SERVING, {})[0]
         assert (manifest.kind, manifest.name, manifest.create_only) == ("Secret", "log-keys", True)
         return base64.b64decode(manifest.body["data"]["secret"]).decode()
 

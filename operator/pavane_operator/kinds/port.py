@@ -19,6 +19,8 @@ class PromotionStep:
     """Recorded in `rollout.step` before it is taken; afterwards nothing aborts the attempt."""
     allow_writes: bool = False
     """The planner itself leads the pods of the next generation up to ReadWrite; `Promotion.step` is not called."""
+    rendered: bool = False
+    """Its effect is an object that is rendered for `Writers.fence` and applied; `Promotion.step` is not called."""
 
 
 class Renderer(Protocol):
@@ -49,12 +51,13 @@ class Renderer(Protocol):
         """Under which names pods are reached: of the public Service, first, and of each generation that there is or is
         to be. They go into certificates."""
 
-    def shared(self, resource: Resource, writers: Writers) -> tuple[Manifest, ...]:
+    def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
         """Objects of the whole resource but the public Service: generated Secrets (create only), live ConfigMap,
-        ServiceAccount, policies and budgets. Of the kinds in `plan.children.WITHDRAWN`, what is left out is deleted."""
+        ServiceAccount, policies and budgets. Of the kinds in `plan.children.WITHDRAWN`, what is left out is deleted.
+        `references` as for `problems`."""
 
     def public_service(self, resource: Resource, generation: int) -> Manifest:
-        """The public Service with a selector for this generation; 0 selects no pod."""
+        """The public Service with a selector for this generation, guarded; 0 selects no pod."""
 
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """ConfigMap, headless Service and StatefulSet of the generation whose revision this is, all with its label.
@@ -109,5 +112,8 @@ class Kind:
     """Of the first generation; the planner adds the irreversible step `Serve` itself (D10)."""
     renderer: Renderer
     promotion: PromotionFactory
+    partings: int = 1
+    """In how many batches at least the pods of a former generation go, the next one when `Facts.parting` lets it; 1 =
+    all at once."""
     stage_kind: str = ""
     """What its pods call themselves on the stage port (`CreateInstance.kind`, docs/specs/compute.md 6)."""

@@ -128,7 +128,7 @@ def public_service(
         "selector": names.selector(resource.name, generation),
         "ports": service_ports(ports),
     }
-    return Manifest.of(body)
+    return Manifest.of(body, guarded=True)
 
 
 def service_ports(ports: Sequence[Port]) -> list[dict[str, Any]]:

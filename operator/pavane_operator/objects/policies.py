@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pavane_operator.crds.exposure import ClientSelector
 from pavane_operator.objects.owned import owned
+from pavane_operator.objects.pods import Port
 from pavane_operator.plan.model import Manifest, Resource
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
@@ -18,15 +19,17 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """TCP ports of a resource's pods, by who may connect to them."""
+    """Ports of a resource's pods, by who may connect to them."""
 
-    peers: tuple[int, ...]
+    peers: tuple[Port, ...]
     """Pods of the same resource, of all generations."""
-    clients: tuple[int, ...]
-    operator: tuple[int, ...]
+    clients: tuple[Port, ...]
+    operator: tuple[Port, ...]
     """The operator; also where it speaks to the store as a client of it."""
-    control_plane: tuple[int, ...]
+    control_plane: tuple[Port, ...]
     """The REST control plane."""
+    of_clients: tuple[Port, ...] = ()
+    """Ports of the clients to which the pods connect by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ def network_policies(
         ],
     }
     egress: list[dict[str, Any]] = [
-        {"to": peers, "ports": _tcp(ports.peers)},
+        {"to": peers, "ports": _ports(ports.peers)},
+        *([{"to": clients, "ports": _ports(ports.of_clients)}] if ports.of_clients else []),
         # Anywhere: the address of a cluster's DNS, often the node's own, is not known here.
         {"ports": [{"protocol": "UDP", "port": DNS_PORT}, {"protocol": "TCP", "port": DNS_PORT}]},
         *_collector(surroundings.otlp_endpoint),
@@ -87,12 +91,12 @@ def network_policies(
     return tuple(manifests)
 
 
-def _from(peers: list[dict[str, Any]], ports: tuple[int, ...]) -> dict[str, Any]:
-    return {"from": peers, "ports": _tcp(ports)}
+def _from(peers: list[dict[str, Any]], ports: tuple[Port, ...]) -> dict[str, Any]:
+    return {"from": peers, "ports": _ports(ports)}
 
 
-def _tcp(ports: tuple[int, ...]) -> list[dict[str, Any]]:
-    return [{"protocol": "TCP", "port": port} for port in ports]
+def _ports(ports: tuple[Port, ...]) -> list[dict[str, Any]]:
+    return [{"protocol": port.protocol, "port": port.number} for port in ports]
 
 
 def _blocks(cidrs: list[str]) -> list[dict[str, Any]]:
@@ -122,7 +126,7 @@ def _collector(endpoint: str | None) -> list[dict[str, Any]]:
     url = urlsplit(endpoint)
     host = url.hostname or ""
     port = url.port or DEFAULT_PORTS.get(url.scheme, DEFAULT_PORTS["http"])
-    return [{"to": [peer], "ports": _tcp((port,))} for peer in _host(host)]
+    return [{"to": [peer], "ports": [{"protocol": "TCP", "port": port}]} for peer in _host(host)]
 
 
 def _host(host: str) -> list[dict[str, Any]]:

@@ -154,6 +154,8 @@ def _retiring(view: View) -> Iterator[_Found]:
     delay = parse_duration(view.spec.rollout.retire_delay)
     if step is not None and view.now < step.at + delay:
         yield _Found("RetireDelay", f"the old generation stays until {(step.at + delay):%H:%M:%S} UTC")
+    elif view.kind.partings > 1 and view.facts.parting is not None:
+        yield _of(view.facts.parting)
     yield from _going(view, lambda number: number != view.active)
 
 

@@ -23,6 +23,11 @@ def find(children: Iterable[Child], kind: str, name: str) -> Child | None:
     return next((child for child in children if child.kind == kind and child.name == name), None)
 
 
+def find_manifest(manifests: Iterable[Manifest], name: str) -> Manifest | None:
+    """The StatefulSet of this name among rendered objects."""
+    return next((each for each in manifests if each.kind == STATEFUL_SET and each.name == name), None)
+
+
 def is_missing_or_drifted(manifest: Manifest, children: Iterable[Child]) -> bool:
     """Whether the manifest has to be created or applied again.
 

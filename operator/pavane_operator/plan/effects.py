@@ -29,13 +29,13 @@ from pavane_operator.plan.model import (
     Undo,
     parse_number,
 )
-from pavane_operator.plan.sizes import differs, surplus_volumes
+from pavane_operator.plan.sizes import differs, next_parting, surplus_volumes
 from pavane_operator.plan.view import RETIRE, SERVE, View
 from pavane_operator.plan.volumes import growth
 
 POD = "Pod"
-RESIZE_LOOK = timedelta(seconds=1)
-"""While members are added or removed the store is looked at this often: nobody tells when it has settled."""
+STORE_LOOK = timedelta(seconds=1)
+"""While members come or go the store is looked at this often: nobody tells when it has settled."""
 DELETION_LIMIT = timedelta(minutes=2)
 """After this long a deletion is let through unfinished: nobody should have to remove a finalizer by hand (2.10)."""
 
@@ -152,7 +152,7 @@ def _kept(view: View, *, former_volumes: bool) -> Decision:
         volumes += [volume for volume in view.volumes if volume.generation not in (None, view.active)]
     deletions = (*_leftovers(view), *_deletions(volumes))
     settling = [time for pod in view.joining if (time := view.settles_at(pod)) is not None and time > view.now]
-    looks = [view.now + RESIZE_LOOK] if view.resizing else []
+    looks = [view.now + STORE_LOOK] if view.resizing else []
     return Decision(
         actions=(*deletions, *_lead_up_active(view), *calls, *growth(view)),
         wake_at=min([*settling, *looks, *([retry_at] if retry_at else [])], default=None),
@@ -322,7 +322,7 @@ def take_step(view: View) -> Decision:
     if recorded < 0 or recorded >= len(view.steps):
         return Decision(actions=_permissions(view))
     step = view.steps[recorded]
-    if step.allow_writes or step.name in view.facts.steps_done:
+    if step.allow_writes or step.rendered or step.name in view.facts.steps_done:
         return Decision(actions=_permissions(view))
     if view.facts.request_expired or view.rollout.step is None:
         return _record(view, step.name)
@@ -375,6 +375,10 @@ def retire(view: View) -> Decision:
     due = retirement_ends(view)
     if view.now < due:
         return Decision(actions=_lead_up_active(view), wake_at=due)
+    batch = next_parting(view) if view.kind.partings > 1 else None
+    if batch is not None:
+        applied = tuple(ApplyChild(manifest) for manifest in batch)
+        return Decision(actions=applied + _lead_up_active(view), wake_at=view.now + STORE_LOOK)
     leftovers = _leftovers(view)
     return Decision(actions=leftovers + _lead_up_active(view), critical=bool(leftovers))
 
@@ -409,7 +413,7 @@ def repairs(view: View, *generations: int) -> tuple[Action, ...]:
     invalid = _config_is_invalid(view)
     shared = () if invalid else view.shared
     manifests = (*shared, *(manifest for number in generations for manifest in view.manifests(number)))
-    wanted = [_put(manifest) for manifest in manifests if is_missing_or_drifted(manifest, view.observed.children)]
+    wanted = [_put(view, manifest) for manifest in manifests if is_missing_or_drifted(manifest, view.observed.children)]
     ordered = sorted(wanted, key=lambda action: action.manifest.kind == STATEFUL_SET)
     first = (*view.observed.certificates.actions, *_service_actions(view))
     return (*first, *ordered, *(() if invalid else _withdrawals(view)))
@@ -485,8 +489,11 @@ def _calls(view: View, step: Step, generation: int) -> tuple[tuple[Action, ...],
     return (RunStep(step.name, generation, step.at),), None
 
 
-def _put(manifest: Manifest) -> CreateChild | ApplyChild:
-    return CreateChild(manifest) if manifest.create_only else ApplyChild(manifest)
+def _put(view: View, manifest: Manifest) -> CreateChild | ApplyChild:
+    live = find(view.observed.children, manifest.kind, manifest.name)
+    if manifest.create_only or (manifest.guarded and live is None):
+        return CreateChild(manifest)
+    return ApplyChild(manifest, live.resource_version if manifest.guarded and live is not None else None)
 
 
 def _withdrawals(view: View) -> tuple[Action, ...]:
@@ -501,11 +508,7 @@ def _withdrawals(view: View) -> tuple[Action, ...]:
 
 def _service_actions(view: View) -> tuple[Action, ...]:
     manifest = view.service_manifest
-    if view.service is None:
-        return (CreateChild(manifest),)
-    if is_missing_or_drifted(manifest, view.observed.children):
-        return (ApplyChild(manifest, view.service.resource_version),)
-    return ()
+    return (_put(view, manifest),) if is_missing_or_drifted(manifest, view.observed.children) else ()
 
 
 def _stage_reached(view: View, state: State, what: str) -> Decision:

@@ -160,6 +160,9 @@ class Writers:
     generations: tuple[int, ...] = ()
     moving: bool = False
     """The right to write moves from the first to the last of them, or members come and go in the only one."""
+    fence: int = 0
+    """The generation that has the right to write or, from the first irreversible step on, is to get it; in a bootstrap
+    the one that is being made. 0 = there is none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,8 @@ class Facts:
     """Pods that the store took out: they can come back on a new volume alone."""
     stops_last: str | None = None
     """The pod that a suspension stops after all others; None = any order."""
+    parting: Problem | None = None
+    """Why the next pods of a former generation must not go yet; only asked where they go in batches."""
     due: str | None = None
     """A step that the store needs while nothing is rolled out, once all that it takes is there, until it is done."""
     own_status: Mapping[str, Any] = field(default_factory=dict)
@@ -301,15 +306,17 @@ class Manifest:
     body: Mapping[str, Any]
     create_only: bool = False
     """By POST; if it is there already, what stands there counts."""
+    guarded: bool = False
+    """A late apply of a former operator would harm: by POST, then applied with the resourceVersion that was seen."""
 
     @classmethod
-    def of(cls, body: Mapping[str, Any], *, create_only: bool = False) -> "Manifest":
+    def of(cls, body: Mapping[str, Any], *, create_only: bool = False, guarded: bool = False) -> "Manifest":
         """A manifest stamped with the hash of the whole intent (annotation `pavane.dev/spec-hash`)."""
         text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         digest = hashlib.sha256(text.encode()).hexdigest()[:SPEC_HASH_DIGITS]
         metadata = dict(body["metadata"])
         metadata["annotations"] = {**metadata.get("annotations", {}), SPEC_HASH_ANNOTATION: digest}
-        return cls({**body, "metadata": metadata}, create_only)
+        return cls({**body, "metadata": metadata}, create_only, guarded)
 
     @property
     def kind(self) -> str:

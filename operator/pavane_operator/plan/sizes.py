@@ -13,6 +13,7 @@ from pavane_operator.plan.children import (
     STATEFUL_SET,
     decided_replicas,
     find,
+    find_manifest,
     ordinal_in,
     replicas_of,
 )
@@ -65,6 +66,28 @@ def size_of(view: "View", generation: int, manifest: Manifest) -> Size:
     if view.state is not State.IDLE or view.facts.members is None:
         return Size(max(decided, named))
     return Size(max(named, _possible(view, manifest.name, wanted, decided)))
+
+
+def next_parting(view: "View") -> tuple[Manifest, ...] | None:
+    """The sets of former generations with fewer pods, where these go in batches (docs/specs/operator.md 3.2).
+
+    Empty = the last batch is not gone yet, or the store not ready for the next one; None = all that is left may go.
+    """
+    waiting, found = False, list[Manifest]()
+    for live in view.foreign_objects:
+        manifest = find_manifest(view.rendered(live.generation or 0), live.name) if live.kind == STATEFUL_SET else None
+        if manifest is None or live.deleting or not replicas_of(live.body):
+            continue
+        before, pods = replicas_of(live.body), {pod.name for pod in view.pods(live.generation or 0)}
+        going = any((ordinal_in(name, live.name) or 0) >= before for name in pods)
+        if going or view.facts.parting is not None:
+            waiting = True
+            continue
+        # What was decided stays noted, so that each batch is a part of what there once was.
+        decided = decided_replicas(live)
+        left = max(before - max(decided // view.kind.partings, 1), 0)
+        found.append(sized(manifest, Size(left, decided=decided)))
+    return tuple(found) if found or waiting else None
 
 
 def surplus_volumes(view: "View", generation: int) -> list[Child]:

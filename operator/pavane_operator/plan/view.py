@@ -216,8 +216,15 @@ class View:
         """What the resource needs beside its generations and the public Service."""
         promoting = self.state is State.PROMOTING
         numbers = (self.active, self.next) if promoting else (self.active,)
-        writers = Writers(tuple(number for number in numbers if number), moving=promoting or self.resizing)
-        return self.kind.renderer.shared(self.resource, writers)
+        may_write = tuple(number for number in numbers if number)
+        writers = Writers(may_write, moving=promoting or self.resizing, fence=self.fence)
+        return self.kind.renderer.shared(self.resource, writers, self.observed.references)
+
+    @property
+    def fence(self) -> int:
+        """The generation that has the right to write or, from the first irreversible step on, is to get it."""
+        moving = self.bootstrap or (self.state is State.PROMOTING and self.irreversible)
+        return self.next if moving and self.next else self.active
 
     @cached_property
     def service_manifest(self) -> Manifest:

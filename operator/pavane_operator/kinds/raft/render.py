@@ -20,7 +20,6 @@ from pavane_operator.kinds.raft.settings import config_problem, timers_ms
 from pavane_operator.objects import generations
 from pavane_operator.objects.budget import disruption_budget
 from pavane_operator.objects.generations import Content, Recorded, image_of
-from pavane_operator.objects.names import OPS_PORT, STAGE_PORT
 from pavane_operator.objects.owned import owned, service_account
 from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
 from pavane_operator.objects.policies import Ports, Surroundings, network_policies
@@ -29,10 +28,10 @@ from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repa
 KEPT_BY_REPAIRS = ("clusterId", "secretRef", "stateMachine", "storage", "tls")
 """Fields that volumes, or the members of a generation among each other, depend on (2.13)."""
 PORTS = Ports(
-    peers=(names.RAFT_PORT,),
-    clients=(names.RAFT_PORT, names.PUBLISH_PORT),
-    operator=(names.RAFT_PORT, STAGE_PORT, OPS_PORT),
-    control_plane=(names.RAFT_PORT,),
+    peers=(pod.RAFT,),
+    clients=(pod.RAFT, pod.PUBLISH),
+    operator=(pod.RAFT, STAGE, OPS),
+    control_plane=(pod.RAFT,),
 )
 """Who may connect to which port; `publish` is for subscribers, and no peer is one of another."""
 
@@ -97,7 +96,7 @@ class RaftRenderer:
         numbers = (status.active_generation, status.next_generation) if status is not None else ()
         return names.NAMES.dns_names(resource.name, resource.namespace, [number for number in numbers if number])
 
-    def shared(self, resource: Resource, writers: Writers) -> tuple[Manifest, ...]:
+    def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
         """What all generations share: Secret `{name}-keys` (whoever creates it first decides), ConfigMap `{name}-live`,
         ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
         labels = self.labels(resource)
