@@ -92,6 +92,8 @@ def template(
     ports: Sequence[Port],
     mounts: Sequence[Mount],
     environment: Sequence[Mapping[str, Any]],
+    *,
+    host_network: bool = False,
 ) -> dict[str, Any]:
     """`spec.template` of the StatefulSet.
 
@@ -101,6 +103,7 @@ def template(
         ports: Of the container beside `stage` and `ops`.
         mounts: Volumes beside `config`, `live`, `tls` and `tmp`.
         environment: Variables of the kind's process.
+        host_network: Whether the pods use the addresses of their nodes, one pod of the resource per node.
     """
     resource, spec = inputs.resource, inputs.resource.spec
     config = names.config_map(resource.name, inputs.generation, inputs.repair)
@@ -138,7 +141,10 @@ def template(
     return {
         "metadata": _metadata(inputs, names),
         "spec": {
-            **pod_spec(spec, resource.name, names.selector(resource.name, inputs.generation)),
+            **_on_nodes(
+                pod_spec(spec, resource.name, names.selector(resource.name, inputs.generation)),
+                names.all_pods(resource.name) if host_network else None,
+            ),
             "terminationGracePeriodSeconds": int(parse_duration(spec.termination_grace_period).total_seconds()),
             "containers": [container],
             "volumes": [*volumes, {"name": "tmp", "emptyDir": {}}],
@@ -149,6 +155,23 @@ def template(
 def variable(name: str, value: str) -> dict[str, Any]:
     """A variable of the container."""
     return {"name": name, "value": value}
+
+
+def _on_nodes(spec: dict[str, Any], pods: Mapping[str, str] | None) -> dict[str, Any]:
+    """The pod with the addresses of its node, apart from all other `pods` of the resource; None = with its own."""
+    if pods is None:
+        return spec
+    affinity = spec.get("affinity", {})
+    apart = affinity.get("podAntiAffinity", {})
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    rule = {"labelSelector": {"matchLabels": dict(pods)}, "topologyKey": "kubernetes.io/hostname"}
+    apart = {**apart, required: [*apart.get(required, []), rule]}
+    return {
+        **spec,
+        "hostNetwork": True,
+        "dnsPolicy": "ClusterFirstWithHostNet",
+        "affinity": {**affinity, "podAntiAffinity": apart},
+    }
 
 
 def _metadata(inputs: Inputs, names: Names) -> dict[str, Any]:

@@ -113,6 +113,8 @@ class StageView:
     fence: int | None = None
     """The greatest generation that the pod knows to hold the fence."""
     blockers: tuple[PodBlocker, ...] = ()
+    mark: str | None = None
+    """Another text whenever what the pod can tell of the store has changed; only polls tell it."""
     within_lag_since: datetime | None = None
     """Since when the lag was never above the allowed one on this stream; None while it is (`plan.clock`)."""
     first_write_ms: int | None = None

@@ -135,6 +135,7 @@ def stage_view(document: object) -> StageView:
             target=document.get("target"),
             leads=bool(document.get("leads")),
             fence=document.get("fence"),
+            mark=document.get("mark"),
             blockers=tuple(
                 PodBlocker(str(one["reason"]), str(one.get("text") or ""), dict(one.get("detail") or {}))
                 for one in document.get("blockers") or ()

@@ -56,6 +56,8 @@ class SwimRole:
         self.generation = settings.generation
         self.fenced = False
         self.member: SwimMember | None = None
+        self._periods: int | None = None
+        """How many it took until this was a full member; then it is caught up, and the count stands still."""
 
     @property
     def active(self) -> int | None:
@@ -89,9 +91,11 @@ class SwimRole:
         if self.member is None:
             return RoleReport(done=self.fenced)
         status = self.member.staging
+        if self._periods is None and status.stage >= Part.READ_WRITE:
+            self._periods = status.target
         return RoleReport(
-            progress=status.progress,
-            target=status.target,
+            progress=status.progress if self._periods is None else self._periods,
+            target=status.target if self._periods is None else self._periods,
             blockers=self._blockers(status),
             leads=status.stage is Part.READ_WRITE and status.agreeing >= status.wanted,
             done=self.fenced,
@@ -223,7 +227,12 @@ class SwimPod:
         return None if self._process.ending or member is None else members_json(member)
 
     def _stage_json(self) -> dict[str, Any]:
-        return self._last_words or stage_json(self._stage.report(), self._settings.generation)
+        if self._last_words is not None:
+            return self._last_words
+        member = self._role.member
+        digest = member.digest if member is not None else None
+        mark = None if digest is None else digest.xor.hex()
+        return {**stage_json(self._stage.report(), self._settings.generation), "mark": mark}
 
 
 def run() -> int:

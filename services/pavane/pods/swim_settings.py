@@ -11,7 +11,7 @@ from pavane.swim.errors import ConfigError
 from pavane.swim.wire.values import Address
 
 SWIM_PORT = 7946
-_IN_FILE = frozenset({"group", "profile", "capacity", "seal", "seeds"})
+_IN_FILE = frozenset({"group", "profile", "capacity", "max_datagram_bytes", "seal", "seeds"})
 _LIVE = frozenset({"profile", "seeds"})
 
 
@@ -43,6 +43,7 @@ def load(settings: SwimSettings) -> SwimPodConfig:
             address=Address.of(settings.pod_ip, SWIM_PORT),
             group=str(values.get("group", "")),
             capacity=_whole(values, "capacity", 1024),
+            max_datagram_bytes=_whole(values, "max_datagram_bytes", 1400),
             profile=live.profile or PROFILES["lan"],
             rollout=settings.generation,
         )

@@ -1,0 +1,74 @@
+"""What a member tells of its group on the ops port of its pod, `/members` (docs/specs/swim.md 17.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from pavane.swim.wire.values import Stage, State
+from pavane_operator.objects.names import OPS_PORT
+
+PATH = "/members"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One member, as another one knows it: alive or suspect."""
+
+    id: int
+    gen: int
+    address: str | None
+    """`host:port`; None while it is not known."""
+    state: State
+    stage: Stage
+    rollout: int
+    """0 = it belongs to none, or has not said so directly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What one member knows."""
+
+    id: int
+    """Of that member."""
+    digest: str | None
+    """16 hexadecimal digits; equal at members that know the same. None while it knows more than it can hold."""
+    dead: int
+    """How many it remembers as dead."""
+    members: Mapping[int, Entry]
+    """By id, that member included."""
+
+
+def table_of(document: object) -> Table:
+    """The answer, checked. Raises ValueError for anything else than such a document."""
+    if not isinstance(document, Mapping):
+        raise ValueError(f"{PATH} answered no object")
+    try:
+        entries = [_entry(one) for one in document["members"]]
+        return Table(int(document["id"]), document["digest"], int(document["dead"]), {one.id: one for one in entries})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{PATH} lacks {error}") from error
+
+
+async def ask(http: httpx2.AsyncClient, host: str, timeout_s: float) -> Table | None:
+    """Ask the pod at an address; None when it does not answer in time, or has no member yet."""
+    authority = f"[{host}]:{OPS_PORT}" if ":" in host else f"{host}:{OPS_PORT}"
+    try:
+        answer = await http.get(f"http://{authority}{PATH}", timeout=timeout_s)
+        return table_of(answer.json()) if answer.status_code == httpx2.codes.OK else None
+    except (httpx2.HTTPError, ValueError):
+        return None
+
+
+def _entry(one: Mapping[str, Any]) -> Entry:
+    return Entry(
+        int(one["id"]),
+        int(one["gen"]),
+        one["address"],
+        State[one["state"].upper()],
+        Stage[one["stage"].upper()],
+        int(one["rollout"]),
+    )

@@ -1,0 +1,168 @@
+"""SwimGroup's objects, as pure functions of the resource and of the revisions of its generations (operator.md 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from pavane_operator.crds.swimgroup import Encryption, SwimGroupSpec
+from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.kinds.swim import keys, names, pod
+from pavane_operator.kinds.swim.settings import config_problem
+from pavane_operator.objects import generations
+from pavane_operator.objects.budget import disruption_budget
+from pavane_operator.objects.generations import Content, Recorded, image_of
+from pavane_operator.objects.owned import owned, service_account
+from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
+from pavane_operator.objects.policies import Ports, Surroundings, network_policies
+from pavane_operator.plan.model import Child, Manifest, Problem, Repair, Resource, Writers
+
+KEPT_BY_REPAIRS = ("encryption", "group", "tls")
+"""Fields that the members of a generation depend on among each other (2.13)."""
+PORTS = Ports(
+    peers=(pod.SWIM,),
+    clients=(pod.SWIM,),
+    operator=(STAGE, OPS),
+    control_plane=(OPS,),
+    of_clients=(pod.SWIM,),
+)
+"""Who may connect to which port: members that others run are clients, and are probed."""
+
+
+class SwimRenderer:
+    """Implements `pavane_operator.kinds.port.Renderer`."""
+
+    def __init__(self, defaults: RenderDefaults) -> None:
+        self._defaults = defaults
+
+    def references(self, resource: Resource) -> tuple[str, ...]:
+        """The Secret with the keys, where the user gives them."""
+        reference = _spec(resource).keyring_secret_ref
+        return () if reference is None else (reference.name,)
+
+    def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
+        """`InvalidConfig` for settings in `spec.config` that a member would refuse.
+
+        `ReferenceNotReady` while there are no keys where `spec.keyringSecretRef` says.
+        """
+        spec, found = _spec(resource), list[Problem]()
+        problem = config_problem(spec)
+        if problem is not None:
+            found.append(Problem("InvalidConfig", problem))
+        if spec.keyring_secret_ref is not None:
+            try:
+                keys.given(spec.keyring_secret_ref, spec.encryption, references)
+            except ValueError as error:
+                found.append(Problem("ReferenceNotReady", str(error)))
+        return tuple(found)
+
+    def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
+        """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair: what this generation is made of, for ever."""
+        spec, defaults = _spec(resource), self._defaults
+        inputs = Inputs(
+            resource,
+            generation,
+            image_of(spec, defaults),
+            defaults.version,
+            defaults.otlp_endpoint,
+            0 if repair is None else repair.time,
+        )
+        content = Content(
+            config=_member_config(resource, spec, generation),
+            template=pod.template(inputs, spec),
+            ports=(pod.SWIM, STAGE, OPS),
+        )
+        return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
+
+    def repair_problem(self, resource: Resource, revision: Child) -> Problem | None:
+        """Members of one group share its name and what protects it."""
+        return generations.repair_problem(resource, revision, KEPT_BY_REPAIRS)
+
+    def labels(self, resource: Resource) -> Mapping[str, str]:
+        """Labels of an object of the whole group."""
+        return names.NAMES.labels(resource.name, self._defaults.version)
+
+    def dns_names(self, resource: Resource) -> tuple[str, ...]:
+        """The public Service, and the pods of the generations that stand in the status."""
+        return names.NAMES.dns_names(resource.name, resource.namespace, _generations(resource))
+
+    def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
+        """What all generations share: ConfigMaps `{name}-active` and `{name}-live`, Secret `{name}-keys` unless
+        nothing is protected, ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
+        spec, labels = _spec(resource), self.labels(resource)
+        active = owned(resource, "v1", "ConfigMap", names.active(resource.name), labels)
+        active["data"] = {pod.ACTIVE_KEY: f"{writers.fence}\n"}
+        live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
+        live["data"] = {LIVE_KEY: yaml.safe_dump(_live(resource, spec, _generations(resource)))}
+        pods = names.NAMES.all_pods(resource.name)
+        surroundings = Surroundings(self._defaults.platform_namespace, self._defaults.otlp_endpoint)
+        return (
+            Manifest.of(active, guarded=True),
+            Manifest.of(live),
+            *self._keys(resource, spec, references),
+            service_account(resource, labels),
+            *network_policies(resource, labels, pods, PORTS, surroundings),
+            *disruption_budget(resource, names.ROLE, labels, pods, writers, spare=spec.replicas - 1),
+        )
+
+    def public_service(self, resource: Resource, generation: int) -> Manifest:
+        """Service `{name}`: a seed for members that others run; its selector names the generation that may write."""
+        return generations.public_service(resource, names.NAMES, self._defaults, generation, (pod.SWIM,))
+
+    def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
+        """ConfigMap, headless Service and StatefulSet `{name}-member-g{n}` of the generation of this revision."""
+        return generations.objects(resource, names.NAMES, revision, _spec(resource).replicas)
+
+    def image(self, revision: Child) -> str:
+        """The image that the revision recorded."""
+        return Recorded.of(revision).image
+
+    def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
+        """Nothing: live settings travel in a file."""
+        return {}
+
+    def _keys(self, resource: Resource, spec: SwimGroupSpec, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
+        """The Secret that pods mount; none while the user's cannot be used: what members have stays."""
+        if spec.encryption is Encryption.NONE:
+            return ()
+        body = owned(resource, "v1", "Secret", keys.name_of(resource.name), self.labels(resource))
+        body["type"] = "Opaque"
+        if spec.keyring_secret_ref is None:
+            body["data"] = keys.generated(resource.uid, self._defaults.secret_key)
+            return (Manifest.of(body, create_only=True),)
+        try:
+            body["data"] = keys.given(spec.keyring_secret_ref, spec.encryption, references)
+        except ValueError:
+            return ()
+        return (Manifest.of(body),)
+
+
+def _spec(resource: Resource) -> SwimGroupSpec:
+    assert isinstance(resource.spec, SwimGroupSpec)  # noqa: S101 - the registry parses by the kind's model
+    return resource.spec
+
+
+def _generations(resource: Resource) -> list[int]:
+    """The active generation and the one that is being rolled out, as far as there are any."""
+    status = resource.status
+    numbers = (status.active_generation, status.next_generation) if status is not None else ()
+    return [number for number in numbers if number]
+
+
+def _member_config(resource: Resource, spec: SwimGroupSpec, generation: int) -> dict[str, Any]:
+    """The member's settings; those that live on are what it begins with, `{name}-live` has the present ones."""
+    known = dict.fromkeys([*_generations(resource), generation])
+    return {
+        **spec.config,
+        "group": spec.group or f"{resource.namespace}/{resource.name}",
+        "capacity": spec.capacity,
+        "seal": spec.encryption is Encryption.E0,
+        **_live(resource, spec, known),
+    }
+
+
+def _live(resource: Resource, spec: SwimGroupSpec, generations_known: Any) -> dict[str, Any]:
+    own = names.seeds(resource.name, resource.namespace, generations_known)
+    return {"profile": spec.profile.value, "seeds": [*own, *spec.seeds]}
