@@ -459,6 +459,22 @@ async def test_a_stale_read_is_answered_by_whoever_is_there(cluster: Cluster, cl
         await client.stale_kv.get(b"k")
 
 
+async def test_a_stale_read_asks_the_seeds_when_no_member_can_be_reached(tmp_path: Path) -> None:
+    inside, outside = free_urls(2)
+    config = Config("1", IDENT, url=inside, peers=(("1", inside),), machine="KeyValue")
+    server = RaftServer(config, data=tmp_path, bind=outside)
+    await server.start()
+    try:
+        async with RaftClient([outside], IDENT) as client:
+            await client.kv.put(b"k", b"v")
+            assert (await client.configuration()).peers == (("1", inside),)
+            item = await client.stale_kv.get(b"k")
+            assert item is not None
+            assert item.value == b"v"
+    finally:
+        await server.stop()
+
+
 async def test_a_stale_read_waits_for_the_revision_that_it_is_to_see(client: RaftClient) -> None:
     revision = await client.kv.put(b"k", b"old")
     kv, tree = client.stale_kv.since(revision + 1), client.stale_tree.since(revision + 1)

@@ -535,9 +535,11 @@ class _KeySession:
         revision = self._revision
         if revision is None:
             return await self._client._run(ReadCall(self._client._call_id(), ops, timeout_s))
-        urls = self._client._procedure.peer_urls()
-        failed: RaftError = Unreachable(urls, STALE_READ_S * len(urls))
-        for url in random.sample(urls, len(urls)):
+        members = self._client._procedure.peer_urls()
+        # Seeds come last: they may be a Service that knows peers when all members that we know are gone.
+        urls = dict.fromkeys((*random.sample(members, len(members)), *self._client._peers))
+        failed: RaftError = Unreachable(tuple(urls), STALE_READ_S * len(urls))
+        for url in urls:
             try:
                 return await self._client._run(ReadCall(self._client._call_id(), ops, STALE_READ_S, url, revision))
             except Behind as behind:
