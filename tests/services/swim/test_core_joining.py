@@ -231,6 +231,8 @@ def test_a_redirect_names_a_peer_heard_lately_and_never_the_asker() -> None:
     assert answer == JoinRedirect(place(2), ERROR_DOMAIN, Refusal.NOT_ACCEPTING)
     ((_, answer),) = lone.hear(place(2), JoinReq(info(77)))
     assert answer == nak(Refusal.NOT_ACCEPTING)
+    ((_, answer),) = lone.hear(place(9), JoinReq(info(2, address=place(9))))  # it has moved
+    assert answer == nak(Refusal.NOT_ACCEPTING)
 
 
 def test_without_tokens_an_answer_stays_within_three_times_the_request() -> None:

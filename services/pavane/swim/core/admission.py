@@ -86,7 +86,7 @@ class Admission:
         elif policy is JoinPolicy.REJECT:
             self._refuse(origin, Refusal.NOT_ACCEPTING, valid=valid)
         elif policy is JoinPolicy.REDIRECT:
-            self._redirect(origin, valid=valid)
+            self._redirect(request, origin, valid=valid)
         elif not valid and self._needs_token(request, origin):
             code = Refusal.TOKEN_INVALID if request.token else Refusal.TOKEN_EXPECTED
             self._refuse(origin, code, self._cookies.token(node.unix_s, origin.source, src.id))
@@ -125,7 +125,7 @@ class Admission:
     def _validated(self, request: JoinReq, origin: Origin, *, valid: bool) -> None:
         node, src = self._node, request.src
         if node.stage is not Stage.READ_WRITE:
-            self._redirect(origin, valid=valid)
+            self._redirect(request, origin, valid=valid)
             return
         peer = node.members.get(src.id)
         info = NodeInfo(src.id, src.gen, self._address(request, origin))
@@ -236,7 +236,7 @@ class Admission:
             message = JoinNak(ERROR_DOMAIN, code)
         self._say(origin, message, valid=valid)
 
-    def _redirect(self, origin: Origin, *, valid: bool) -> None:
+    def _redirect(self, request: JoinReq, origin: Origin, *, valid: bool) -> None:
         """Send the asker to the configured address, or to a peer that was heard lately (6.6)."""
         node = self._node
         since = node.now - HEARD_PERIODS * node.profile.period_s
@@ -248,6 +248,7 @@ class Admission:
                 if peer.state is State.ALIVE
                 and peer.heard_at >= since
                 and peer.address != origin.source
+                and peer.id != request.src.id  # where it was before it started again
                 and peer.stage is Stage.READ_WRITE
             ]
             if node.stage is Stage.DRAINING:
