@@ -190,3 +190,14 @@ def test_a_suspicion_ends_in_death_at_a_full_member_only(promoted: bool) -> None
     else:
         watcher.wait(50)
         assert lone.core.counts["deaths"] == lone.core.counts["suspicions"] == 0
+
+
+def test_an_observer_whose_acknowledgement_was_lost_asks_who_tracks_it() -> None:
+    lone = Lone(start=Start.ORDERED, rollout=7)
+    lone.join(place(2))
+    ((_, nak),) = lone.hear(place(3), JoinReq(info(3)))
+    assert isinstance(nak, JoinNak)
+    answers = lone.hear(place(3), JoinReq(info(3), nak.etag.encode()))
+    assert {(to, type(message)) for to, message in answers} == {(place(3), JoinNak), (place(3), JoinReq)}
+    lone.hear(place(3), JoinAck(info(3)))
+    assert lone.core.own is Own.MEMBER

@@ -1,6 +1,7 @@
 """The server's side of a join: stateless until the token is right (docs/specs/swim.md 6.2, 6.3, 18.3)."""
 
 import hmac
+from collections.abc import Callable
 
 from pavane.swim.config import JoinPolicy, RequireToken
 from pavane.swim.core.gossip import Gossip
@@ -42,6 +43,8 @@ class _Verdict:
 
 class Admission:
     """Decides about JoinReqs, in the order of 6.2."""
+
+    tracked_by: Callable[[Address], None]
 
     def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, probing: Probing) -> None:
         self._node = node
@@ -125,6 +128,8 @@ class Admission:
     def _validated(self, request: JoinReq, origin: Origin, *, valid: bool) -> None:
         node, src = self._node, request.src
         if node.stage is not Stage.READ_WRITE:
+            if node.own is Own.DIALING and (valid or origin.authenticated):
+                self.tracked_by(origin.source)
             self._redirect(request, origin, valid=valid)
             return
         peer = node.members.get(src.id)

@@ -77,6 +77,7 @@ class Core:
         self._answering.after_page = self._extras.after_page
         self._rumours.probe_conflict = self._answering.probe_conflict = self._probe_conflict
         self._dialing.conflict = self._probe_conflict
+        self._admission.tracked_by = self._dialing.tracked_by
         self._rumours.rename = self._rename
         self._probing.own_digest = self._sync.digest
         self._dialing.acked = self._acked

@@ -403,6 +403,11 @@ class Dialing:
             node.counts["lost_dialled"] += 1
             self.dial_back(node.rng.choice(lost))
 
+    def tracked_by(self, address: Address) -> None:
+        """Ask there for the acknowledgement that seems to be lost: who dials an observer tracks it (2.6)."""
+        if len(self._open) < OPEN_MAX // 2:  # the rest is for the rounds
+            self.dial_back(address)
+
     def dial_back(self, address: Address) -> None:
         """Dial once, with a single JoinReq, to be tracked again."""
         self._dial(address, background=True)
