@@ -93,6 +93,18 @@ def test_a_silent_leader_is_sent_the_request_again_after_the_usual_time_and_is_n
     assert sent[1][0] >= TIMEOUT_S
 
 
+def test_what_is_sent_to_a_leader_that_says_nothing_does_not_pile_up() -> None:
+    network = hedged()
+    network.leaders.clear()
+    network.submit(update(timeout_s=60.0))
+    network.run(30.0)
+    assert 3 <= len(network.kinds("=")) <= 6
+    network.leaders["1"] = "1"
+    sent = len(network.kinds("="))
+    network.run(3.0)
+    assert len(network.kinds("=")) > sent, "it lives again and is told"
+
+
 def test_a_leader_that_lost_its_place_without_a_successor_is_no_reason_to_wait() -> None:
     network = hedged()
     call = update()

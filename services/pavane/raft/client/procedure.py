@@ -48,6 +48,7 @@ HEDGE_POLL_S = 0.025  # between two questions to all others who leads
 HEDGE_JITTER_S = 0.005  # clients that lost one leader do not ask in step
 REFRESH_S = 1.0  # a leader that is in use is asked so often for the members: all others may have been replaced
 HEDGE_POLLS_MAX = 256  # whose answers still count: those of about a second
+PATIENCE_DOUBLINGS = 10  # between two repetitions to a leader that says nothing at all: ten minutes in the end
 SWEEP_S = 0.1  # how exactly silence and deadlines are seen; one pass over all calls
 RESOLVE_AGAIN_S = 0.5  # a name without an address is asked for again: its pod may be about to start
 REDIRECTS_MAX = 4  # peers that name each other without any progress between; then a search decides
@@ -533,11 +534,12 @@ class Procedure:
                 if now >= call.repeat_at_s:
                     self._send(call, call.endpoint, now)
             elif call.waiting and not call.once and now - call.heard_s >= (call.silence_s or self._timeout_s):
-                lives = call.url is not None or now - self._leader_heard_s < self._timeout_s
-                if lives or self._hedge_after_s is not None:
-                    self._send(call, call.endpoint, now)  # it may have lost this one; hedging sees to a dead leader
-                else:
+                if call.url is not None or now - self._leader_heard_s < self._timeout_s:
+                    self._send(call, call.endpoint, now)  # it lives, and may have lost this one
+                elif self._hedge_after_s is None:
                     silent = True
+                elif now - call.heard_s >= self._timeout_s * 2 ** min(call.attempts - 1, PATIENCE_DOUBLINGS):
+                    self._send(call, call.endpoint, now)  # hedging sees to a dead leader; what is sent piles up
         if silent and self._leader is not None:
             self._begin_search(now, pause_s=self._grace_s)
 
