@@ -7,12 +7,12 @@ from pathlib import Path
 from bench.cluster import BenchError, LocalCluster, running
 from bench.options import Options
 from bench.report import Measure, greatest_of, median_of
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_api.rollout.actions import ACTIONS, act
 from pavane_cli import output
 from pavane_cli.access import raft_client
 from pavane_cli.commands.resources import changes, is_current
 from pavane_cli.probe import Proof, SteadyWriter
-from pavane_cli.target import RAFT_CLUSTERS
 from pavane_operator.kube import KubeClient, Object
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "quickstart.yaml"

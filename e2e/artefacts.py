@@ -7,7 +7,7 @@ import yaml
 
 from e2e.cluster import RaftTest
 from e2e.targets.base import SYSTEM
-from pavane_cli.target import RAFT_CLUSTERS
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_operator.kube import KubeError
 from pavane_operator.kube.resources import BUILT_IN, CRDS, NAMESPACES, PODS, SECRETS
 

@@ -12,9 +12,9 @@ from e2e.targets.base import SYSTEM
 from e2e.waiting import READY_S, eventually
 from e2e.writer import Writer
 from pavane.raft.client import RaftClient
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli.access import raft_client
 from pavane_cli.commands.resources import condition, is_current
-from pavane_cli.target import RAFT_CLUSTERS
 from pavane_operator.kube import KubeClient, NotFound, Object
 from pavane_operator.kube import Target as KubeTarget
 from pavane_operator.kube.resources import NAMESPACES, PODS, STATEFUL_SETS, VOLUME_CLAIMS

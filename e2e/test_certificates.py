@@ -9,8 +9,8 @@ from cryptography import x509
 
 from e2e.cluster import RaftTest, reason_of
 from e2e.waiting import eventually
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli.commands.resources import condition
-from pavane_cli.target import RAFT_CLUSTERS
 from pavane_operator.kube.resources import SECRETS, Object
 from pavane_operator.tls.certificates import new_authority, new_certificate
 

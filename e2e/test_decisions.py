@@ -3,7 +3,7 @@
 from typing import Any
 
 from e2e.cluster import QUICK, RaftTest, blockers_of, reason_of, state_of
-from pavane_cli.target import RAFT_CLUSTERS
+from pavane_api.kinds import RAFT_CLUSTERS
 
 
 async def change(raft: RaftTest, **rollout: Any) -> None:

@@ -11,7 +11,7 @@ from e2e.cluster import LOADED, QUICK, RaftTest
 from e2e.targets import Capability
 from pavane.raft.keys import RaftKeys
 from pavane.raft.wire import RequestUpdate, RequestUpdateReply, UpdateStatus, decode_reply
-from pavane_cli.target import RAFT_CLUSTERS
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_operator.kube.resources import SECRETS
 
 pytestmark = pytest.mark.needs(Capability.DIRECT)

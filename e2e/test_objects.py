@@ -8,8 +8,8 @@ import pytest
 from e2e.cluster import QUICK, RaftTest, state_of
 from e2e.targets import Capability
 from e2e.waiting import eventually
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli.commands.resources import condition
-from pavane_cli.target import RAFT_CLUSTERS
 from pavane_operator.kube import Object, Resource
 from pavane_operator.kube.resources import BUDGETS, NETWORK_POLICIES, SERVICE_ACCOUNTS, SERVICES, VOLUME_CLAIMS
 

@@ -10,7 +10,7 @@ from e2e.cluster import LOADED, RaftTest, state_of
 from e2e.conftest import RUNS
 from e2e.waiting import READY_S, eventually
 from e2e.writer import WARM_UP_WRITES, shown
-from pavane_cli.target import RAFT_CLUSTERS
+from pavane_api.kinds import RAFT_CLUSTERS
 
 STATES = ("CreatingNext", "Initializing", "CatchingUp", "CaughtUp", "Promoting", "Retiring")
 

@@ -12,8 +12,8 @@ from e2e.cluster import RaftTest, reason_of
 from e2e.targets import Capability
 from pavane.raft.keys import RaftKeys
 from pavane.raft.wire import RequestUpdate, RequestUpdateReply, UpdateStatus, decode_reply
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli.commands.resources import condition
-from pavane_cli.target import RAFT_CLUSTERS
 from pavane_operator.kube.resources import SECRETS
 
 IDENT = b"of the user"

@@ -13,17 +13,19 @@ from pavane_api.bodies import BodyLimit
 from pavane_api.control import Control
 from pavane_api.idempotency import Idempotency
 from pavane_api.raft_clients import RaftClients
-from pavane_api.raftclusters.endpoints import router as raftclusters
 from pavane_api.raftkeys.endpoints import router as raftkeys
 from pavane_api.raftlog.endpoints import router as raftlog
 from pavane_api.raftmembers.endpoints import router as raftmembers
 from pavane_api.rate import Rate
-from pavane_api.rollout.endpoints import router as rollout
+from pavane_api.resources import endpoints as resources
+from pavane_api.rollout import endpoints as rollout
 from pavane_api.settings import ApiSettings
 from pavane_api.streams import Streams
+from pavane_api.swimmembers.endpoints import router as swimmembers
 from pavane_api.traces.endpoints import receiver
 from pavane_api.traces.endpoints import router as traces
 from pavane_api.traces.store import TraceStore
+from pavane_operator.crds.definitions import KINDS
 from pavane_operator.kube import KubeClient
 
 DESCRIPTION = (
@@ -82,7 +84,10 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
     app.state.streams = streams
     problems.install(app)
     v1 = APIRouter(prefix="/api/v1")
-    for router in (raftclusters, rollout, raftlog, raftkeys, raftmembers, traces):
+    for kind in KINDS:
+        v1.include_router(resources.router_of(kind))
+        v1.include_router(rollout.router_of(kind))
+    for router in (raftlog, raftkeys, raftmembers, swimmembers, traces):
         v1.include_router(router)
     app.include_router(v1)
     app.include_router(receiver)

@@ -13,8 +13,8 @@ from typing import Annotated, Generic, TypeVar
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_api.problems import Forbidden, Unauthenticated
-from pavane_api.resources import RAFT_CLUSTERS
 from pavane_operator.kube import Identity, KubeClient, Resource
 
 TOKEN_SECONDS_MAX = 60.0  # a revoked token works at most this much longer
@@ -99,19 +99,18 @@ Caller = Annotated[Identity, Depends(_identity)]
 """Parameter type of an endpoint for anybody whom the cluster knows."""
 
 
-def _may(verb: str) -> Callable[..., object]:
+def may(verb: str, resource: Resource) -> Callable[..., object]:
+    """Return the dependency of a route whose caller must be allowed ``verb`` on the resource that the path names."""
+
     async def check(request: Request, caller: Caller) -> Identity:
         authority: Authority = request.app.state.control.authority
         path = request.path_params
-        await authority.require(caller, verb, RAFT_CLUSTERS, path.get("namespace"), path.get("name"))
+        await authority.require(caller, verb, resource, path.get("namespace"), path.get("name"))
         return caller
 
     return check
 
 
-MayGet = Annotated[Identity, Depends(_may("get"))]
-"""Parameter type: the caller may ``get`` the RaftCluster that the path names. The others alike."""
-MayList = Annotated[Identity, Depends(_may("list"))]
-MayUpdate = Annotated[Identity, Depends(_may("update"))]
-MayPatch = Annotated[Identity, Depends(_may("patch"))]
-MayDelete = Annotated[Identity, Depends(_may("delete"))]
+MayGet = Annotated[Identity, Depends(may("get", RAFT_CLUSTERS))]
+"""Parameter type: the caller may ``get`` the RaftCluster that the path names. The other one alike."""
+MayUpdate = Annotated[Identity, Depends(may("update", RAFT_CLUSTERS))]

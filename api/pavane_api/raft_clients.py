@@ -16,8 +16,8 @@ from typing import Any
 from pavane.raft import errors
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import Code
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_api.problems import BadRequest, Conflict, NotFound, Problem, TooLarge, Unavailable
-from pavane_api.resources import RAFT_CLUSTERS
 from pavane_operator import kube
 from pavane_operator.crds.raftcluster import StateMachine
 from pavane_operator.kinds.raft.access import NotServing, raft_client

@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 
 from pavane.wire import Stage
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli.commands.resources import changes, is_current
-from pavane_cli.target import RAFT_CLUSTERS
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS
 

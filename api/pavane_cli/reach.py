@@ -1,9 +1,6 @@
 """How a command reaches the data of a Raft cluster (docs/specs/raft.md 17): by the NAME of a RaftCluster through the
 control plane, or by ``--peers`` at the peers themselves, without any platform."""
 
-import functools
-import inspect
-import typing
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -18,9 +15,11 @@ from pavane.raft.client import Keys, RaftClient, TreeKeys
 from pavane.raft.errors import Code
 from pavane.raft.keys import RaftKeys
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.gathering import gathering
+from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
 from pavane_cli.rest_keys import RestSession
 from pavane_cli.secret import SecretEnv, SecretFile, secret_in
-from pavane_cli.target import Api, Context, Kubeconfig, Namespace, RestClient, Token, Where, control_plane
+from pavane_cli.target import RestClient, Where, control_plane
 
 PEERS = "--peers"
 
@@ -142,20 +141,8 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
 
     It must be registered with its ``command_class``.
     """
-    own = list(inspect.signature(command).parameters.values())[1:]
-    (name, *options) = inspect.signature(_reach).parameters.values()
-    known = {parameter.name for parameter in (name, *options)}
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        reach = _reach(**{key: value for key, value in given.items() if key in known})
-        command(reach, **{key: value for key, value in given.items() if key not in known})
-
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (name, *own, *options)]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    hints = typing.get_type_hints(_reach, include_extras=True) | typing.get_type_hints(command, include_extras=True)
+    run = gathering(_reach)(command)
     run.command_class = ReachingCommand  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: hints[each.name] for each in parameters}
     return run
 
 

@@ -7,15 +7,16 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import httpx2
-import typer
 import yaml
 
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.gathering import gathering
+from pavane_cli.options import Context, Kubeconfig, Namespace, Reference
 from pavane_operator import kube
-from pavane_operator.crds.raftcluster import KIND, PLURAL
+from pavane_operator.crds import definitions
 from pavane_operator.kube.resources import ENDPOINT_SLICES, custom
 
 LOCAL_KUBECONFIG = Path(".pavane/kubeconfig")
@@ -25,24 +26,12 @@ REST_TIMEOUT_S = 30.0
 
 Result = TypeVar("Result")
 
-RAFT_CLUSTERS = custom(KIND, PLURAL)
-KINDS = {name: RAFT_CLUSTERS for name in ("raft", "raftcluster", "raftclusters")}
+KINDS = {
+    name: custom(kind.name, kind.plural)
+    for kind in definitions.KINDS
+    for name in (kind.short, kind.name.lower(), kind.plural)
+}
 """What a user may call a kind on the command line."""
-
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the resource.")]
-Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
-Kubeconfig = Annotated[
-    Path | None, typer.Option(help="Kubeconfig; default: the nearest .pavane/kubeconfig, else kubectl's.")
-]
-Api = Annotated[
-    str | None, typer.Option(envvar="PAVANE_API_URL", help="URL of the control plane; default: the local cluster's.")
-]
-Token = Annotated[
-    str | None,
-    typer.Option(envvar="PAVANE_API_TOKEN", help="Bearer token for the control plane; default: the kubeconfig's."),
-]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done.")]
-Timeout = Annotated[float, typer.Option(help="Longest wait in seconds; then exit code 5.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +111,38 @@ def required_reference(text: str) -> tuple[kube.Resource, str]:
     if not name:
         raise UserError(f"name the resource as KIND/NAME, for example {text}/quickstart", ExitCode.USAGE)
     return resource, name
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """The resource that a command is about, and the cluster that it is in."""
+
+    resource: kube.Resource
+    name: str
+    namespace: str
+    where: Where
+
+    @property
+    def reference(self) -> str:
+        """``kind/name``, as users write it."""
+        return f"{self.resource.kind.lower()}/{self.name}"
+
+
+def _one(
+    reference: Reference, namespace: Namespace = "default", context: Context = None, kubeconfig: Kubeconfig = None
+) -> One:
+    resource, name = required_reference(reference)
+    return One(resource, name, namespace, Where(kubeconfig, context))
+
+
+async def read(one: One) -> kube.Object:
+    """Return the resource as it is now."""
+    async with cluster(one.where) as client:
+        return await client.get(one.resource, one.name, one.namespace)
+
+
+about_one = gathering(_one)
+"""Gives a command KIND/NAME and the options of a cluster; it takes ``One`` as its first parameter."""
 
 
 _ANSWERS = {

@@ -16,7 +16,7 @@ from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
 from pavane.runtime.http import HttpServer, listen
 from pavane_api.app import create_app
-from pavane_api.resources import RAFT_CLUSTERS
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_api.settings import ApiSettings
 from pavane_local.api.auth import Tokens
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster

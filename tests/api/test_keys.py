@@ -14,7 +14,7 @@ from pavane.raft.client import RaftClient
 from pavane.raft.core.barrier import Barriers
 from pavane.raft.machines import limits
 from pavane_api.bodies import BODY_BYTES_MAX
-from pavane_api.resources import RAFT_CLUSTERS
+from pavane_api.kinds import RAFT_CLUSTERS
 from tests.api.plane import BASE, IDENT, Plane, plane, served
 
 Q = f"{BASE}/q"

@@ -1,7 +1,7 @@
 from pathlib import Path
 from typing import Any
 
-from pavane_api.resources import RAFT_CLUSTERS
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_operator.kube.resources import CONTROLLER_REVISIONS
 from tests.api.plane import BASE, Plane, created, plane
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli.commands.check import (
     COMPONENT_LABEL,
     CONTROL_PLANE,
@@ -30,7 +31,6 @@ from pavane_cli.commands.check import (
 )
 from pavane_cli.commands.why import explain
 from pavane_cli.failures import ExitCode
-from pavane_cli.target import RAFT_CLUSTERS
 from pavane_local.api.cluster import DEFINITIONS
 from pavane_local.api.selectors import labels
 from pavane_operator.crds.definitions import definitions

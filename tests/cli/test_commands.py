@@ -39,7 +39,15 @@ def test_without_a_cluster_the_error_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["processes:pod", "raft_peer:peer", "raft_probe:probe", "swim_member:member", "swim_control:members"]
+    "place",
+    [
+        "processes:pod",
+        "raft_peer:peer",
+        "raft_probe:probe",
+        "swim_member:member",
+        "swim_members:members",
+        "swim_control:watch",
+    ],
 )
 def test_pods_and_peers_never_load_the_platform(tmp_path: Path, place: str) -> None:
     code = (

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pavane_cli.commands.resources import _describe
-from pavane_cli.target import RAFT_CLUSTERS, Where
+from pavane_api.kinds import RAFT_CLUSTERS
+from pavane_cli.commands.resources import show
+from pavane_cli.target import One, Where
 from pavane_local.api.cluster import DEFINITIONS
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.kube import KubeClient, Target
@@ -28,7 +29,7 @@ async def test_events_of_the_resource_are_shown_and_no_others(
             spec = {"replicas": 1, "stateMachine": "Broadcast", "storage": {"size": "64Mi"}}
             made = await kube.create(RAFT_CLUSTERS, {"metadata": {"name": name}, "spec": spec}, "default")
             await recorder.post(made, "Warning", "ReconcileFailed", f"the quota of {name} is used up", NOW)
-        await _describe(Where(server.api.kubeconfig), RAFT_CLUSTERS, "a", "default")
+        await show(One(RAFT_CLUSTERS, "a", "default", Where(server.api.kubeconfig)))
     told = capsys.readouterr().out
     assert "ReconcileFailed" in told
     assert "the quota of a is used up" in told

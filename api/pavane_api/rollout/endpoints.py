@@ -1,23 +1,23 @@
-"""``POST /api/v1/…/raftclusters/NAME/rollout/ACTION``, and ``…/NAME/scale``, ``suspend`` and ``resume``."""
+"""``POST /api/v1/…/PLURAL/NAME/rollout/ACTION``, and ``…/NAME/scale``, ``suspend`` and ``resume``, of each kind."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header
+from fastapi import APIRouter, Body, Depends, Header
 from pydantic import BaseModel, ConfigDict, Field
 
 from pavane.telemetry import current_traceparent
 from pavane_api import problems
-from pavane_api.auth import MayPatch
-from pavane_api.control import Control, Shared
+from pavane_api.auth import Caller, may
+from pavane_api.control import Shared
 from pavane_api.idempotency import KEY_CHARACTERS_MAX
 from pavane_api.problems import Conflict, responses
-from pavane_api.resources import RAFT_CLUSTERS
 from pavane_api.rollout.actions import ACTIONS, Refused, act, scale, undo
-from pavane_operator.crds.raftcluster import REPLICAS_MAX
+from pavane_operator.crds.definitions import Kind
+from pavane_operator.kube import Identity
+from pavane_operator.kube.resources import custom
 
 TRACE_ANNOTATION = "pavane.dev/traceparent"
-
-router = APIRouter(prefix="/namespaces/{namespace}/raftclusters/{name}", tags=["rollout"])
 
 
 class ActionRequest(BaseModel):
@@ -36,8 +36,8 @@ class ScaleRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    replicas: int = Field(ge=1, le=REPLICAS_MAX)
-    """An odd number; members join or leave the running cluster."""
+    replicas: int = Field(ge=1)
+    """Members join or leave while it runs. The cluster refuses a number that the kind does not allow."""
 
 
 class UndoRequest(BaseModel):
@@ -76,106 +76,137 @@ Key = Annotated[
 ]
 
 
-async def _act(
-    control: Control, caller: str, namespace: str, name: str, action: str, body: ActionRequest, key: str | None
-) -> dict[str, Any]:
-    async def perform() -> dict[str, Any]:
-        traceparent = current_traceparent()
-        try:
-            _, value = await act(
-                control.kube,
-                RAFT_CLUSTERS,
-                namespace,
-                name,
-                ACTIONS[action],
-                number=body.generation,
-                reason=body.reason,
-                annotations={TRACE_ANNOTATION: traceparent} if traceparent else None,
-            )
-        except Refused as error:
-            raise Conflict(str(error)) from error
-        return {"field": ACTIONS[action].path, "value": value}
-
-    return await control.idempotency.once((caller, namespace, name, action), key, perform)
+_ROUTES = {
+    "promote": ("/rollout/promote", "Approve the attempt that waits under strategy Manual."),
+    "force-promote": (
+        "/rollout/force-promote",
+        "Promote the attempt although it is not caught up, approved or is paused.",
+    ),
+    "pause": ("/rollout/pause", "Start no new attempt, and do not promote the one that runs."),
+    "resume": ("/rollout/resume", "Take a pause back."),
+    "abort": ("/rollout/abort", "Give up the attempt; the active generation is untouched."),
+    "retry": ("/rollout/retry", "Try the failed attempt again under a new number."),
+    "restart": ("/rollout/restart", "Roll out a new generation without another difference."),
+    "repair": (
+        "/rollout/repair",
+        "Render the pods of the active generation afresh from the spec, in place; see spec.rollout.repair.",
+    ),
+    "suspend": ("/suspend", "Stop all pods and keep the volumes."),
+    "resume-resource": ("/resume", "Start the pods of a suspended resource again."),
+}
+"""Path and summary by action."""
 
 
-def _add(action: str, summary: str, path: str | None = None) -> None:
-    @router.post(
-        path or f"/rollout/{action}",
-        operation_id=f"{action.replace('-', '_')}_raftcluster",
-        summary=summary,
-        status_code=202,
-        response_model=ActionResult,
-        responses=responses(problems.NotFound, problems.Conflict),
-    )
-    async def endpoint(
+class Endpoints:
+    """The endpoints of one kind; that their callers may patch is checked by their routes."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._resource = custom(kind.name, kind.plural)
+
+    def act(self, action: str, summary: str) -> Callable[..., Awaitable[dict[str, Any]]]:
+        """Return the endpoint of an action of ``ACTIONS``."""
+
+        async def endpoint(
+            control: Shared,
+            caller: Caller,
+            namespace: str,
+            name: str,
+            body: Annotated[ActionRequest | None, Body()] = None,
+            idempotency_key: Key = None,
+        ) -> dict[str, Any]:
+            said = body or ActionRequest()
+
+            async def perform() -> dict[str, Any]:
+                traceparent = current_traceparent()
+                try:
+                    _, value = await act(
+                        control.kube,
+                        self._resource,
+                        namespace,
+                        name,
+                        ACTIONS[action],
+                        number=said.generation,
+                        reason=said.reason,
+                        annotations={TRACE_ANNOTATION: traceparent} if traceparent else None,
+                    )
+                except Refused as error:
+                    raise Conflict(str(error)) from error
+                return {"field": ACTIONS[action].path, "value": value}
+
+            return await control.idempotency.once(self._of(caller, namespace, name, action), idempotency_key, perform)
+
+        endpoint.__doc__ = summary
+        return endpoint
+
+    async def scale(
+        self,
         control: Shared,
-        caller: MayPatch,
+        caller: Caller,
         namespace: str,
         name: str,
-        body: Annotated[ActionRequest | None, Body()] = None,
+        body: ScaleRequest,
         idempotency_key: Key = None,
-    ) -> dict[str, Any]:
-        return await _act(control, caller.user, namespace, name, action, body or ActionRequest(), idempotency_key)
+    ) -> ActionResult:
+        """Change the number of members."""
 
-    endpoint.__doc__ = summary
+        async def perform() -> dict[str, Any]:
+            await scale(control.kube, self._resource, namespace, name, body.replicas)
+            return {"field": "spec.replicas", "value": body.replicas}
+
+        scope = self._of(caller, namespace, name, "scale")
+        return ActionResult(**await control.idempotency.once(scope, idempotency_key, perform))
+
+    async def undo(
+        self,
+        control: Shared,
+        caller: Caller,
+        namespace: str,
+        name: str,
+        body: Annotated[UndoRequest | None, Body()] = None,
+        idempotency_key: Key = None,
+    ) -> UndoResult:
+        """Give the pod-affecting fields of the spec the values of a former generation; a new one is rolled out."""
+        to = body.generation if body is not None else None
+
+        async def perform() -> dict[str, Any]:
+            try:
+                number, changes = await undo(control.kube, self._resource, namespace, name, to)
+            except Refused as error:
+                raise Conflict(str(error)) from error
+            return {"generation": number, "changes": changes}
+
+        scope = self._of(caller, namespace, name, "undo")
+        return UndoResult(**await control.idempotency.once(scope, idempotency_key, perform))
+
+    def _of(self, caller: Identity, namespace: str, name: str, action: str) -> tuple[str, ...]:
+        """Within what a key of a caller means the same request."""
+        return (caller.user, self._resource.plural, namespace, name, action)
 
 
-_add("promote", "Approve the attempt that waits under strategy Manual.")
-_add("force-promote", "Promote the attempt although it is not caught up, approved or is paused.")
-_add("pause", "Start no new attempt, and do not promote the one that runs.")
-_add("resume", "Take a pause back.")
-_add("abort", "Give up the attempt; the active generation is untouched.")
-_add("retry", "Try the failed attempt again under a new number.")
-_add("restart", "Roll out a new generation without another difference.")
-_add("repair", "Render the pods of the active generation afresh from the spec, in place; see spec.rollout.repair.")
-_add("suspend", "Stop all pods and keep the volumes.", "/suspend")
-_add("resume-resource", "Start the pods of a suspended resource again.", "/resume")
-
-
-@router.post("/scale", operation_id="scale_raftcluster", status_code=202, responses=responses(problems.NotFound))
-async def scale_raftcluster(
-    control: Shared,
-    caller: MayPatch,
-    namespace: str,
-    name: str,
-    body: ScaleRequest,
-    idempotency_key: Key = None,
-) -> ActionResult:
-    """Change the number of members."""
-
-    async def perform() -> dict[str, Any]:
-        await scale(control.kube, RAFT_CLUSTERS, namespace, name, body.replicas)
-        return {"field": "spec.replicas", "value": body.replicas}
-
-    done = await control.idempotency.once((caller.user, namespace, name, "scale"), idempotency_key, perform)
-    return ActionResult(**done)
-
-
-@router.post(
-    "/rollout/undo",
-    operation_id="undo_raftcluster",
-    status_code=202,
-    responses=responses(problems.NotFound, problems.Conflict),
-)
-async def undo_raftcluster(
-    control: Shared,
-    caller: MayPatch,
-    namespace: str,
-    name: str,
-    body: Annotated[UndoRequest | None, Body()] = None,
-    idempotency_key: Key = None,
-) -> UndoResult:
-    """Give the pod-affecting fields of the spec the values of a former generation; a new one is rolled out."""
-
-    async def perform() -> dict[str, Any]:
-        try:
-            number, changes = await undo(
-                control.kube, RAFT_CLUSTERS, namespace, name, body.generation if body is not None else None
-            )
-        except Refused as error:
-            raise Conflict(str(error)) from error
-        return {"generation": number, "changes": changes}
-
-    done = await control.idempotency.once((caller.user, namespace, name, "undo"), idempotency_key, perform)
-    return UndoResult(**done)
+def router_of(kind: Kind) -> APIRouter:
+    """Return the routes of one kind."""
+    endpoints, singular = Endpoints(kind), kind.name.lower()
+    router = APIRouter(
+        prefix=f"/namespaces/{{namespace}}/{kind.plural}/{{name}}",
+        tags=["rollout"],
+        dependencies=[Depends(may("patch", custom(kind.name, kind.plural)))],
+    )
+    for action, (path, summary) in _ROUTES.items():
+        router.post(
+            path,
+            operation_id=f"{action.replace('-', '_')}_{singular}",
+            summary=summary,
+            status_code=202,
+            response_model=ActionResult,
+            responses=responses(problems.NotFound, problems.Conflict),
+        )(endpoints.act(action, summary))
+    router.post("/scale", operation_id=f"scale_{singular}", status_code=202, responses=responses(problems.NotFound))(
+        endpoints.scale
+    )
+    router.post(
+        "/rollout/undo",
+        operation_id=f"undo_{singular}",
+        status_code=202,
+        responses=responses(problems.NotFound, problems.Conflict),
+    )(endpoints.undo)
+    return router

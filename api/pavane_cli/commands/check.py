@@ -13,8 +13,9 @@ from pavane_cli import output
 from pavane_cli.commands.resources import Everywhere, condition
 from pavane_cli.commands.why import explain, waits
 from pavane_cli.failures import ExitCode
+from pavane_cli.options import Context, Kubeconfig, Namespace
 from pavane_cli.output import Format, Output
-from pavane_cli.target import PLATFORM_NAMESPACE, Context, Kubeconfig, Namespace, Where, cluster, run
+from pavane_cli.target import PLATFORM_NAMESPACE, Where, cluster, run
 from pavane_operator import kube
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.kube.resources import (

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_api.rollout.actions import ACTIONS, act
 from pavane_cli import output
 from pavane_cli.access import raft_client
@@ -19,7 +20,7 @@ from pavane_cli.commands.resources import read_documents
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.probe import Proof, SteadyWriter
 from pavane_cli.progress import Progress
-from pavane_cli.target import RAFT_CLUSTERS, Where, cluster, control_plane_url, run
+from pavane_cli.target import Where, cluster, control_plane_url, run
 from pavane_local.folder import holder
 from pavane_operator import kube
 

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from pavane.runtime.process import write_termination_log
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli import output
 from pavane_cli.failures import UserError
-from pavane_cli.target import RAFT_CLUSTERS, Where, cluster, run
+from pavane_cli.target import Where, cluster, run
 from pavane_operator import kube
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.kube.resources import NAMESPACES, custom

@@ -14,7 +14,8 @@ import typer
 
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.target import Namespace, Where, cluster, nearest_local, run
+from pavane_cli.options import Namespace
+from pavane_cli.target import Where, cluster, nearest_local, run
 from pavane_local.folder import holder
 from pavane_local.kubelet.spawn import signal_container
 from pavane_operator.kube.resources import PODS

@@ -10,19 +10,9 @@ import yaml
 
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.options import Context, Kubeconfig, Namespace, Timeout, Wait
 from pavane_cli.output import Format, Output
-from pavane_cli.target import (
-    Context,
-    Kubeconfig,
-    Namespace,
-    Timeout,
-    Wait,
-    Where,
-    cluster,
-    parse_reference,
-    required_reference,
-    run,
-)
+from pavane_cli.target import One, Where, about_one, cluster, parse_reference, run
 from pavane_operator import kube
 from pavane_operator.kube.resources import CORE_EVENTS
 
@@ -31,7 +21,6 @@ EVENTS_SHOWN_MAX = 20
 
 Kind = Annotated[str, typer.Argument(metavar="KIND[/NAME]", help="For example raft or raft/quickstart.")]
 Name = Annotated[str | None, typer.Argument(help="Name of the resource.")]
-Reference = Annotated[str, typer.Argument(metavar="KIND/NAME", help="For example raft/quickstart.")]
 Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Resources of all namespaces.")]
 Files = Annotated[list[Path], typer.Option("--file", "-f", exists=True, dir_okay=False, help="YAML or JSON.")]
 
@@ -88,24 +77,22 @@ def print_table(table: dict[str, Any], *, wide: bool, namespaced: bool) -> None:
     output.table(headers, [["<none>" if cell is None else cell for cell in line] for line in cells])
 
 
-def describe(
-    reference: Reference,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-) -> None:
+@about_one
+def describe(one: One) -> None:
     """Show a resource with its generations, conditions, blockers and events."""
-    resource, name = required_reference(reference)
-    run(_describe(Where(kubeconfig, context), resource, name, namespace))
+    run(show(one))
 
 
-async def _describe(where: Where, resource: kube.Resource, name: str, namespace: str) -> None:
-    async with cluster(where) as client:
-        document = await client.get(resource, name, namespace)
-        events = (await client.list_all(CORE_EVENTS, namespace)).items
+async def show(one: One) -> None:
+    """Print what is known of a resource."""
+    async with cluster(one.where) as client:
+        document = await client.get(one.resource, one.name, one.namespace)
+        events = (await client.list_all(CORE_EVENTS, one.namespace)).items
     status = document.get("status") or {}
     rollout = status.get("rollout") or {}
-    output.say(f"{resource.kind} {namespace}/{name}, {output.age(document['metadata']['creationTimestamp'])} old")
+    output.say(
+        f"{one.resource.kind} {one.namespace}/{one.name}, {output.age(document['metadata']['creationTimestamp'])} old"
+    )
     output.say(f"  active generation {status.get('activeGeneration', '–')}, rollout {rollout.get('state', 'Idle')}")
     for item in status.get("endpoints") or ():
         output.say(f"  {item['name']}: {item['address']}:{item['port']}")
@@ -297,36 +284,29 @@ def is_current(document: dict[str, Any]) -> bool:
     return seen and holds and (status.get("rollout") or {}).get("state", "Idle") == "Idle"
 
 
-def delete(
-    reference: Reference,
-    namespace: Namespace = "default",
-    wait: Wait = False,
-    timeout: Timeout = 150.0,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-) -> None:
+@about_one
+def delete(one: One, wait: Wait = False, timeout: Timeout = 150.0) -> None:
     """Delete a resource; its volumes stay unless its deletionPolicy is Delete."""
-    resource, name = required_reference(reference)
-    run(_delete(Where(kubeconfig, context), resource, name, namespace, timeout if wait else None))
+    run(_delete(one, timeout if wait else None))
 
 
-async def _delete(where: Where, resource: kube.Resource, name: str, namespace: str, timeout_s: float | None) -> None:
-    async with cluster(where) as client:
-        document = await client.get(resource, name, namespace)
-        await client.delete(resource, name, namespace, uid=document["metadata"]["uid"])
-        output.say(f"{resource.kind.lower()}/{name} is being deleted")
+async def _delete(one: One, timeout_s: float | None) -> None:
+    async with cluster(one.where) as client:
+        document = await client.get(one.resource, one.name, one.namespace)
+        await client.delete(one.resource, one.name, one.namespace, uid=document["metadata"]["uid"])
+        output.say(f"{one.reference} is being deleted")
         if timeout_s is None:
             return
         try:
             async with asyncio.timeout(timeout_s):
                 async for change in client.watch(
-                    resource,
-                    namespace,
+                    one.resource,
+                    one.namespace,
                     resource_version=document["metadata"]["resourceVersion"],
-                    fields=f"metadata.name={name}",
+                    fields=f"metadata.name={one.name}",
                 ):
                     if change.type == "DELETED":
-                        output.say(f"{resource.kind.lower()}/{name} is gone")
+                        output.say(f"{one.reference} is gone")
                         return
         except TimeoutError as error:
-            raise UserError(f"{name} is still being deleted after {timeout_s:.0f} s", ExitCode.TIME_OUT) from error
+            raise UserError(f"{one.name} is still being deleted after {timeout_s:.0f} s", ExitCode.TIME_OUT) from error

@@ -8,13 +8,13 @@ import typer
 from pavane_api.rollout import actions
 from pavane_api.rollout.actions import ACTIONS, Refused
 from pavane_cli import output
-from pavane_cli.commands.resources import Reference, changes, condition, is_current, summary, wait_ready, wait_until
+from pavane_cli.commands.resources import changes, condition, is_current, summary, wait_ready, wait_until
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
-from pavane_cli.target import Context, Kubeconfig, Namespace, Timeout, Wait, Where, cluster, required_reference, run
-from pavane_operator import kube
+from pavane_cli.target import One, about_one, cluster, read, run
 from pavane_operator.crds.common import pod_fields
-from pavane_operator.crds.raftcluster import RaftClusterSpec
+from pavane_operator.crds.definitions import spec_model
 from pavane_operator.kube.resources import CONTROLLER_REVISIONS
 
 app = typer.Typer(help="Watch a rollout and decide about it.", no_args_is_help=True)
@@ -23,22 +23,19 @@ Generation = Annotated[int | None, typer.Option(help="The attempt you mean; refu
 
 
 @app.command()
+@about_one
 def status(
-    reference: Reference,
+    one: One,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow until the rollout has ended.")] = False,
     form: Output = Format.TABLE,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show state, stages and blockers. Exit code 6 when the last attempt failed."""
-    resource, name = required_reference(reference)
-    run(_status(Where(kubeconfig, context), resource, name, namespace, watch, form))
+    run(_status(one, watch, form))
 
 
-async def _status(where: Where, resource: kube.Resource, name: str, namespace: str, follow: bool, form: Format) -> None:
-    async with cluster(where) as client:
-        document = await client.get(resource, name, namespace)
+async def _status(one: One, follow: bool, form: Format) -> None:
+    async with cluster(one.where) as client:
+        document = await client.get(one.resource, one.name, one.namespace)
         if form.structured:
             output.structured((document.get("status") or {}).get("rollout") or {}, form)
             return
@@ -46,7 +43,7 @@ async def _status(where: Where, resource: kube.Resource, name: str, namespace: s
             output.say(summary(document))
         else:
             last = ""
-            async for change in changes(client, resource, namespace, name):
+            async for change in changes(client, one.resource, one.namespace, one.name):
                 document, line = change.object, summary(change.object)
                 if line != last:
                     output.say(line)
@@ -68,16 +65,13 @@ def _failure(document: dict[str, Any]) -> dict[str, Any] | None:
 
 def _command(action: str, text: str) -> None:
     def command(
-        reference: Reference,
+        one: One,
         generation: Generation = None,
-        namespace: Namespace = "default",
-        context: Context = None,
-        kubeconfig: Kubeconfig = None,
     ) -> None:
-        run(decide(Where(kubeconfig, context), reference, namespace, action, generation))
+        run(decide(one, action, generation))
 
     command.__doc__ = text
-    app.command(action)(command)
+    app.command(action)(about_one(command))
 
 
 _command("promote", "Approve the attempt that waits under strategy Manual.")
@@ -88,38 +82,32 @@ _command("retry", "Try the failed attempt again under a new number.")
 
 
 @app.command("force-promote")
+@about_one
 def force_promote(
-    reference: Reference,
+    one: One,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, although it is not caught up.")] = False,
     generation: Generation = None,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Promote the attempt although it is not caught up; writes may pause until it has."""
     if not yes:
         raise UserError("this promotes a generation that is not caught up; add --yes if that is meant", ExitCode.USAGE)
-    run(decide(Where(kubeconfig, context), reference, namespace, "force-promote", generation))
+    run(decide(one, "force-promote", generation))
 
 
 @app.command()
+@about_one
 def restart(
-    reference: Reference,
+    one: One,
     reason: Annotated[str | None, typer.Option(help="Text that makes this restart another one than the last.")] = None,
     wait: Wait = False,
     timeout: Timeout = 300.0,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Roll out a new generation without another difference."""
-    run(decide(Where(kubeconfig, context), reference, namespace, "restart", None, reason, timeout if wait else None))
+    run(decide(one, "restart", None, reason, timeout if wait else None))
 
 
 async def decide(
-    where: Where,
-    reference: str,
-    namespace: str,
+    one: One,
     action: str,
     generation: int | None = None,
     reason: str | None = None,
@@ -130,74 +118,65 @@ async def decide(
 
     ``generation`` is the attempt that the user means, ``reason`` the text of a restart. Raises ``UserError``.
     """
-    resource, name = required_reference(reference)
-    async with cluster(where) as client:
+    async with cluster(one.where) as client:
         try:
             _, value = await actions.act(
-                client, resource, namespace, name, ACTIONS[action], number=generation, reason=reason
+                client, one.resource, one.namespace, one.name, ACTIONS[action], number=generation, reason=reason
             )
         except Refused as error:
             raise UserError(str(error), ExitCode.REFUSED) from error
-        output.say(f"{resource.kind.lower()}/{name}: {ACTIONS[action].path} = {value}")
+        output.say(f"{one.reference}: {ACTIONS[action].path} = {value}")
         if wait_s is not None:
-            await wait_until(client, resource, namespace, name, done, wait_s)
+            await wait_until(client, one.resource, one.namespace, one.name, done, wait_s)
 
 
 @app.command()
+@about_one
 def repair(
-    reference: Reference,
+    one: One,
     wait: Wait = False,
     timeout: Timeout = 300.0,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Replace the pods of the active generation that are not Ready by pods of the present spec, on their volumes."""
-    run(decide(Where(kubeconfig, context), reference, namespace, "repair", None, None, timeout if wait else None))
+    run(decide(one, "repair", None, None, timeout if wait else None))
 
 
 @app.command()
+@about_one
 def undo(
-    reference: Reference,
+    one: One,
     to: Annotated[int | None, typer.Option(help="Go back to this generation; default: the one before.")] = None,
     wait: Wait = False,
     timeout: Timeout = 300.0,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Give the spec the pod-affecting fields of a former generation; it rolls out as a new one.
 
     A GitOps tool that owns these fields will set its own again: there change them at the source.
     """
-    run(_undo(Where(kubeconfig, context), reference, namespace, to, timeout if wait else None))
+    run(_undo(one, to, timeout if wait else None))
 
 
-async def _undo(where: Where, reference: str, namespace: str, to: int | None, wait_s: float | None) -> None:
-    resource, name = required_reference(reference)
-    async with cluster(where) as client:
+async def _undo(one: One, to: int | None, wait_s: float | None) -> None:
+    async with cluster(one.where) as client:
         try:
-            number, changes = await actions.undo(client, resource, namespace, name, to)
+            number, changes = await actions.undo(client, one.resource, one.namespace, one.name, to)
         except Refused as error:
             raise UserError(str(error), ExitCode.REFUSED) from error
-        output.say(f"{resource.kind.lower()}/{name}: back to what generation {number} was made of")
+        output.say(f"{one.reference}: back to what generation {number} was made of")
         for field, value in _flat(changes).items():
             output.say(f"  spec.{field} = {'<default>' if value is None else value}")
         if wait_s is not None:
-            await wait_ready(client, resource, namespace, name, wait_s)
+            await wait_ready(client, one.resource, one.namespace, one.name, wait_s)
 
 
 @app.command()
+@about_one
 def history(
-    reference: Reference,
+    one: One,
     form: Output = Format.TABLE,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """List former attempts, newest first, with the time in which nobody could write."""
-    resource, name = required_reference(reference)
-    document = run(_read(Where(kubeconfig, context), resource, name, namespace))
+    document = run(read(one))
     attempts = (document.get("status") or {}).get("history") or []
     if form.structured:
         output.structured(attempts, form)
@@ -220,23 +199,15 @@ def history(
         )
 
 
-async def _read(where: Where, resource: kube.Resource, name: str, namespace: str) -> kube.Object:
-    async with cluster(where) as client:
-        return await client.get(resource, name, namespace)
-
-
 @app.command()
+@about_one
 def diff(
-    reference: Reference,
+    one: One,
     to: Annotated[int | None, typer.Option(help="Compare with this generation; default: the active one.")] = None,
     form: Output = Format.TABLE,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show the pod-affecting fields in which the spec differs from a generation: what rolls, or would roll."""
-    resource, name = required_reference(reference)
-    rows = run(_diff(Where(kubeconfig, context), resource, name, namespace, to))
+    rows = run(_diff(one, to))
     if form.structured:
         output.structured([{"field": field, "from": old, "to": new} for field, old, new in rows], form)
     elif not rows:
@@ -245,16 +216,14 @@ def diff(
         output.table(("FIELD", "FROM", "TO"), rows)
 
 
-async def _diff(
-    where: Where, resource: kube.Resource, name: str, namespace: str, to: int | None
-) -> list[tuple[str, object, object]]:
-    async with cluster(where) as client:
-        document = await client.get(resource, name, namespace)
+async def _diff(one: One, to: int | None) -> list[tuple[str, object, object]]:
+    async with cluster(one.where) as client:
+        document = await client.get(one.resource, one.name, one.namespace)
         number = to or (document.get("status") or {}).get("activeGeneration")
         if not number:
-            raise UserError(f"{name} has no active generation yet", ExitCode.REFUSED)
-        revision = await client.get(CONTROLLER_REVISIONS, f"{name}-g{number}", namespace)
-    wanted = _flat(pod_fields(RaftClusterSpec.model_validate(document["spec"])))
+            raise UserError(f"{one.name} has no active generation yet", ExitCode.REFUSED)
+        revision = await client.get(CONTROLLER_REVISIONS, f"{one.name}-g{number}", one.namespace)
+    wanted = _flat(pod_fields(spec_model(one.resource.kind).model_validate(document["spec"])))
     recorded = _flat(revision["data"]["fields"])
     return [
         (f"spec.{field}", recorded.get(field, "<default>"), wanted.get(field, "<default>"))

@@ -7,33 +7,31 @@ import typer
 
 from pavane_api.rollout.actions import scale as set_replicas
 from pavane_cli import output
-from pavane_cli.commands.resources import Reference, condition, is_current, wait_ready
+from pavane_cli.commands.resources import condition, is_current, wait_ready
 from pavane_cli.commands.rollout import decide
-from pavane_cli.target import Context, Kubeconfig, Namespace, Timeout, Wait, Where, cluster, required_reference, run
+from pavane_cli.options import Timeout, Wait
+from pavane_cli.target import One, about_one, cluster, run
 
 Replicas = Annotated[int, typer.Option(help="Number of members; odd for a RaftCluster.", min=1)]
 
 
+@about_one
 def scale(
-    reference: Reference,
+    one: One,
     replicas: Replicas,
     wait: Wait = False,
     timeout: Timeout = 300.0,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Add or remove members of a running resource; no pod that stays is restarted."""
-    run(_scale(Where(kubeconfig, context), reference, namespace, replicas, timeout if wait else None))
+    run(_scale(one, replicas, timeout if wait else None))
 
 
-async def _scale(where: Where, reference: str, namespace: str, replicas: int, wait_s: float | None) -> None:
-    resource, name = required_reference(reference)
-    async with cluster(where) as client:
-        await set_replicas(client, resource, namespace, name, replicas)
-        output.say(f"{resource.kind.lower()}/{name}: spec.replicas = {replicas}")
+async def _scale(one: One, replicas: int, wait_s: float | None) -> None:
+    async with cluster(one.where) as client:
+        await set_replicas(client, one.resource, one.namespace, one.name, replicas)
+        output.say(f"{one.reference}: spec.replicas = {replicas}")
         if wait_s is not None:
-            await wait_ready(client, resource, namespace, name, wait_s)
+            await wait_ready(client, one.resource, one.namespace, one.name, wait_s)
 
 
 def is_suspended(document: dict[str, Any]) -> bool:
@@ -45,18 +43,15 @@ def is_suspended(document: dict[str, Any]) -> bool:
 
 def _command(action: str, done: Callable[[dict[str, Any]], bool], text: str) -> Callable[..., None]:
     def command(
-        reference: Reference,
+        one: One,
         wait: Wait = False,
         timeout: Timeout = 300.0,
-        namespace: Namespace = "default",
-        context: Context = None,
-        kubeconfig: Kubeconfig = None,
     ) -> None:
         wait_s = timeout if wait else None
-        run(decide(Where(kubeconfig, context), reference, namespace, action, wait_s=wait_s, done=done))
+        run(decide(one, action, wait_s=wait_s, done=done))
 
     command.__doc__ = text
-    return command
+    return about_one(command)
 
 
 suspend = _command("suspend", is_suspended, "Stop all pods and keep the volumes.")

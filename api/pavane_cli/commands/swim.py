@@ -6,18 +6,18 @@ from pavane_cli import lazy
 
 COMMANDS = {
     "member": "swim_member:member",
-    "members": "swim_control:members",
+    "members": "swim_members:members",
     "watch": "swim_control:watch",
     "ping": "swim_control:ping",
     "join": "swim_control:join",
     "leave": "swim_control:leave",
     "keys": "swim_control:keys",
 }
-_HELP = "Membership of a SWIM group: run a member, and ask the one that runs on this machine."
+_HELP = "Membership of a SWIM group: run a member, and ask one."
 
 app = typer.Typer(cls=lazy.group(COMMANDS), help=_HELP, no_args_is_help=True)
 
 
 @app.callback()
 def _root() -> None:
-    """Membership of a SWIM group: run a member, and ask the one that runs on this machine."""
+    """Membership of a SWIM group: run a member, and ask one."""

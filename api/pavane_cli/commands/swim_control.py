@@ -1,4 +1,4 @@
-"""``pavane swim members|watch|ping|join|leave|keys``: ask a member that runs on this machine."""
+"""``pavane swim watch|ping|join|leave|keys``: ask a member that runs on this machine."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from pavane.swim.config import id_of_name
 from pavane.swim.control import ControlError, ask, running, socket_of
 from pavane.swim.wire.values import U32_MAX
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.output import Format, Output, note, printable, say, structured, table
+from pavane_cli.output import Format, Output, note, say, structured
 
 Name = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Name of the member; not needed if only one runs here.")
@@ -25,33 +25,6 @@ TIMEOUT_S = 30.0
 T = TypeVar("T")
 
 
-def members(name: Name = None, socket: Socket = None, output: Output = Format.TABLE) -> None:
-    """List who is in the group, as this member sees it."""
-    answer = _one(_path(name, socket), {"do": "members"})
-    if output.structured:
-        structured(answer, output)
-    elif output is Format.NAME:
-        for member in answer["members"]:
-            say(str(member["id"]))
-    else:
-        rows = [
-            (
-                member["id"],
-                member["address"],
-                member["state"],
-                member["stage"],
-                member["rollout"],
-                member["gen"],
-                "*" if member["id"] == answer["id"] else "",
-                printable((member["meta"] or "").encode()),
-            )
-            for member in answer["members"]
-        ]
-        table(("ID", "ADDRESS", "STATE", "STAGE", "ROLLOUT", "GENERATION", "SELF", "META"), rows)
-        if answer["own"] != "member":
-            note(f"this member is {answer['own']}: it has not found a group, or has left it")
-
-
 def watch(name: Name = None, socket: Socket = None) -> None:
     """Print the members, then what happens, as JSON lines until Ctrl-C."""
 
@@ -60,7 +33,7 @@ def watch(name: Name = None, socket: Socket = None) -> None:
             async for answer in answers:
                 say(json.dumps(answer))
 
-    _run(follow(_path(name, socket)))
+    _run(follow(path_of(name, socket)))
 
 
 def ping(
@@ -70,7 +43,7 @@ def ping(
 ) -> None:
     """Ping a member of the group once, without consequences for it. Exit code 5 if it does not answer."""
     number = int(who) if who.isascii() and who.isdecimal() and 0 < int(who) <= U32_MAX else id_of_name(who)
-    answer = _one(_path(name, socket), {"do": "ping", "id": number})
+    answer = ask_one(path_of(name, socket), {"do": "ping", "id": number})
     if answer["rtt_s"] is None:
         raise UserError(f"{who} does not answer", ExitCode.TIME_OUT)
     say(f"{answer['rtt_s'] * 1000:.2f} ms")
@@ -83,13 +56,13 @@ def join(
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait until a member admits it.")] = TIMEOUT_S,
 ) -> None:
     """Join a group: with further seeds, or again after `pavane swim leave`."""
-    answer = _one(_path(name, socket), {"do": "join", "seeds": seed or []}, timeout)
+    answer = ask_one(path_of(name, socket), {"do": "join", "seeds": seed or []}, timeout)
     say(answer["own"])
 
 
 def leave(name: Name = None, socket: Socket = None) -> None:
     """Leave the group in order; the process goes on, and `pavane swim join` brings it back."""
-    say(_one(_path(name, socket), {"do": "leave"})["own"])
+    say(ask_one(path_of(name, socket), {"do": "leave"})["own"])
 
 
 def keys(name: Name = None, socket: Socket = None, output: Output = Format.TABLE) -> None:
@@ -98,7 +71,7 @@ def keys(name: Name = None, socket: Socket = None, output: Output = Format.TABLE
     A rotation is three versions of the key file on every member: the new key last, the new key first, the old key gone.
     Go on when every member lists the version before.
     """
-    answer = _one(_path(name, socket), {"do": "keys"})
+    answer = ask_one(path_of(name, socket), {"do": "keys"})
     if output.structured:
         structured(answer, output)
         return
@@ -108,7 +81,8 @@ def keys(name: Name = None, socket: Socket = None, output: Output = Format.TABLE
         note("no keys: what this member sends is not protected")
 
 
-def _path(name: str | None, socket: Path | None) -> Path:
+def path_of(name: str | None, socket: Path | None) -> Path:
+    """Return the control socket that the options mean; raises ``UserError``."""
     if socket is not None:
         return socket
     try:
@@ -127,7 +101,9 @@ def _path(name: str | None, socket: Path | None) -> Path:
     return socket_of(names[0])
 
 
-def _one(path: Path, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+def ask_one(path: Path, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """Return the first answer of a member to a request; raises ``UserError``."""
+
     async def first() -> dict[str, Any]:
         async with asyncio.timeout(timeout_s), aclosing(ask(path, request)) as answers:
             return await anext(answers)

@@ -6,8 +6,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from pavane_cli.commands.resources import Reference
-from pavane_cli.target import Context, Kubeconfig, Namespace, Where, cluster, required_reference, run
+from pavane_cli.target import One, about_one, cluster, run
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS
 
@@ -15,25 +14,18 @@ GENERATION_LABEL = "pavane.dev/generation"
 ROLE_LABEL = "app.kubernetes.io/component"
 
 
-def tree(
-    reference: Reference,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-) -> None:
+@about_one
+def tree(one: One) -> None:
     """Show a resource with its generations and pods."""
-    resource, name = required_reference(reference)
-    document, pods = run(_read(Where(kubeconfig, context), resource, name, namespace))
+    document, pods = run(_read(one))
     Console(highlight=False).print(picture(document, pods))
 
 
-async def _read(
-    where: Where, resource: kube.Resource, name: str, namespace: str
-) -> tuple[kube.Object, tuple[kube.Object, ...]]:
-    labels = f"app.kubernetes.io/instance={name},app.kubernetes.io/name={resource.kind.lower()}"
-    async with cluster(where) as client:
-        document = await client.get(resource, name, namespace)
-        pods = (await client.list_all(PODS, namespace, labels=labels)).items
+async def _read(one: One) -> tuple[kube.Object, tuple[kube.Object, ...]]:
+    labels = f"app.kubernetes.io/instance={one.name},app.kubernetes.io/name={one.resource.kind.lower()}"
+    async with cluster(one.where) as client:
+        document = await client.get(one.resource, one.name, one.namespace)
+        pods = (await client.list_all(PODS, one.namespace, labels=labels)).items
     return document, pods
 
 

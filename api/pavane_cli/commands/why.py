@@ -3,9 +3,8 @@
 from typing import Any
 
 from pavane_cli import output
-from pavane_cli.commands.resources import Reference, condition
-from pavane_cli.target import Context, Kubeconfig, Namespace, Where, cluster, required_reference, run
-from pavane_operator import kube
+from pavane_cli.commands.resources import condition
+from pavane_cli.target import One, about_one, read, run
 
 ADVICE = {
     "Paused": "Take the pause back with `pavane rollout resume {reference}`.",
@@ -34,21 +33,10 @@ ADVICE = {
 """What a user can do, by reason."""
 
 
-def why(
-    reference: Reference,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-) -> None:
+@about_one
+def why(one: One) -> None:
     """Say in a paragraph what a resource waits for and what you can do."""
-    resource, name = required_reference(reference)
-    document = run(_read(Where(kubeconfig, context), resource, name, namespace))
-    output.say(explain(document, f"{resource.kind.lower()}/{name}"))
-
-
-async def _read(where: Where, resource: kube.Resource, name: str, namespace: str) -> kube.Object:
-    async with cluster(where) as client:
-        return await client.get(resource, name, namespace)
+    output.say(explain(run(read(one)), one.reference))
 
 
 def explain(document: dict[str, Any], reference: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Callable, Sequence
 
 import httpx2
@@ -30,8 +32,12 @@ async def group_members(
     status = document.get("status") or {}
     endpoints = [item["address"] for item in status.get("endpoints") or () if item.get("name") == PORT_NAME]
     if endpoints == [f"{name}.{namespace}.svc"]:  # the public Service has no ops port: the pods themselves do
-        endpoints = list(resolve(NAMES.headless_host(name, namespace, status.get("activeGeneration") or 0)))
-    for address in endpoints[:ASKED_MAX]:
+        host = NAMES.headless_host(name, namespace, status.get("activeGeneration") or 0)
+        try:
+            endpoints = list(await asyncio.to_thread(resolve, host))
+        except OSError:
+            endpoints = []
+    for address in random.sample(endpoints, min(ASKED_MAX, len(endpoints))):
         table = await ask(http, address, ASK_TIMEOUT_S)
         if table is not None:
             return table

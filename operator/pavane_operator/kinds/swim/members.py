@@ -26,6 +26,8 @@ class Entry:
     stage: Stage
     rollout: int
     """0 = it belongs to none, or has not said so directly."""
+    meta: str | None = None
+    """What it says of itself beside; None while it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +73,5 @@ def _entry(one: Mapping[str, Any]) -> Entry:
         State[one["state"].upper()],
         Stage[one["stage"].upper()],
         int(one["rollout"]),
+        one["meta"],
     )

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from pavane_api.problems import BadRequest, PreconditionFailed, PreconditionRequired
-from pavane_api.resources import RAFT_CLUSTERS
 from pavane_operator import kube
 
 MANAGER = "pavane-api"
@@ -30,6 +29,7 @@ def expected_version(if_match: str | None) -> str | None:
 
 async def put(
     client: kube.KubeClient,
+    resource: kube.Resource,
     namespace: str,
     name: str,
     document: dict[str, Any],
@@ -45,23 +45,29 @@ async def put(
     for field, wanted in (("name", name), ("namespace", namespace)):
         if intent["metadata"].setdefault(field, wanted) != wanted:
             raise BadRequest(f"metadata.{field} is not the {field} in the path: {wanted}.")
-    present = await client.get_or_none(RAFT_CLUSTERS, name, namespace)
+    present = await client.get_or_none(resource, name, namespace)
     if if_none_match is not None:
         if if_none_match.strip() != "*":
             raise BadRequest("If-None-Match takes only *: create, and only if there is none.")
         if present is not None:
-            raise PreconditionFailed(f"RaftCluster {name} exists already.")
+            raise PreconditionFailed(f"{resource.kind} {name} exists already.")
     else:
         expected = expected_version(if_match)
         if present is None:
-            raise PreconditionFailed(f"There is no RaftCluster {name}; create it with If-None-Match: *.")
+            raise PreconditionFailed(f"There is no {resource.kind} {name}; create it with If-None-Match: *.")
         _expect(present, expected, intent)
-    stored = await client.apply(RAFT_CLUSTERS, intent, namespace, manager=MANAGER, strict=True)
+    stored = await client.apply(resource, intent, namespace, manager=MANAGER, strict=True)
     return stored, present is None
 
 
 async def patch(
-    client: kube.KubeClient, namespace: str, name: str, changes: dict[str, Any], *, if_match: str | None
+    client: kube.KubeClient,
+    resource: kube.Resource,
+    namespace: str,
+    name: str,
+    changes: dict[str, Any],
+    *,
+    if_match: str | None,
 ) -> kube.Object:
     """Merge ``changes`` into what this API applied before; ``status`` cannot be changed so.
 
@@ -73,11 +79,11 @@ async def patch(
     unknown = set(changes) - {"metadata", "spec", "apiVersion", "kind"}
     if unknown:
         raise BadRequest(f"A patch changes metadata and spec, not {', '.join(sorted(unknown))}.")
-    present = await client.get(RAFT_CLUSTERS, name, namespace)
+    present = await client.get(resource, name, namespace)
     intent = _intent(merged(applied_by(present, MANAGER), changes))
     intent["metadata"] |= {"name": name, "namespace": namespace}
     _expect(present, expected, intent)
-    return await client.apply(RAFT_CLUSTERS, intent, namespace, manager=MANAGER, strict=True)
+    return await client.apply(resource, intent, namespace, manager=MANAGER, strict=True)
 
 
 def _intent(document: dict[str, Any]) -> dict[str, Any]:
@@ -125,12 +131,14 @@ def merged(target: Any, changes: Any) -> Any:
     return result
 
 
-async def delete(client: kube.KubeClient, namespace: str, name: str, *, if_match: str | None) -> None:
+async def delete(
+    client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, *, if_match: str | None
+) -> None:
     """Delete the resource; its pods and then its volumes follow by its deletion policy."""
     expected = expected_version(if_match)
-    present = await client.get(RAFT_CLUSTERS, name, namespace)
+    present = await client.get(resource, name, namespace)
     _expect(present, expected, {"metadata": {}})
-    await client.delete(RAFT_CLUSTERS, name, namespace, uid=present["metadata"]["uid"], resource_version=expected)
+    await client.delete(resource, name, namespace, uid=present["metadata"]["uid"], resource_version=expected)
 
 
 def _expect(present: kube.Object, expected: str | None, intent: dict[str, Any]) -> None:
@@ -146,7 +154,7 @@ def _expect(present: kube.Object, expected: str | None, intent: dict[str, Any]) 
 
 
 async def events(
-    client: kube.KubeClient, namespace: str | None, *, since: str, labels: str, fields: str
+    client: kube.KubeClient, resource: kube.Resource, namespace: str | None, *, since: str, labels: str, fields: str
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield changes as events of a stream, from ``since`` (exclusive; empty: the present resources as added first).
 
@@ -156,7 +164,7 @@ async def events(
     try:
         while True:
             async for change in client.watch(
-                RAFT_CLUSTERS, namespace, resource_version=position, labels=labels, fields=fields
+                resource, namespace, resource_version=position, labels=labels, fields=fields
             ):
                 position = change.object["metadata"]["resourceVersion"]
                 data = None if change.type == "BOOKMARK" else json.dumps(change.object, separators=(",", ":"))

@@ -1,1 +1,0 @@
-"""RaftClusters over REST: list, watch, get, put, patch, delete."""

@@ -1,0 +1,82 @@
+"""``pavane swim members``: who is in a group, as a pod of a SwimGroup or a member on this machine sees it."""
+
+from typing import Annotated, Any
+
+import typer
+
+from pavane_cli.commands.swim_control import Name, Socket, ask_one, path_of
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
+from pavane_cli.output import Format, Output, note, printable, say, structured, table
+
+Group = Annotated[
+    str | None,
+    typer.Argument(metavar="GROUP", help="A SwimGroup, by the control plane; left out: a member on this machine."),
+]
+
+
+def members(
+    group: Group = None,
+    name: Name = None,
+    socket: Socket = None,
+    form: Output = Format.TABLE,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    api: Api = None,
+    token: Token = None,
+) -> None:
+    """List who is in a group: that of a SwimGroup as one of its pods sees it, else that of a member that runs here."""
+    if group is None:
+        _here(ask_one(path_of(name, socket), {"do": "members"}), form)
+    elif name is not None or socket is not None:
+        raise UserError("give a SwimGroup, or --name or --socket of a member that runs here", ExitCode.USAGE)
+    else:
+        from pavane_cli.target import Where, control_plane, run  # noqa: PLC0415 - for a member here nothing of it is needed
+
+        async def asked() -> Any:
+            plain = group.removeprefix("swim/").removeprefix("swimgroup/")
+            async with control_plane(Where(kubeconfig, context), api, token) as rest:
+                return await rest.get(f"/namespaces/{namespace}/swimgroups/{plain}/members")
+
+        _there(run(asked()), form)
+
+
+def _here(answer: dict[str, Any], form: Format) -> None:
+    if form.structured:
+        structured(answer, form)
+        return
+    rows = [
+        (*_common(each), each["gen"], "*" if each["id"] == answer["id"] else "", _meta(each))
+        for each in answer["members"]
+    ]
+    _print(("ID", "ADDRESS", "STATE", "STAGE", "ROLLOUT", "INCARNATION", "SELF", "META"), rows, form)
+    if answer["own"] != "member":
+        note(f"this member is {answer['own']}: it has not found a group, or has left it")
+
+
+def _there(answer: dict[str, Any], form: Format) -> None:
+    if form.structured:
+        structured(answer, form)
+        return
+    rows = [(*_common(each), each["incarnation"], each["pod"] or "<foreign>", _meta(each)) for each in answer["items"]]
+    _print(("ID", "ADDRESS", "STATE", "STAGE", "ROLLOUT", "INCARNATION", "POD", "META"), rows, form)
+    if form is not Format.NAME:
+        dead = f"; it remembers {answer['dead']} as dead" if answer["dead"] else ""
+        note(f"as {answer['asked']} sees it{dead}")
+
+
+def _common(member: dict[str, Any]) -> tuple[object, ...]:
+    return (member["id"], member["address"], member["state"], member["stage"], member["rollout"])
+
+
+def _meta(member: dict[str, Any]) -> str:
+    return printable((member["meta"] or "").encode())
+
+
+def _print(headers: tuple[str, ...], rows: list[tuple[object, ...]], form: Format) -> None:
+    if form is Format.NAME:
+        for row in rows:
+            say(str(row[0]))
+    else:
+        table(headers, rows)
