@@ -84,22 +84,24 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
 
 async def measure_snapshots(folder: Path, options: Options) -> list[Measure]:
     """As many updates as asked for, with and without snapshots: latency, and whether disk and memory stay the same."""
-    async with _cluster(folder / "without", NEVER) as (_, client):
-        without = await _timed(_updates(client), max(options.updates // SHARE_WITHOUT, WARM_UP), IN_FLIGHT)
     disk: list[float] = []
     memory: list[float] = []
-    found = _Run()
-    async with _cluster(folder / "with", ENTRIES) as (peers, client):
-        update = _updates(client)
-        for _ in range(SLICES):
-            found.add(await _timed(update, max(options.updates // SLICES, 1), IN_FLIGHT))
+    without, found = _Run(), _Run()
+    async with (
+        _cluster(folder / "without", NEVER) as (_, other),
+        _cluster(folder / "with", ENTRIES) as (peers, client),
+    ):
+        for _ in range(SLICES):  # in turn, so that whatever else the machine does befalls both
+            without.add(await _timed(_updates(other), max(options.updates // SLICES // SHARE_WITHOUT, 1), IN_FLIGHT))
+            found.add(await _timed(_updates(client), max(options.updates // SLICES, 1), IN_FLIGHT))
             disk.append(peers.disk_mb())
             memory.append(peers.resident_mb())
-        index = (await client.log_info()).applied_index
+        info = await client.log_info()
     flat = FLAT_RATIO if options.updates >= FLAT_FROM else None
     base, loaded = percentile(without.ms, 99), percentile(found.ms, 99)
     return [
-        Measure(f"entries, a snapshot every {ENTRIES:,}", index, ""),
+        Measure(f"entries, a snapshot every {ENTRIES:,}", info.applied_index, ""),
+        Measure("terms, of which each may have had a leader", info.term, ""),
         Measure("updates without snapshots", without.rate, "/s"),
         Measure("updates with them", found.rate, "/s"),
         *latencies("update without snapshots", without.ms, None, None)[:1],

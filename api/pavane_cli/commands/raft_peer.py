@@ -10,6 +10,7 @@ import typer
 from pavane.raft.config import Config
 from pavane.raft.curve import CurveServer
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreError
+from pavane.runtime.garbage import freeze_survivors
 from pavane.runtime.process import Process, run
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.secret import SecretEnv, SecretFile, secret_in
@@ -102,6 +103,7 @@ def peer(
         await process.ended()
         await server.stop()
 
+    freeze_survivors()
     raise typer.Exit(run(body, service="pavane-raft-peer"))
 
 
