@@ -20,6 +20,7 @@ from functools import partial
 from pavane.raft.config import Config
 from pavane.raft.core.core import Core
 from pavane.raft.core.outputs import (
+    Appended,
     Applied,
     Apply,
     BarrierDone,
@@ -54,6 +55,7 @@ from pavane.raft.state.roles import Role
 from pavane.raft.storage import RaftStorage
 from pavane.raft.storage.js_files import JsFileError
 from pavane.raft.storage.offers import NEW, REFUSED, Offers
+from pavane.raft.storage.snapshots import BAD_SUFFIX
 from pavane.raft.tracing import Tracing
 from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_type
 from pavane.raft.wire.frames import Frames
@@ -69,6 +71,7 @@ DISK_RESERVE_BYTES = (
 )  # left for what is under way, elections and compaction when a leader stops taking updates
 ROOM_CHECK_S = 1.0  # asking the file system costs more than an update
 SCRUB_S = 600.0  # between two segments: rot is found within hours, at a cost that nobody feels (13.3)
+DROP_LINE_S = 10.0  # one line for each reason in so long: who sends rubbish must not fill the log (3.4)
 OFFER_PAUSE_S = 2.0  # between two looks for a file that an application makes by the hour
 _UPDATE_TYPES = ([b"="], [b"pv.kv"], [b"pv.update"])
 # Messages among peers, which are handled before those of clients of the same batch (7.6).
@@ -111,6 +114,8 @@ class Counts:
     rollbacks: int = 0
     config_changes: int = 0
     snapshots: Counter[str] = field(default_factory=Counter)
+    corrupt: Counter[str] = field(default_factory=Counter)  # files found damaged by the start
+    stored_entries: int = 0
     snapshot_s: dict[str, float] = field(default_factory=dict)
 
     def event(self, event: Event) -> None:
@@ -136,6 +141,8 @@ class Counts:
                 self.rollbacks += 1
             case ConfigurationChanged("committed", _, configuration) if not configuration.transitional:
                 self.config_changes += 1
+            case Appended(count=count):
+                self.stored_entries += count
             case SnapshotChanged(what, _, seconds):
                 self.snapshots[what] += 1
                 self.snapshot_s[what] = self.snapshot_s.get(what, 0.0) + seconds
@@ -191,7 +198,9 @@ class Adapter:
         self._room_known_until = 0.0
         self._halted = False  # nothing is sent or stored any more
         self._draining = False  # only what is stored already is still answered
+        self._drop_told_at: dict[str, float] = {}
         self.counts = Counts()
+        self.counts.corrupt.update("snapshot" if name.endswith(BAD_SUFFIX) else "log" for name in storage.set_aside)
         self.late_s = 0.0
 
     def now(self) -> Now:
@@ -410,12 +419,20 @@ class Adapter:
                 self._term = term
             case RoleChanged(_, new):
                 self._leads = new is Role.LEADER
+            case Dropped(reason):
+                self._tell_drop(reason)
             case Corrupt(index):
                 self._rotten(f"entry {index} is damaged or contradicts the leader")
             case Fork(index):
                 self._fail(Exit.FOREIGN, f"the log differs from the cluster's at committed index {index}")
         self.counts.event(event)
         self._tracing.event(event, self._term)
+
+    def _tell_drop(self, reason: str) -> None:
+        now_s = self._loop.time()
+        if now_s >= self._drop_told_at.get(reason, 0.0):
+            self._drop_told_at[reason] = now_s + DROP_LINE_S
+            _logger.info("%s takes no notice of a message: %s", self._id, reason)
 
     def _rotten(self, what: str) -> None:
         # The next start must find the damage at or below the synced mark, else it would pass for a torn tail.

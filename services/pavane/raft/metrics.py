@@ -50,6 +50,7 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
         "barrier_seconds_count": counts.barriers.total(),
         "fsync_seconds_sum": adapter.writer.sync_seconds,
         "fsync_seconds_count": adapter.writer.syncs,
+        "fsync_batch_entries_sum": counts.stored_entries,
     }
     found = [Metric(PREFIX + name, {}, value) for name, value in {**gauges, **counters}.items()]
     found += _labelled("updates_total", "result", counts.updates)
@@ -60,6 +61,7 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
     found += _labelled("dropped_total", "reason", Counter(dict(status.dropped)) + counts.dropped)
     found += _labelled("snapshots_total", "kind", counts.snapshots)
     found += _labelled("snapshot_seconds_sum", "kind", counts.snapshot_s)
+    found += _labelled("corrupt_total", "where", counts.corrupt)
     if keys is not None:
         found.append(Metric(f"{PREFIX}kv_lease_expiries_total", {}, keys.expired))
         for (op, code), count in sorted(keys.commands.items()):

@@ -104,6 +104,7 @@ class RaftServer:
             self._storage.close()
             self._storage = None
             raise
+        self._compare_members()
         self._adapter.start(self._sockets)
 
     async def stop(self) -> None:
@@ -207,6 +208,17 @@ class RaftServer:
                 "the log in %s is damaged; entries behind the damage were set aside as %s and are fetched again",
                 self._data,
                 ", ".join(storage.set_aside),
+            )
+
+    def _compare_members(self) -> None:
+        """Say that the seed list no longer counts, where it differs from what the log says (8.4)."""
+        status, seeds = self.status(), self._config.peers
+        if seeds and status.effective_index > 0 and set(seeds) != set(status.effective.members):
+            _logger.warning(
+                "the stored configuration wins over the given one; change members with `pavane raft config`. "
+                "Stored: %s. Given: %s",
+                ", ".join("=".join(member) for member in status.effective.members),
+                ", ".join("=".join(member) for member in seeds),
             )
 
     async def _hand_over(self, adapter: Adapter) -> None:

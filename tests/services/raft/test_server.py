@@ -380,6 +380,8 @@ async def test_rot_in_a_followers_log_is_mended_from_the_leader(tmp_path: Path, 
         segment.write_bytes(data)
         servers[hurt] = await started(stack, peers[hurt].server())
         assert servers[hurt].status().recovering
+        damaged = [metric[1:] for metric in servers[hurt].metrics() if metric[0] == "pavane_raft_corrupt_total"]
+        assert damaged == [({"where": "log"}, 1)]
         last = await client.update(b"after")
         await eventually(lambda: servers[hurt].status().applied >= last and not servers[hurt].status().recovering)
         aside = list((peers[hurt].data / "log").glob("*.corrupt*"))
@@ -489,3 +491,19 @@ async def test_metrics_tell_what_happened(tmp_path: Path, stack: AsyncExitStack)
     assert found["pavane_raft_updates_total", "expired"] == 1
     assert found["pavane_raft_update_seconds_count",] == 7
     assert found["pavane_raft_fsync_seconds_count",] >= 1
+    assert found["pavane_raft_fsync_batch_entries_sum",] == found["pavane_raft_last_index",]
+
+
+async def test_members_that_the_log_knows_better_are_told_at_the_next_start(
+    tmp_path: Path, stack: AsyncExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    peers = places(tmp_path, 2)
+    servers = [await started(stack, place.server()) for place in peers]
+    async with RaftClient([place.url for place in peers], IDENT) as client:
+        await client.update(b"data")
+        await client.change_members([(peers[0].id, peers[0].url)])
+        await eventually(lambda: servers[0].status().committed.new == (peers[0].members[0],))
+    await servers[0].stop()
+    assert "the stored configuration wins" not in caplog.text
+    await started(stack, peers[0].server())
+    assert f"Stored: 1={peers[0].url}. Given: 1={peers[0].url}, 2={peers[1].url}" in caplog.text

@@ -1,6 +1,7 @@
 """Whatever arrives, a peer answers the next ``^`` (docs/specs/raft.md 3.4, 18.1)."""
 
 import json
+import logging
 import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -149,3 +150,16 @@ async def test_a_bug_of_ours_ends_the_peer_instead_of_half_a_turn(
     failure = await server.failure
     assert failure.exit_code == 1
     assert "a bug" in failure.reason
+
+
+async def test_what_is_dropped_is_told_once_for_each_reason_and_without_contents(
+    attacker: Attacker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pavane.raft")
+    for _ in range(3):
+        await attacker.throw([b"id", b"^", b"another secret"])
+        await attacker.throw([b"id", b"Z", IDENT])
+    assert await attacker.is_answered()
+    told = [record.getMessage() for record in caplog.records if "takes no notice" in record.getMessage()]
+    assert sorted(line.rpartition(" ")[2] for line in told) == ["ident", "type"]
+    assert "another secret" not in caplog.text
