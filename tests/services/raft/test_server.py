@@ -21,7 +21,7 @@ from pavane.raft.core.status import Fence
 from pavane.raft.errors import Expired, RaftError
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreLocked
 from pavane.raft.state.commands import Token
-from pavane.raft.state.configuration import Members
+from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import EntryType
 from pavane.raft.wire.decoder import decode_broadcast
@@ -502,7 +502,7 @@ async def test_members_that_the_log_knows_better_are_told_at_the_next_start(
     async with RaftClient([place.url for place in peers], IDENT) as client:
         await client.update(b"data")
         await client.change_members([(peers[0].id, peers[0].url)])
-        await eventually(lambda: servers[0].status().committed.new == (peers[0].members[0],))
+        await eventually(lambda: servers[0].status().committed == Configuration((peers[0].members[0],)))
     await servers[0].stop()
     assert "the stored configuration wins" not in caplog.text
     await started(stack, peers[0].server())
