@@ -10,7 +10,7 @@ import typer
 
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import EXIT_FAILED, Process, run
-from pavane.swim.config import PROFILES, Config, id_of_name
+from pavane.swim.config import CAPACITY_SOUND, PROFILES, Config, View, id_of_name
 from pavane.swim.control import ControlServer, socket_of
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.errors import SwimError
@@ -25,7 +25,8 @@ _logger = logging.getLogger(__name__)
 
 # What an administrator wants to read; the rest is for programs, by the API or by `pavane swim watch`.
 _WARNINGS = frozenset({Happened.SUSPECT, Happened.DEAD, Happened.JOIN_REFUSED, Happened.ONE_WAY, Happened.ID_CONFLICT,
-                       Happened.NEAR_CAPACITY, Happened.OVER_CAPACITY, Happened.MISSED})  # fmt: skip
+                       Happened.NEAR_CAPACITY, Happened.OVER_CAPACITY, Happened.VIEW_MISMATCH,
+                       Happened.MISSED})  # fmt: skip
 
 
 class ProfileName(StrEnum):
@@ -74,6 +75,9 @@ def member(
         str | None, typer.Option("--meta", metavar="TEXT", help="What it says of itself; everybody sees it.")
     ] = None,
     profile: Annotated[ProfileName, typer.Option("--profile", help="Kind of network.")] = ProfileName.LAN,
+    view: Annotated[
+        View, typer.Option("--view", help="Track everybody, or --capacity of them; the same for all members.")
+    ] = View.FULL,
     capacity: Annotated[int, typer.Option("--capacity", help="Most members that it tracks.")] = 1024,
     ops: Annotated[
         str | None, typer.Option("--ops", metavar="HOST:PORT", help="Serve /livez, /readyz and /metrics there, HTTP.")
@@ -93,6 +97,7 @@ def member(
         address=UNSPECIFIED if advertise is None else _address("--advertise", advertise),
         broadcast_to=None if discover is None else _address("--discover", discover),
         group=group,
+        view=view,
         capacity=capacity,
         profile=PROFILES[profile],
     )
@@ -112,6 +117,8 @@ def member(
         raise UserError(str(error), ExitCode.USAGE) from error
 
     async def body(process: Process) -> None:
+        if view is View.PARTIAL and capacity < CAPACITY_SOUND:
+            _logger.warning("--capacity %d: a mass crash can cut such a group apart; take 8 or more", capacity)
         try:
             async with swim:
                 if meta is not None:

@@ -10,6 +10,7 @@ from pavane.swim.wire.messages import DATAGRAM_BYTES_MAX, JoinNak, JoinRedirect
 from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeInfo
 
 CAPACITY_MIN = 4  # fewer do not make a connected graph; refused unless forced
+CAPACITY_SOUND = 8  # of a partial view: with fewer a mass crash can cut the group apart (7.3)
 DATAGRAM_BYTES_MIN = 256  # every message but a list fits
 SEEDS_MAX = 32
 
@@ -32,6 +33,13 @@ LOCAL = Profile(0.5, 0.1, 3, 0.1, 3, 3.0, 3.0, 10.0)
 LAN = Profile()
 WAN = Profile(5.0, 1.5, 3, 0.5, 4, 4.0, 4.0, 60.0)
 PROFILES = {"local": LOCAL, "lan": LAN, "wan": WAN}
+
+
+class View(StrEnum):
+    """Whom a member tracks; the same for the whole group (7.1)."""
+
+    FULL = "full"  # everybody
+    PARTIAL = "partial"  # at most ``capacity`` peers, however many there are
 
 
 class JoinPolicy(StrEnum):
@@ -91,8 +99,9 @@ class Config:
     ``psks`` are needed to join, and to be joined; ``authorize`` decides about JoinReqs instead, and ``credentials``
     makes what it looks at (6.4). ``stored_gen`` is the last generation that a store has for this id, 0 for a store
     that is empty; ``None`` means no store, and then no ``Persist`` is asked for. ``rollout`` numbers the deployment
-    that this process belongs to, 0 for none (16). With ``broadcast_to`` the node announces itself there, and takes
-    the announcements of others for seeds (13).
+    that this process belongs to, 0 for none (16). In a partial ``view`` it tracks at most ``capacity`` members,
+    however many there are; in a full one all, so that ``capacity`` must exceed the group (7.1). With ``broadcast_to``
+    the node announces itself there, and takes the announcements of others for seeds (13).
     """
 
     id: int | None = None
@@ -107,6 +116,7 @@ class Config:
     psks: tuple[bytes, ...] = ()
     authorize: Authorize | None = None
     credentials: Credentials | None = None
+    view: View = View.FULL
     capacity: int = 1024
     force_capacity: bool = False
     broadcast_to: Address | None = None
@@ -137,6 +147,8 @@ class Config:
             raise ConfigError("rotate_by_gossip needs seal: new keys must not be read on their way")
         if self.encoding is Encoding.LIBTRIBE and (self.keys or self.require_token is not RequireToken.OFF):
             raise ConfigError("encoding libtribe has no envelopes and repeats no token: no keys, require_token off")
+        if self.encoding is Encoding.LIBTRIBE and self.view is View.PARTIAL:
+            raise ConfigError("encoding libtribe names nobody's address, which a partial view needs: take view full")
         if not 0 <= self.rollout <= U32_MAX:
             raise ConfigError(f"rollout {self.rollout}: choose 0 to {U32_MAX}")
         if self.broadcast_to is not None and not (self.broadcast_to.ip and self.broadcast_to.port):

@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from pavane.swim.aio import Adapter
-from pavane.swim.config import Config, Profile, Start
+from pavane.swim.config import Config, Profile, Start, View
 from pavane.swim.core.outputs import Event, Happened, Own, Send
 from pavane.swim.core.staging import CaughtUp
 from pavane.swim.errors import ConfigError, MessageError, SwimError
@@ -391,3 +391,14 @@ async def test_events_count_from_the_call_and_a_reader_that_is_dropped_is_forgot
     await other.joined()  # the event comes before anybody reads
     kinds = [await anext(events), await anext(events)]
     assert Happened.JOINED in {event.kind for event in kinds}
+
+
+async def test_members_with_few_slots_are_one_group_that_hears_everything(group: Group) -> None:
+    for _ in range(10):
+        await group.start(view=View.PARTIAL, capacity=4)
+    await eventually(lambda: all(3 <= len(member.members()) <= 5 for member in group.members))
+    teller, *others = group.members
+    hearing = [asyncio.create_task(first(member, Happened.USER)) for member in others]
+    await asyncio.sleep(0)
+    teller.send(b"hello")
+    assert {event.data for event in await asyncio.gather(*hearing)} == {b"hello"}

@@ -110,6 +110,7 @@ def running_names(members: Members) -> list[str]:
         (("--bind", "127.0.0.1:0", "--advertise", "10.0.0.1:0"), "port 0"),
         (("--bind", "127.0.0.1:0", "--name", "a/b"), "no name"),
         (("--bind", "127.0.0.1:0", "--capacity", "2"), "capacity 2"),
+        (("--bind", "127.0.0.1:0", "--view", "half"), "partial"),
     ],
 )
 async def test_wrong_options_are_told_in_one_line(members: Members, options: tuple[str, ...], message: str) -> None:

@@ -45,6 +45,7 @@ class Admission:
     """Decides about JoinReqs, in the order of 6.2."""
 
     tracked_by: Callable[[Address], None]
+    make_room: Callable[[NodeInfo, Origin], NodeInfo | Address | Refusal]
 
     def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, probing: Probing) -> None:
         self._node = node
@@ -199,9 +200,16 @@ class Admission:
 
     def _admit(self, peer: Peer | None, info: NodeInfo, request: JoinReq, origin: Origin, *, valid: bool) -> None:
         node = self._node
-        if (peer is None or not peer.live) and len(node.members) >= node.members.capacity:
-            self._refuse(origin, Refusal.AT_CAPACITY, valid=valid)
-            return
+        introduced: tuple[NodeInfo, ...] = ()
+        if (peer is None or not peer.live) and node.free(info.id) <= 0:
+            made = self.make_room(info, origin)
+            if isinstance(made, Refusal):
+                self._refuse(origin, made, str(RATE_WAIT_MS) if made is Refusal.RATE_LIMITED else "", valid=valid)
+                return
+            if isinstance(made, Address):
+                self._send_on(made, Refusal.AT_CAPACITY, origin, valid=valid)
+                return
+            introduced = (made,)
         self._admissions.take(node.now)
         node.counts["admissions"] += 1
         if peer is None:
@@ -210,17 +218,22 @@ class Admission:
             node.change(peer, State.ALIVE, info.gen, info.address)
         peer.welcome = True
         node.event(Happened.ADMITTED, peer)
-        node.spread(State.ALIVE, peer.info)
+        # Links between members are made all the time in a partial view; only members are news.
+        if node.partial is None or node.partial.news.fresh(State.ALIVE, peer.info, node.now):
+            node.spread(State.ALIVE, peer.info)
         self._rumours.same_address(peer)
-        self._acknowledge(peer, request, origin, valid=valid)
+        self._acknowledge(peer, request, origin, introduced, valid=valid)
 
-    def _acknowledge(self, peer: Peer, request: JoinReq, origin: Origin, *, valid: bool) -> None:
+    def _acknowledge(
+        self, peer: Peer, request: JoinReq, origin: Origin, introduced: tuple[NodeInfo, ...] = (), *, valid: bool
+    ) -> None:
         node = self._node
         self._acked_at = {id_: at for id_, at in self._acked_at.items() if node.now - at < ACK_PAUSE_S}
         self._acked_at[peer.id] = node.now
         payload = Payload(stage=node.shown(peer))
         if not request.src.address.ip:
             payload.sample = (NodeInfo(peer.id, peer.gen, origin.source),)
+        payload.sample += introduced
         room = node.room
         if not valid:
             # As much of the sample as an address may get that nobody has validated.
@@ -263,8 +276,11 @@ class Admission:
         if to is None:
             self._refuse(origin, Refusal.NOT_ACCEPTING, valid=valid)
             return
-        node.counts["redirected"] += 1
-        self._say(origin, JoinRedirect(to, ERROR_DOMAIN, Refusal.NOT_ACCEPTING), valid=valid)
+        self._send_on(to, Refusal.NOT_ACCEPTING, origin, valid=valid)
+
+    def _send_on(self, to: Address, code: Refusal, origin: Origin, *, valid: bool) -> None:
+        self._node.counts["redirected"] += 1
+        self._say(origin, JoinRedirect(to, ERROR_DOMAIN, code), valid=valid)
 
     def _say(self, origin: Origin, message: Message, *, valid: bool) -> None:
         """Send an answer: freely to an address that a ``valid`` token has proven, else within the limit of 18.3."""

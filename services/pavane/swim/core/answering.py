@@ -14,7 +14,7 @@ from pavane.swim.state.members import Peer
 from pavane.swim.state.rates import SharedLimit
 from pavane.swim.wire.messages import PingRequest, PingResponse
 from pavane.swim.wire.payload import Page, Payload, Unlink
-from pavane.swim.wire.values import Address, NodeId, Stage, State
+from pavane.swim.wire.values import Address, NodeId, NodeInfo, Stage, State
 
 SHORT_ANSWERS_PER_S = 50
 SHORT_ANSWERS_PER_SOURCE_PER_S = 5
@@ -72,6 +72,7 @@ class Answering:
 
     probe_conflict: Callable[[Address], None]
     after_page: Callable[[Page, Peer], None]
+    replacement: Callable[[int, Address], NodeInfo | None]
 
     def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, sync: Sync) -> None:
         self._node = node
@@ -136,7 +137,7 @@ class Answering:
             node.send(who.relay.address, self._response(request, payload))
         if who.trust is not Trust.AUTHENTICATED:
             return
-        payload.unlinks = (Unlink(request.src, None),)
+        payload.unlinks = (Unlink(request.src, self.replacement(request.src.id, origin.source)),)
         reply_to = request.payload.reply_to
         if reply_to is not None and reply_to.ip:
             node.answer(origin, self._response(request, payload), reply_to.plain())
@@ -161,7 +162,7 @@ class Answering:
             payload.dead = (grave,) if buried.state is State.DEAD else ()
             payload.left = (grave,) if buried.state is State.LEFT else ()
         else:
-            payload.unlinks = (Unlink(request.src, None),)
+            payload.unlinks = (Unlink(request.src, self.replacement(request.src.id, origin.source)),)
         node.answer(origin, self._response(request, payload))
 
     def leaving(self, request: PingRequest, who: Standing) -> None:
@@ -186,8 +187,11 @@ class Answering:
         """Pass a ping on to a peer by its id, with the ttl one less (8.2)."""
         node, seq = self._node, request.payload.seq
         target = node.members.get(request.target.id)
-        if request.ttl == 0 or who.trust < Trust.KNOWN or target is None or not target.live:
+        if request.ttl == 0 or who.trust < Trust.KNOWN:
             node.drop(DropReason.RELAY)
+            return
+        if target is None or not target.live:
+            self._cannot_help(request, origin, who)
             return
         if node.own is not Own.MEMBER or not self._relay_limit.take(origin.source, node.now):
             node.drop(DropReason.RATE)
@@ -199,6 +203,18 @@ class Answering:
         if seq is not None:
             self._expect(seq, request, who.peer.address if who.peer is not None else origin.source)
 
+    def _cannot_help(self, request: PingRequest, origin: Origin, who: Standing) -> None:
+        """Drop a ping of somebody unknown here; in a partial view that is usual, and the asker hears of it (7.5)."""
+        node, seq = self._node, request.payload.seq
+        node.drop(DropReason.RELAY)
+        if node.partial is not None and seq is not None and self._relay_limit.take(origin.source, node.now):
+            self._nack(request, who.peer.address if who.peer is not None else origin.source, seq)
+
+    def _nack(self, request: PingRequest, to: Address, seq: int) -> None:
+        node = self._node
+        payload = Payload(seq=seq, health=node.health.score, stage=node.shown(node.members.get(request.src.id)))
+        node.send(to, PingResponse(request.src, node.node, 0, payload))
+
     def _expect(self, seq: int, request: PingRequest, to: Address) -> None:
         node, key = self._node, (seq, request.src.id, request.target.id)
         period_s = node.profile.period_s
@@ -208,8 +224,7 @@ class Answering:
 
         def nack() -> None:
             if self._relays.get(key) is relay:
-                payload = Payload(seq=seq, health=node.health.score, stage=node.shown(node.members.get(request.src.id)))
-                node.send(to, PingResponse(request.src, node.node, 0, payload))
+                self._nack(request, to, seq)
 
         def forget() -> None:
             if self._relays.get(key) is relay:

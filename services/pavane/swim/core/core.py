@@ -18,6 +18,7 @@ from pavane.swim.core.extras import Extras
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import Node, Origin, Traffic, snapshot, usable
 from pavane.swim.core.outputs import Happened, Member, Output, Own
+from pavane.swim.core.partial import Linking, Links
 from pavane.swim.core.probing import Match, Probing
 from pavane.swim.core.rumours import Heard, Rumours
 from pavane.swim.core.staging import Staging, StagingStatus
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 _ENVELOPES = (bytes((MACED,)), bytes((SEALED,)))
 CONFLICT_PAUSE_S = 10.0  # between probes that forged news can make us send
-DIAL_BACK_PAUSE_S = 10.0  # per peer that says that it does not track us
 LATE_PERIODS = 0.25  # a timer served so late says that this process lacks CPU
 
 
@@ -66,7 +66,8 @@ class Core:
         self._answering = Answering(node, self._gossip, self._rumours, self._sync)
         self._admission = Admission(node, self._gossip, self._rumours, self._probing)
         self._dialing = Dialing(node)
-        self._staging = Staging(node, self._probing, self._rumours, self._sync)
+        self._links = Links(node) if node.partial is None else Linking(node, node.partial, self._gossip, self._probing)
+        self._staging = Staging(node, self._probing, self._rumours, self._sync, self._links)
         self._extras = Extras(node, self._rumours)
         self._conflict_at = float("-inf")
         self._was_member = False
@@ -83,6 +84,14 @@ class Core:
         self._dialing.acked = self._acked
         self._rumours.cannot_judge = self._cannot_judge
         self._staging.leave = lambda: self.leave(node.now)
+        self._dialing.wanting = lambda: node.own is Own.DIALING or self._links.starving
+        self._dialing.silent = self._links.nobody_at
+        self._rumours.lives_at = self._dialing.lives_at
+        self._admission.make_room = self._links.make_room
+        self._answering.replacement = self._links.replacement
+        self._probing.failed = self._links.probe_failed
+        self._links.dial, self._links.dial_seeds = self._dialing.dial_back, self._dialing.round
+        self._links.alone = self._alone
 
     # --- what a user asks ----------------------------------------------------------------------------------------
 
@@ -168,6 +177,7 @@ class Core:
         self._sync.start()
         self._admission.start()
         self._dialing.start()
+        self._links.start()
 
     def set_seeds(self, seeds: Sequence[Address], now: float) -> None:
         """Take the addresses that the seeds' names have by now, for the next round."""
@@ -188,6 +198,7 @@ class Core:
             linger_s = max(2 * tick_s, min(1.0, node.transmissions * tick_s))
             node.news.drop(node.id)
             node.spread(State.LEFT, node.info)
+            self._links.hand_on()
             self._say_leave()
             node.timers.plan(now + tick_s, self._say_leave)
             node.timers.plan(now + linger_s, self._out)
@@ -406,6 +417,7 @@ class Core:
             return who
         if who.peer is not None and who.peer.live and origin.source == who.peer.address:
             self._staging.heard(who.peer, payload)
+            self._links.heard(who.peer, payload)
         self._rumours.records(payload, heard)
         if node.own is Own.OUT:
             return standing(node, author, origin)
@@ -414,8 +426,9 @@ class Core:
             # Whatever the records said about it: pages count only while their sender is a peer.
             if who.peer is not None and who.peer.live:
                 self._sync.merge(page, who.peer, heard)
-        if any(self._names_us(unlink.receiver) for unlink in payload.unlinks):
-            self._dial_back(who, origin)
+        for unlink in payload.unlinks:
+            if self._names_us(unlink.receiver):
+                self._links.unlinked(who.peer, unlink, origin, proven=matching or origin.authenticated)
         return standing(node, author, origin)
 
     def _names_us(self, receiver: NodeId) -> bool:
@@ -434,17 +447,6 @@ class Core:
             if heard.origin.authenticated or heard.origin.source == peer.address == where:
                 self._rumours.hear(State.ALIVE, info, 0, heard)
 
-    def _dial_back(self, who: Standing, origin: Origin) -> None:
-        """Dial a peer that does not track us, once (7.4)."""
-        node, peer = self._node, who.peer
-        if node.own is not Own.MEMBER:
-            return
-        if peer is None:
-            self._dialing.dial_back(origin.source)
-        elif node.now - peer.dialled_at >= DIAL_BACK_PAUSE_S:
-            peer.dialled_at = node.now
-            self._dialing.dial_back(peer.address)
-
     def _leave(self, leave: Leave, origin: Origin) -> None:
         node, src = self._node, leave.src
         if src.id in (node.id, 0):
@@ -454,7 +456,12 @@ class Core:
         if who.trust < Trust.KNOWN or (who.peer is not None and who.relay is not None):
             node.drop(DropReason.STRANGER)
         elif who.peer is None:
-            node.spread(State.LEFT, node.add(src._replace(address=UNSPECIFIED), State.LEFT).info)
+            info = src._replace(address=UNSPECIFIED)
+            if node.partial is None:
+                node.add(info, State.LEFT)
+                node.spread(State.LEFT, info)
+            else:
+                self._rumours.hear(State.LEFT, info, 0, Heard(origin, info.id, direct=True))
         elif not node.believable(src.gen, who.peer.gen, origin):
             node.drop(DropReason.GENERATION)
         elif src.gen >= who.peer.gen:
@@ -469,10 +476,9 @@ class Core:
         if desc.id in (node.id, 0):
             node.drop(DropReason.SELF)
             return
-        full = peer is None and len(node.members) >= node.members.capacity
-        if full or (node.own is Own.DIALING and (payload.peers or 0) > node.members.capacity):
+        if self._links.cannot_track(peer, ack):
             node.event(Happened.JOIN_REFUSED, address=origin.source, text="capacity")
-            node.send(origin.source, node.farewell(desc.node))
+            node.send(origin.source, self._links.refusal(desc))
             return
         for info in payload.sample:
             node.learn_address(info)
@@ -491,7 +497,9 @@ class Core:
         heard = Heard(origin, desc.id, direct=True, matching=True, page=True)
         peer.heard_at = node.now
         self._staging.heard(peer, payload)
-        for info in payload.sample:
+        self._links.heard(peer, payload)
+        self._links.introduced(payload)
+        for info in payload.sample if node.partial is None else ():
             if info.id != node.id and heard.one_more():
                 self._rumours.hear(State.ALIVE, info, 0, heard)
         if newcomer:
@@ -501,6 +509,7 @@ class Core:
         node = self._node
         self._probing.insert(peer)
         self._dialing.seen(peer)
+        self._links.became_live(peer)
         if node.own is Own.DIALING:
             node.become(Own.MEMBER)
             self._staging.became_member()
@@ -508,12 +517,17 @@ class Core:
             node.spread(State.ALIVE, node.info)
 
     def _became_tombstone(self, peer: Peer) -> None:
-        node = self._node
         self._rumours.keep_tombstone(peer)
+        self._links.became_tombstone(peer)
         if peer.state is State.DEAD:
             self._dialing.remember(peer.address)
         else:
             self._dialing.left(peer.address)
+        self._alone()
+
+    def _alone(self) -> None:
+        """Begin to look for the group again when nobody tracks us any more."""
+        node = self._node
         if node.own is Own.MEMBER and not len(node.members):
             node.become(Own.DIALING)
             self._sync.stop()
@@ -541,6 +555,8 @@ class Core:
     def _clear(self) -> None:
         node = self._node
         node.members = Members(node.config.capacity)
+        if node.partial is not None:
+            node.partial.clear()
         node.forget_unsent()
         node.news.clear()
         node.extras.clear()

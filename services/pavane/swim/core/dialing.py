@@ -27,6 +27,7 @@ LIMITED_MAX = 5  # answers "rate limited" in a row
 LIMITED_S = 30.0
 LIMITED_DEFAULT_S = 1.0
 HOPS_MAX = 8
+RESTARTS_MAX = 3  # at a seed, after as many hops: one that cannot make room by then never will
 DISCOVERED_MAX = 32  # anybody on the network can announce
 DISCOVERED_S = 60.0
 ANNOUNCEMENTS = 3
@@ -49,6 +50,8 @@ class Dial:
         "background",
         "hops",
         "limited",
+        "restarts",
+        "root",
         "settled",
         "timer",
         "token",
@@ -67,6 +70,8 @@ class Dial:
         self.again = 0  # repetitions with another id or generation
         self.limited = 0
         self.hops = 0
+        self.root = address  # where the redirects began
+        self.restarts = 0
         self.visited = {address}
         self.tries = 0
         self.wait_s = WAIT_S
@@ -79,6 +84,8 @@ class Dialing:
 
     acked: Callable[[JoinAck, Origin], None]
     conflict: Callable[[Address], None]
+    wanting: Callable[[], bool]
+    silent: Callable[[Address], None]
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -192,12 +199,13 @@ class Dialing:
     def _dial_next(self) -> None:
         node = self._node
         self._current = None
-        if node.own is not Own.DIALING:
+        if not self.wanting():
             self._queue.clear()
             return
         while self._queue:
             address = self._queue.pop(0)
-            if address != node.address and self._dial(address, background=False):
+            # A member that looks for more links does not ask who it is linked to.
+            if address != node.address and not node.members.at(address) and self._dial(address, background=False):
                 return
         node.event(Happened.JOIN_RETRY)
         self._next_round = node.timers.plan(node.now + self._jittered(self._pause_s), self._again)
@@ -205,7 +213,7 @@ class Dialing:
 
     def _again(self) -> None:
         self._next_round = None
-        if self._node.own is Own.DIALING:
+        if self.wanting():
             self.round()
 
     def admitted(self) -> None:
@@ -255,6 +263,7 @@ class Dialing:
         return label(config.group) if config.group else b""
 
     def _given_up(self, dial: Dial) -> None:
+        self.silent(dial.address)
         if dial.background:
             self._close(dial)
         else:
@@ -299,7 +308,7 @@ class Dialing:
                 self._acked_at[dial.address] = self._node.now
             self._close(dial)
             self.acked(message, origin)
-            if self._node.own is Own.DIALING and self._current is None and self._next_round is None:
+            if self.wanting() and self._current is None and self._next_round is None:
                 self._dial_next()
         elif dial.settled:
             self._node.drop(DropReason.DIAL)
@@ -374,7 +383,13 @@ class Dialing:
 
     def _redirect(self, dial: Dial, redirect: JoinRedirect, origin: Origin) -> None:
         to = usable(redirect.address)
-        visited, hops = dial.visited, dial.hops + 1
+        visited, hops, restarts = dial.visited, dial.hops + 1, dial.restarts
+        if self._node.partial is not None:
+            if dial.address in self._seeds:
+                self._acked_at[dial.address] = self._node.now
+            if not dial.background and (hops > HOPS_MAX or to in visited) and restarts < RESTARTS_MAX:
+                # The seed knows that it has sent us away, and gives us the place of one of its peers (7.3).
+                to, visited, hops, restarts = dial.root, set(), 0, restarts + 1
         if dial.background or hops > HOPS_MAX or to in visited or not _allowed(to, origin.source, self._node.address):
             self._refused(dial, "redirect")
             return
@@ -384,6 +399,7 @@ class Dialing:
         if following is not None:
             following.visited = visited | {to}
             following.hops = hops
+            following.root, following.restarts = dial.root, restarts
         elif was_current:
             self._dial_next()
 
@@ -396,7 +412,7 @@ class Dialing:
         node = self._node
         self._plan_lost(LOST_PAUSE_S)
         self._remembered = {at: since for at, since in self._remembered.items() if node.now - since < REMEMBERED_S}
-        if node.own is not Own.MEMBER:
+        if node.own is not Own.MEMBER or (node.partial is not None and not node.partial.free(node.now)):
             return
         lost = [address for address in dict.fromkeys([*self._known_seeds(), *self._remembered]) if self._lost(address)]
         if lost:
@@ -408,13 +424,19 @@ class Dialing:
         if len(self._open) < OPEN_MAX // 2:  # the rest is for the rounds
             self.dial_back(address)
 
+    def lives_at(self, address: Address) -> None:
+        """A member that is tracked elsewhere lives at an address: it is not lost."""
+        self._remembered.pop(address, None)
+
     def dial_back(self, address: Address) -> None:
         """Dial once, with a single JoinReq, to be tracked again."""
         self._dial(address, background=True)
 
     def _lost(self, address: Address) -> bool:
         node, now, never = self._node, self._node.now, float("-inf")
-        if now - self._acked_at.get(address, never) < SEED_TRUSTED_S or address == node.address:
+        # In a partial view nearly all members are linked to other nodes than the seeds: one answer is enough.
+        trusted_s = SEED_TRUSTED_S if node.partial is None else float("inf")
+        if now - self._acked_at.get(address, never) < trusted_s or address == node.address:
             return False
         # A suspect does not count: when all have started again with new ids, their old ones stay suspect for minutes.
         # Nor does who does not answer an observer, which suspects nobody.

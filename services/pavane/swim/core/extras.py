@@ -7,6 +7,7 @@ from pavane.swim.errors import ConfigError, DropReason, MessageError
 from pavane.swim.state.envelope import key_id
 from pavane.swim.state.extras import TRACE_BYTES, Extra, Numbers
 from pavane.swim.state.members import Peer
+from pavane.swim.state.partial import NEWS_MAX
 from pavane.swim.state.rates import Bucket
 from pavane.swim.wire.messages import PingResponse
 from pavane.swim.wire.payload import META_BYTES_MAX, KeyOp, KeyStep, Meta, Page, Payload, Trace, User
@@ -28,7 +29,7 @@ class Extras:
         self._rate = Bucket(MESSAGES_PER_PERIOD / node.profile.period_s, MESSAGES_PER_PERIOD)
         forget_s = 2 * node.profile.sync_interval_s
         self._pages = Bucket(METAS_PER_PERIOD / node.profile.period_s, METAS_PER_PERIOD)
-        self._had = Numbers(node.config.capacity, forget_s)
+        self._had = Numbers(node.config.capacity if node.partial is None else NEWS_MAX, forget_s)
         self._steps = Numbers(1, forget_s)
 
     def __len__(self) -> int:

@@ -7,6 +7,7 @@ from pavane.swim.core.outputs import Own
 from pavane.swim.state.extras import TRACE_BYTES, Extra
 from pavane.swim.state.members import Peer
 from pavane.swim.state.news import News
+from pavane.swim.state.partial import PASSIVE_MAX, PartialView
 from pavane.swim.state.timers import Timer
 from pavane.swim.wire.messages import PingRequest, PingResponse
 from pavane.swim.wire.payload import HEADER_BYTES, Digest, KeyStep, Meta, Page, Payload, Suspicion, Unlink, User
@@ -15,6 +16,9 @@ from pavane.swim.wire.values import Address, NodeId, NodeInfo, State
 PING_BYTES = 20  # without records
 ITEMS_MAX = 128  # of one datagram; the receiver applies no more (11.2)
 GATHER_SHARE = 0.1  # of a tick: news comes in groups, and peers should not answer it in step
+SLOTS_BYTES = 14  # CAPACITY and PEERS
+SLOTS_FIRST = 3  # datagrams to a new peer that show our slots, in a partial view
+SLOTS_EVERY = 16  # and of all later ones, should those that showed a change be lost
 SAMPLE_MAX = 3  # other peers named to a newcomer, should its first walk not get through
 
 MakePage = Callable[[int, int], Page | None]
@@ -68,15 +72,15 @@ class Gossip:
         seq: int | None,
         *,
         reply_to: Address | None = None,
-        unlink: bool = False,
+        unlink: Unlink | None = None,
         digest: Digest | None = None,
         page: MakePage | None = None,
     ) -> Payload:
         """Fill a payload for ``to``: what it must hear first, then news, then the table, then the rest."""
         node = self._node
         payload = Payload(seq=seq, reply_to=reply_to, health=node.health.score or None, stage=node.shown(to))
-        if unlink:
-            payload.unlinks = (Unlink(to.node, None),)
+        if unlink is not None:
+            payload.unlinks = (unlink,)
         payload.digest = digest
         if to.welcome:
             to.welcome = False
@@ -88,7 +92,20 @@ class Gossip:
         self._put_extras(filling, payload, to)
         if page is not None and (made := page(filling.room - HEADER_BYTES, filling.items)):
             payload.pages = (made,)
+        if node.partial is not None and seq is not None and payload.capacity is None:
+            self._show_slots(node.partial, filling, payload, to)
         return payload
+
+    def _show_slots(self, view: PartialView, filling: _Filling, payload: Payload, to: Peer) -> None:
+        """Show a peer what slots there are, when that is new to it, and whom it could link to (3.4)."""
+        node, link = self._node, view.links.get(to.id)
+        if link is None or filling.room < SLOTS_BYTES:
+            return
+        link.exchanges += 1
+        free = view.free(node.now)
+        if link.exchanges <= SLOTS_FIRST or link.told_free != free or link.exchanges % SLOTS_EVERY == 0:
+            link.told_free = free
+            self.welcome(payload, to, len(payload.encode()) + filling.room)
 
     def _put_news(self, filling: _Filling, to: Peer) -> None:
         node = self._node
@@ -141,9 +158,17 @@ class Gossip:
         """Add what a newcomer wants to know about the group, within ``room`` bytes (6.2)."""
         node = self._node
         payload.capacity, payload.peers = node.members.capacity, len(node.members)
-        for peer in node.others(SAMPLE_MAX, to):
-            if peer.state is State.ALIVE and len(payload.encode()) + HEADER_BYTES + peer.info.size <= room:
-                payload.sample += (peer.info,)
+        if node.partial is not None:
+            payload.peers = node.members.capacity - node.partial.free(node.now)
+        named = [peer.info for peer in node.others(SAMPLE_MAX, to) if peer.state is State.ALIVE]
+        if node.partial is not None:
+            # Beside our neighbours: links among them alone would make a chain of small crowds.
+            named += node.partial.passive.sample(PASSIVE_MAX - len(named), node.rng)
+        room -= len(payload.encode()) + (0 if payload.sample else HEADER_BYTES)
+        for info in named:
+            if info.size <= room and info.id != to.id:
+                room -= info.size
+                payload.sample += (info,)
 
     def tell(self, peer: Peer) -> None:
         """Send plain gossip: a response that answers nothing and expects nothing (8.3)."""

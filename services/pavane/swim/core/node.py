@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pavane.swim.config import Config, Encoding, Start
+from pavane.swim.config import Config, Encoding, Start, View
 from pavane.swim.core.outputs import Event, Happened, Member, Output, Own, Persist, Send
 from pavane.swim.errors import DropReason
 from pavane.swim.state.auth import Psks
@@ -16,6 +16,7 @@ from pavane.swim.state.envelope import ENVELOPE_BYTES, Keyring
 from pavane.swim.state.extras import ExtraQueue
 from pavane.swim.state.members import Members, Peer
 from pavane.swim.state.news import News, NewsQueue
+from pavane.swim.state.partial import PartialView
 from pavane.swim.state.suspicion import transmissions
 from pavane.swim.state.timers import Timers
 from pavane.swim.wire import libtribe, messages
@@ -103,6 +104,9 @@ class Node:
         self.address = config.address
         self.own = Own.OUT
         self.members = Members(config.capacity)
+        self.partial = (
+            PartialView(config.capacity, config.profile.sync_interval_s) if config.view is View.PARTIAL else None
+        )
         self.news = NewsQueue(2 * config.capacity + NEWS_EXTRA)
         self.extras = ExtraQueue(config.capacity + EXTRAS_MORE)
         self.meta: bytes | None = None
@@ -222,8 +226,15 @@ class Node:
 
     @property
     def population(self) -> int:
-        """N: ALIVE and SUSPECT entries and oneself."""
-        return len(self.members) + 1
+        """N: ALIVE and SUSPECT entries and oneself; in a partial view an estimate (7.5)."""
+        tracked = len(self.members) + 1
+        return tracked if self.partial is None else max(tracked, len(self.partial.news))
+
+    def free(self, for_whom: int) -> int:
+        """Return how many slots there are for ``for_whom``."""
+        if self.partial is not None:
+            return self.partial.free(self.now, for_whom)
+        return self.members.capacity - len(self.members)
 
     @property
     def transmissions(self) -> int:
@@ -255,6 +266,12 @@ class Node:
         elif state is not was:
             self.event(Happened(state.name.lower()), peer)
 
+    def forget(self, peer: Peer) -> None:
+        """Stop to track a peer that lives."""
+        self.members.forget(peer)
+        peer.suspicion = None
+        self.changes += 1
+
     def _entered(self, peer: Peer, evicted: Peer | None, *, was_live: bool) -> None:
         self.changes += 1
         if peer.live and not was_live:
@@ -264,7 +281,7 @@ class Node:
         if evicted is not None:
             self.counts["tombstones_evicted"] += 1
         self.overfull = self.overfull and len(self.members) >= self.members.capacity
-        near = len(self.members) >= 0.9 * self.members.capacity
+        near = self.partial is None and len(self.members) >= 0.9 * self.members.capacity
         if near and not self._near_capacity:
             self.event(Happened.NEAR_CAPACITY)
         self._near_capacity = near
@@ -277,6 +294,8 @@ class Node:
     def spread(self, kind: State, about: NodeInfo, reporter: int = 0) -> None:
         """Queue a piece of news."""
         self.news.put(News(kind, about, reporter))
+        if self.partial is not None:
+            self.partial.news.note(kind, about, self.now)
         if kind is State.ALIVE and about.id == self.id:
             self.renewed()
         self.became_known()

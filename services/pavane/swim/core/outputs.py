@@ -33,6 +33,8 @@ class Happened(StrEnum):
     ID_CONFLICT = "id_conflict"  # another process has our id; ``address`` is where
     NEAR_CAPACITY = "near_capacity"
     OVER_CAPACITY = "over_capacity"
+    UNLINKED = "unlinked"  # the peer lives, but it and this node track each other no more (7.4)
+    VIEW_MISMATCH = "view_mismatch"  # the peer has a full view and this node a partial one
     CAUGHT_UP = "caught_up"  # ``text``: no, approximate, yes (16.3)
     PROMOTED = "promoted"  # this node is a full member from now on
     FENCED = "fenced"  # full members of a later rollout, ``text``, are there: this node stays an observer

@@ -75,6 +75,7 @@ class Probing:
     """The probe cycle, and single probes for other parts."""
 
     own_digest: Callable[[], Digest | None]
+    failed: Callable[[], None]
 
     def __init__(self, node: Node, gossip: Gossip, rumours: Rumours) -> None:
         self._node = node
@@ -270,6 +271,7 @@ class Probing:
                 self._first_shot(probe, answered=True)
             return
         peer.silent = True
+        self.failed()
         node.health.worse(list(probe.helpers.values()).count(False) if probe.helpers else 1)
         if node.members.get(peer.id) is not peer or not peer.live:
             return

@@ -10,9 +10,10 @@ from pavane.swim.core.node import Node, Origin, usable
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
+from pavane.swim.state.partial import PartialView
 from pavane.swim.state.precedence import Verdict, judge
 from pavane.swim.state.rates import Bucket
-from pavane.swim.state.suspicion import LONGEST, Suspicion
+from pavane.swim.state.suspicion import CONFIRMATIONS, LONGEST, Suspicion
 from pavane.swim.wire.payload import Payload
 from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeInfo, Stage, State
 
@@ -44,6 +45,7 @@ class Rumours:
     probe_conflict: Callable[[Address], None]
     rename: Callable[[], None]
     cannot_judge: Callable[[], None]
+    lives_at: Callable[[Address], None]
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -82,10 +84,13 @@ class Rumours:
             node.drop(DropReason.GENERATION)
             return
         info = info._replace(address=self._address(info, heard))
+        if node.partial is not None and peer is not None and self._rises_elsewhere(kind, info, peer, heard):
+            node.members.forget(peer)
+            peer = None
         if info.id == node.id:
             self._about_self(kind, info)
         elif peer is None:
-            self._about_unknown(kind, info, heard)
+            self._about_unknown(kind, info, reporter, heard)
         else:
             verdict = judge(kind, info.gen, peer.state, peer.gen)
             if verdict is Verdict.APPLY:
@@ -108,18 +113,40 @@ class Rumours:
             case _:
                 self.bury(peer, kind, info.gen)
 
-    def _about_unknown(self, kind: State, info: NodeInfo, heard: Heard) -> None:
+    def _about_unknown(self, kind: State, info: NodeInfo, reporter: int, heard: Heard) -> None:
         node = self._node
-        if kind is State.SUSPECT or (kind is State.ALIVE and not info.address.ip):
+        if kind is State.ALIVE and not info.address.ip:
+            return
+        view = node.partial
+        if kind is State.SUSPECT and view is None:
+            return
+        if view is not None and not view.news.fresh(kind, info, node.now):
             return
         if not (heard.origin.authenticated or heard.matching or self._unknown_limit.take(node.now)):
             node.drop(DropReason.RATE)
+        elif view is not None:
+            self._pass_on(view, kind, info, reporter)
         elif kind is State.ALIVE and len(node.members) >= node.members.capacity:
             self._does_not_fit(info)
         else:
             node.add(info, kind)
             if not heard.page:
                 node.spread(kind, info)
+
+    def _pass_on(self, view: PartialView, kind: State, info: NodeInfo, reporter: int) -> None:
+        """Tell on what is news about a member that this node does not track (7.5)."""
+        if kind is State.ALIVE:
+            view.passive.add(info, self._node.rng)
+            self.lives_at(info.address)
+        elif kind is not State.SUSPECT:
+            view.passive.gone(info.node)
+        self._node.spread(kind, info, reporter)
+
+    def _rises_elsewhere(self, kind: State, info: NodeInfo, peer: Peer, heard: Heard) -> bool:
+        """Say whether news makes a tombstone meaningless without making a link: only its own author can (7.5)."""
+        tracks_us = heard.direct and heard.author == info.id
+        newer = kind is State.ALIVE and not peer.live and info.gen > peer.gen
+        return newer and not (tracks_us and self._node.free(info.id))
 
     def _does_not_fit(self, info: NodeInfo) -> None:
         """Pass on news about a member for which there is no slot, once for each generation (7.1)."""
@@ -167,7 +194,7 @@ class Rumours:
         """Make an entry ALIVE at a larger generation, and let it be known."""
         node = self._node
         where = address if address.ip else peer.address
-        if not where.ip or (not peer.live and len(node.members) >= node.members.capacity):
+        if not where.ip or (not peer.live and node.free(peer.id) <= 0):
             return
         if peer.state is State.SUSPECT:
             node.counts["false_alarms"] += 1
@@ -178,10 +205,15 @@ class Rumours:
         """Begin to suspect an entry, or to suspect it anew at a larger generation."""
         node = self._node
         node.change(peer, State.SUSPECT, gen, peer.address)
-        peer.suspicion = Suspicion(node.now, self.minimum_s(), node.population, reporter)
+        peer.suspicion = Suspicion(node.now, self.minimum_s(), node.population, reporter, self._confirmations())
         self._watch(peer, peer.suspicion)
         if gossip:
             node.spread(State.SUSPECT, peer.info, reporter)
+
+    def _confirmations(self) -> int:
+        """Return k of 9.1: in a partial view a suspect may have no more than t links (7.5)."""
+        view = self._node.partial
+        return CONFIRMATIONS if view is None else min(CONFIRMATIONS, view.wanted - 1)
 
     def confirm(self, peer: Peer, reporter: int) -> None:
         """Count another reporter."""

@@ -7,7 +7,8 @@ from enum import StrEnum
 from pavane.swim.config import Start
 from pavane.swim.core.node import Node
 from pavane.swim.core.outputs import Happened, Own
-from pavane.swim.core.probing import Probing
+from pavane.swim.core.partial import Links
+from pavane.swim.core.probing import Ended, Probing
 from pavane.swim.core.rumours import Rumours
 from pavane.swim.core.sync import Sync
 from pavane.swim.state.members import Peer
@@ -50,11 +51,12 @@ class Staging:
 
     leave: Callable[[], None]
 
-    def __init__(self, node: Node, probing: Probing, rumours: Rumours, sync: Sync) -> None:
+    def __init__(self, node: Node, probing: Probing, rumours: Rumours, sync: Sync, links: Links) -> None:
         self._node = node
         self._probing = probing
         self._rumours = rumours
         self._sync = sync
+        self._links = links
         self._joined_at = 0.0
         self._full_heard_at = float("-inf")
         self._caught_up = CaughtUp.NO
@@ -68,6 +70,8 @@ class Staging:
     def _agreeing(self) -> tuple[int, int]:
         """Return how many full members agree with our table, of how many that are wanted (16.3: q)."""
         node = self._node
+        if node.partial is not None:
+            return self._links.linked
         own, since = self._sync.digest(), node.now - FRESH_PERIODS * node.profile.period_s
         full = self._full()
         agreeing = sum(1 for peer in full if peer.digest == own and peer.digest_at >= since)
@@ -81,7 +85,8 @@ class Staging:
         if node.own is not Own.MEMBER:
             return CaughtUp.NO
         agreeing, wanted = self._agreeing()
-        if self._sync.walked_full and wanted and agreeing >= wanted and not node.health.score:
+        informed = self._sync.walked_full if node.partial is None else self._links.informed
+        if informed and wanted and agreeing >= wanted and not node.health.score:
             return CaughtUp.YES
         bound = max(1, node.population // 100)
         changes = self._sync.walk_changes
@@ -229,6 +234,13 @@ class Staging:
         """Ask full members for their digests, which answers to an observer carry."""
         node, full = self._node, self._full()
         for peer in node.rng.sample(full, min(ASKED, len(full))):
-            self._probing.once(peer.node, peer.address, Payload(), node.profile.period_s, lambda _: None)
+            self._probing.once(peer.node, peer.address, Payload(), node.profile.period_s, self._asked(peer))
         if full and not self._sync.walked_full and not self._sync.walking:
             self._sync.walk(node.rng.choice(full))
+
+    def _asked(self, peer: Peer) -> Ended:
+        def ended(answered: bool | None) -> None:
+            if answered:
+                self._links.proven(peer)
+
+        return ended

@@ -77,8 +77,12 @@ class Sync:
         node.timers.plan(node.now + node.profile.sync_interval_s, look)
 
     def digest(self) -> Digest | None:
-        """Return our own digest; ``None`` while members do not fit the table."""
-        return None if self._node.overfull else self._node.members.digest(self._node.node)
+        """Return our own digest; ``None`` while members do not fit the table, and in a partial view."""
+        return (
+            None
+            if self._node.overfull or self._node.partial is not None
+            else self._node.members.digest(self._node.node)
+        )
 
     def compare(self, digest: Digest) -> bool:
         """Note whether a peer's digest differs from ours; from time to time that leads to a walk (11.2)."""
@@ -92,7 +96,7 @@ class Sync:
     def page_for(self, peer: Peer, digest: Digest | None) -> MakePage | None:
         """Return how to make the page that a ping of ``peer`` with ``digest`` is answered with, if it gets one."""
         wanted = self._wanted(digest)
-        if wanted is Wanted.NOTHING:
+        if wanted is Wanted.NOTHING or self._node.partial is not None:
             return None
         node, period_s = self._node, self._node.profile.period_s
         if node.now - peer.page_at >= period_s:
@@ -143,6 +147,8 @@ class Sync:
 
     def merge(self, page: Page, peer: Peer, heard: Heard) -> None:
         """Apply a page of ``peer``; answers with what we know better, at most once per period."""
+        if self._node.partial is not None:
+            return
         ids = [entry.info.id for entry in page.entries]
         ordered = all(before < after for before, after in pairwise(ids))
         if page.low > page.high or not ordered or (ids and not page.low <= ids[0] <= ids[-1] <= page.high):
@@ -221,7 +227,9 @@ class Sync:
     # --- walking -------------------------------------------------------------------------------------------------
 
     def walk(self, partner: Peer | None = None) -> None:
-        """Fetch the whole table of ``partner``, or of a random peer."""
+        """Fetch the whole table of ``partner``, or of a random peer; in a partial view tables differ by design."""
+        if self._node.partial is not None:
+            return
         self._begin(partner.id if partner is not None else None)
         self._step()
 

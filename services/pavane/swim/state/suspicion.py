@@ -13,11 +13,11 @@ class Suspicion:
 
     __slots__ = ("confirmations", "k", "maximum_s", "minimum_s", "not_before", "reporters", "started")
 
-    def __init__(self, started: float, minimum_s: float, members: int, reporter: int) -> None:
+    def __init__(self, started: float, minimum_s: float, members: int, reporter: int, k: int = CONFIRMATIONS) -> None:
         self.started = started
         self.minimum_s = minimum_s
         self.maximum_s = LONGEST * minimum_s
-        self.k = CONFIRMATIONS if members - 2 >= CONFIRMATIONS else 0
+        self.k = k if members - 2 >= k else 0
         self.reporters = {reporter} if reporter else set()
         self.confirmations = 0
         self.not_before = started  # put off after a stall, so that queued input is read first
