@@ -88,6 +88,7 @@ class Writer(Client):
         self.data = b""
         self.floor = 0
         self.past: list[tuple[bytes, bytes]] = []
+        self.expired = 0
 
     def begin(self) -> None:
         world = self.world
@@ -122,6 +123,7 @@ class Writer(Client):
             case UpdateStatus.NOT_LEADER:
                 self.redirect(reply.leader)
             case UpdateStatus.EXPIRED:
+                self.expired += 1
                 self._next()  # a peer's clock jumped: the outcome of this id is unknown
             case UpdateStatus.DONE:
                 world.checks.done(peer, world.nodes[peer].mirror, self.reqid, reply.index)
@@ -165,6 +167,9 @@ class Reader(Client):
         assert not isinstance(reply, Drop)
         if reply.status == EntriesStatus.NOT_LEADER:
             self.redirect(reply.leader)
+            return
+        if reply.status == EntriesStatus.SNAPSHOT:  # what it stands for is of no use here: go on behind it
+            self.send((self.id, *RequestEntries(reply.index).encode(IDENT)))
             return
         committed = self.world.checks.committed
         first = reply.index - len(reply.entries)

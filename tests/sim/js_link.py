@@ -24,6 +24,7 @@ class JsChecks:
     def __init__(self, names: frozenset[str]) -> None:
         self.names = names
         self.messages = 0
+        self.installed = 0
         self._outstanding: dict[tuple[str, str], tuple[int, Frames]] = {}
 
     def sent(self, sender: str, target: str, term: int, frames: Frames) -> None:
@@ -49,6 +50,29 @@ class JsChecks:
         """Nothing is cut off that its leader has as well: it may be the other holder of a committed entry."""
         for at, entry in enumerate(gone, index + 1):
             holds(leader[at - 1 : at] != [entry], "S7", f"{peer} truncates entry {at}, which its leader has")
+
+
+class Debounce:
+    """What the last message of each peer was answered: its repetition gets the same, or nothing while it is in work."""
+
+    def __init__(self, answer: Callable[[bytes, Frames], None]) -> None:
+        self._answer = answer
+        self._last: dict[str, tuple[bytes, bytes]] = {}
+        self._answers: dict[str, Frames] = {}
+
+    def repeated(self, peer: str, route: bytes, request_id: bytes) -> bool:
+        """Take a message; true if it is the last one again, which has been dealt with here then."""
+        if self._last.get(peer) != (route, request_id):
+            self._last[peer] = (route, request_id)
+            self._answers.pop(peer, None)
+            return False
+        if peer in self._answers:
+            self._answer(route, self._answers[peer])
+        return True
+
+    def answered(self, peer: str, route: bytes, request_id: bytes, frames: Frames) -> None:
+        if self._last.get(peer) == (route, request_id):
+            self._answers[peer] = frames
 
 
 class Rpc:

@@ -22,6 +22,7 @@ from pavane.raft.wire import (
     Drop,
     EntriesStatus,
     EntryType,
+    InstallSnapshot,
     RequestConfig,
     RequestConfigReply,
     RequestEntries,
@@ -45,7 +46,8 @@ from tests.sim.checks import Mirror, holds
 from tests.sim.clients import IDENT
 from tests.sim.disk import Disk
 from tests.sim.inputs import Inputs
-from tests.sim.js_link import Answer, Rpc
+from tests.sim.js_installing import JsInstalling
+from tests.sim.js_link import Answer, Debounce, Rpc
 from tests.sim.js_members import JsMembers
 from tests.sim.network import Connection, Frames
 
@@ -108,8 +110,8 @@ class JsPeer:
         self.mirror = Mirror(list(disk.entries), [], 0, 0, self.term)
         self.sockets = {}
         self.rpcs = {peer: Rpc(self, peer, url) for peer, url in self._others()}
-        self.last_ids: dict[str, tuple[bytes, bytes]] = {}
-        self.last_answers: dict[str, Frames | None] = {}
+        self.debounce = Debounce(self.world.network.answer)
+        self.installing = JsInstalling(self)
         self.voted: set[str] = set()
         self.granted: set[str] = set()
         self.next: dict[str, int] = {}
@@ -122,7 +124,7 @@ class JsPeer:
         self._paused = 0
         self._inbox: deque[tuple[bytes, Frames]] = deque()
         self._election = 0
-        self._arm(START_GRACE_S)
+        self.arm(START_GRACE_S)
 
     def _read_log(self) -> None:
         """Take over what is committed, as one that is no member does before it serves; its term follows the log."""
@@ -163,7 +165,7 @@ class JsPeer:
 
         self.world.schedule(self.world.time + seconds, due)
 
-    def _write(self, change: Callable[[], None], then: Callable[[], None]) -> None:
+    def write(self, change: Callable[[], None], then: Callable[[], None]) -> None:
         """Change the disk in the order of the calls; ``then`` comes when the change is safe."""
         self._writing.append((change, then))
         self._sync()
@@ -192,7 +194,7 @@ class JsPeer:
 
     # --- role ----------------------------------------------------------------------------------------------------
 
-    def _become(self, role: Role, term: int, vote: str, then: Callable[[], None]) -> None:
+    def become(self, role: Role, term: int, vote: str, then: Callable[[], None]) -> None:
         """Take a role, a term and a vote; ``then`` comes when term and vote are on the disk."""
         if self.role in {Role.CANDIDATE, Role.LEADER}:
             for rpc in self.rpcs.values():
@@ -205,7 +207,7 @@ class JsPeer:
         self.role = role if role != Role.FOLLOWER or self.configuration.names(self.id) else Role.LEARNER
         if (term, vote) == (self.term, self.vote):
             if self._writing:  # the same vote asked for twice is told when it is safe, too
-                self._write(lambda: None, then)
+                self.write(lambda: None, then)
             else:
                 then()
             return
@@ -214,16 +216,16 @@ class JsPeer:
         def keep() -> None:
             self.disk.term, self.disk.vote = term, vote
 
-        self._write(keep, then)
+        self.write(keep, then)
 
-    def _arm(self, grace_s: float = 0.0) -> None:
+    def arm(self, grace_s: float = 0.0) -> None:
         self._election += 1
         number = self._election
         if self.role in {Role.FOLLOWER, Role.CANDIDATE}:
             seconds = grace_s + self.world.rng.uniform(*ELECTION_S)
             self.after(seconds, lambda: self._stand() if self._election == number else None)
 
-    def _disarm(self) -> None:
+    def disarm(self) -> None:
         self._election += 1
 
     def _alone(self) -> bool:
@@ -232,12 +234,12 @@ class JsPeer:
 
     def _stand(self) -> None:
         if self._alone():
-            self._arm()
+            self.arm()
             return
-        self._pause()
+        self.pause()
         self.leader = None
         self.voted, self.granted = {self.id}, {self.id}
-        self._become(Role.CANDIDATE, self.term + 1, self.id, self._ask_for_votes)
+        self.become(Role.CANDIDATE, self.term + 1, self.id, self._ask_for_votes)
 
     def _ask_for_votes(self) -> None:
         term = self.term
@@ -246,8 +248,8 @@ class JsPeer:
             for peer, rpc in self.rpcs.items():
                 answer = self._vote_of(peer, term)
                 rpc.ask(RequestVote(self.id, term, last, last_term), RequestVoteReply, answer, VOTE_REPEAT_S)
-            self._arm()
-        self._resume()
+            self.arm()
+        self.resume()
 
     def _vote_of(self, peer: str, asked: int) -> Answer:
         def answered(reply: RequestVoteReply) -> None:
@@ -267,8 +269,8 @@ class JsPeer:
     def fall_back(self, term: int) -> None:
         """Follow, in this term."""
         self.leader = None
-        self._become(Role.FOLLOWER, term, "", lambda: None)
-        self._arm()
+        self.become(Role.FOLLOWER, term, "", lambda: None)
+        self.arm()
 
     def _end(self) -> tuple[int, int]:
         entries = self.disk.entries
@@ -282,8 +284,8 @@ class JsPeer:
     # --- leader --------------------------------------------------------------------------------------------------
 
     def _lead(self) -> None:
-        self._disarm()
-        self._become(Role.LEADER, self.term, self.vote, lambda: None)
+        self.disarm()
+        self.become(Role.LEADER, self.term, self.vote, lambda: None)
         self.world.checks.led(self.id, self.mirror, self.term)
         last, last_term = self._end()
         self.next = {peer: last + 1 for peer in self.rpcs}
@@ -309,7 +311,7 @@ class JsPeer:
                 for peer in list(self.idle):
                     self._send(peer, many=True)
 
-        self._write(write, written)
+        self.write(write, written)
 
     def _send(self, peer: str, *, many: bool) -> None:
         """Send the entries behind ``next``: as many as fit after a success, one while the match is searched."""
@@ -388,10 +390,10 @@ class JsPeer:
     def receive(self, route: bytes, frames: Frames) -> None:
         self.after(0.0, lambda: self._receive(route, frames))
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
         self._paused += 1
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         """Read on: what came meanwhile has waited in the socket."""
         self._paused -= 1
         while self._inbox and not self._paused and self.up:
@@ -411,6 +413,8 @@ class JsPeer:
                 self._judge(route, request_id, message)
             case AppendEntries():
                 self._follow(route, request_id, message)
+            case InstallSnapshot():
+                self.installing.take(route, request_id, message)
             case RequestUpdate(data):
                 self._update(route, request_id, bytes(data))
             case ConfigUpdate():
@@ -453,8 +457,8 @@ class JsPeer:
             return
         self.leader = None
         reply = RequestVoteReply(term, granted)
-        self._become(Role.FOLLOWER, term, asker if granted else "", lambda: self._told(route, request_id, reply))
-        self._arm()
+        self.become(Role.FOLLOWER, term, asker if granted else "", lambda: self._told(route, request_id, reply))
+        self.arm()
 
     def _told(self, route: bytes, request_id: bytes, reply: Reply) -> None:
         self.reply(route, request_id, reply)
@@ -465,23 +469,18 @@ class JsPeer:
         leader = message.leader
         if not self.configuration.names(leader):
             return
-        if self.last_ids.get(leader) == (route, request_id):
-            answer = self.last_answers.get(leader)
-            if answer is not None:
-                self.world.network.answer(route, answer)
+        if self.debounce.repeated(leader, route, request_id):
             return
-        self.last_ids[leader], self.last_answers[leader] = (route, request_id), None
 
         def reply(success: bool, hint: int | None = None) -> None:
             frames = self.reply(route, request_id, AppendEntriesReply(self.term, success, hint))
-            if self.last_ids.get(leader) == (route, request_id):
-                self.last_answers[leader] = frames
+            self.debounce.answered(leader, route, request_id, frames)
 
         if message.term < self.term:
             reply(False)
             return
-        self._disarm()
-        self._pause()
+        self.disarm()
+        self.pause()
         self.leader = leader
         previous = message.previous_index
         if previous < self.commit:
@@ -496,10 +495,10 @@ class JsPeer:
             if not fits:
                 last = len(self.disk.entries)
                 reply(False, last + 1 if last < previous else None)
-                self._arm()
-                self._resume()
+                self.arm()
+                self.resume()
                 return
-            self._write(write, done)
+            self.write(write, done)
 
         def write() -> None:
             self._check_truncation(message)
@@ -509,10 +508,10 @@ class JsPeer:
         def done() -> None:
             self._advance(min(message.commit_index, len(self.disk.entries)))
             reply(True)
-            self._arm()
-            self._resume()
+            self.arm()
+            self.resume()
 
-        self._become(Role.FOLLOWER, message.term, vote, on)
+        self.become(Role.FOLLOWER, message.term, vote, on)
 
     def _exit(self, message: AppendEntries) -> None:
         """A prev below its commit index is more than it bears: one of ours never sends one."""
@@ -549,7 +548,7 @@ class JsPeer:
         def keep() -> None:
             self.applied_kept = commit
 
-        self._write(keep, lambda: None)
+        self.write(keep, lambda: None)
         for reqid, (route, index) in list(self.requests.items()):
             if index is not None and index <= commit:
                 del self.requests[reqid]

@@ -273,7 +273,9 @@ class Node:
 
     def _restore(self, index: int) -> None:
         incarnation, before = self.incarnation, self.machine
-        assert before is not None
+        if before is None:
+            self.core.restored(index, self.now())
+            return
 
         def restored() -> None:
             file = self.disk.snapshots[index]
@@ -349,7 +351,7 @@ class Node:
             connection = self.connect(to)
             if connection is None:
                 return
-        if frames[1] == b"+" and connection.target in self.world.js.names:
+        if frames[1] in {b"+", b"$"} and connection.target in self.world.js.names:
             self.world.js.sent(self.id, connection.target, self.term, frames)
         self.world.network.ask(connection, frames)
 

@@ -53,6 +53,26 @@ def test_members_of_both_kinds_come_and_go_under_leaders_of_both() -> None:
     assert leaders == {True, False}
 
 
+@pytest.mark.parametrize("weather", [Weather(), Weather(loss=0.1, late=0.2)], ids=["fine", "stormy"])
+def test_an_original_that_was_away_while_logs_were_cut_is_given_the_snapshot(weather: Weather) -> None:
+    world = World(3, Scenario(voters=3, originals=1))
+    away = world.nodes["x-g1-0"]
+    for writer in world.writers:
+        writer.begin()
+    world.run_until(2.0)
+    away.crash()
+    world.run_until(4.0)
+    for node in world.ours.values():
+        world.compact(node)
+        assert node.disk.first > len(away.disk.entries) + 1
+        world.run_until(world.time + 1.0)
+    world.network.weather = weather
+    away.start()
+    behind = world.greatest_acknowledged
+    assert world.run_until(world.time + 10.0, lambda: away.commit > behind and world.greatest_acknowledged > behind)
+    assert world.js.installed == 1
+
+
 @pytest.mark.skipif(ONE_SEED is not None, reason="PAVANE_SEED replays one seed alone")
 def test_the_model_alone_keeps_what_it_promises() -> None:
     """A model that loses entries by itself would hide what ours does to it."""

@@ -6,7 +6,7 @@
 import pytest
 
 from tests.sim.seeds import ONE_SEED, played
-from tests.sim.world import World, play, scenario_of
+from tests.sim.world import Scenario, World, play, scenario_of
 
 SEEDS_PER_TEST = 30  # several seconds of work, so that workers share it evenly
 REGRESSIONS: dict[int, str] = {
@@ -35,6 +35,13 @@ def test_a_seed_replays_exactly() -> None:
     assert first.checks.committed == second.checks.committed
     assert first.checks.leaders == second.checks.leaders
     assert first.time == second.time
+
+
+def test_clocks_that_jump_by_twelve_hours_only_make_updates_expire() -> None:
+    """Row A15 of docs/specs/raft.md 20: nothing is written twice, whatever repeats come after whatever jumps (S6)."""
+    jumping = Scenario(voters=3, repeats=True, fault_pause_s=0.1, only=("jump_clock", "crash_leader"))
+    worlds = [play(seed, jumping) for seed in range(8)]
+    assert sum(writer.expired for world in worlds for writer in world.writers) > len(worlds)
 
 
 @pytest.mark.parametrize("method", ["_create", "_fault"])

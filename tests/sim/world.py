@@ -15,6 +15,8 @@ from pavane.raft.core import snapshots
 from pavane.raft.core.outputs import PeerChannel
 from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.state.roles import Role
+from pavane.raft.wire import entry_reqid, entry_term
+from pavane.raft.wire.snapshot import SnapshotMeta
 from pavane.wire import Stage
 from tests.sim.checks import BrokenError, Checks, holds
 from tests.sim.clients import IDENT, Administrator, Reader, Writer
@@ -379,6 +381,23 @@ class World:
     def _restart(self, node: Node | JsPeer) -> None:
         if not node.up:
             node.start()
+
+    def compact(self, node: Node) -> None:
+        """Cut a log behind entries whose ids nobody repeats, as ``pavane raft compact`` does while the peer is down."""
+        checks = self.checks
+        ids = enumerate(map(entry_reqid, checks.committed), 1)
+        open_ids = (at for at, reqid in ids if any(reqid) and reqid not in checks.acknowledged)
+        index = min(next(open_ids, len(checks.committed) + 1) - 1, node.commit) if node.up else 0
+        if index < node.disk.first or index > node.disk.last:
+            return
+        node.crash()
+        stated = [(at, configuration) for at, configuration in checks.configurations if at <= index]
+        at, configuration = stated[-1]
+        meta = SnapshotMeta(configuration.encode(), at, "Broadcast", 0, 0, b"")
+        cut = index - node.disk.first + 1
+        node.disk.save(index, entry_term(node.disk.entries[cut - 1]), meta, b"state of %d" % index)
+        node.disk.entries, node.disk.first = node.disk.entries[cut:], index + 1
+        node.start()
 
     def _depose_and_wipe(self) -> None:
         """Take the disk of a voter that has helped to replace a leader, and show it to that leader alone."""
