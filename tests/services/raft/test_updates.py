@@ -222,3 +222,13 @@ def test_a_reply_with_the_wrong_nonce_says_nothing_about_a_server() -> None:
 
     submit_together(network, update(1))
     assert batches(network) == []
+
+
+def test_updates_that_are_done_wake_a_leader_at_no_time() -> None:
+    idle, leader = led(voters="a")
+    before = idle.cores[leader].next_timer()
+
+    assert [result.code for reply in ask(idle, leader, *items(1, 2)) for result in reply.results] == [Code.OK] * 2
+
+    assert before is not None
+    assert idle.cores[leader].next_timer() == before, "the time of the word of acceptance has gone with the updates"
