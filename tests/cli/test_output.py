@@ -111,6 +111,13 @@ def test_why_tells_of_a_resource_that_no_operator_has_seen() -> None:
     assert "not been seen by an operator" in explain({"metadata": {"name": "q"}}, "raft/q")
 
 
+def test_why_names_the_command_that_shows_more() -> None:
+    blocker = {"reason": "DigestDisagrees", "since": "2026-01-01T00:00:00Z"}
+    rollout = {"state": "Retiring", "blockers": [blocker]}
+    document = {"metadata": {"name": "g"}, "status": {"activeGeneration": 2, "rollout": rollout}}
+    assert "`pavane swim members swim/g`" in explain(document, "swim/g")
+
+
 def test_why_tells_of_a_failed_attempt_and_how_to_repeat_it() -> None:
     failed = {"generation": 2, "reason": "Cancelled", "at": "2026-01-01T00:00:00Z", "id": "x"}
     stalled = [_condition("UpToDate", "False", "Cancelled"), _condition("Stalled", "True", "Cancelled")]

@@ -261,7 +261,7 @@ def export(reach: Reach, file: Archive = None) -> None:
             with file.open("w", encoding="ascii") as target:
                 return await export_to(store, target)
 
-    output.note(f"{run(read())} keys and nodes")
+    output.note(f"keys and nodes: {run(read())}")
 
 
 @command("import")
@@ -275,7 +275,7 @@ def import_keys(reach: Reach, file: Archive = None) -> None:
             with file.open(encoding="ascii") as source:
                 return await import_from(store, source)
 
-    output.note(f"{run(send())} keys and nodes")
+    output.note(f"keys and nodes: {run(send())}")
 
 
 def request_id(text: str | None) -> bytes | None:

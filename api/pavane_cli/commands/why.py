@@ -28,6 +28,12 @@ ADVICE = {
     "InvalidConfig": "Correct the spec; the message names the field.",
     "DeadlineExceeded": "Correct the spec, abort with `pavane rollout abort {reference}`, or wait on.",
     "Cancelled": "Change the spec, or try again with `pavane rollout retry {reference}`.",
+    "CatchingUp": "It goes on by itself when the pod has caught up.",
+    "NoGroup": "No member admits it: see that those of spec.seeds are reached and have the same group and keys.",
+    "NoFullMember": "Observers admit nobody: bring a pod of the active generation back.",
+    "MembersUnknown": "It goes on by itself when a pod answers on its ops port.",
+    "LeaveNotVisible": "It goes on by itself within seconds.",
+    "DigestDisagrees": "It goes on by itself when the members agree; `pavane swim members {reference}` asks one.",
     "Rejected": "The cluster refused the pods: correct the spec.",
 }
 """What a user can do, by reason."""
