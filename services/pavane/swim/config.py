@@ -99,7 +99,8 @@ class Config:
     ``psks`` are needed to join, and to be joined; ``authorize`` decides about JoinReqs instead, and ``credentials``
     makes what it looks at (6.4). ``stored_gen`` is the last generation that a store has for this id, 0 for a store
     that is empty; ``None`` means no store, and then no ``Persist`` is asked for. ``rollout`` numbers the deployment
-    that this process belongs to, 0 for none (16). In a partial ``view`` it tracks at most ``capacity`` members,
+    that this process belongs to, 0 for none (16); with ``drain_for`` it drains by itself when it has seen as many full
+    members of later rollouts. In a partial ``view`` it tracks at most ``capacity`` members,
     however many there are; in a full one all, so that ``capacity`` must exceed the group (7.1). With ``broadcast_to``
     the node announces itself there, and takes the announcements of others for seeds (13).
     """
@@ -127,6 +128,7 @@ class Config:
     profile: Profile = field(default=LAN)
     start: Start = Start.READ_WRITE
     rollout: int = 0
+    drain_for: int | None = None
     encoding: Encoding = Encoding.V1
 
     def validate(self) -> None:
@@ -151,6 +153,8 @@ class Config:
             raise ConfigError("encoding libtribe names nobody's address, which a partial view needs: take view full")
         if not 0 <= self.rollout <= U32_MAX:
             raise ConfigError(f"rollout {self.rollout}: choose 0 to {U32_MAX}")
+        if self.drain_for is not None and self.drain_for < 1:
+            raise ConfigError(f"drain_for {self.drain_for}: wait for 1 full member of a later rollout at least")
         if self.broadcast_to is not None and not (self.broadcast_to.ip and self.broadcast_to.port):
             raise ConfigError(f"broadcast_to {self.broadcast_to}: name an address and a port")
         if self.address.ip and not self.address.port:

@@ -36,6 +36,10 @@ def test_the_truth_table_of_forwarding(lone: Lone, ttl: int, target: str) -> Non
         to, passed_on = only(sent)
         assert isinstance(passed_on, PingRequest)
         assert (to, passed_on.ttl, passed_on.src.id) == (place(4), ttl - 1, 2)
+    elif ttl >= 2:
+        to, wandering = only(sent)
+        assert isinstance(wandering, PingRequest)
+        assert (to in map(place, (3, 4, 5, 6)), wandering.ttl, wandering.src.id) == (True, min(ttl, 4) - 1, 2)
     else:
         assert sent == []
         assert lone.core.dropped["relay"] == 1
@@ -56,6 +60,17 @@ def test_nobody_else_answers_for_the_target_of_a_relayed_ping(lone: Lone) -> Non
     lone.hear(place(2), ping)
     answer = PingResponse(NodeId(2, 1), NodeId(4, 1), 0, Payload(seq=ping.payload.seq, dead=(NodeId(3, 1),)))
     assert lone.hear(STRANGER, answer) == []
+    assert lone.sees()[3] == (1, "ALIVE")
+
+
+def test_the_answer_of_a_target_that_we_do_not_know_comes_back_by_whom_we_asked(lone: Lone) -> None:
+    ping = lone.ping(2, ttl=2, target=NodeId(99, 1))
+    asked, _ = only(lone.hear(place(2), ping))
+    answer = PingResponse(NodeId(2, 1), NodeId(99, 1), 1, Payload(seq=ping.payload.seq, dead=(NodeId(3, 1),)))
+    elsewhere = next(place(node) for node in (3, 4) if place(node) != asked)
+    assert lone.hear(elsewhere, answer) == []
+    assert only(lone.hear(asked, answer)) == (place(2), answer)
+    assert lone.hear(asked, answer) == []
     assert lone.sees()[3] == (1, "ALIVE")
 
 

@@ -164,6 +164,20 @@ def test_a_leaver_sends_joiners_to_the_latest_rollout_and_probes_nobody(lone: Lo
     assert lone.happened(Happened.DRAINED)
 
 
+def test_a_member_drains_by_itself_when_enough_of_a_later_rollout_are_there() -> None:
+    lone = Lone(rollout=3, drain_for=2)
+    lone.join()
+    lone.admit(2, 3, 4)
+    shown = {2: (Stage.READ_WRITE, 3), 3: (Stage.READ_WRITE, 4), 4: (Stage.READ_ONLY, 4)}
+    for node, (stage, rollout) in shown.items():
+        lone.news(node, stage=StageShown(stage, rollout))
+    before = lone.core.stage
+    lone.news(4, stage=StageShown(Stage.READ_WRITE, 4))
+    assert (before, lone.core.stage) == (Stage.READ_WRITE, Stage.DRAINING)
+    lone.wait(5, alive)
+    assert lone.core.own is Own.OUT
+
+
 def test_a_stage_that_a_buried_or_relayed_author_shows_does_not_count(lone: Lone) -> None:
     response = PingResponse(NodeId(1, 10), NodeId(2, 1), 0, Payload(stage=OBSERVER))
     lone.hear(place(3), response)  # from another member's address

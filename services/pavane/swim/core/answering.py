@@ -21,6 +21,8 @@ SHORT_ANSWERS_PER_SOURCE_PER_S = 5
 RELAYS_PER_S = 50
 RELAYS_PER_SOURCE_PER_S = 5
 RELAYS_MAX = 256
+WANDERING_TTL_MIN = 2  # below, a ping goes no further than to its target
+WANDERING_TTL_MAX = 4  # above, it would visit half a group whose members know few others
 NACK_PERIODS = 0.25
 
 
@@ -65,6 +67,7 @@ class _Relay:
 
     to: Address
     until: float
+    via: Address | None  # whom we asked to find a target that is unknown here
 
 
 class Answering:
@@ -190,7 +193,9 @@ class Answering:
         if request.ttl == 0 or who.trust < Trust.KNOWN:
             node.drop(DropReason.RELAY)
             return
-        if target is None or not target.live:
+        known = target is not None and target.live
+        to = target if known else self._somebody(request, origin)
+        if to is None:
             self._cannot_help(request, origin, who)
             return
         if node.own is not Own.MEMBER or not self._relay_limit.take(origin.source, node.now):
@@ -198,10 +203,19 @@ class Answering:
             return
         node.counts["relayed"] += 1
         data = bytearray(origin.data)
-        data[node.ttl_at] -= 1
-        node.send(target.address, bytes(data))
+        data[node.ttl_at] = (request.ttl if known else min(request.ttl, WANDERING_TTL_MAX)) - 1
+        node.send(to.address, bytes(data))
         if seq is not None:
-            self._expect(seq, request, who.peer.address if who.peer is not None else origin.source)
+            asker = who.peer.address if who.peer is not None else origin.source
+            self._expect(seq, request, asker, None if known else to.address)
+
+    def _somebody(self, request: PingRequest, origin: Origin) -> Peer | None:
+        """Draw who may know a target that is unknown here, if the ping may go on."""
+        if request.ttl < WANDERING_TTL_MIN:
+            return None
+        peers = self._node.members.live
+        others = [peer for peer in peers if peer.id != request.src.id and peer.address != origin.source]
+        return self._node.rng.choice(others) if others else None
 
     def _cannot_help(self, request: PingRequest, origin: Origin, who: Standing) -> None:
         """Drop a ping of somebody unknown here; in a partial view that is usual, and the asker hears of it (7.5)."""
@@ -215,12 +229,12 @@ class Answering:
         payload = Payload(seq=seq, health=node.health.score, stage=node.shown(node.members.get(request.src.id)))
         node.send(to, PingResponse(request.src, node.node, 0, payload))
 
-    def _expect(self, seq: int, request: PingRequest, to: Address) -> None:
+    def _expect(self, seq: int, request: PingRequest, to: Address, via: Address | None) -> None:
         node, key = self._node, (seq, request.src.id, request.target.id)
         period_s = node.profile.period_s
         if key not in self._relays and len(self._relays) >= RELAYS_MAX:
             return
-        relay = self._relays[key] = _Relay(to, node.now + period_s)
+        relay = self._relays[key] = _Relay(to, node.now + period_s, via)
 
         def nack() -> None:
             if self._relays.get(key) is relay:
@@ -236,11 +250,12 @@ class Answering:
     def pass_back(self, response: PingResponse, origin: Origin, who: Standing) -> None:
         """Pass the copy of an answer to whom we relayed the ping for, once; nobody may answer for the target."""
         node, seq = self._node, response.payload.seq
-        if who.trust < Trust.KNOWN:
+        key = (seq, response.src.id, response.target.id) if seq is not None else None
+        relay = self._relays.get(key) if key is not None else None
+        if who.trust < Trust.KNOWN and (relay is None or relay.via != origin.source):
             node.drop(DropReason.STRANGER)
-            return
-        relay = self._relays.pop((seq, response.src.id, response.target.id), None) if seq is not None else None
-        if relay is None:
+        elif key is None or relay is None:
             node.drop(DropReason.RELAY)
         else:
+            del self._relays[key]
             node.send(relay.to, origin.data)
