@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from pavane.raft.config import Config
+from pavane.raft.config import PRESETS, Config
 from pavane.raft.curve import CurveServer
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreError
 from pavane.runtime.garbage import freeze_survivors
@@ -16,6 +16,7 @@ from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.secret import SecretEnv, SecretFile, secret_in
 
 _ANYWHERE = ("*", "0.0.0.0", "::")
+_TIMES = ", ".join(f"{name} {least}/{greatest} ms" for name, (least, greatest) in PRESETS.items())
 
 
 def peer(
@@ -42,8 +43,13 @@ def peer(
     log_retention: Annotated[
         int, typer.Option("--log-retention", help="Entries kept in the log in front of a snapshot.")
     ] = 5000,
-    election_min_ms: Annotated[int, typer.Option("--election-min-ms", help="Shortest election time-out.")] = 200,
-    election_max_ms: Annotated[int, typer.Option("--election-max-ms", help="Longest election time-out.")] = 300,
+    preset: Annotated[str, typer.Option("--preset", help="Election time-outs: " + _TIMES)] = "lan",
+    election_min_ms: Annotated[
+        int | None, typer.Option("--election-min-ms", help="Shortest election time-out, in place of the preset's.")
+    ] = None,
+    election_max_ms: Annotated[
+        int | None, typer.Option("--election-max-ms", help="Longest election time-out, in place of the preset's.")
+    ] = None,
     secret: Annotated[
         str | None,
         typer.Option("--secret", metavar="TEXT", help="Cluster secret. Every user of the machine can read it."),
@@ -64,6 +70,9 @@ def peer(
     listen = bind or own_url
     if own_url is None or listen is None:
         raise UserError(f"{id!r} is not in --peers: say by --bind where it listens", ExitCode.USAGE)
+    if preset not in PRESETS:
+        raise UserError(f"--preset: there is no {preset!r}; known: {_TIMES}", ExitCode.USAGE)
+    least, greatest = PRESETS[preset]
     config = Config(
         id=id,
         ident=ident,
@@ -73,8 +82,8 @@ def peer(
         broadcast_url=announced_url(pub, own_url),
         snapshot_entries=snapshot_entries,
         log_retention=log_retention,
-        election_min=election_min_ms,
-        election_max=election_max_ms,
+        election_min=least if election_min_ms is None else election_min_ms,
+        election_max=greatest if election_max_ms is None else election_max_ms,
     )
     try:
         config.validate()

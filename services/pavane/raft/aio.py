@@ -38,13 +38,14 @@ from pavane.raft.core.outputs import (
     QuorumLost,
     Restore,
     RoleChanged,
+    Route,
     Send,
     SnapshotChanged,
     TermChanged,
     TransferChanged,
     UpdateDone,
 )
-from pavane.raft.errors import DropReason
+from pavane.raft.errors import Code, DropReason
 from pavane.raft.machine import Compactor, Dispatcher, StateMachine
 from pavane.raft.machines import KeyValue
 from pavane.raft.snapshotting import CannotCompact, Snapshotter
@@ -57,8 +58,11 @@ from pavane.raft.storage.js_files import JsFileError
 from pavane.raft.storage.offers import NEW, REFUSED, Offers
 from pavane.raft.storage.snapshots import BAD_SUFFIX
 from pavane.raft.tracing import Tracing
+from pavane.raft.wire.decoder import decode_request
 from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_type
 from pavane.raft.wire.frames import Frames
+from pavane.raft.wire.pv import PvKv, PvReply
+from pavane.raft.wire.pv_update import PvUpdate, PvUpdateReply, UpdateResult
 from pavane.runtime.timers import CoreTimer
 from pavane.wal import Appender, Batch, Writer
 from pavane.wire import Stage
@@ -70,6 +74,7 @@ DISK_RESERVE_BYTES = (
     256 << 20
 )  # left for what is under way, elections and compaction when a leader stops taking updates
 ROOM_CHECK_S = 1.0  # asking the file system costs more than an update
+NO_ROOM_MS = 1000  # told to those whose updates have no room: by then it is looked again
 SCRUB_S = 600.0  # between two segments: rot is found within hours, at a cost that nobody feels (13.3)
 DROP_LINE_S = 10.0  # one line for each reason in so long: who sends rubbish must not fill the log (3.4)
 OFFER_PAUSE_S = 2.0  # between two looks for a file that an application makes by the hour
@@ -166,6 +171,7 @@ class Adapter:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._id = config.id
+        self._ident = config.ident
         self._storage = storage
         self._machine = machine
         self._changed = changed
@@ -352,9 +358,22 @@ class Adapter:
                 clients.append((route, frames))
         for route, frames in clients:
             if self._leads and frames[1:2] in _UPDATE_TYPES and not self._has_room(now.mono):
-                self.counts.dropped[DropReason.OVERLOAD] += 1
+                self._refuse_for_room(route, frames)
             else:
                 self.core.receive(route, frames, now)
+
+    def _refuse_for_room(self, route: Route, frames: Frames) -> None:
+        """Let programs of ours ask again later; ``=`` has no word for that (3.4)."""
+        self.counts.dropped[DropReason.OVERLOAD] += 1
+        match decode_request(frames, self._ident):
+            case PvUpdate(items):
+                results = tuple(UpdateResult(reqid, Code.BUSY, NO_ROOM_MS) for reqid, _ in items)
+                reply: PvUpdateReply | PvReply = PvUpdateReply(self._id, results)
+            case PvKv():
+                reply = PvReply(Code.BUSY, NO_ROOM_MS)
+            case _:
+                return
+        self._send(Send(route, (frames[0], *reply.encode()), None))
 
     def _has_room(self, now_s: float) -> bool:
         """Say whether the disk has its reserve left (13.4): a leader stops early, a follower when it is full."""

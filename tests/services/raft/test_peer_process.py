@@ -200,6 +200,8 @@ async def test_a_store_of_another_peer_is_exit_code_5(peers: Peers, tmp_path: Pa
         ({"peers": "tcp://127.0.0.1:1"}, "ID=URL"),
         ({"peers": "2=tcp://127.0.0.1:1"}, "--bind"),
         ({"election_min_ms": 500, "election_max_ms": 400}, "election_max"),
+        ({"preset": "loaded", "election_max_ms": 1600}, r"1\.5 x election_min \(1500\)"),
+        ({"preset": "quick"}, "lan 200/300 ms"),
         ({"machine": "Heap"}, "Broadcast, KeyValue, Tree"),
     ],
 )

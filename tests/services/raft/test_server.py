@@ -18,12 +18,13 @@ from pavane.raft import aio
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config, LostVoter
 from pavane.raft.core.status import Fence
-from pavane.raft.errors import Expired, RaftError
+from pavane.raft.errors import Code, Expired, RaftError
+from pavane.raft.machines import SetLevel, encode_command
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreLocked
 from pavane.raft.state.commands import Token
 from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import EntryType
+from pavane.raft.wire import EntryType, PvKv, PvReply, PvUpdate, PvUpdateReply, UpdateItem, decode_reply
 from pavane.raft.wire.decoder import decode_broadcast
 from pavane.raft.wire.entry import entry_data
 from pavane.raft.wire.requests import StateBroadcast
@@ -348,6 +349,32 @@ async def test_a_full_disk_ends_the_peer_and_loses_nothing_acknowledged(
         assert await written(client) == acknowledged
 
 
+async def told_without_room(url: str) -> list[int]:
+    """Return the codes that our own messages for updates are answered with; another secret meets silence."""
+    context = zmq.asyncio.Context()
+    try:
+        socket = context.socket(zmq.DEALER)
+        socket.connect(url)
+        command, reqids = encode_command(SetLevel(1)), [bytes([number]) * 12 for number in range(3)]
+        await socket.send_multipart([reqids[0], *PvKv(command).encode(b"another secret")])
+        await socket.send_multipart([reqids[1], *PvKv(command).encode(IDENT)])
+        await socket.send_multipart([b"id", *PvUpdate((UpdateItem(reqids[2], b"data"),)).encode(IDENT)])
+        assert await socket.poll(WAIT_MS)
+        told, *frames = await socket.recv_multipart()
+        of_command = decode_reply(PvReply, frames)
+        assert (told, isinstance(of_command, PvReply)) == (reqids[1], True)
+        assert await socket.poll(WAIT_MS)
+        told, *frames = await socket.recv_multipart()
+        of_updates = decode_reply(PvUpdateReply, frames)
+        assert isinstance(of_command, PvReply)
+        assert isinstance(of_updates, PvUpdateReply)
+        [(reqid, code, _)] = of_updates.results
+        assert (told, reqid) == (b"id", reqids[2])
+        return [of_command.code, code]
+    finally:
+        context.destroy(linger=0)
+
+
 async def test_a_leader_stops_taking_updates_before_its_disk_is_full_and_goes_on_when_there_is_room(
     tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +389,7 @@ async def test_a_leader_stops_taking_updates_before_its_disk_is_full_and_goes_on
                 await client.update(b"no room", timeout_s=1.0)
             assert server.status().last == first
             assert await written(client) == [b"room"]
+            assert await told_without_room(place.url) == [Code.BUSY, Code.BUSY]
         assert await client.update(b"room again") == first + 1
 
 
