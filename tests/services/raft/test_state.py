@@ -22,6 +22,7 @@ from pavane.raft.state.log import Log
 from pavane.raft.state.quorum import has_majority, majority_value
 from pavane.raft.state.roles import TRANSITIONS, Role
 from pavane.raft.wire import encode_entry, entry_reqid
+from pavane.raft.wire.snapshot import encode_group
 
 A, B, C = ("a", "tcp://10.0.0.1:1"), ("b", "tcp://10.0.0.2:1"), ("c", "tcp://10.0.0.3:1")
 JOINT = Configuration(new=(B, C), old=(A, B))
@@ -315,3 +316,16 @@ def test_forgetting_while_a_snapshot_is_taken_raises_the_floor_that_is_stored_wi
     again.restore(b"".join(taken), table.floor)
     assert [again.index_of(reqid(second)) for second in (10, 20, 30)] == [None, None, 30]
     assert again.floor == 20
+
+
+def test_a_snapshot_has_the_ids_of_a_second_ascending_whenever_they_came() -> None:
+    table = DedupTable()
+    table.add(reqid(10, 5), 1)
+    assert len(list(table.freeze(1))) == 1
+    table.add(reqid(10, 3), 258)
+    table.add(reqid(10, 4), 259)
+
+    (group,) = table.freeze(258)
+
+    told = [(3, b"\x02\x01" + bytes(6)), (5, b"\x01" + bytes(7))]
+    assert group == encode_group(10, b"".join(reqid(10, number)[4:] + index for number, index in told))

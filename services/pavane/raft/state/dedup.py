@@ -1,5 +1,6 @@
 """Exactly once: which request ids the log holds, and which seconds are forgotten (docs/specs/raft.md 10.3)."""
 
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -47,14 +48,31 @@ class _Second:
     def pack(self) -> None:
         if not self.recent:
             return
+        if not self.keys:
+            ascending = sorted(self.recent)
+            self.keys = array("Q", ascending)
+            self.indices = array("Q", map(self.recent.__getitem__, ascending))
+            self.recent = {}
+            return
         merged = sorted([*zip(self.keys, self.indices, strict=True), *self.recent.items()])
         self.keys = array("Q", (key for key, _ in merged))
         self.indices = array("Q", (index for _, index in merged))
         self.recent = {}
 
-    def items(self) -> Iterator[tuple[int, int]]:
-        yield from zip(self.keys, self.indices, strict=True)
-        yield from self.recent.items()
+    def encode(self, last: int) -> bytes:
+        """Return the ids of entries up to index ``last``, ascending, as ``encode_group`` takes them.
+
+        A snapshot holds a million of them while updates wait, so this works on whole arrays.
+        """
+        self.pack()
+        keys, indices = self.keys[:], self.indices[:]
+        if indices and max(indices) > last:
+            kept = [(key, index) for key, index in zip(keys, indices, strict=True) if index <= last]
+            keys, indices = array("Q", (key for key, _ in kept)), array("Q", (index for _, index in kept))
+        (keys if sys.byteorder == "little" else indices).byteswap()  # keys are big-endian, indices little-endian
+        pairs = array("Q", bytes(2 * keys.itemsize * len(keys)))
+        pairs[0::2], pairs[1::2] = keys, indices
+        return pairs.tobytes()
 
 
 class DedupTable:
@@ -128,13 +146,9 @@ class DedupTable:
             ids = self._seconds.get(second)
             if ids is None:
                 continue
-            kept = [
-                key.to_bytes(ID_BYTES // 2, "big") + at.to_bytes(ID_BYTES // 2, "little")
-                for key, at in sorted(ids.items())
-                if at <= index
-            ]
-            if kept:
-                yield encode_group(second, b"".join(kept))
+            group = ids.encode(index)
+            if group:
+                yield encode_group(second, group)
 
     def restore(self, ids: bytes, floor: int) -> None:
         """Take in what ``freeze`` wrote, beside the ids that are here already; ``floor`` may only rise."""
