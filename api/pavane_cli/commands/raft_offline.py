@@ -14,6 +14,7 @@ import typer
 
 from pavane.raft.config import BROADCAST
 from pavane.raft.offline.compacting import compact as compacting
+from pavane.raft.offline.compacting import digest_at
 from pavane.raft.offline.js_folder import JsFolder
 from pavane.raft.offline.mend import carry_out
 from pavane.raft.offline.mend import recover as recovering
@@ -109,8 +110,16 @@ def dump(
             raise UserError(f"{folder} is neither our data folder of a peer nor one of zmq-raft", ExitCode.NOT_FOUND)
 
 
-def verify(folder: Folder) -> None:
-    """Check checksums, order, terms and configurations of a store; exit code 1 if something is wrong."""
+def verify(
+    folder: Folder,
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="INDEX", help="Entry for the digest; default: the last committed.")
+    ] = None,
+) -> None:
+    """Check checksums, order, terms and configurations of a store; exit code 1 if something is wrong.
+
+    Of keys and nodes a digest is printed; members that hold the same print the same at one index.
+    """
     with failures(), StoredLog(folder, Meter("checking")) as stored:
         recovered, identity = stored.recovered, stored.identity
         cluster = f" of cluster {identity.cluster_id}" if identity.cluster_id else ""
@@ -134,6 +143,9 @@ def verify(folder: Folder) -> None:
         faults = stored.faults()
         if faults:
             raise UserError("; ".join(faults))
+        state = digest_at(stored, at, Meter("replaying"))
+        if state is not None:
+            output.say(f"digest of the state at entry {state[0]}: {state[1].hex()}")
         output.say("good")
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pavane.raft.client import prefix_range
+from pavane.raft.client import RaftClient, prefix_range
+from pavane.raft.config import Config
 from pavane.raft.offline.compacting import compact
 from pavane.raft.offline.store import StoredLog
 from pavane.raft.offline.writing import StoreWriter
+from pavane.raft.server import RaftServer
 from pavane.raft.state.commands import Append, HardState, Note
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.dedup import DedupTable
@@ -17,7 +19,10 @@ from pavane.raft.storage import StoreError
 from pavane.raft.wire.frames import REQID_BYTES
 from pavane.raft.wire.snapshot import SnapshotHead
 from pavane_cli.commands import raft_offline
+from pavane_cli.failures import UserError
+from tests.services.eventually import eventually
 from tests.services.raft.test_backup import new_members, start
+from tests.services.raft.test_client_cluster import IDENT, free_urls
 from tests.services.raft.test_offline import IDENTITY, MEMBERS, entry, store
 
 
@@ -100,3 +105,41 @@ async def test_keys_are_there_after_two_snapshots(tmp_path: Path, stack: AsyncEx
     _, client = await start(stack, tmp_path / "new", members, "KeyValue")
     found = [item.key for item in (await client.kv.list(*prefix_range(b"key"))).items]
     assert found == [b"key %d" % number for number in range(8)]
+
+
+async def test_members_that_hold_the_same_have_the_same_digest(
+    tmp_path: Path, stack: AsyncExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members = tuple(zip("12", free_urls(2), strict=True))
+    servers = [
+        RaftServer(
+            Config(id=name, ident=IDENT, url=url, peers=members, machine="Tree", election_min=300, election_max=600),
+            data=tmp_path / name,
+            bind=url,
+        )
+        for name, url in members
+    ]
+    for server in servers:
+        await server.start()
+        stack.push_async_callback(server.stop)
+    async with RaftClient([url for _, url in members], IDENT) as client:
+        for number in range(5):
+            await client.kv.put(b"k%d" % number, b"v")
+        await client.tree.create(b"/n", b"d")
+        last = (await client.kv.range(b"k0")).revision
+    await eventually(lambda: all(server.status().applied >= last for server in servers))
+    for server in servers:
+        await server.stop()
+
+    def digest(name: str, at: int) -> str:
+        raft_offline.verify(tmp_path / name, at)
+        [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("digest")]
+        return line
+
+    assert digest("1", last) == digest("2", last)
+    assert digest("2", last - 1).split()[-1] != digest("2", last).split()[-1]
+    before = digest("1", last)
+    raft_offline.compact(tmp_path / "1", last, None)
+    assert digest("1", last) == before
+    with pytest.raises(UserError, match="no state at 1: known are those from"):
+        raft_offline.verify(tmp_path / "1", 1)

@@ -1,10 +1,11 @@
-"""A snapshot taken while the peer is down, and the log in front of it given up (docs/specs/raft.md 9.1, 17)."""
+"""The state of a peer that is down, as a snapshot in place of the log or as a digest (docs/specs/raft.md 9.1, 17)."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from pavane.raft.config import BROADCAST
 from pavane.raft.machine import StateMachine, machine_of
+from pavane.raft.machines import KeyValue
 from pavane.raft.offline.moving import counted
 from pavane.raft.offline.store import Progress, StoredLog, no_progress
 from pavane.raft.offline.writing import StoreWriter, pieces_of
@@ -46,6 +47,26 @@ def compact(path: Path, index: int | None = None, data: Frame | None = None, pro
         file.finish(index, term)
         writer.execute([SnapshotSave(0, index, term), Compact(0, index + 1)])
     return index
+
+
+def digest_at(
+    stored: StoredLog, index: int | None = None, progress: Progress = no_progress
+) -> tuple[int, bytes] | None:
+    """Return ``index``, by default of the last entry known committed, and the digest of the machine's state there.
+
+    It is equal at all peers that hold the same (12.1). ``None`` for machine Broadcast, which has no state. Raises
+    ``StoreError`` for an index whose state is not here.
+    """
+    recovered = stored.recovered
+    covered = recovered.snapshot.index if recovered.snapshot is not None else 0
+    index = recovered.commit if index is None else index
+    if not covered <= index <= recovered.commit:
+        raise StoreError(f"no state at {index}: known are those from {covered}, of the snapshot, to {recovered.commit}")
+    machine = machine_of(stored.identity.machine)
+    if not isinstance(machine, KeyValue):
+        return None
+    _replay(stored, machine, index, progress)
+    return index, machine.digest()
 
 
 def _replay(stored: StoredLog, machine: StateMachine, index: int, progress: Progress) -> tuple[SnapshotMeta, int]:
