@@ -5,6 +5,7 @@ import json
 import shutil
 import statistics
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from bench.options import Options
 from bench.report import Measure, greatest_of, median_of
 from pavane_cli import output
 
-SIZE = 50
-LOSS_PERMILLE = 100
-SETTLE_S = 2 * SIZE  # until every pair has met and the walks after the boot are done (docs/specs/swim.md A5)
+SIZES = (50, 100)
+SETTLE_PER_MEMBER_S = 2  # until every pair has met and the walks after the boot are done (docs/specs/swim.md A5)
 IDLE_S = 20
 LOSSY_S = 60
+LOSS_PERMILLE = 100
+HEAVY_LOSS_PERMILLE = 300  # measured by itself: what a group did before is still going on in it
+HEAVY_SETTLE_S = 20  # both see all long before
 TIME_OUT_S = 1800
 REFERENCE = Path(__file__).parent / "memberlist"
 
@@ -29,26 +32,40 @@ SUSPICIONS_RATIO_MAX = 0.1
 
 async def measure(folder: Path, options: Options) -> list[Measure]:
     """Run both groups side by side; without Go ours alone."""
-    common = {"size": SIZE, "changes": options.runs, "loss": LOSS_PERMILLE}
-    ours = [sys.executable, "-m", "bench.swim_group", *_flags(common, settle=SETTLE_S, idle=IDLE_S, lossy=LOSSY_S)]
     go = shutil.which("go")
+    program = None
     if go is None:
         output.note("memberlist is skipped: install Go (https://go.dev/dl/) to compare with it")
-        return _alone("", await _run(ours))
-    program = folder / "memberlist"
-    await _run([go, "build", "-o", str(program), "."], cwd=REFERENCE, answers=False)
-    # Without the stream pings that hide lost datagrams; on a loss-free network they change nothing.
-    theirs = [
-        str(program),
-        *_flags(common, settle=f"{SETTLE_S}s", idle=f"{IDLE_S}s", lossy=f"{LOSSY_S}s"),
-        "--stream-pings=false",
-    ]
-    found, reference = await asyncio.gather(_run(ours), _run(theirs))
-    return [*_alone("", found), *_alone("memberlist: ", reference), *_compared(found, reference)]
+    else:
+        program = folder / "memberlist"
+        await _run([go, "build", "-o", str(program), "."], cwd=REFERENCE, answers=False)
+    measures = []
+    for size in SIZES:
+        common = {"size": size, "changes": options.runs, "loss": LOSS_PERMILLE}
+        found = await _side_by_side(program, common, SETTLE_PER_MEMBER_S * size, IDLE_S)
+        measures += [measure for who, one in found.items() for measure in _alone(f"{size}: {who}", one)]
+        if program is not None:
+            measures += _compared(f"{size}: ", *found.values())
+        heavy = {"size": size, "changes": 0, "loss": HEAVY_LOSS_PERMILLE}
+        found = await _side_by_side(program, heavy, HEAVY_SETTLE_S, 1)
+        for who, one in found.items():
+            measures += _lossy(f"{size}: {who}", HEAVY_LOSS_PERMILLE, one["lossy"])
+    return measures
 
 
-def _flags(common: dict[str, int], **more: int | str) -> list[str]:
-    return [part for name, value in {**common, **more}.items() for part in (f"--{name}", str(value))]
+async def _side_by_side(program: Path | None, common: dict[str, int], settle_s: int, idle_s: int) -> dict[str, Any]:
+    """Run ours, and theirs if it was built, at the same time; returns what they print by who it is of."""
+    times = {"settle": settle_s, "idle": idle_s, "lossy": LOSSY_S}
+    runs = {"": _run([sys.executable, "-m", "bench.swim_group", *_flags(common | times)])}
+    if program is not None:
+        # Without the stream pings that hide lost datagrams; on a loss-free network they change nothing.
+        theirs = common | {name: f"{seconds}s" for name, seconds in times.items()}
+        runs["memberlist: "] = _run([str(program), *_flags(theirs), "--stream-pings=false"])
+    return dict(zip(runs, await asyncio.gather(*runs.values()), strict=True))
+
+
+def _flags(flags: Mapping[str, int | str]) -> list[str]:
+    return [part for name, value in flags.items() for part in (f"--{name}", str(value))]
 
 
 async def _run(command: list[str], *, cwd: Path | None = None, answers: bool = True) -> Any:
@@ -68,11 +85,10 @@ async def _run(command: list[str], *, cwd: Path | None = None, answers: bool = T
 
 
 def _alone(who: str, found: dict[str, Any]) -> list[Measure]:
-    idle, lossy = found["idle"], found["lossy"]
-    with_loss = f"{LOSS_PERMILLE // 10} % loss"
+    idle = found["idle"]
     return [
         Measure(f"{who}all see all after the last start", found["boot_s"], "s"),
-        median_of(f"{who}join known by all of {SIZE}", "s", found["join_s"]),
+        median_of(f"{who}join known by all", "s", found["join_s"]),
         median_of(f"{who}leave known by all", "s", found["leave_s"]),
         median_of(f"{who}crash known by all", "s", found["crash_s"]),
         greatest_of(f"{who}crash known by all, slowest", "s", found["crash_s"]),
@@ -80,6 +96,13 @@ def _alone(who: str, found: dict[str, Any]) -> list[Measure]:
         Measure(f"{who}idle, bytes of datagrams per member and second", idle["bytes"], "B"),
         Measure(f"{who}idle, bytes of streams per member and second", idle["stream_bytes"], "B"),
         Measure(f"{who}idle, CPU per member and second", idle["cpu_ms"], "ms"),
+        *_lossy(who, LOSS_PERMILLE, found["lossy"]),
+    ]
+
+
+def _lossy(who: str, permille: int, lossy: dict[str, float]) -> list[Measure]:
+    with_loss = f"{permille // 10} % loss"
+    return [
         Measure(f"{who}{with_loss}, suspicions per member and minute", lossy["suspicions"], ""),
         Measure(f"{who}{with_loss}, falsely dead", lossy["falsely_dead"], ""),
         Measure(f"{who}{with_loss}, bytes per member and second", lossy["bytes"] + lossy["stream_bytes"], "B"),
@@ -87,16 +110,16 @@ def _alone(who: str, found: dict[str, Any]) -> list[Measure]:
     ]
 
 
-def _compared(ours: dict[str, Any], theirs: dict[str, Any]) -> list[Measure]:
+def _compared(of: str, ours: dict[str, Any], theirs: dict[str, Any]) -> list[Measure]:
     crash = statistics.median(ours["crash_s"]) / statistics.median(theirs["crash_s"])
     idle = ours["idle"]["bytes"] / theirs["idle"]["bytes"]
     measures = [
-        Measure("ours / memberlist: crash known by all", crash, "", CRASH_RATIO_MAX),
-        Measure("ours / memberlist: idle bytes", idle, "", IDLE_BYTES_RATIO_MAX),
-        Measure("ours / memberlist: idle CPU", ours["idle"]["cpu_ms"] / theirs["idle"]["cpu_ms"], ""),
+        Measure(f"{of}ours / memberlist: crash known by all", crash, "", CRASH_RATIO_MAX),
+        Measure(f"{of}ours / memberlist: idle bytes", idle, "", IDLE_BYTES_RATIO_MAX),
+        Measure(f"{of}ours / memberlist: idle CPU", ours["idle"]["cpu_ms"] / theirs["idle"]["cpu_ms"], ""),
     ]
     suspicions = theirs["lossy"]["suspicions"]
     if suspicions:
         ratio = ours["lossy"]["suspicions"] / suspicions
-        measures.append(Measure("ours / memberlist: suspicions under loss", ratio, "", SUSPICIONS_RATIO_MAX))
+        measures.append(Measure(f"{of}ours / memberlist: suspicions under loss", ratio, "", SUSPICIONS_RATIO_MAX))
     return measures
