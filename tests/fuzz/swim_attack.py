@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from pavane.swim.config import Config, Encoding, RequireToken, Start
+from pavane.swim.config import Config, Encoding, RequireToken, Start, View
 from pavane.swim.core.core import Core
 from pavane.swim.core.outputs import Own, Persist, Send
 from pavane.swim.errors import SwimError
@@ -58,6 +58,8 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"rollout": 1, "start": Start.SELF},
     {"encoding": Encoding.LIBTRIBE, "require_token": RequireToken.OFF},
     {"broadcast_to": EVERYWHERE, "capacity": 4, "id": None, "max_datagram_bytes": 256},
+    {"view": View.PARTIAL, "capacity": 4},
+    {"view": View.PARTIAL, "capacity": 2, "force_capacity": True, "keys": (KEY,), "start": Start.SELF},
 )
 PEERS = (2, 3, 4)
 SOURCES = (*(place(peer) for peer in PEERS), SELF, Address.parse("192.0.2.1:9"), Address.parse("[2001:db8::7]:7946"))
@@ -211,7 +213,7 @@ class Attack:
             ("sample", lambda: (self._info(),)),
             ("health", lambda: choices.number(10)),
             ("stage", lambda: StageShown(choices.pick(list(Stage)), choices.number(4))),
-            ("unlinks", lambda: (Unlink(self._node(), None),)),
+            ("unlinks", lambda: (Unlink(self._node(), choices.pick((None, self._info()))),)),
             ("users", lambda: (User(self._node(), choices.number(4), choices.bytes(9)),)),
             ("traces", lambda: (Trace(2, choices.number(4), bytes(16), bytes(8), 1),)),
             ("metas", lambda: (Meta(self._node(), choices.bytes(9)),)),
@@ -220,6 +222,7 @@ class Attack:
             ("pages", self._page),
             ("reply_to", lambda: choices.pick(SOURCES)),
             ("peers", lambda: choices.number(9)),
+            ("capacity", lambda: choices.number(9)),
         )
         for _ in range(choices.number(4)):
             name, make = choices.pick(records)

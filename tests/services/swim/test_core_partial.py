@@ -349,6 +349,15 @@ def test_slots_are_shown_in_the_first_exchanges_and_when_they_change() -> None:
     assert {each.id for each in answer.payload.sample} == {2, 3, 4}
 
 
+def test_a_newcomer_hears_of_members_beyond_our_own_peers() -> None:
+    lone = member(2, 3, 4)
+    lone.news(2, alive=tuple(info(node) for node in range(30, 40)))
+    ack = ask(lone, 5)
+    assert isinstance(ack, JoinAck)
+    named = {each.id for each in ack.payload.sample}
+    assert named == {2, 3, 4, *range(30, 40)}
+
+
 def test_neither_digests_nor_pages_are_exchanged() -> None:
     lone = member(2, 3, 4)
     asked = [message for _, message in said(lone, 20) if isinstance(message, PingRequest)]

@@ -7,6 +7,7 @@ from pavane.swim.core.node import NEWS_EXTRA
 from pavane.swim.core.outputs import Happened, Own, Persist, Send
 from pavane.swim.state.envelope import MACED, SEALED
 from pavane.swim.state.members import TOMBSTONES_PER_PEER
+from pavane.swim.state.partial import KEPT_MAX, NEWS_MAX, PASSIVE_MAX
 from pavane.swim.wire.messages import JoinAck, PingRequest, PingResponse
 from pavane.swim.wire.values import Stage, State
 
@@ -74,6 +75,12 @@ class Checks:
         assert len(core._probing) <= 64, "invariant 1: too many probes"
         assert len(core._answering) <= 256, "invariant 1: too many relays"
         assert len(core._dialing) <= 8, "invariant 1: too many dials"
+        if node.partial is not None:
+            view = node.partial
+            assert set(view.links) == {peer.id for peer in members.live}, "links and entries differ"
+            assert len(view.passive) <= PASSIVE_MAX, "invariant 1: too many in the passive cache"
+            assert len(view.news) <= NEWS_MAX, "invariant 1: too much news remembered"
+            assert len(view.kept) <= KEPT_MAX, "invariant 1: too many slots kept"
         assert core._dialing.remembered <= min(capacity, 1024), "invariant 1: too many remembered addresses"
         if self.enabled:
             self._compare(process)

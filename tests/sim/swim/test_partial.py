@@ -71,13 +71,15 @@ def test_who_leaves_hands_its_links_on(config: dict[str, Any]) -> None:
 
 
 def test_news_and_messages_reach_everybody_once() -> None:
-    world, members = group(8, 40)
-    members[9].core.send_user(b"hello", world.time)
-    world.after(members[9])
-    world.run(10)
-    heard = [len(process.happened(Happened.USER)) for process in members]
-    assert sorted(heard) == [0] + [1] * 39
-    world.run(50)
+    world, members = group(8, 30)
+    for process in members:
+        process.core.send_user(process.name.encode(), world.time)
+        world.after(process)
+    world.run(20)
+    names = sorted(process.name.encode() for process in members)
+    for process in members:
+        heard = [event.data for event in process.happened(Happened.USER)]
+        assert sorted([*heard, process.name.encode()]) == names
     assert sum(len(process.core._node.news) + len(process.core._node.extras) for process in members) == 0
 
 
