@@ -73,6 +73,20 @@ class JsMembers:
             self._believe(configuration)
             self._keep()
 
+    def return_to_office(self) -> None:
+        """Cut the log where an entry that is not committed leaves this peer out; it is down.
+
+        The original neither stands nor, with the longer log, votes for anybody; where the old members need it, an
+        administrator has a peer of ours take its folder over, which does. Here it goes on without the entry, which
+        no majority of the new members can hold.
+        """
+        entries = self._owner.disk.entries
+        index, configuration = last_stated(entries) or (0, self.configuration)
+        if index > self._owner.commit and not configuration.names(self._owner.id):
+            del entries[index - 1 :]
+            index, configuration = last_stated(entries) or (0, Configuration(self._seeds))
+            self._kept = (configuration, index)
+
     def written(self, index: int, data: bytes) -> None:
         """An own CONFIG entry is on the disk."""
         self.stated_at = index

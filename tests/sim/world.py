@@ -229,7 +229,7 @@ class World:
         reads = self.reader.reads + 3
         asked = [client.done + 3 for client in self.key_clients]
         if self.js.names and self.scenario.changes:
-            self.schedule(self.time + LIVENESS_S / 2, self._restart_lone)
+            self.schedule(self.time + LIVENESS_S / 2, self._set_originals_right)
 
         def finished() -> bool:
             if any(client.done < goal for client, goal in zip(self.key_clients, asked, strict=True)):
@@ -262,11 +262,12 @@ class World:
         """Whether a peer of the original kind missed the entry that would tell it of the leader (1.4)."""
         return isinstance(node, JsPeer) and not node.configuration.names(leader.id)
 
-    def _restart_lone(self) -> None:
-        """Do what an administrator must where an original stands alone among those that do not know it (1.4)."""
+    def _set_originals_right(self) -> None:
+        """Do what an administrator must where an original stands alone, or has left before anybody knew (1.4)."""
         for node in self.nodes.values():
-            if isinstance(node, JsPeer) and node.role == Role.CANDIDATE:
+            if isinstance(node, JsPeer) and node.role in {Role.CANDIDATE, Role.LEARNER}:
                 node.crash()
+                node.members.return_to_office()
                 node.start()
 
     # --- membership ----------------------------------------------------------------------------------------------
