@@ -319,6 +319,18 @@ def test_a_member_that_has_lost_every_link_looks_for_the_group() -> None:
     assert (lone.core.own, lone.sees()) == (Own.DIALING, {})
 
 
+def test_who_loses_the_last_link_dials_its_seeds_at_once_however_long_it_had_looked_for_more() -> None:
+    lone = Lone(view=View.PARTIAL, capacity=8)
+    lone.join(place(9))
+    lone.admit(2)
+    lone.wait(100, silent(9))
+    lone.take()
+    _, question = only(lone.news(2, unlinks=(Unlink(ME, None),)))
+    answer = Payload(seq=question.payload.seq, unlinks=(Unlink(ME, None),))  # type: ignore[union-attr]
+    sent = lone.hear(place(2), PingResponse(ME, NodeId(2, 1), 0, answer))
+    assert dialled(sent) == [place(9)]
+
+
 def test_a_tombstone_is_raised_by_its_author_alone() -> None:
     lone = member(2, 3, 4)
     for node in (2, 3):

@@ -531,6 +531,7 @@ class Core:
         if node.own is Own.MEMBER and not len(node.members):
             node.become(Own.DIALING)
             self._sync.stop()
+            self._dialing.admitted()  # the pauses of a member that looked for more links are over
             self._dialing.round()
 
     def _cannot_judge(self) -> None:
