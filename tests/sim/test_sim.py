@@ -13,7 +13,7 @@ REGRESSIONS: dict[int, str] = {
     1: "a timer that was due never fired, for two comparisons rounded differently",
     421: "a damaged learner that had its log back could not become a learner again",
     2950: "a removed voter that was wiped believed the old entries that name it, and voted by them",
-    2458: "a leader of the original kind left by an entry that it alone held: none of the old members' majority was left",
+    2458: "an original leader left by an entry that it alone held: the old members had no majority without it",
     428: "a voter that had its log back found that it was no member any more",
 }
 
