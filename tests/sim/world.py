@@ -27,6 +27,7 @@ from tests.sim.network import Connection, Frames, Network, Weather
 from tests.sim.node import Node
 
 START_S = 0.8  # the first election is over, as a rule
+RESTART_S = 2.0  # between an administrator's attempts to help peers of the original kind
 LIVENESS_S = 20.0  # after the last fault, everything must be well within this
 FINISHED_PAUSE_S = 0.05
 DEPOSED_S = 1.0  # how long a leader that was replaced does not hear of it
@@ -269,6 +270,7 @@ class World:
                 node.crash()
                 node.members.return_to_office()
                 node.start()
+        self.schedule(self.time + RESTART_S, self._set_originals_right)  # the moment may have been a bad one
 
     # --- membership ----------------------------------------------------------------------------------------------
 
