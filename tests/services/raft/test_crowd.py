@@ -79,7 +79,6 @@ async def test_a_crowd_and_a_flood_do_not_fill_a_peer(peers: Peers) -> None:
             crowded = await puts(client, FLOOD_S)
             noise, _ = await flood.communicate()
             grown = resident_bytes(peer) - before
-            assert crowd.returncode is None, "nobody who answers heartbeats was sent away"
         finally:
             crowd.kill()
             await crowd.wait()
