@@ -130,6 +130,7 @@ class Disk:
         return SnapshotBytes(self.snapshots[index])
 
     def read(self, first: int, last: int, bytes_max: int) -> Sequence[bytes]:
+        assert first >= self.first, "an entry that is gone"
         entries: list[bytes] = []
         size = 0
         for entry in self.entries[first - self.first : last - self.first + 1]:

@@ -20,6 +20,7 @@ from pavane.raft.wire.entry import EntryType, encode_configuration, encode_entry
 from pavane.raft.wire.snapshot import SNAPSHOT_NAME, SnapshotHead, SnapshotMeta, encode_group
 from pavane.wal import Appender
 from pavane.wal.memory import MemoryDisk, MemoryFolder
+from pavane.wire import LocalProtocolError
 
 IDENTITY = Identity("1", "KeyValue")
 META = SnapshotMeta(
@@ -115,6 +116,8 @@ def test_saved_snapshot_is_found_again_with_the_log_behind_it(folder: MemoryFold
     segments = len(store.storage.log_folder.names())
     store.save(90, 81)
     assert store.read(81, 100) == list(entries(81, 100))
+    with pytest.raises(LocalProtocolError, match="begins with 81"):
+        store.read(80, 100)
     store = store.reopened()
     found = store.recovered
     assert found.snapshot == StoredSnapshot(90, 1, META, 5)

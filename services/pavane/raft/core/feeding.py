@@ -118,8 +118,13 @@ class Feeding:
 
     def _pump(self, stream: _Stream) -> None:
         node = self._node
-        if stream.snapshot is not None and not self._pump_snapshot(stream, stream.snapshot):
-            return
+        while stream.snapshot is not None or stream.next < node.log.first:
+            if stream.snapshot is None:
+                if stream.unacknowledged:
+                    return  # they are of entries; chunks are acknowledged in another way
+                self._begin_snapshot(stream, 0)  # the log was cut meanwhile
+            if stream.snapshot is None or not self._pump_snapshot(stream, stream.snapshot):
+                return
         while stream.next <= node.commit and len(stream.unacknowledged) < WINDOW_MESSAGES:
             entries = node.read(stream.next, node.commit, MESSAGE_BYTES, MESSAGE_ENTRIES)
             if not entries:

@@ -124,6 +124,7 @@ class Reading:
         except OSError:
             node.halt(Corrupt(snapshot.index))
             return
+        stream.begun = False
         stream.asked = stream.next - 1
         stream.next = snapshot.index + 1
         if stream.left is not None:
@@ -136,8 +137,12 @@ class Reading:
 
         The stream stays until those before are: without it their acknowledgements would be new requests.
         """
-        if stream.snapshot is not None and not self._pump_snapshot(stream, stream.snapshot):
-            return
+        while stream.snapshot is not None or stream.next < min(self._node.log.first, stream.end + 1):
+            if stream.snapshot is None:
+                stream.offset = 0
+                self._begin_snapshot(stream)  # the log was cut meanwhile
+            if stream.snapshot is None or not self._pump_snapshot(stream, stream.snapshot):
+                return
         if stream.next > stream.end and not stream.unacknowledged and not stream.finished:
             self._finish(stream, ())
         while stream.next <= stream.end:

@@ -317,6 +317,8 @@ class Replication:
 
     def _due_in_window(self, progress: Progress, wanted_sequence: int) -> bool:
         window, now = progress.window, self._node.now.mono
+        if self._is_cut_off(progress):
+            return False
         if progress.probing:
             return not window
         if progress.next <= self._node.log.last and window.takes_entries:
@@ -327,7 +329,7 @@ class Replication:
     def _window_deadline(self, progress: Progress) -> float:
         """Return when to do something if the peer does not answer and nothing else happens."""
         repeat_at = progress.repeat_at if progress.window else math.inf
-        if progress.probing or not progress.window.takes_news:
+        if progress.probing or not progress.window.takes_news or self._is_cut_off(progress):
             return repeat_at
         return min(repeat_at, progress.heartbeat_at, progress.tell_at)
 
@@ -410,9 +412,13 @@ class Replication:
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def _needs_snapshot(self, progress: Progress) -> bool:
-        """Whether the entry that the next message would have to name is gone."""
+        """Whether it is time for one: what is under way is answered, or given up, before."""
         busy = progress.window if progress.windowed else progress.ask is not None
-        return not busy and self._node.log.term_at(progress.next - 1) is None
+        return not busy and self._is_cut_off(progress)
+
+    def _is_cut_off(self, progress: Progress) -> bool:
+        """Whether the entry that the next message would have to name is gone."""
+        return self._node.log.term_at(progress.next - 1) is None
 
     def _send_chunk(self, progress: Progress) -> None:
         node = self._node

@@ -215,6 +215,8 @@ class RaftStorage:
 
     def read(self, first: int, last: int, bytes_max: int) -> Sequence[memoryview]:
         """Return entries from ``first`` on (``EntrySource``); raises ``CorruptEntry``."""
+        if first < self._first:
+            raise LocalProtocolError(f"entry {first} is asked for, and the log begins with {self._first}")
         entries: list[memoryview] = []
         size = 0
         position = -1
