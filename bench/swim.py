@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import statistics
 import sys
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 from bench.cluster import BenchError
 from bench.options import Options
 from bench.report import Measure, greatest_of, median_of
+from e2e.kubernetes import tools
 from pavane_cli import output
 
 SIZES = (50, 100)
@@ -32,7 +32,7 @@ SUSPICIONS_RATIO_MAX = 0.1
 
 async def measure(folder: Path, options: Options) -> list[Measure]:
     """Run both groups side by side; without Go ours alone."""
-    go = shutil.which("go")
+    go = tools.go()
     program = None
     if go is None:
         output.note("memberlist is skipped: install Go (https://go.dev/dl/) to compare with it")

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,10 @@ INSTALL = {
 
 def requires(tool: str) -> str:
     """Return the path of a program, or skip the test (or module); fail if `PAVANE_REQUIRE` names the tool."""
-    found = tools.find(tool) if tool in tools.PROGRAMS else shutil.which(tool)
+    if tool == "go":
+        found: Path | str | None = tools.go()
+    else:
+        found = tools.find(tool) if tool in tools.PROGRAMS else shutil.which(tool)
     if found:
         return str(found)
     text = f"{tool} is missing: {INSTALL[tool]}"

@@ -2,12 +2,14 @@
 
 import pytest
 
+from e2e.kubernetes import tools
 from tests.requires import INSTALL, requires
 
 
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(tools, "GO_FOLDER", "nowhere")
     monkeypatch.setenv("XDG_CACHE_HOME", "nowhere")
     monkeypatch.delenv("PAVANE_ENVTEST_ASSETS", raising=False)
     monkeypatch.delenv("PAVANE_REQUIRE", raising=False)

@@ -90,18 +90,23 @@ def _check_version(path: Path) -> None:
         )
 
 
+def go() -> str | None:
+    """Return the path of the Go command, of PATH or where its installer puts it."""
+    return shutil.which("go", path=os.pathsep.join((os.environ.get("PATH", ""), GO_FOLDER)))
+
+
 def build(names: Iterable[str]) -> None:
     """Build what is missing or older than its module's pins, one after the other. Raises ToolError."""
     stale = [name for name in names if _stamp(name).read_text() != _pins(name)]
     if not stale:
         return
-    go = shutil.which("go", path=os.pathsep.join((os.environ.get("PATH", ""), GO_FOLDER)))
-    if go is None:
+    program = go()
+    if program is None:
         raise ToolError(f"{', '.join(stale)}: no Go to build them with: install Go 1.26 or newer (https://go.dev/dl/)")
     for number, name in enumerate(stale, start=1):
         _say(f"building {name} ({number} of {len(stale)}; Kubernetes takes minutes the first time) …")
         began = time.monotonic()
-        _build(go, name)
+        _build(program, name)
         _say(f"  {name}: {time.monotonic() - began:.0f} s")
 
 
