@@ -17,8 +17,9 @@ from pavane_cli.access import raft_client
 from pavane_cli.commands.resources import condition, is_current
 from pavane_operator.kube import KubeClient, NotFound, Object
 from pavane_operator.kube import Target as KubeTarget
-from pavane_operator.kube.resources import NAMESPACES, PODS, STATEFUL_SETS, VOLUME_CLAIMS
+from pavane_operator.kube.resources import NAMESPACES, PODS, STATEFUL_SETS, VOLUME_CLAIMS, Resource, custom
 
+SWIM_GROUPS = custom("SwimGroup", "swimgroups")
 LOADED: dict[str, Any] = {"electionTimeout": {"min": "1500ms", "max": "2500ms"}}
 """Election times for runs that kill, on machines with few cores."""
 ADMISSION = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -34,6 +35,7 @@ class RaftTest:
     platform: Target
     kube: KubeClient
     namespace: str
+    type: Resource = RAFT_CLUSTERS
 
     async def apply(self, name: str = "q", **spec: Any) -> Object:
         """Apply a small RaftCluster, with short periods unless ``spec`` says otherwise."""
@@ -41,10 +43,10 @@ class RaftTest:
             "metadata": {"name": name},
             "spec": {"stateMachine": "Broadcast", "replicas": 3, "storage": {"size": "64Mi"}, **QUICK, **spec},
         }
-        return await self.kube.apply(RAFT_CLUSTERS, body, self.namespace, manager="e2e", strict=True)
+        return await self.kube.apply(self.type, body, self.namespace, manager="e2e", strict=True)
 
     async def get(self, name: str = "q") -> Object:
-        return await self.kube.get(RAFT_CLUSTERS, name, self.namespace)
+        return await self.kube.get(self.type, name, self.namespace)
 
     async def until(
         self, check: Callable[[Object], object], what: str, name: str = "q", timeout_s: float = READY_S
@@ -183,6 +185,7 @@ async def namespace_of(platform: Target, name: str) -> AsyncIterator[RaftTest]:
         try:
             yield RaftTest(platform, kube, name)
         finally:
-            for item in (await kube.list_all(RAFT_CLUSTERS, name)).items:
-                await kube.delete(RAFT_CLUSTERS, item["metadata"]["name"], name)
+            for kind in (RAFT_CLUSTERS, SWIM_GROUPS):
+                for item in (await kube.list_all(kind, name)).items:
+                    await kube.delete(kind, item["metadata"]["name"], name)
             await kube.delete(NAMESPACES, name)

@@ -184,6 +184,7 @@ def members_json(member: SwimMember) -> Json:
         "id": member.info.id,
         "health": member.health,
         "dead": member.dead,
+        "key_ids": [key.hex() for key in member.key_ids],
         "digest": None if digest is None else digest.xor.hex(),
         "members": [member_json(one) for one in member.members()],
     }

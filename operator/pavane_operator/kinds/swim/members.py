@@ -40,6 +40,8 @@ class Table:
     """16 hexadecimal digits; equal at members that know the same. None while it knows more than it can hold."""
     dead: int
     """How many it remembers as dead."""
+    key_ids: tuple[str, ...]
+    """Ids of the keys that it has, the one that protects what it sends first."""
     members: Mapping[int, Entry]
     """By id, that member included."""
 
@@ -50,7 +52,9 @@ def table_of(document: object) -> Table:
         raise ValueError(f"{PATH} answered no object")
     try:
         entries = [_entry(one) for one in document["members"]]
-        return Table(int(document["id"]), document["digest"], int(document["dead"]), {one.id: one for one in entries})
+        key_ids = tuple(str(each) for each in document["key_ids"])
+        by_id = {one.id: one for one in entries}
+        return Table(int(document["id"]), document["digest"], int(document["dead"]), key_ids, by_id)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{PATH} lacks {error}") from error
 
