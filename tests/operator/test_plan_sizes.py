@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+from typing import Any
+
+import pytest
 
 from pavane_operator.crds.status import State
 from pavane_operator.plan.effects import STORE_LOOK
@@ -13,8 +17,11 @@ from pavane_operator.plan.model import (
     DeleteChild,
     Facts,
     Plan,
+    Problem,
 )
-from tests.operator.model_cluster_kind import NAME
+from pavane_operator.plan.planner import plan
+from tests.operator import model_operator
+from tests.operator.model_cluster_kind import KIND, NAME
 from tests.operator.test_plan_status import Lab, conditions_of, reasons_of
 
 
@@ -99,3 +106,29 @@ def test_the_volume_of_a_member_is_kept_whatever_is_noted_on_the_set() -> None:
     planned = lab.plan()
     assert _resized(planned) == [3]
     assert not [action for action in planned.actions if isinstance(action, DeleteChild)]
+
+
+def test_where_a_former_generation_goes_in_batches_each_waits_for_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = dataclasses.replace(KIND, partings=2)
+    monkeypatch.setattr(model_operator, "KIND", kind)
+    lab = Lab(retireDelay="0s")
+    lab.world.change(replicas=4)
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.state is State.RETIRING)
+
+    def parts(**facts: Any) -> list[int]:
+        seen = lab.operator.observe()
+        seen = dataclasses.replace(seen, facts=dataclasses.replace(seen.facts, **facts))
+        planned = plan(kind, lab.world.resource(), seen, lab.world.now)
+        assert not any(isinstance(action, DeleteChild) and action.kind == "StatefulSet" for action in planned.actions)
+        return _resized(planned)
+
+    assert parts(parting=Problem("DigestDisagrees")) == []
+    assert parts() == [2], "half of them"
+    before = {f"{NAME}-server-g1-{ordinal}" for ordinal in range(4)}
+    lab.until(lambda world: len(before & world.pods.keys()) == 2)
+    assert parts(parting=Problem("LeaveNotVisible")) == []
+    assert parts() == [0], "half of what there once was, not of what is left"
+    lab.until(lambda world: world.state is State.IDLE)
+    assert not before & lab.world.pods.keys()
