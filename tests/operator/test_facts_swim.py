@@ -55,7 +55,7 @@ def test_a_generation_leads_when_all_are_full_members_whom_everybody_asked_knows
     assert not facts(ROLLING, observed, [table([*OLD, NEW[0]])]).leads, "one is in a group of its own"
     late = replace(NEW[1], stage=StageView(Stage.READ_ONLY, connected=True))
     missing = facts(ROLLING, replace(observed, pods=(*OLD, NEW[0], late)), [everybody])
-    assert (missing.leads, missing.steps_done) == (False, {ACTIVATE})
+    assert (missing.leads, missing.steps_done) == (False, frozenset({ACTIVATE}))
 
 
 def test_the_fence_is_the_number_in_the_object_before_anybody_writes() -> None:
@@ -63,7 +63,7 @@ def test_the_fence_is_the_number_in_the_object_before_anybody_writes() -> None:
     found = facts(ROLLING, observed, [table(OLD)])
     assert (found.fence, found.steps_done) == (1, frozenset())
     activated = facts(ROLLING, replace(observed, children=(active(2),)), [table(OLD)])
-    assert (activated.fence, activated.steps_done) == (2, {ACTIVATE})
+    assert (activated.fence, activated.steps_done) == (2, frozenset({ACTIVATE}))
 
 
 def test_one_full_member_has_to_be_known_anybodys() -> None:

@@ -21,7 +21,7 @@ from tests.operator.test_render_raft import DEFAULTS, UID, stored
 GOLDEN = Path(__file__).parent / "golden" / "swim_objects.yaml"
 RENDERER = SwimRenderer(DEFAULTS)
 KEY = "ab" * 32
-REFERENCE = {"keyringSecretRef": {"name": "mine"}}
+REFERENCE: dict[str, Any] = {"keyringSecretRef": {"name": "mine"}}
 
 
 def resource(active: int | None = None, coming: int | None = None, **spec: Any) -> Resource:
