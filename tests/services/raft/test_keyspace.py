@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pavane.raft.core import watching
+from pavane.raft.core import serving, watching
 from pavane.raft.errors import Code
 from pavane.raft.machines import Command, LeaseExpire, LeaseGrant, Txn, encode_command, limits
 from pavane.raft.machines.commands import Compare, Delete, DeleteRange, Op, Put, Range, Relation, Target, op_fields
@@ -470,6 +470,15 @@ def test_the_events_of_a_command_that_deletes_very_many_keys_can_be_read(cluster
     told = cluster.watched()
     assert [part[:2] for part in told] == [(Code.PENDING, revision), (Code.OK, revision)]
     assert [key for part in told for key in part[2]] == keys
+
+
+def test_a_command_that_finds_no_room_is_to_be_sent_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "UNCOMMITTED_ENTRIES_MAX", 1)
+    monkeypatch.setattr(serving, "PENDING_UPDATES_MAX", 0)
+    cluster.stuck = set("abc")
+    put = Txn((), (Put(b"k", b"v"),))
+    assert cluster.kv(cluster.leader(), put)[-1][0] == Code.PENDING
+    assert cluster.kv(cluster.leader(), put) == [(Code.BUSY, serving.RETRY_MS)]
 
 
 def test_a_removed_peer_sends_its_clients_away() -> None:

@@ -154,6 +154,8 @@ class Serving:
             node.event(UpdateDone(pending.reqid, "overload", 0, 0.0, _method(requester)))
             if isinstance(requester, Batch):
                 self._gather(requester, pending.reqid, Code.BUSY, RETRY_MS)
+            elif isinstance(requester, Commander):
+                node.send(requester.route, (pending.reqid, *PvReply(Code.BUSY, RETRY_MS).encode()))
             return
         self._watch(pending)
         if waits:
