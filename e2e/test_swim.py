@@ -1,9 +1,13 @@
-"""A SwimGroup whose keys are rotated, whose attempt is given up, and which is scaled (docs/specs/operator.md 3.2)."""
+"""A SwimGroup among members that others run: rolled out, scaled, its keys rotated (docs/specs/operator.md 3.2)."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -12,13 +16,19 @@ import pytest
 from e2e.cluster import QUICK, SWIM_GROUPS, RaftTest, state_of
 from e2e.targets import Capability
 from e2e.waiting import eventually
+from pavane.swim.config import LOCAL, Config
+from pavane.swim.core.outputs import Event, Happened
+from pavane.swim.member import SwimMember
 from pavane_operator.kinds.swim.members import ask
-from pavane_operator.kube import Object
+from pavane_operator.kinds.swim.names import member_id
+from pavane_operator.kube import NotFound, Object
 from pavane_operator.kube.resources import SECRETS
 
 KEYS = ("11" * 32, "22" * 32)
 GROUP = "e2e/mixed"
+REPLICAS = FOREIGN = 5
 ASK_S = 5.0
+FULL = "ReadWrite"
 
 pytestmark = pytest.mark.needs(Capability.DIRECT)
 
@@ -59,6 +69,109 @@ class SwimTest(RaftTest):
 @pytest.fixture
 def swim(raft: RaftTest) -> SwimTest:
     return SwimTest(raft.platform, raft.kube, raft.namespace, SWIM_GROUPS)
+
+
+class Foreigners:
+    """Standalone members outside of the cluster, and what they see."""
+
+    def __init__(self, members: list[SwimMember]) -> None:
+        self.members = members
+        self.seen: list[list[Event]] = [[] for _ in members]
+
+    def ids(self, kind: Happened) -> list[set[int]]:
+        """Of whom each of them heard this."""
+        return [{event.member.id for event in seen if event.kind is kind and event.member} for seen in self.seen]
+
+    async def follow(self, number: int) -> None:
+        async for event in self.members[number].events():
+            self.seen[number].append(event)
+
+
+@contextlib.asynccontextmanager
+async def foreigners(folder: Path) -> AsyncIterator[Foreigners]:
+    """Five of them, of which all know the first."""
+    keys = folder / "keys"
+    keys.write_text(f"{KEYS[0]}\n")
+    async with contextlib.AsyncExitStack() as stack:
+        members = list[SwimMember]()
+        for _ in range(FOREIGN):
+            seeds = [str(members[0].bound)] if members else []
+            member = SwimMember(Config(group=GROUP, profile=LOCAL), ("127.0.0.1", 0), seeds, keys_file=keys)
+            members.append(await stack.enter_async_context(member))
+        found = Foreigners(members)
+        async with asyncio.TaskGroup() as tasks:
+            following = [tasks.create_task(found.follow(number)) for number in range(FOREIGN)]
+            yield found
+            for task in following:
+                task.cancel()
+
+
+class Writing:
+    """Counts all the time how many pods are full members."""
+
+    def __init__(self, swim: SwimTest) -> None:
+        self._swim = swim
+        self.counts = Counter[int]()
+
+    async def __aenter__(self) -> Writing:
+        self._http = httpx2.AsyncClient(trust_env=False)
+        self._task = asyncio.create_task(self._count())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        await self._http.aclose()
+
+    async def _count(self) -> None:
+        while True:
+            stages = await asyncio.gather(*map(self._stage, await self._swim.addresses()))
+            self.counts[stages.count(FULL)] += 1
+
+    async def _stage(self, address: str) -> str | None:
+        try:
+            return str((await self._http.get(f"http://{address}:7071/stage", timeout=ASK_S)).json()["stage"])
+        except (httpx2.HTTPError, ValueError):
+            return None
+
+
+def ids(swim: SwimTest, generation: int) -> set[int]:
+    return {member_id(swim.namespace, f"q-member-g{generation}-{ordinal}") for ordinal in range(REPLICAS)}
+
+
+async def test_a_rollout_among_foreign_members_kills_nobody(swim: SwimTest, tmp_path: Path) -> None:
+    await swim.give(KEYS[0])
+    async with foreigners(tmp_path) as others:
+        await swim.apply(replicas=REPLICAS, seeds=[str(others.members[0].bound)])
+        await swim.until_current(generation=1)
+        await swim.until_members(alive=REPLICAS + FOREIGN, foreign=FOREIGN, dead=0)
+        async with Writing(swim) as writing:
+            await swim.patch({"rollout": {"restart": "once"}})
+            await swim.until_state("Promoting", "Retiring")
+            await swim.kill_component("operator")
+            document = await swim.until_current(generation=2, timeout_s=120)
+        assert document["status"]["history"][0]["result"] == "Promoted"
+        assert min(writing.counts) >= REPLICAS, writing.counts
+
+        async def settled() -> bool:
+            tables = [{one.id for one in member.members()} for member in others.members]
+            return all(ids(swim, 2) <= table and not ids(swim, 1) & table for table in tables)
+
+        await eventually(settled, "every foreign member knows the new generation and not the old one")
+        assert all(ids(swim, 2) <= joined for joined in others.ids(Happened.JOINED))
+        assert all(ids(swim, 1) <= left for left in others.ids(Happened.LEFT))
+        await swim.patch({"replicas": REPLICAS - 2})
+        await swim.until_members(alive=REPLICAS - 2 + FOREIGN, foreign=FOREIGN, dead=0)
+        assert not any(others.ids(Happened.DEAD)), "nobody was ever declared dead"
+        await swim.kube.delete(SWIM_GROUPS, "q", swim.namespace)
+
+        async def alone() -> bool:
+            with contextlib.suppress(NotFound):
+                return bool(await swim.get()) and False
+            return all(len(member.members()) == FOREIGN for member in others.members)
+
+        await eventually(alone, "only the foreign members are left")
 
 
 async def test_keys_are_rotated_and_an_attempt_is_given_up_while_members_run(swim: SwimTest) -> None:
