@@ -6,7 +6,7 @@ import asyncio
 import base64
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,12 @@ import pytest
 from e2e.cluster import QUICK, SWIM_GROUPS, RaftTest, state_of
 from e2e.targets import Capability
 from e2e.waiting import eventually
-from pavane.swim.config import LOCAL, Config
-from pavane.swim.core.outputs import Event, Happened
-from pavane.swim.member import SwimMember
+from pavane.swim.core.outputs import Happened
 from pavane_operator.kinds.swim.members import ask
 from pavane_operator.kinds.swim.names import member_id
 from pavane_operator.kube import NotFound, Object
 from pavane_operator.kube.resources import SECRETS
+from tests.services.swim.standalone import Members
 
 KEYS = ("11" * 32, "22" * 32)
 GROUP = "e2e/mixed"
@@ -37,8 +36,8 @@ class SwimTest(RaftTest):
     """One namespace of a platform and the SwimGroups in it."""
 
     async def apply(self, name: str = "q", **spec: Any) -> Object:
-        """Apply a SwimGroup with the times of one machine and the keyring of Secret `mine`."""
-        ours = {"profile": "local", "keyringSecretRef": {"name": "mine"}, "group": GROUP, **QUICK, **spec}
+        """Apply a SwimGroup with the keyring of Secret `mine`."""
+        ours = {"keyringSecretRef": {"name": "mine"}, "group": GROUP, **QUICK, **spec}
         body = {"metadata": {"name": name}, "spec": ours}
         return await self.kube.apply(self.type, body, self.namespace, manager="e2e", strict=True)
 
@@ -72,19 +71,31 @@ def swim(raft: RaftTest) -> SwimTest:
 
 
 class Foreigners:
-    """Standalone members outside of the cluster, and what they see."""
+    """Members that run outside of the cluster, and what they see."""
 
-    def __init__(self, members: list[SwimMember]) -> None:
-        self.members = members
-        self.seen: list[list[Event]] = [[] for _ in members]
+    def __init__(self, processes: Members, names: Sequence[str]) -> None:
+        self.names = names
+        self._processes = processes
+        self._events: dict[str, list[tuple[str, int]]] = {name: [] for name in names}
 
-    def ids(self, kind: Happened) -> list[set[int]]:
+    @property
+    def seed(self) -> str:
+        return self._processes.addresses[self.names[0]]
+
+    async def follow(self, name: str) -> None:
+        watching = self._processes.asked(name, "watch")
+        await anext(watching)  # the list as it stands
+        async for event in watching:
+            if "member" in event:
+                self._events[name].append((event["event"], event["member"]["id"]))
+
+    async def tables(self) -> list[set[int]]:
+        """Of whom each of them knows."""
+        return [set(await self._processes.sees(name)) for name in self.names]
+
+    def heard(self, kind: Happened) -> list[set[int]]:
         """Of whom each of them heard this."""
-        return [{event.member.id for event in seen if event.kind is kind and event.member} for seen in self.seen]
-
-    async def follow(self, number: int) -> None:
-        async for event in self.members[number].events():
-            self.seen[number].append(event)
+        return [{id_ for event, id_ in events if event == kind} for events in self._events.values()]
 
 
 @contextlib.asynccontextmanager
@@ -92,18 +103,19 @@ async def foreigners(folder: Path) -> AsyncIterator[Foreigners]:
     """Five of them, of which all know the first."""
     keys = folder / "keys"
     keys.write_text(f"{KEYS[0]}\n")
-    async with contextlib.AsyncExitStack() as stack:
-        members = list[SwimMember]()
-        for _ in range(FOREIGN):
-            seeds = [str(members[0].bound)] if members else []
-            member = SwimMember(Config(group=GROUP, profile=LOCAL), ("127.0.0.1", 0), seeds, keys_file=keys)
-            members.append(await stack.enter_async_context(member))
-        found = Foreigners(members)
+    processes = Members(folder, profile="lan")
+    names = [f"f{number}" for number in range(FOREIGN)]
+    try:
+        for name in names:
+            await processes.up(name, "--group", GROUP, "--keys-file", str(keys))
+        found = Foreigners(processes, names)
         async with asyncio.TaskGroup() as tasks:
-            following = [tasks.create_task(found.follow(number)) for number in range(FOREIGN)]
+            following = [tasks.create_task(found.follow(name)) for name in names]
             yield found
             for task in following:
                 task.cancel()
+    finally:
+        await processes.stop_all()
 
 
 class Writing:
@@ -143,7 +155,7 @@ def ids(swim: SwimTest, generation: int) -> set[int]:
 async def test_a_rollout_among_foreign_members_kills_nobody(swim: SwimTest, tmp_path: Path) -> None:
     await swim.give(KEYS[0])
     async with foreigners(tmp_path) as others:
-        await swim.apply(replicas=REPLICAS, seeds=[str(others.members[0].bound)])
+        await swim.apply(replicas=REPLICAS, seeds=[others.seed])
         await swim.until_current(generation=1)
         await swim.until_members(alive=REPLICAS + FOREIGN, foreign=FOREIGN, dead=0)
         async with Writing(swim) as writing:
@@ -155,28 +167,27 @@ async def test_a_rollout_among_foreign_members_kills_nobody(swim: SwimTest, tmp_
         assert min(writing.counts) >= REPLICAS, writing.counts
 
         async def settled() -> bool:
-            tables = [{one.id for one in member.members()} for member in others.members]
-            return all(ids(swim, 2) <= table and not ids(swim, 1) & table for table in tables)
+            return all(ids(swim, 2) <= table and not ids(swim, 1) & table for table in await others.tables())
 
         await eventually(settled, "every foreign member knows the new generation and not the old one")
-        assert all(ids(swim, 2) <= joined for joined in others.ids(Happened.JOINED))
-        assert all(ids(swim, 1) <= left for left in others.ids(Happened.LEFT))
+        assert all(ids(swim, 2) <= joined for joined in others.heard(Happened.JOINED))
+        assert all(ids(swim, 1) <= left for left in others.heard(Happened.LEFT))
         await swim.patch({"replicas": REPLICAS - 2})
         await swim.until_members(alive=REPLICAS - 2 + FOREIGN, foreign=FOREIGN, dead=0)
-        assert not any(others.ids(Happened.DEAD)), "nobody was ever declared dead"
         await swim.kube.delete(SWIM_GROUPS, "q", swim.namespace)
 
         async def alone() -> bool:
             with contextlib.suppress(NotFound):
                 return bool(await swim.get()) and False
-            return all(len(member.members()) == FOREIGN for member in others.members)
+            return all(len(table) == FOREIGN for table in await others.tables())
 
         await eventually(alone, "only the foreign members are left")
+        assert not any(others.heard(Happened.DEAD)), "nobody was ever declared dead"
 
 
 async def test_keys_are_rotated_and_an_attempt_is_given_up_while_members_run(swim: SwimTest) -> None:
     await swim.give(KEYS[0])
-    await swim.apply(replicas=2, rollout={**QUICK["rollout"], "strategy": "Manual"})
+    await swim.apply(profile="local", replicas=2, rollout={**QUICK["rollout"], "strategy": "Manual"})
     await swim.until_current(generation=1)
     before = await key_ids(swim)
     started = [pod["metadata"]["uid"] for pod in await swim.pods()]
