@@ -64,11 +64,13 @@ class JsMembers:
             self._keep()
 
     def truncated(self, entries: list[bytes]) -> None:
-        """Go back to the configuration of the log where its entry is gone.
+        """Go back to the configuration of the log where its entry is gone, or another one stands there.
 
         The original keeps it (D12), and nothing that a neighbour does helps: an administrator sets it right here.
         """
-        if self.stated_at > len(entries):
+        said = entries[self.stated_at - 1] if 0 < self.stated_at <= len(entries) else b""
+        stands = said and entry_type(said) == EntryType.CONFIG and entry_data(said) == self.configuration.encode()
+        if self.stated_at and not stands:
             self.stated_at, configuration = last_stated(entries) or (0, Configuration(self._seeds))
             self._believe(configuration)
             self._keep()

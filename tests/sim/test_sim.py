@@ -14,6 +14,7 @@ REGRESSIONS: dict[int, str] = {
     421: "a damaged learner that had its log back could not become a learner again",
     2950: "a removed voter that was wiped believed the old entries that name it, and voted by them",
     2458: "an original leader left by an entry that it alone held: the old members had no majority without it",
+    5676: "an original took up again a change whose entry another leader had replaced",
     428: "a voter that had its log back found that it was no member any more",
 }
 
