@@ -46,13 +46,16 @@ def run_cluster(
     """
     settings = LocalSettings(folder, images, fast=fast, platform_pods=not bare)
     documents = read_documents(files) if files else []
+    failed: BaseException | None = None
     try:
         asyncio.run(_serve(settings, documents, output.say, timeout_s, report))
     except* (FolderInUse, AddressesExhausted, StoreVersionError, UserError) as errors:
-        first: BaseException = errors
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise UserError(str(first), getattr(first, "code", ExitCode.ERROR)) from None
+        failed = errors
+    # Outside of the clause, from which an error would come as a group.
+    while isinstance(failed, BaseExceptionGroup):
+        failed = failed.exceptions[0]
+    if failed is not None:
+        raise UserError(str(failed), getattr(failed, "code", ExitCode.ERROR))
 
 
 async def _serve(

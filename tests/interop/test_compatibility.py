@@ -23,12 +23,9 @@ CELLS = {"yes", "no", "pv", "–"}
 
 def table() -> dict[tuple[str, str], str]:
     """Return the cells by (who → whom, message)."""
-    rows = [
-        [cell.strip() for cell in line.strip("|\n").split("|")]
-        for line in PAGE.read_text(encoding="utf-8").splitlines()
-        if re.match(r"\| (\||`|PUB)", line)
-    ]
-    header, *body = rows
+    _, begin, rest = PAGE.read_text(encoding="utf-8").partition("| | our client → ours |")
+    lines = [line for line in (begin + rest).splitlines() if line.startswith("| ")]
+    header, *body = ([cell.strip() for cell in line.strip("|\n").split("|")] for line in lines)
     names = re.compile(r"`| [A-Z]\w+$| broadcast.*")
     return {(pair, names.sub("", row[0])): cell for row in body for pair, cell in zip(header[1:], row[1:], strict=True)}
 
