@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from e2e.cluster import QUICK, SWIM_GROUPS, RaftTest, state_of
 from e2e.targets import Capability
 from e2e.waiting import eventually
+from pavane.swim.config import id_of_name
 from pavane.swim.core.outputs import Happened
 from pavane_operator.kinds.swim.members import ask
 from pavane_operator.kinds.swim.names import member_id
@@ -158,6 +160,10 @@ async def test_a_rollout_among_foreign_members_kills_nobody(swim: SwimTest, tmp_
         await swim.apply(replicas=REPLICAS, seeds=[others.seed])
         await swim.until_current(generation=1)
         await swim.until_members(alive=REPLICAS + FOREIGN, foreign=FOREIGN, dead=0)
+        said = swim.platform.run("swim", "members", "q", "-n", swim.namespace, "-o", "json").stdout
+        told = {one["id"]: (one["foreign"], one["state"]) for one in json.loads(said)["items"]}
+        ours, theirs = ids(swim, 1), {id_of_name(name) for name in others.names}
+        assert told == {**dict.fromkeys(ours, (False, "Alive")), **dict.fromkeys(theirs, (True, "Alive"))}
         async with Writing(swim) as writing:
             await swim.patch({"rollout": {"restart": "once"}})
             await swim.until_state("Promoting", "Retiring")
