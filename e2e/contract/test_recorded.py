@@ -62,9 +62,14 @@ PLURALS = {
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods", "PodDisruptionBudget": "poddisruptionbudgets", "RaftCluster": "raftclusters", "Secret": "secrets",
     "Service": "services", "ServiceAccount": "serviceaccounts", "StatefulSet": "statefulsets",
-    "SubjectAccessReview": "subjectaccessreviews", "TokenReview": "tokenreviews",
+    "SubjectAccessReview": "subjectaccessreviews", "SwimGroup": "swimgroups", "TokenReview": "tokenreviews",
 }  # fmt: skip
 OTHERS = """
+apiVersion: pavane.dev/v1alpha1
+kind: SwimGroup
+metadata: {name: o}
+spec: {replicas: 1}
+---
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: o}
