@@ -98,7 +98,14 @@ class RaftServer:
                 self._config, self._storage, self._machine, self._stage, changed=self._notify, failed=self._fail
             )
             self._sockets = Sockets(
-                self._bind, self._publish, self._source, self._resolve, loop, self._adapter.ready, self._curve
+                self._bind,
+                self._publish,
+                self._source,
+                self._resolve,
+                loop,
+                self._adapter.ready,
+                self._curve,
+                self._config.ident,
             )
         except BaseException:
             self._storage.close()

@@ -9,6 +9,7 @@ import asyncio
 import socket as system_socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from hmac import compare_digest
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ from pavane.raft.wire.frames import FRAME_BYTES
 
 INPUT_MESSAGES = 512  # INPUT_BATCH: no peer waits longer than one batch of others (14.4)
 INPUT_BYTES = 8 << 20
+NOISE_MESSAGES = 16  # a batch ends after so many without the cluster's ident: a flood of them slows nobody else down
 ROUTER_LINGER_MS = 2000  # last answers of a peer that stops
 HIGH_WATER_ROUTER_IN = 2000
 HIGH_WATER_OUT = 10_000
@@ -33,6 +35,8 @@ RECONNECT_MS = 50
 RECONNECT_MAX_MS = 500
 BACKLOG = 512
 RESOLVE_AGAIN_S = 1.0  # a name is asked again when its peer was silent for so long (8.2)
+
+IDENT_FRAME = 3  # of a request as the ROUTER gives it: route, id, type, ident
 
 _UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _DOWN = zmq.EVENT_DISCONNECTED
@@ -72,7 +76,7 @@ class Sockets:
 
     ``bind`` and ``publish`` are ØMQ urls (``publish`` empty: no PUB), ``source`` is the address to connect from or
     empty, ``resolve`` gives the addresses of a host name and may block: it is called in a thread. With ``curve`` all of
-    them are encrypted, and only those connect that it accepts.
+    them are encrypted, and only those connect that it accepts. ``ident`` tells requests from noise, if it is given.
     """
 
     def __init__(
@@ -84,8 +88,10 @@ class Sockets:
         loop: asyncio.AbstractEventLoop,
         ready: Callable[[], None],
         curve: CurveServer | None = None,
+        ident: bytes | None = None,
     ) -> None:
         self._source = source
+        self._ident = ident
         self._curve = curve
         self._curve_keys = curve.keys if curve is not None else None
         self._resolve = resolve
@@ -146,18 +152,27 @@ class Sockets:
                 self._poll_monitor(dealer, found)
             if dealer.hot:
                 self._poll_dealer(dealer, found)
-        size = 0
+        size = noise = 0
         while requests and self._router_hot and len(found.requests) < INPUT_MESSAGES and size < INPUT_BYTES:
+            if noise >= NOISE_MESSAGES:
+                break
             self._router_hot = has_input(self._router)
             if not self._router_hot:
                 break
             frames = receive(self._router)
             if frames is None:
                 found.dropped += 1
+                noise += 1
                 continue
             size += sum(map(len, frames))
+            noise += self._is_noise(frames)
             found.requests.append((frames[0], frames[1:]))
         return found
+
+    def _is_noise(self, frames: Frames) -> bool:
+        if self._ident is None:
+            return False
+        return len(frames) <= IDENT_FRAME or not compare_digest(frames[IDENT_FRAME], self._ident)
 
     def has_input(self, *, requests: bool = True) -> bool:
         """Say whether ``poll`` would find something now."""

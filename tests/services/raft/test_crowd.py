@@ -30,11 +30,12 @@ import sys, time, zmq
 socket = zmq.Context().socket(zmq.DEALER)
 socket.connect(sys.argv[1])
 noise = [[b"\\x01", b"+", sys.argv[2].encode()], [b"\\x01", b"=", b"other", b"x"], [b""], [b"x" * 20] * 9]
-end, sent = time.monotonic() + float(sys.argv[3]), 0
-while time.monotonic() < end:
+begun, sent = time.monotonic(), 0
+while time.monotonic() < begun + float(sys.argv[3]):
     for _ in range(100):
         socket.send_multipart(noise[sent % 4])
         sent += 1
+    socket.poll(max(0, int(1000 * (begun + sent / 50_000 - time.monotonic()))))
 print(sent)
 socket.close(linger=0)
 """

@@ -9,7 +9,7 @@ import zmq
 
 from pavane.raft import sockets as sockets_module
 from pavane.raft.core.outputs import PUBLISH, Channel, PeerChannel
-from pavane.raft.sockets import INPUT_MESSAGES, CannotBind, Input, Sockets
+from pavane.raft.sockets import INPUT_MESSAGES, NOISE_MESSAGES, CannotBind, Input, Sockets
 from pavane.raft.wire.frames import FRAME_BYTES, FRAMES_MAX
 
 WAIT_S = 20.0
@@ -19,11 +19,13 @@ ANYWHERE = "tcp://127.0.0.1:0"
 class Bench:
     """One peer's sockets and everything that they took in."""
 
-    def __init__(self, resolve: Callable[[str], Sequence[str]], publish: str = "", source: str = "") -> None:
+    def __init__(
+        self, resolve: Callable[[str], Sequence[str]], publish: str = "", source: str = "", ident: bytes | None = None
+    ) -> None:
         self.woken = asyncio.Event()
         self.got = Input()
         loop = asyncio.get_running_loop()
-        self.sockets = Sockets(ANYWHERE, publish, source, resolve, loop, self.woken.set)
+        self.sockets = Sockets(ANYWHERE, publish, source, resolve, loop, self.woken.set, ident=ident)
 
     def poll(self) -> None:
         found = self.sockets.poll()
@@ -50,9 +52,9 @@ def literal(host: str) -> Sequence[str]:
 
 @asynccontextmanager
 async def bench(
-    resolve: Callable[[str], Sequence[str]] = literal, publish: str = "", source: str = ""
+    resolve: Callable[[str], Sequence[str]] = literal, publish: str = "", source: str = "", ident: bytes | None = None
 ) -> AsyncIterator[Bench]:
-    made = Bench(resolve, publish, source)
+    made = Bench(resolve, publish, source, ident)
     try:
         yield made
     finally:
@@ -137,6 +139,23 @@ async def test_a_batch_is_limited_and_nothing_is_lost(outside: Outside) -> None:
         await peer.until(complete)
         assert max(batches) <= INPUT_MESSAGES
         assert [frames for _, frames in peer.got.requests] == [[b"%d" % number] for number in range(count)]
+
+
+@pytest.mark.parametrize("noise", [[b"1", b"=", b"other", b"x"], [b""], [b"x"] * (FRAMES_MAX + 1)])
+async def test_a_batch_ends_soon_among_noise(outside: Outside, noise: list[bytes]) -> None:
+    async with bench(ident=b"ours") as peer:
+        asking = outside.client(peer.sockets.bound)
+        for _ in range(3 * NOISE_MESSAGES):
+            asking.send_multipart(noise)
+        asking.send_multipart([b"1", b"=", b"ours", b"x"])
+        batches: list[int] = []
+
+        def complete() -> bool:
+            batches.append(len(peer.got.requests) + peer.got.dropped - sum(batches))
+            return sum(batches) == 3 * NOISE_MESSAGES + 1
+
+        await peer.until(complete)
+        assert max(batches) <= NOISE_MESSAGES
 
 
 async def test_the_router_can_be_left_alone(outside: Outside) -> None:
