@@ -153,9 +153,13 @@ class Sockets:
             if dealer.hot:
                 self._poll_dealer(dealer, found)
         size = noise = 0
-        while requests and self._router_hot and len(found.requests) < INPUT_MESSAGES and size < INPUT_BYTES:
-            if noise >= NOISE_MESSAGES:
-                break
+        while (
+            requests
+            and self._router_hot
+            and len(found.requests) < INPUT_MESSAGES
+            and size < INPUT_BYTES
+            and noise < NOISE_MESSAGES
+        ):
             self._router_hot = has_input(self._router)
             if not self._router_hot:
                 break
