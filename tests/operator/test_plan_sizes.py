@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from pavane.wire.stages import Stage
 from pavane_operator.crds.status import State
 from pavane_operator.plan.effects import STORE_LOOK
 from pavane_operator.plan.model import (
@@ -17,7 +19,9 @@ from pavane_operator.plan.model import (
     DeleteChild,
     Facts,
     Plan,
+    PodBlocker,
     Problem,
+    StageView,
 )
 from pavane_operator.plan.planner import plan
 from tests.operator import model_operator
@@ -43,6 +47,31 @@ def test_scaling_says_what_it_waits_for() -> None:
     assert conditions_of(status)["Reconciling"] == ("True", "Scaling")
     assert conditions_of(status)["Ready"] == ("True", "Serving")
     assert lab.plan().wake_at == lab.world.now + STORE_LOOK
+
+
+def test_only_pods_that_say_nothing_or_lack_a_wanted_stream_are_called_unreachable() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.until(lambda world: lab.plan().empty)
+    lab.world.change(replicas=5)
+    lab.until(lambda world: f"{NAME}-server-g1-4" in world.pods)
+    names = [f"{NAME}-server-g1-{ordinal}" for ordinal in range(5)]
+
+    def unreachable(stages: Mapping[str, StageView | None]) -> list[str | None]:
+        pods = tuple(
+            dataclasses.replace(pod, address=pod.address or "127.0.0.9", stage=stages.get(pod.name, pod.stage))
+            for pod in lab.operator.observe().pods
+        )
+        return [pod for pod, reason in reasons_of(lab.status(pods=pods)) if reason == "StageUnreachable"]
+
+    told: dict[str, StageView | None] = dict.fromkeys(names, StageView(Stage.READ_WRITE, connected=False))
+    joining = {names[3]: StageView(Stage.READ_ONLY, connected=True)}
+    assert unreachable(told | joining) == []
+    assert unreachable(told | joining | {names[0]: None}) == [names[0]], "it says nothing at all"
+    lost = {names[3]: StageView(Stage.READ_ONLY, connected=False)}
+    assert unreachable(told | lost) == [names[3]], "it has to be led up, and there is no stream"
+    broken = StageView(Stage.READ_ONLY, connected=False, blockers=(PodBlocker("StateLost"),))
+    assert unreachable(told | {names[3]: broken}) == [], "nobody leads it up"
 
 
 def test_a_suspended_resource_is_neither_stalled_nor_reconciling() -> None:

@@ -193,7 +193,8 @@ def _stage(view: View, pod: Pod, *, lag: bool) -> Iterator[_Found]:
     stage = pod.stage
     if pod.address is None or pod.waiting_reason in IMAGE_REASONS:
         return
-    if stage is None or not stage.connected:
+    # Where no stream is needed the pod tells on its ops port.
+    if stage is None or (not stage.connected and pod.name in view.streams):
         yield _Found("StageUnreachable", "the pod does not answer on its stage port", pod.name)
         return
     for reported in stage.blockers:

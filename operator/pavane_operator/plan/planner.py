@@ -100,7 +100,7 @@ def _assembled(view: View, row: str, decision: Decision) -> Plan:
         wake_at=min((wake for wake in wakes if wake is not None), default=None),
         events=decision.events,
         standing=() if decision.frozen else standing_events(view),
-        streams=frozenset() if view.resource.deleted_at else _streams(view),
+        streams=frozenset() if view.resource.deleted_at else view.streams,
         critical=decision.critical or takes_away,
         takes_away=takes_away,
     )
@@ -130,25 +130,6 @@ def _repairs(view: View) -> tuple[Action, ...]:
     if view.state in BEFORE_PROMOTION or view.state is State.PROMOTING:
         generations.append(view.next)
     return repairs(view, *generations) if generations else ()
-
-
-def _streams(view: View) -> frozenset[str]:
-    """Pods that need a stage stream now (docs/specs/operator.md 5.8)."""
-    if view.state is State.ABORTING:
-        return frozenset()
-    if view.state is State.IDLE:
-        pods = [
-            pod
-            for pod in view.live_pods(view.active)
-            if pod.stage is not None
-            and pod.stage.stage < Stage.READ_WRITE
-            and all(blocker.reason != "StateLost" for blocker in pod.stage.blockers)
-        ]
-    elif view.state in BEFORE_PROMOTION:
-        pods = view.live_pods(view.next)
-    else:
-        pods = [pod for pod in view.observed.pods if not pod.deleting]
-    return frozenset(pod.name for pod in pods if pod.address)
 
 
 # ---- status

@@ -303,6 +303,25 @@ class View:
         expected = self.expected_pods(generation)
         return bool(expected) and ready.issuperset(expected)
 
+    @cached_property
+    def streams(self) -> frozenset[str]:
+        """Names of the pods that need a stage stream now (docs/specs/operator.md 5.8)."""
+        if self.state is State.ABORTING:
+            return frozenset()
+        if self.state is State.IDLE:
+            pods = [
+                pod
+                for pod in self.live_pods(self.active)
+                if pod.stage is not None
+                and pod.stage.stage < Stage.READ_WRITE
+                and all(blocker.reason != "StateLost" for blocker in pod.stage.blockers)
+            ]
+        elif self.state in BEFORE_PROMOTION:
+            pods = self.live_pods(self.next)
+        else:
+            pods = [pod for pod in self.observed.pods if not pod.deleting]
+        return frozenset(pod.name for pod in pods if pod.address)
+
     # ---- the size of the active generation
 
     @cached_property
