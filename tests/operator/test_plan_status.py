@@ -220,6 +220,29 @@ def test_the_lag_of_each_pod_is_a_number() -> None:
     assert _blocker(lab.status(), "Lagging").lag == lab.world.entries
 
 
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ([(70, 100), (75, 101), (12, 12)], (70, 100)),
+        ([(4, 4), (6, 6), (5, 5)], (4, 4)),
+        ([(None, None), (3, 5), (1, None)], (3, 5)),
+        ([(None, 9), (2, None), (None, None)], (None, None)),
+    ],
+)
+def test_progress_and_target_are_those_of_the_pod_that_is_furthest_behind(
+    told: list[tuple[int | None, int | None]], shown: tuple[int | None, int | None]
+) -> None:
+    lab = Lab()
+    lab.active(1)
+    stages = [
+        StageView(Stage.READ_WRITE, connected=True, progress=progress, target=target) for progress, target in told
+    ]
+    pods = lab.operator.observe().pods
+    pods = tuple(dataclasses.replace(pod, stage=stage) for pod, stage in zip(pods, stages, strict=True))
+    (generation,) = lab.status(pods=pods, status_written_at=None).generations
+    assert (generation.progress, generation.target) == shown
+
+
 def test_only_the_ten_worst_blockers_are_stored() -> None:
     lab = Lab()
     lab.world.change(replicas=9)

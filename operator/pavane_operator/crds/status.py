@@ -155,9 +155,9 @@ class Generation(StatusModel):
     stage: Name | None = None
     """The lowest stage of its pods."""
     progress: Count | None = None
-    """The lowest progress of its pods, in the kind's unit."""
+    """Progress of the pod that is furthest behind its target, in the kind's unit."""
     target: Count | None = None
-    """What its progress is measured against."""
+    """What that pod's progress is measured against."""
     since: Time | None = None
     """When it was created."""
 

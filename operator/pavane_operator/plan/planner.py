@@ -202,6 +202,9 @@ def _generation(view: View, number: int, role: GenerationRole) -> Generation:
     pods = view.live_pods(number)
     stages = [pod.stage for pod in pods if pod.stage is not None]
     lowest = min((stage.stage for stage in stages), default=None)
+    told = [(one.progress, one.target) for one in stages if one.progress is not None and one.target is not None]
+    # Both of one pod: numbers of two pods, or of two looks, say nothing about each other.
+    progress, target = max(told, key=lambda pair: (pair[1] - pair[0], -pair[0]), default=(None, None))
     return Generation(
         number=number,
         role=role,
@@ -210,8 +213,8 @@ def _generation(view: View, number: int, role: GenerationRole) -> Generation:
         pods_ready=sum(pod.ready for pod in pods),
         pods=len(view.expected_pods(number)),
         stage=Stage(lowest).title if lowest is not None else None,
-        progress=min((stage.progress for stage in stages if stage.progress is not None), default=None),
-        target=max((stage.target for stage in stages if stage.target is not None), default=None),
+        progress=progress,
+        target=target,
         since=parse_time(revision.body["metadata"].get("creationTimestamp")) if revision else None,
     )
 
