@@ -314,7 +314,7 @@ class SwimMember:
 
     def set_profile(self, profile: Profile) -> None:
         """Use the times of another kind of network, at all members within the same minute."""
-        self._tell_core(lambda core, _: core.set_profile(profile))
+        self._tell_core(lambda core, now: core.set_profile(profile, now))
 
     def set_seeds(self, seeds: Sequence[str]) -> None:
         """Replace the seeds; their names are resolved at once. Raises ``ConfigError``."""

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from pavane.swim.config import Config, Start
+from pavane.swim.config import WAN, Config, Start
 from pavane.swim.core.outputs import Happened
 from pavane.swim.errors import ConfigError, MessageError
 from pavane.swim.state.envelope import Keyring, key_id
 from pavane.swim.wire.messages import JoinAck, Message, PingRequest, PingResponse
-from pavane.swim.wire.payload import KeyOp, KeyStep, Meta, Payload, Trace, User
+from pavane.swim.wire.payload import KeyOp, KeyStep, Meta, Payload, Trace, Unlink, User
 from pavane.swim.wire.values import Address, NodeId, State
 from tests.services.swim.lone import Lone, alive, info, place
 
@@ -40,6 +40,18 @@ def test_a_message_is_delivered_once_and_passed_on(lone: Lone) -> None:
     assert len(lone.happened(Happened.USER)) == 1
     lone.wait(61, alive)
     lone.news(2, users=(message,))  # numbers begin at random, so one may come again after a while
+    assert len(lone.happened(Happened.USER)) == 2
+
+
+def test_what_was_had_is_remembered_for_as_long_as_another_profile_says(lone: Lone) -> None:
+    message = User(NodeId(3, 1), 42, b"reload")
+    lone.news(2, users=(message,))
+    lone.core.set_profile(WAN, lone.now)
+    lone.wait(100, alive)
+    lone.news(2, users=(message,))
+    assert len(lone.happened(Happened.USER)) == 1
+    lone.wait(121, alive)
+    lone.news(2, users=(message,))
     assert len(lone.happened(Happened.USER)) == 2
 
 
@@ -93,8 +105,12 @@ def test_too_many_messages_are_refused_at_their_sender(lone: Lone) -> None:
         lone.core.send_user(b"%d" % number, lone.now)
     with pytest.raises(MessageError, match="32 messages"):
         lone.core.send_user(b"one more", lone.now)
+    lone.core.set_profile(WAN, lone.now)
     lone.wait(1, alive)
-    lone.core.send_user(b"one more", lone.now)
+    for number in range(6):  # a fifth of what a period allows
+        lone.core.send_user(b"%d" % number, lone.now)
+    with pytest.raises(MessageError, match=r"32 messages in 5\.0 s"):
+        lone.core.send_user(b"one more", lone.now)
 
 
 def test_who_is_alone_or_observes_tells_nothing() -> None:
@@ -143,6 +159,34 @@ def test_own_metadata_is_told_with_a_new_generation_and_again_after_a_refutation
     assert Meta(NodeId(1, 12), b"role=db") in metas(lone.take())
     with pytest.raises(MessageError, match="512"):
         lone.core.set_meta(b"x" * 513, lone.now)
+
+
+def test_who_does_not_track_us_has_taken_neither_our_metadata_nor_our_stage() -> None:
+    lone = Lone(rollout=7)
+    lone.join()
+    lone.admit(2)
+    lone.core.set_meta(b"role=db", lone.now)
+
+    def disown(to: Address, message: Message) -> Message | None:
+        """Answer as a stranger does; it answers no JoinReq."""
+        response = alive(to, message)
+        if isinstance(response, PingResponse):
+            response.payload.unlinks = (Unlink(response.src, None),)
+        return response
+
+    def shown() -> set[tuple[bool, bool]]:
+        """Say of each ping whether it had our metadata and our stage."""
+        pings = [message.payload for _, message in lone.take() if isinstance(message, PingRequest)]
+        return {(bool(payload.metas), payload.stage is not None) for payload in pings}
+
+    lone.wait(60, disown)  # the news of our metadata is told by then
+    lone.take()
+    lone.wait(10, disown)
+    assert shown() == {(True, True)}
+    lone.wait(2, alive)
+    lone.take()
+    lone.wait(10, alive)
+    assert shown() == {(False, False)}
 
 
 def sealed(keyring: Keyring, **records: Any) -> bytes:

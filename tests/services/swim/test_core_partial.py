@@ -417,18 +417,19 @@ def test_the_passive_cache_is_bounded_and_holds_nobody_twice() -> None:
 
 
 def test_the_last_news_are_bounded_and_forgotten() -> None:
-    news = LastNews(60)
+    news = LastNews()
     for node in range(1, NEWS_MAX + 2):
-        assert news.fresh(State.ALIVE, info(node, address=SELF), 0)
+        assert news.fresh(State.ALIVE, info(node, address=SELF), 0, 60)
         news.note(State.ALIVE, info(node, address=SELF), 0)
-    first, second = (info(node, address=SELF) for node in (1, 2))
+    first, second, third = (info(node, address=SELF) for node in (1, 2, 3))
     assert len(news) == NEWS_MAX
-    assert news.fresh(State.ALIVE, first, 0)
-    assert not news.fresh(State.ALIVE, second, 0)
-    assert news.fresh(State.ALIVE, second, 61)
+    assert news.fresh(State.ALIVE, first, 0, 60)
+    assert not news.fresh(State.ALIVE, second, 0, 60)
+    assert not news.fresh(State.ALIVE, third, 61, 120)  # the profile was changed
+    assert news.fresh(State.ALIVE, second, 61, 60)
 
 
 def test_kept_slots_are_not_free_for_others_for_five_seconds() -> None:
-    view = PartialView(8, 30)
+    view = PartialView(8)
     view.kept.note(20, 0)
     assert (view.free(1), view.free(1, 20), view.free(5)) == (7, 8, 8)

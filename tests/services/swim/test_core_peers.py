@@ -1,10 +1,12 @@
 """What a member does with pings and news (docs/specs/swim.md 2.3, 5, 8, 9, 12, 18)."""
 
+from collections import Counter
+
 import pytest
 
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.wire.messages import JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
-from pavane.swim.wire.payload import Payload, Suspicion, Unlink
+from pavane.swim.wire.payload import Payload, Suspicion, Unlink, User
 from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo
 from tests.services.swim.lone import SELF, UNIX_S, Lone, alive, info, only, place, silent
 
@@ -182,6 +184,34 @@ def test_nothing_that_strangers_send_is_answered_with_more_than_three_times_its_
     lone.wait(30, alive)
     assert not {to for to, _ in lone.take() if to.ip.startswith(b"\xc0\x00")}
     assert set(lone.sees()) == {2, 3, 4, 5, 6}
+
+
+def test_helpers_and_gossip_targets_of_a_small_group_come_in_turn(lone: Lone) -> None:
+    lone.admit(7)
+    lone.wait(30, alive)  # the news of it was told by then
+    lone.take()
+    pings: Counter[object] = Counter()
+
+    def late(to: Address, message: Message) -> Message | None:
+        """Answer as a peer behind two lost pings, so that helpers are asked and nobody is suspected."""
+        if isinstance(message, PingRequest) and message.ttl == 0 and to == place(2):
+            pings[message.payload.seq] += 1
+            return alive(to, message) if pings[message.payload.seq] == 3 else None
+        return alive(to, message)
+
+    lone.wait(400, late)
+    assert lone.happened(Happened.SUSPECT) == []
+    helped = Counter(to for to, message in lone.take() if isinstance(message, PingRequest) and message.ttl == 1)
+    assert helped.total() >= 60
+    assert set(helped) == {place(node) for node in range(3, 8)}
+    assert max(helped.values()) - min(helped.values()) <= 2  # a round has begun before, another one has not ended
+    gossip: Counter[Address] = Counter()
+    for number in range(20):
+        lone.news(3, users=(User(NodeId(3, 1), number, b"x"),))
+        lone.wait(5, alive)
+        gossip.update(to for to, message in lone.take() if isinstance(message, PingResponse))
+    assert gossip.total() >= 60
+    assert max(gossip.values()) - min(gossip[place(node)] for node in range(2, 8)) <= 2
 
 
 # --- suspicion and refutation ----------------------------------------------------------------------------------------

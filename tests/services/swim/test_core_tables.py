@@ -2,6 +2,7 @@
 
 import pytest
 
+from pavane.swim.config import WAN
 from pavane.swim.core.outputs import Happened
 from pavane.swim.state.auth import label
 from pavane.swim.state.envelope import Keyring
@@ -128,6 +129,10 @@ def test_plaintext_names_few_strangers_a_second(lone: Lone) -> None:
         lone.news(3, dead=tuple(NodeId(node, 1) for node in range(start, start + 100)))
     assert len(lone.sees()) == 5 + 400
     assert lone.core.dropped["rate"] == 600
+    lone.core.set_profile(WAN, lone.now)
+    lone.now += 1  # a fifth of a period
+    lone.news(3, dead=tuple(NodeId(node, 1) for node in range(2000, 2100)))
+    assert len(lone.sees()) == 5 + 420
 
 
 def test_news_about_members_that_do_not_fit_is_passed_on() -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,22 @@ def test_the_oldest_tombstone_makes_room() -> None:
     assert [peer.id for peer in evicted if peer] == [1, 2]
     assert len(members.tombstones) == TOMBSTONES_PER_PEER
     assert [peer.id for peer in members.from_id(0, 4)] == [3, 4]
+
+
+@pytest.mark.parametrize("live", [2, 5, 7])
+def test_in_a_small_group_everybody_is_drawn_before_anybody_again(live: int) -> None:
+    members, rng = Members(8), random.Random(1)
+    peers = [members.add(info(node), ALIVE, 0.0)[0] for node in range(1, live + 1)]
+    drawn: Counter[int] = Counter()
+    for _ in range(50):
+        some = [peer.id for peer in members.in_turn(3, rng)]
+        assert len(set(some)) == min(3, live)
+        drawn.update(some)
+        assert max(drawn.values()) - min(drawn[peer.id] for peer in peers) <= 1
+    # Who does not fit keeps its turn.
+    assert [peer.id for peer in members.in_turn(3, rng, lambda peer: peer.id == 2)] == [2]
+    members.change(peers[1], DEAD, 1, WHERE, 0.0)
+    assert 2 not in {peer.id for _ in range(5) for peer in members.in_turn(3, rng)}
 
 
 @pytest.mark.parametrize("tombstones", [0, 40, 900])
@@ -177,6 +194,13 @@ def test_a_bucket_lets_through_its_rate() -> None:
     bucket = Bucket(10)
     assert [bucket.take(100.0) for _ in range(11)] == [True] * 10 + [False]
     assert [bucket.take(100.25) for _ in range(3)] == [True, True, False]
+
+
+def test_a_bucket_goes_on_with_another_rate() -> None:
+    bucket = Bucket(10)
+    assert [bucket.take(0) for _ in range(11)] == [True] * 10 + [False]
+    bucket.set_rate(1, 0.2)  # what came in until now, came at the old rate
+    assert [bucket.take(at) for at in (0.2, 0.2, 1.1, 1.3)] == [True, True, False, True]
 
 
 def test_a_flood_from_many_sources_meets_the_limit_of_all() -> None:

@@ -219,7 +219,7 @@ class Admission:
         peer.welcome = True
         node.event(Happened.ADMITTED, peer)
         # Links between members are made all the time in a partial view; only members are news.
-        if node.partial is None or node.partial.news.fresh(State.ALIVE, peer.info, node.now):
+        if node.partial is None or node.partial.news.fresh(State.ALIVE, peer.info, node.now, node.memory_s):
             node.spread(State.ALIVE, peer.info)
         self._rumours.same_address(peer)
         self._acknowledge(peer, request, origin, introduced, valid=valid)

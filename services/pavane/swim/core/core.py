@@ -231,9 +231,10 @@ class Core:
         self._node.now = now
         self._staging.drain()
 
-    def set_profile(self, profile: Profile) -> None:
+    def set_profile(self, profile: Profile, now: float) -> None:
         """Use other times from now on; what is planned already keeps its end (17.1)."""
-        self._node.profile = profile
+        self._node.now = now
+        self._node.set_profile(profile)
 
     def announce(self, now: float) -> None:
         """Announce this node on the network again (13)."""

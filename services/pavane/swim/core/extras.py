@@ -8,7 +8,6 @@ from pavane.swim.state.envelope import key_id
 from pavane.swim.state.extras import TRACE_BYTES, Extra, Numbers
 from pavane.swim.state.members import Peer
 from pavane.swim.state.partial import NEWS_MAX
-from pavane.swim.state.rates import Bucket
 from pavane.swim.wire.messages import PingResponse
 from pavane.swim.wire.payload import META_BYTES_MAX, KeyOp, KeyStep, Meta, Page, Payload, Trace, User
 from pavane.swim.wire.values import U32_MAX, Stage
@@ -26,11 +25,10 @@ class Extras:
         self._node = node
         self._rumours = rumours
         self._useq = int.from_bytes(node.entropy(4), "little")
-        self._rate = Bucket(MESSAGES_PER_PERIOD / node.profile.period_s, MESSAGES_PER_PERIOD)
-        forget_s = 2 * node.profile.sync_interval_s
-        self._pages = Bucket(METAS_PER_PERIOD / node.profile.period_s, METAS_PER_PERIOD)
-        self._had = Numbers(node.config.capacity if node.partial is None else NEWS_MAX, forget_s)
-        self._steps = Numbers(1, forget_s)
+        self._rate = node.per_period(MESSAGES_PER_PERIOD)
+        self._pages = node.per_period(METAS_PER_PERIOD)
+        self._had = Numbers(node.config.capacity if node.partial is None else NEWS_MAX)
+        self._steps = Numbers(1)
 
     def __len__(self) -> int:
         return len(self._had)
@@ -88,7 +86,7 @@ class Extras:
         else:
             step = KeyStep(op, key if len(key) == len(key_id(b"")) else key_id(key), b"")
         self._step(step)
-        self._steps.fresh(None, (step.op, step.key_id), node.now)
+        self._first(step)
         self._queue(Extra(step))
 
     def _queue(self, extra: Extra) -> None:
@@ -129,14 +127,14 @@ class Extras:
 
     def _user(self, user: User, trace: Trace | None) -> None:
         node = self._node
-        if user.origin.id in (node.id, 0) or not self._had.fresh(user.origin.id, user.useq, node.now):
+        if user.origin.id in (node.id, 0) or not self._had.fresh(user.origin.id, user.useq, node.now, node.memory_s):
             return
         node.deliver(user.origin, user.blob, trace)
         self._queue(Extra(user, trace))
 
     def _rotated(self, step: KeyStep) -> None:
         node = self._node
-        if not node.config.rotate_by_gossip or not self._steps.fresh(None, (step.op, step.key_id), node.now):
+        if not node.config.rotate_by_gossip or not self._first(step):
             return
         try:
             self._step(step)
@@ -144,6 +142,10 @@ class Extras:
             node.counts["key_steps_refused"] += 1
             return
         self._queue(Extra(step))
+
+    def _first(self, step: KeyStep) -> bool:
+        """Note a step; false if it was had."""
+        return self._steps.fresh(None, (step.op, step.key_id), self._node.now, self._node.memory_s)
 
     def _step(self, step: KeyStep) -> None:
         keyring = self._node.keyring

@@ -206,6 +206,6 @@ class Gossip:
         node = self._node
         self._ticked_at = node.now
         if len(node.news) or len(node.extras):
-            for peer in node.others(node.profile.gossip_peers):
+            for peer in node.in_turn(node.profile.gossip_peers):
                 self.tell(peer)
             self.wake()

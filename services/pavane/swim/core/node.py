@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pavane.swim.config import Config, Encoding, Start, View
+from pavane.swim.config import Config, Encoding, Profile, Start, View
 from pavane.swim.core.outputs import Event, Happened, Member, Output, Own, Persist, Send
 from pavane.swim.errors import DropReason
 from pavane.swim.state.auth import Psks
@@ -17,6 +17,7 @@ from pavane.swim.state.extras import ExtraQueue
 from pavane.swim.state.members import Members, Peer
 from pavane.swim.state.news import News, NewsQueue
 from pavane.swim.state.partial import PartialView
+from pavane.swim.state.rates import Bucket
 from pavane.swim.state.suspicion import transmissions
 from pavane.swim.state.timers import Timers
 from pavane.swim.wire import libtribe, messages
@@ -35,6 +36,7 @@ SENDS_PER_TIMER = 256  # a burst of more would overflow the receive buffers of s
 SENDS_PAUSE_S = 0.01
 NEWS_EXTRA = 512  # beside two pieces for each peer
 EXTRAS_MORE = 512  # messages, beside what each peer says of itself
+SMALL_HELPERS = 3  # a group of fewer members than so many times the helpers draws them in turn (8.1)
 LOSS_WEIGHT = 1 / 32
 LOSS_MAX = 0.5  # beyond it the estimate says more about a broken host than about a network
 
@@ -95,6 +97,7 @@ class Node:
         codec = libtribe if config.encoding is Encoding.LIBTRIBE else messages
         self.encode, self.decode, self.ttl_at = codec.encode, codec.decode, codec.TTL_AT
         self.profile = config.profile
+        self._paced: list[tuple[Bucket, int]] = []
         self.rng = rng
         self.entropy = entropy
         self.now = now
@@ -104,9 +107,7 @@ class Node:
         self.address = config.address
         self.own = Own.OUT
         self.members = Members(config.capacity)
-        self.partial = (
-            PartialView(config.capacity, config.profile.sync_interval_s) if config.view is View.PARTIAL else None
-        )
+        self.partial = PartialView(config.capacity) if config.view is View.PARTIAL else None
         self.news = NewsQueue(2 * config.capacity + NEWS_EXTRA)
         self.extras = ExtraQueue(config.capacity + EXTRAS_MORE)
         self.meta: bytes | None = None
@@ -132,6 +133,25 @@ class Node:
         self._near_capacity = False
         self.changes = 0  # of entries, ever
         self.overfull = False  # there are members that do not fit: our digest would differ for ever (7.1)
+
+    # --- pace ----------------------------------------------------------------------------------------------------
+
+    def per_period(self, count: int, burst: int | None = None) -> Bucket:
+        """Return a bucket that lets through ``count`` per period, of whatever profile is in use by then."""
+        bucket = Bucket(count / self.profile.period_s, count if burst is None else burst)
+        self._paced.append((bucket, count))
+        return bucket
+
+    def set_profile(self, profile: Profile) -> None:
+        """Use other times from now on (17.1)."""
+        self.profile = profile
+        for bucket, count in self._paced:
+            bucket.set_rate(count / profile.period_s, self.now)
+
+    @property
+    def memory_s(self) -> float:
+        """How long it is remembered what was told, so that nobody acts on it twice (7.5, 14, 15.4)."""
+        return 2 * self.profile.sync_interval_s
 
     # --- identity ------------------------------------------------------------------------------------------------
 
@@ -246,6 +266,15 @@ class Node:
         """Draw up to ``count`` different live peers."""
         return self.members.sample(count, self.rng, without)
 
+    def in_turn(self, count: int, fits: Callable[[Peer], bool] | None = None) -> list[Peer]:
+        """Draw up to ``count`` different live peers that fit, in a small group in turn (8.1)."""
+        if self.population < SMALL_HELPERS * self.profile.helpers:
+            return self.members.in_turn(count, self.rng, fits)
+        if fits is None:
+            return self.others(count)
+        peers = [peer for peer in self.members.live if fits(peer)]
+        return self.rng.sample(peers, min(count, len(peers)))
+
     def add(self, info: NodeInfo, state: State) -> Peer:
         """Add an entry and tell the parts."""
         peer, evicted = self.members.add(info, state, self.now)
@@ -289,7 +318,7 @@ class Node:
     @property
     def tombstone_s(self) -> float:
         """How long tombstones are kept (5.4)."""
-        return max(30.0, 2 * self.profile.sync_interval_s)
+        return max(30.0, self.memory_s)
 
     def spread(self, kind: State, about: NodeInfo, reporter: int = 0) -> None:
         """Queue a piece of news."""

@@ -43,6 +43,7 @@ class Probe:
         "direct_until",
         "ended",
         "helpers",
+        "known_there",
         "meta",
         "peer",
         "retried",
@@ -64,6 +65,7 @@ class Probe:
         self.meta: NodeId | None = None  # the version of our own META that its ping carried
         self.stage: Stage | None = None  # that all pings of this probe have shown
         self.helpers: dict[int, bool] = {}  # id: has sent a nack
+        self.known_there = True  # by the answer: who does not track us has taken none of our records
         self.was_alive = False
         self.retried = False
         self.answered_at: float | None = None
@@ -222,8 +224,7 @@ class Probing:
         node, peer = self._node, probe.peer
         if peer is None or not peer.live:
             return
-        helpers = [other for other in node.members.live if other is not peer and other.state is State.ALIVE]
-        chosen = node.rng.sample(helpers, min(node.profile.helpers, len(helpers)))
+        chosen = node.in_turn(node.profile.helpers, lambda other: other is not peer and other.state is State.ALIVE)
         # Ourselves too: two links may lose it where a helper's answer takes four.
         self._send(probe)
         reply_to = node.address if node.address.ip else None
@@ -251,6 +252,9 @@ class Probing:
         if source != probe.address and not from_helper:
             return Match.NONE
         probe.answered_at = node.now
+        payload = response.payload
+        disowned = (*payload.dead, *payload.left, *(unlink.receiver for unlink in payload.unlinks))
+        probe.known_there = all(one.id != node.id for one in disowned)
         node.counts["acks_relayed" if from_helper else "acks_direct"] += 1
         self._end(probe, answered=True)
         return Match.ACK
@@ -263,9 +267,10 @@ class Probing:
         if answered:
             node.health.better()
             peer.answered, peer.silent = True, False
-            peer.shown_stage = peer.shown_stage or probe.stage is node.stage
-            # Only a ping that was answered before it had to be repeated is known to have arrived.
-            peer.told_meta = peer.told_meta or (probe.meta == node.node and not probe.retried)
+            if probe.known_there:
+                peer.shown_stage = peer.shown_stage or probe.stage is node.stage
+                # Only a ping that was answered before it had to be repeated is known to have arrived.
+                peer.told_meta = peer.told_meta or (probe.meta == node.node and not probe.retried)
             if not probe.retried:
                 self._rtts_s.append(node.now - probe.sent_at)
                 self._first_shot(probe, answered=True)

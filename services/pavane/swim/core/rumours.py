@@ -12,7 +12,6 @@ from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
 from pavane.swim.state.partial import PartialView
 from pavane.swim.state.precedence import Verdict, judge
-from pavane.swim.state.rates import Bucket
 from pavane.swim.state.suspicion import CONFIRMATIONS, LONGEST, Suspicion
 from pavane.swim.wire.payload import Payload
 from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeInfo, Stage, State
@@ -49,7 +48,7 @@ class Rumours:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._unknown_limit = Bucket(UNKNOWN_PER_PERIOD / node.profile.period_s, UNKNOWN_BURST)
+        self._unknown_limit = node.per_period(UNKNOWN_PER_PERIOD, UNKNOWN_BURST)
         self._refuted_suspicion_at = float("-inf")
         self._over_capacity_at = float("-inf")
         self._passed_on: OrderedDict[int, int] = OrderedDict()  # id: gen, of those that did not fit
@@ -120,7 +119,7 @@ class Rumours:
         view = node.partial
         if kind is State.SUSPECT and view is None:
             return
-        if view is not None and not view.news.fresh(kind, info, node.now):
+        if view is not None and not view.news.fresh(kind, info, node.now, node.memory_s):
             return
         if not (heard.origin.authenticated or heard.matching or self._unknown_limit.take(node.now)):
             node.drop(DropReason.RATE)

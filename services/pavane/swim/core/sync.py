@@ -13,7 +13,6 @@ from pavane.swim.core.rumours import Heard, Rumours
 from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
 from pavane.swim.state.precedence import Verdict, judge
-from pavane.swim.state.rates import Bucket
 from pavane.swim.state.timers import Timer
 from pavane.swim.wire.payload import PAGE_HEADER_BYTES, Digest, Listed, Page, Payload
 from pavane.swim.wire.values import U32_MAX, Stage, State
@@ -45,7 +44,7 @@ class Sync:
         self._rumours = rumours
         self._probing = probing
         self._differed = False
-        self._told = Bucket(SUSPECTS_TOLD / node.profile.period_s, SUSPECTS_TOLD)
+        self._told = node.per_period(SUSPECTS_TOLD)
         self._partner: int | None = None
         self._covered: list[tuple[int, int]] = []
         self._pageless = 0

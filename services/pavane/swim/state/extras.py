@@ -76,20 +76,19 @@ class ExtraQueue:
 
 
 class Numbers:
-    """Which messages were had: the last numbers of each origin, for ``lifetime_s`` after its last one."""
+    """Which messages were had: the last numbers of each origin, for some time after its last one."""
 
-    def __init__(self, origins_max: int, lifetime_s: float) -> None:
+    def __init__(self, origins_max: int) -> None:
         self._origins_max = origins_max
-        self._lifetime_s = lifetime_s
         self._seen: OrderedDict[Hashable, tuple[float, deque[Hashable]]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._seen)
 
-    def fresh(self, origin: Hashable, number: Hashable, now: float) -> bool:
-        """Note a message; false if it was had."""
+    def fresh(self, origin: Hashable, number: Hashable, now: float, memory_s: float) -> bool:
+        """Note a message; false if it was had and its origin's last one is not longer ago than ``memory_s``."""
         at, numbers = self._seen.pop(origin, (now, deque[Hashable](maxlen=NUMBERS_MAX)))
-        if now - at > self._lifetime_s:
+        if now - at > memory_s:
             numbers.clear()
         fresh = number not in numbers
         if fresh:

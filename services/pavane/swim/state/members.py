@@ -2,7 +2,7 @@
 
 import bisect
 import hashlib
-from collections.abc import Iterator, ValuesView
+from collections.abc import Callable, Iterator, ValuesView
 from typing import TYPE_CHECKING
 
 from pavane.swim.state.suspicion import Suspicion
@@ -98,6 +98,7 @@ class Members:
         self._live: dict[int, Peer] = {}
         self._tombstones: dict[int, Peer] = {}  # oldest first
         self._ids: list[int] = []
+        self._turns: list[int] = []  # who was not drawn yet since the last shuffle
         self._at: dict[Address, tuple[Peer, ...]] = {}  # mostly of one, which costs a table of thousands little
         self._xor = 0
 
@@ -139,6 +140,24 @@ class Members:
             if peer.live and peer is not without:
                 drawn[peer.id] = peer
         return list(drawn.values())
+
+    def in_turn(self, count: int, rng: "Random", fits: Callable[[Peer], bool] | None = None) -> list[Peer]:
+        """Draw up to ``count`` different live peers that fit, each of them once before any of them again (8.1).
+
+        Looks at the whole table: it is for small groups, where independent draws leave somebody out again and again.
+        """
+        waiting = {peer.id: peer for peer in self._live.values() if fits is None or fits(peer)}
+        drawn: list[Peer] = []
+        for fresh in (False, True):
+            if fresh:
+                self._turns = list(self._live)
+                rng.shuffle(self._turns)
+            chosen = [node for node in self._turns if node in waiting][: count - len(drawn)]
+            drawn += [waiting.pop(node) for node in chosen]
+            self._turns = [node for node in self._turns if node not in chosen]
+            if len(drawn) == count or not waiting:
+                break
+        return drawn
 
     def add(self, info: NodeInfo, state: State, now: float) -> tuple[Peer, Peer | None]:
         """Add an entry; returns it, and the oldest tombstone if that had to make room and is forgotten."""

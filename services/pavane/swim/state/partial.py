@@ -84,18 +84,17 @@ class Passive:
 
 
 class LastNews:
-    """The last news about ids that are not tracked, for ``lifetime_s`` after it came: it is passed on once."""
+    """The last news about ids that are not tracked, for some time after it came: it is passed on once."""
 
-    def __init__(self, lifetime_s: float) -> None:
-        self._lifetime_s = lifetime_s
+    def __init__(self) -> None:
         self._last: OrderedDict[int, tuple[float, State, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._last)
 
-    def fresh(self, kind: State, info: NodeInfo, now: float) -> bool:
-        """Say whether neither this nor later news about the same id was had (5.3)."""
-        while self._last and now - next(iter(self._last.values()))[0] > self._lifetime_s:
+    def fresh(self, kind: State, info: NodeInfo, now: float, memory_s: float) -> bool:
+        """Say whether neither this nor later news about the same id was had within ``memory_s`` (5.3)."""
+        while self._last and now - next(iter(self._last.values()))[0] > memory_s:
             self._last.popitem(last=False)
         last = self._last.get(info.id)
         return last is None or judge(kind, info.gen, last[1], last[2]) is Verdict.APPLY
@@ -152,13 +151,13 @@ class Times:
 class PartialView:
     """All of it, of one node. ``links`` is in the order in which they were made."""
 
-    def __init__(self, capacity: int, sync_interval_s: float) -> None:
+    def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.wanted = links_wanted(capacity)
         self.sought = links_sought(capacity)
         self.links: dict[int, Link] = {}
         self.passive = Passive()
-        self.news = LastNews(2 * sync_interval_s)
+        self.news = LastNews()
         self.kept = Times(KEPT_MAX, KEPT_S)
         self.redirected = Times(REDIRECTED_MAX, REDIRECTED_S)
         self.dialled = Times(REDIRECTED_MAX, REDIRECTED_S)

@@ -17,6 +17,11 @@ class Bucket:
         self._level = self._burst
         self._at = 0.0
 
+    def set_rate(self, rate: float, now: float) -> None:
+        """Let through another ``rate`` from now on; ``burst`` stays."""
+        self.ready(now)
+        self._rate = rate
+
     def ready(self, now: float) -> bool:
         """Say whether one more may pass."""
         if now > self._at:
