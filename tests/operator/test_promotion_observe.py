@@ -1,7 +1,9 @@
 """Which members are heard when they are slow (docs/specs/operator.md 3.1)."""
 
 import base64
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from pavane.raft.errors import Unreachable
 from pavane.raft.keys import IDENT_KEY
 from pavane.raft.state.roles import Role
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
-from pavane_operator.crds.status import Rollout, State
+from pavane_operator.crds.status import Rollout, State, Step
+from pavane_operator.kinds.raft.facts import SCALE_MEMBERS
 from pavane_operator.kinds.raft.promotion import RaftPromotion
 from pavane_operator.plan.model import Child, Observed, Pod, Resource
 
@@ -34,6 +37,17 @@ class Members:
     def __init__(self) -> None:
         self.needs_s = 0.0
         self.leader = "log-server-g1-0"
+        self.members = list(PODS)
+        self.configuration_index = 1
+        self.lost: set[str] = set()
+        self.asked: list[bytes] = []
+
+    def change(self, members: Sequence[tuple[str, str]], reqid: bytes) -> None:
+        """Change as a cluster does, which knows a request by its id alone."""
+        if reqid not in self.asked:
+            self.members = [peer for peer, _ in members]
+            self.configuration_index += 2
+        self.asked.append(reqid)
 
     async def status(self, peer: str, *, timeout_s: float) -> dict[str, Any]:
         if timeout_s < self.needs_s:
@@ -46,10 +60,11 @@ class Members:
             "term": 1,
             "last_index": 3,
             "commit_index": 3,
-            "configuration": {"new": [[one, f"tcp://{one}:8047"] for one in PODS]},
+            "configuration": {"new": [[one, f"tcp://{one}:8047"] for one in self.members]},
+            "configuration_index": self.configuration_index,
             "configuration_committed": True,
             "members": [],
-            "blockers": [],
+            "blockers": ["StateLost"] if name in self.lost else [],
         }
 
 
@@ -59,6 +74,14 @@ def members(monkeypatch: pytest.MonkeyPatch) -> Members:
     monkeypatch.setattr(
         RaftClient, "status", lambda _client, peer, *, timeout_s: found.status(peer, timeout_s=timeout_s)
     )
+
+    async def change_members(
+        _client: RaftClient, peers: Sequence[tuple[str, str]], *, reqid: bytes, timeout_s: float
+    ) -> int:
+        found.change(peers, reqid)
+        return found.configuration_index
+
+    monkeypatch.setattr(RaftClient, "change_members", change_members)
     return found
 
 
@@ -120,4 +143,19 @@ async def test_a_dead_member_does_not_hold_up_every_look(members: Members, monke
     for _ in range(2):
         assert await leader_seen_by(promotion) == members.leader
     assert given[1] < given[0]
+    await promotion.close()
+
+
+async def test_a_member_that_is_named_again_too_early_is_taken_out_once_more(members: Members) -> None:
+    """By the same members, within the same recorded step: only the configuration that is replaced is another one."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    step = Step(name=SCALE_MEMBERS, at=at)
+    status = RaftClusterStatus(active_generation=1, rollout=Rollout(state=State.IDLE, step=step))
+    resource = replace(RESOURCE, status=status)
+    promotion = RaftPromotion("data", "log", "uid")
+    lost = list(PODS)[2]
+    members.lost = {lost}
+    for expected in (list(PODS)[:2], list(PODS), list(PODS)[:2]):
+        await promotion.step(SCALE_MEMBERS, resource, observed(*PODS), at)
+        assert sorted(members.members) == expected
     await promotion.close()

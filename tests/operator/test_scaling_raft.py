@@ -133,9 +133,9 @@ def test_new_pods_join_once_they_may_write() -> None:
     assert found.members == frozenset(PODS[:3])
     due = members_due(resource(5), Observed(fresh=True, pods=pods(5)), views)
     assert due is not None
-    assert [peer for peer, _ in due] == PODS[:5]
-    assert due[4][1] == "tcp://log-server-g1-4.log-server-g1.data.svc:8047"
-    assert due[0][1] == dict(members(*PODS[:3]))[PODS[0]], "a member keeps the url that it has"
+    assert [peer for peer, _ in due.members] == PODS[:5]
+    assert due.members[4][1] == "tcp://log-server-g1-4.log-server-g1.data.svc:8047"
+    assert due.members[0][1] == dict(members(*PODS[:3]))[PODS[0]], "a member keeps the url that it has"
 
 
 def test_nothing_is_due_while_an_attempt_runs() -> None:

@@ -28,7 +28,7 @@ from pavane.raft.wire import (
 )
 from pavane.wire import LocalProtocolError, Stage
 from tests.services.raft.core_views import changes, isolate, others
-from tests.services.raft.ensemble import IDENT, Ensemble, decoded, members, reqid
+from tests.services.raft.ensemble import IDENT, Ensemble, decoded, members, reqid, url
 
 # --- membership ----------------------------------------------------------------------------------------------------
 
@@ -294,6 +294,70 @@ def test_under_the_operator_a_wiped_pod_waits_to_be_replaced_by_a_change() -> No
     ensemble.change(leader, 51, "abc")
     ensemble.until(lambda: ensemble.status(victim).role == Role.FOLLOWER)
     assert ensemble.status(leader).committed.new == members("abc")
+
+
+def test_a_wiped_pod_that_is_taken_out_and_in_in_a_moment_comes_back() -> None:
+    ensemble = Ensemble("", "abc", lost_voter=LostVoter.BY_CHANGE)
+    for name in "abc":
+        ensemble.cores[name].bootstrap(members("abc"), ensemble.now())
+    permit(ensemble, "abc")
+    leader = ensemble.elect()
+    ensemble.update(leader, 1)
+    victim, witness = list(others(ensemble, leader))
+    ensemble.down(victim)
+    ensemble.disks[victim].wipe()
+    ensemble.start(victim, seeds=(url(witness),))
+    ensemble.until(lambda: ensemble.status(victim).fence == Fence.LOST)
+    ensemble.change(leader, 50, "".join(name for name in "abc" if name != victim))
+    ensemble.change(leader, 51, "abc")
+    ensemble.until(lambda: ensemble.status(victim).fence == Fence.NAMED)
+
+
+def test_a_change_before_the_loss_does_not_count_though_a_leader_that_was_cut_off_knows_nothing_of_it() -> None:
+    ensemble = Ensemble("", "abcde", lost_voter=LostVoter.BY_CHANGE, election_min=200, election_max=2000)
+    for name in "abcde":
+        ensemble.cores[name].bootstrap(members("abcde"), ensemble.now())
+    permit(ensemble, "abcde")
+    former = ensemble.elect()
+    isolate(ensemble, former)
+    ensemble.until(lambda: ensemble.leader() != former)
+    leader = ensemble.leader()
+    ensemble.update(leader, 1)
+    victim = next(name for name in "abcde" if name not in (former, leader))
+    ensemble.change(leader, 50, "".join(name for name in "abcde" if name != victim))
+    ensemble.change(leader, 51, "abcde")
+    assert ensemble.status(leader).committed.new == members("abcde")
+    ensemble.down(victim)
+    ensemble.disks[victim].wipe()
+    ensemble.cuts.clear()
+    for name in "abcde":
+        if name != former:
+            ensemble.cuts |= (
+                {(former, name), (name, former)} if name != victim else {(victim, leader), (leader, victim)}
+            )
+    ensemble.start(victim, seeds=(url(former),))
+    ensemble.until(lambda: ensemble.status(victim).fence == Fence.LOST)
+    assert ensemble.status(former).role == Role.LEADER
+    ensemble.cuts.clear()
+    ensemble.until(lambda: ensemble.entries(victim) == ensemble.entries(leader))
+    ensemble.advance(1.0)
+    assert ensemble.status(victim).role == Role.RECOVERING
+
+
+def test_a_wiped_voter_of_a_cluster_without_configuration_entries_does_not_take_that_for_its_removal() -> None:
+    ensemble = Ensemble("abc", lost_voter=LostVoter.BY_CHANGE)
+    leader = ensemble.elect()
+    ensemble.update(leader, 1)
+    victim = others(ensemble, leader)[0]
+    ensemble.down(victim)
+    ensemble.disks[victim].wipe()
+    ensemble.start(victim, peers=())
+    ensemble.until(lambda: ensemble.entries(victim) == ensemble.entries(leader))
+    ensemble.change(leader, 50, "".join(name for name in "abc" if name != victim))
+    ensemble.advance(1.0)
+    assert ensemble.status(victim).role == Role.RECOVERING
+    ensemble.change(leader, 51, "abc")
+    ensemble.until(lambda: ensemble.status(victim).role == Role.FOLLOWER)
 
 
 def test_a_voter_with_damaged_entries_starts_recovering_and_is_refilled() -> None:

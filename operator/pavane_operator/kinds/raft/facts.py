@@ -43,6 +43,8 @@ class PeerView:
     commit: int
     configuration: Configuration
     """The last one in its log: in force whether committed or not."""
+    configuration_index: int
+    """Of the entry that states it."""
     committed: bool
     """Whether it knows that configuration to be committed."""
     matches: Mapping[str, int]
@@ -106,15 +108,24 @@ def facts(resource: Resource, observed: Observed, views: Iterable[PeerView], *, 
     )
 
 
-def members_due(resource: Resource, observed: Observed, views: Iterable[PeerView]) -> Members | None:
-    """The members (id, url) that the store should be asked for now, while nothing is rolled out; None = no change."""
+@dataclass(frozen=True, slots=True)
+class MembersDue:
+    """The members (id, url) to ask the store for, and the index of the configuration that they replace."""
+
+    members: Members
+    base_index: int
+
+
+def members_due(resource: Resource, observed: Observed, views: Iterable[PeerView]) -> MembersDue | None:
+    """What the store should be asked for now, while nothing is rolled out; None = no change."""
     scene = _scene(resource, observed, {view.id: view for view in views})
     target = _target(scene)
     if target is None or scene.leader is None or scene.active is None:
         return None
     known = dict(scene.leader.configuration.members)
     pods = dict(names.members(resource.name, resource.namespace, scene.active, scene.replicas))
-    return tuple((peer, url) for peer, url in (pods | known).items() if peer in target)
+    members = tuple((peer, url) for peer, url in (pods | known).items() if peer in target)
+    return MembersDue(members, scene.leader.configuration_index)
 
 
 def has_members(views: Iterable[PeerView], ids: Iterable[str]) -> bool:

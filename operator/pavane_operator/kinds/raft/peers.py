@@ -20,6 +20,7 @@ def peer_view(answer: Mapping[str, Any]) -> PeerView | None:
             last=int(answer["last_index"]),
             commit=int(answer["commit_index"]),
             configuration=_configuration(answer["configuration"]),
+            configuration_index=int(answer["configuration_index"]),
             committed=bool(answer["configuration_committed"]),
             matches={
                 str(member["id"]): int(member["match_index"])

@@ -19,7 +19,7 @@ from pavane.raft.errors import Expired, RaftError, Refused
 from pavane.raft.keys import RaftKeys
 from pavane.raft.state.configuration import Members
 from pavane.raft.wire import rollout_reqid
-from pavane_operator.crds.raftcluster import REPLICAS_MAX, RaftClusterSpec
+from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.kinds.raft import names
 from pavane_operator.kinds.raft.facts import (
@@ -42,7 +42,7 @@ BOOTSTRAP_STEPS = (PromotionStep(ALLOW_WRITES, allow_writes=True),)
 CHANGE_MEMBERS_NUMBER = 3
 """Of the step in 3.1; goes into its request id."""
 SCALE_MEMBERS_NUMBERS = 1000
-"""The same for changes within a generation, the first of many."""
+"""The same for changes within a generation: plus the index of the configuration that the change begins from."""
 STATUS_TIMEOUT_S = 0.5
 """Per pod: a pod that takes longer counts as silent in this look; the next look asks again."""
 STATUS_TIMEOUT_SILENT_S = 0.1
@@ -196,14 +196,8 @@ def _change(name: str, resource: Resource, observed: Observed, views: Sequence[P
         return _Change(coming, CHANGE_MEMBERS_NUMBER, members)
     if name == SCALE_MEMBERS and active is not None:
         due = members_due(resource, observed, views)
-        return None if due is None else _Change(active, _number_of(due), due)
+        return None if due is None else _Change(active, SCALE_MEMBERS_NUMBERS + due.base_index, due.members)
     raise ValueError(f"RaftCluster has no step {name} now")
-
-
-def _number_of(members: Members) -> int:
-    """What tells a change to these members from one to others in the same second: who, one bit per pod."""
-    ordinals = [int(ordinal) for peer, _ in members if (ordinal := peer.rpartition("-")[2]).isdecimal()]
-    return SCALE_MEMBERS_NUMBERS + sum(1 << ordinal for ordinal in set(ordinals) if ordinal < REPLICAS_MAX)
 
 
 def _url(address: str) -> str:

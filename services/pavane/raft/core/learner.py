@@ -249,6 +249,7 @@ class Learner:
         if reply.is_leader and ask.to.url == self._leader_url:
             self._leader_heard_at = self._node.now.mono
             self.target = max(self.target, reply.commit_index)
+            self._recovering.leader_told(reply.term, reply.last_index)
             if self._named is False:  # asked after the configuration, so nothing that named us lies beyond
                 self._recovering.placed(reply.last_index)
 

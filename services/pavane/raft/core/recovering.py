@@ -45,7 +45,7 @@ class Recovering:
         self._voters: Members = ()  # as the present leader named them
         self._floor = 0
         self._goal: int | None = None
-        self._lost_at: int | None = None  # a leader's last index, seen after the loss
+        self._told: tuple[int, int] | None = None  # term and last index of a leader, as it told this process
         self._cleansed = False  # a configuration without us was committed after the loss
         self._history = 0  # entries up to here were written before we joined
         self._asks: list[Ask] = []
@@ -113,8 +113,17 @@ class Recovering:
         """Turn Recovering: the store is not what the cluster was promised."""
         self._node.recovering = True
         self._phase = _Phase.SILENT
+        self._poll_at = self._node.now.mono
         self._forget_votes()
         self._node.rest("lost")
+
+    def leader_told(self, term: int, last: int) -> None:
+        """Take a leader's last index, seen after a loss, for what was lost was lost before this process began.
+
+        That of a later term replaces it: a leader that was cut off may know less than was committed before the loss.
+        """
+        if self._told is None or term > self._told[0]:
+            self._told = (term, last)
 
     def heard(self, peer: str, term: int, last: int = 0) -> None:
         """Learn a term, and perhaps a last index, from any message of a peer."""
@@ -177,8 +186,8 @@ class Recovering:
     def _log_info(self, ask: Ask, reply: RequestLogInfoReply) -> None:
         self._answered.add(ask.to.peer)
         self.heard(ask.to.peer, reply.term, reply.last_index)
-        if reply.is_leader and self._lost_at is None and self._phase != _Phase.UNDECIDED:
-            self._lost_at = reply.last_index
+        if reply.is_leader:
+            self.leader_told(reply.term, reply.last_index)
         if reply.is_leader and self._phase == _Phase.ANSWERING and self._goal is None and reply.term >= self._floor:
             self._goal = reply.last_index
         self.progress()
@@ -206,9 +215,10 @@ class Recovering:
     def _heal_by_change(self) -> bool:
         """By change: a configuration without us was committed after the loss, and a later one names us again."""
         node = self._node
-        if self._lost_at is not None and node.commit >= self._lost_at:
-            _, committed = node.configurations.committed(node.commit)
-            self._cleansed = self._cleansed or not committed.names(node.id)
+        term, last = self._told or (-1, 0)
+        if term >= max((node.term, *self._terms.values())) and node.commit >= last:
+            index, committed = node.configurations.committed(node.commit)
+            self._cleansed = self._cleansed or (index > 0 and not committed.names(node.id))
         if not self._cleansed or not node.configurations.effective.names(node.id):
             return False
         self._heal(node.term)
