@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "telemetry.md"
+RAFT = ROOT / "docs" / "specs" / "raft.md"
 GROUP = "pavane.dev"  # the API group; its labels and annotations begin with it
 POD_MODULES = "pavane.pods."  # modules that `pavane pod` imports by name
 LABELS = frozenset({"code", "done", "kind", "op", "peer", "reason", "result", "where"})  # told beside their metric
@@ -82,3 +83,23 @@ def test_the_page_names_nothing_that_is_gone() -> None:
     made_up |= {name for name in names if METRIC.fullmatch(name)} - metric_names() - PACKAGES
     made_up |= {name for name in names if SPAN.fullmatch(name) and name.startswith("raft/")} - span_names()
     assert made_up - {"pavane.stage.client", "pavane.stage.server"} == set()  # scopes named by `__name__`
+
+
+def section(title: str) -> str:
+    """The text below a heading of the Raft specification."""
+    text = RAFT.read_text(encoding="utf-8")
+    return text[text.index(title) :].split("\n", 1)[1].split("\n##", 1)[0]
+
+
+def test_every_metric_of_the_raft_specification_is_made() -> None:
+    wanted = {quoted.partition("{")[0] for quoted in QUOTED.findall(section("### 15.1")) if quoted[0].islower()}
+    assert {"role", "commit_seconds", "append_batch_entries", "kv_commands_total"} <= wanted
+    made = {name.removeprefix("pavane_raft_").removesuffix("_sum") for name in metric_names()}
+    assert wanted - made == set()
+
+
+def test_every_span_of_the_raft_specification_is_made() -> None:
+    rows = [line.split("|")[1] for line in section("### 15.2").splitlines() if line.startswith("| `raft/")]
+    wanted = {name for row in rows for name in QUOTED.findall(row) if name.startswith("raft/")}
+    assert {"raft/follow", "raft/lease-expire"} <= wanted
+    assert wanted - span_names() == set()

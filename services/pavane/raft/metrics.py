@@ -38,7 +38,7 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
             "kv_watches": keys.watches,
             "kv_history_floor": keys.history_floor,
         }
-    counts = adapter.counts
+    counts, tally = adapter.counts, adapter.core.tally
     counters: dict[str, float] = {
         "leader_changes_total": counts.leader_changes,
         "quorum_lost_total": counts.quorum_lost,
@@ -48,6 +48,11 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
         "update_seconds_count": counts.updates["done"],
         "barrier_seconds_sum": counts.barrier_s,
         "barrier_seconds_count": counts.barriers.total(),
+        "commit_seconds_sum": tally.commit_s,
+        "commit_seconds_count": tally.commits,
+        "heartbeat_round_seconds_sum": tally.round_s,
+        "heartbeat_round_seconds_count": tally.rounds,
+        "entries_read_total": tally.entries_read,
         "fsync_seconds_sum": adapter.writer.sync_seconds,
         "fsync_seconds_count": adapter.writer.syncs,
         "fsync_batch_entries_sum": counts.stored_entries,
@@ -66,8 +71,13 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
         found.append(Metric(f"{PREFIX}kv_lease_expiries_total", {}, keys.expired))
         for (op, code), count in sorted(keys.commands.items()):
             found.append(Metric(f"{PREFIX}kv_commands_total", {"op": op, "code": code}, count))
+    found += _labelled("members", "role", status.roles)
     for member in status.members:
         labels = {"peer": member.id}
+        batches = tally.appended.get(member.id)
+        if batches is not None:
+            found.append(Metric(f"{PREFIX}append_batch_entries_sum", labels, batches.entries))
+            found.append(Metric(f"{PREFIX}append_batch_entries_count", labels, batches.messages))
         found.append(Metric(f"{PREFIX}peer_match_index", labels, member.match))
         found.append(Metric(f"{PREFIX}peer_inflight", labels, member.in_flight))
         found.append(Metric(f"{PREFIX}peer_kind", {**labels, "kind": member.kind}, 1))

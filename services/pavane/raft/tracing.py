@@ -17,12 +17,15 @@ from pavane.raft.core.outputs import (
     Apply,
     ConfigurationChanged,
     Event,
+    FollowChanged,
     LeasesEnded,
     RoleChanged,
     SnapshotChanged,
+    Standing,
     TransferChanged,
     UpdateDone,
     VoteGranted,
+    VoteReceived,
 )
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.entry import ZERO_REQID, entry_reqid
@@ -41,7 +44,10 @@ class Tracing:
         self._tracer = trace.get_tracer("pavane.raft")
         self._appends: dict[int, Span] = {}
         self._election: Span | None = None
+        self._votes = 0  # of the candidacy under way
+        self._follow: Span | None = None
         self._configuration: Span | None = None
+        self._steps: dict[int, Span] = {}  # of it, by the index of the entry
         self._transfer: Span | None = None
 
     def event(self, event: Event, term: int) -> None:
@@ -57,6 +63,13 @@ class Tracing:
                 self._role(event)
             case VoteGranted(vote_term, candidate) if self._election is not None:
                 self._election.add_event("vote", {"pavane.raft.term": vote_term, "pavane.raft.candidate": candidate})
+            case Standing(kinds) if self._election is not None:
+                self._votes = 0
+                self._election.set_attribute("pavane.raft.kinds", ", ".join(map("=".join, kinds)))
+            case VoteReceived():
+                self._votes += 1
+            case FollowChanged():
+                self._followed(event, term)
             case ConfigurationChanged():
                 self._configured(event, term)
             case TransferChanged():
@@ -82,8 +95,8 @@ class Tracing:
 
     def close(self) -> None:
         """End what is still open."""
-        open_spans = (*self._appends.values(), self._election, self._configuration, self._transfer)
-        for span in open_spans:
+        alone = (self._election, self._configuration, self._transfer, self._follow)
+        for span in (*self._appends.values(), *self._steps.values(), *alone):
             if span is not None:
                 span.end()
 
@@ -95,11 +108,12 @@ class Tracing:
         term: int,
         attributes: Mapping[str, str | int],
         started_ns: int | None = None,
+        parent: Span | None = None,
     ) -> Span:
         links: list[Link] = [link(derived("raft", "", reqid)) for reqid in reqids if reqid != ZERO_REQID]
         return self._tracer.start_span(
             name,
-            context=Context(),
+            context=Context() if parent is None else trace.set_span_in_context(parent, Context()),
             kind=kind,
             links=links,
             start_time=started_ns,
@@ -122,27 +136,40 @@ class Tracing:
         span.end()
 
     def _role(self, event: RoleChanged) -> None:
-        if event.new in (Role.PRE_CANDIDATE, Role.CANDIDATE):
-            if self._election is None:
-                self._election = self._start("raft/election", SpanKind.INTERNAL, (), event.term, {})
-        elif self._election is not None:
+        stands = event.new in (Role.PRE_CANDIDATE, Role.CANDIDATE)
+        if stands and self._election is None:
+            self._election = self._start("raft/election", SpanKind.INTERNAL, (), event.term, {})
+        if self._election is None:
+            return
+        asked_before = event.old is Role.PRE_CANDIDATE
+        if event.new is Role.CANDIDATE:
+            self._election.set_attribute("pavane.raft.prevote", "passed" if asked_before else "skipped")
+        elif asked_before:
+            self._election.set_attribute("pavane.raft.prevote", "refused")
+        if not stands:
             attributes = {"pavane.raft.role": event.new.title, "pavane.raft.reason": event.reason}
-            self._election.set_attributes({**attributes, "pavane.raft.term": event.term})
+            self._election.set_attributes(attributes)
+            self._election.set_attributes({"pavane.raft.votes": self._votes, "pavane.raft.term": event.term})
             self._election.end()
             self._election = None
 
     def _configured(self, event: ConfigurationChanged, term: int) -> None:
         joint = event.configuration.transitional
-        attributes = {"pavane.raft.index": event.index, "pavane.raft.step": "joint" if joint else "final"}
-        if self._configuration is None:
-            if not joint or event.what != "effective":
-                return
-            self._configuration = self._start("raft/configuration", SpanKind.INTERNAL, (), term, {})
-        self._configuration.add_event(event.what, attributes)
-        if event.what == "rolled_back":
-            self._configuration.set_status(StatusCode.ERROR, "rolled back")
-        if event.what == "rolled_back" or (event.what == "committed" and not joint):
-            self._configuration.end()
+        if event.what == "effective":
+            if joint and self._configuration is None:
+                self._configuration = self._start("raft/configuration", SpanKind.INTERNAL, (), term, {})
+            if self._configuration is not None:
+                name = "raft/configuration-joint" if joint else "raft/configuration-final"
+                attributes = {"pavane.raft.index": event.index}
+                step = self._start(name, SpanKind.INTERNAL, (), term, attributes, parent=self._configuration)
+                self._steps[event.index] = step
+            return
+        taken_back = event.what == "rolled_back"
+        # Of several that are committed at once only the last is told.
+        for index in [at for at in self._steps if at == event.index or (at < event.index and not taken_back)]:
+            _end(self._steps.pop(index), taken_back)
+        if self._configuration is not None and taken_back == joint:
+            _end(self._configuration, taken_back)
             self._configuration = None
 
     def _snapshot(self, event: SnapshotChanged, term: int) -> None:
@@ -159,6 +186,15 @@ class Tracing:
         attributes: dict[str, str | int] = {"pavane.raft.index": event.index, "pavane.raft.leases": event.count}
         self._start("raft/lease-expire", SpanKind.INTERNAL, (event.reqid,), term, attributes, started).end()
 
+    def _followed(self, event: FollowChanged, term: int) -> None:
+        if event.what == "begun":
+            attributes = {"pavane.raft.index": event.index}
+            self._follow = self._start("raft/follow", SpanKind.INTERNAL, (), term, attributes)
+        elif self._follow is not None:
+            self._follow.set_attributes({"pavane.raft.index": event.index, "pavane.raft.step": event.what})
+            self._follow.end()
+            self._follow = None
+
     def _transferred(self, event: TransferChanged, term: int) -> None:
         if event.result == "started":
             if self._transfer is None:
@@ -173,3 +209,9 @@ class Tracing:
     def now_ns(self) -> int:
         """Return the time for a span that is made later; 0 while tracing is off."""
         return time_ns() if self._on else 0
+
+
+def _end(change: Span, taken_back: bool) -> None:
+    if taken_back:
+        change.set_status(StatusCode.ERROR, "rolled back")
+    change.end()

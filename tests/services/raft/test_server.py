@@ -520,6 +520,34 @@ async def test_metrics_tell_what_happened(tmp_path: Path, stack: AsyncExitStack)
     assert found["pavane_raft_update_seconds_count",] == 7
     assert found["pavane_raft_fsync_seconds_count",] >= 1
     assert found["pavane_raft_fsync_batch_entries_sum",] == found["pavane_raft_last_index",]
+    assert 1 <= found["pavane_raft_commit_seconds_count",] <= 8
+    assert found["pavane_raft_members", "leader"] == 1
+
+
+async def test_metrics_tell_of_the_other_members(tmp_path: Path, stack: AsyncExitStack) -> None:
+    peers = places(tmp_path, 3)
+    servers = [await started(stack, place.server()) for place in peers]
+    async with RaftClient([place.url for place in peers], IDENT) as client:
+        last = [await client.update(b"%d" % number) for number in range(5)][-1]
+        assert len([entry async for entry in client.entries(after=1)]) == last - 1
+        leader = next(server for server in servers if leads(server))
+        others = {member.id for member in leader.status().members} - {leader.status().id}
+
+        def found(name: str) -> dict[tuple[str, ...], float]:
+            return {
+                tuple(labels.values()): value
+                for each, labels, value in leader.metrics()
+                if each == f"pavane_raft_{name}"
+            }
+
+        await eventually(lambda: found("heartbeat_round_seconds_count")[()] > 0)
+        await eventually(lambda: all(found("peer_match_index")[peer,] == last for peer in others))
+        assert found("members") == {("leader",): 1, ("follower",): 2, ("learner",): 0}
+        assert found("entries_read_total")[()] == last - 1
+        entries, messages = found("append_batch_entries_sum"), found("append_batch_entries_count")
+        assert entries.keys() == messages.keys() == {(peer,) for peer in others}
+        assert all(1 <= messages[peer] <= entries[peer] for peer in messages)
+        assert max(entries.values()) >= last  # one of them took part in all; repetitions of an unanswered one are apart
 
 
 async def test_members_that_the_log_knows_better_are_told_at_the_next_start(

@@ -13,10 +13,19 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
-from pavane.raft.core.outputs import Appended, ConfigurationChanged, RoleChanged, SnapshotChanged, TransferChanged
+from pavane.raft.core.outputs import (
+    Appended,
+    ConfigurationChanged,
+    RoleChanged,
+    SnapshotChanged,
+    Standing,
+    TransferChanged,
+    VoteReceived,
+)
 from pavane.raft.machines import LeaseGrant
 from pavane.raft.server import RaftServer
 from pavane.raft.state.configuration import Configuration
@@ -151,28 +160,109 @@ def test_a_large_batch_has_a_limited_number_of_links(spans: Spans) -> None:
     assert (span.attributes["pavane.raft.index"], span.attributes["pavane.raft.term"]) == (99, 3)
 
 
+def attributes(span: ReadableSpan) -> dict[str, object]:
+    found = {name.removeprefix("pavane.raft."): value for name, value in (span.attributes or {}).items()}
+    return {name: value for name, value in found.items() if name not in {"peer", "term", "reason"}}
+
+
 def test_an_election_is_one_span_from_time_out_to_role(spans: Spans) -> None:
     tracing = Tracing("1")
-    tracing.event(RoleChanged(Role.FOLLOWER, Role.CANDIDATE, 2, "time-out"), term=2)
+    kinds = (("2", "ours"), ("3", "js"))
+    for event in (
+        RoleChanged(Role.FOLLOWER, Role.PRE_CANDIDATE, 1, "timeout"),
+        Standing(kinds),
+        RoleChanged(Role.PRE_CANDIDATE, Role.CANDIDATE, 2, "prevote"),
+        Standing(kinds),
+        VoteReceived("1"),
+        RoleChanged(Role.CANDIDATE, Role.PRE_CANDIDATE, 2, "timeout"),  # nobody else answered: once more
+        Standing(kinds),
+        RoleChanged(Role.PRE_CANDIDATE, Role.CANDIDATE, 3, "prevote"),
+        Standing(kinds),
+        VoteReceived("1"),
+        VoteReceived("3"),
+    ):
+        tracing.event(event, term=3)
     assert spans("raft/election") == []
-    tracing.event(RoleChanged(Role.CANDIDATE, Role.LEADER, 2, "majority"), term=2)
+    tracing.event(RoleChanged(Role.CANDIDATE, Role.LEADER, 3, "elected"), term=3)
     [span] = spans("raft/election")
-    assert span.attributes is not None
-    assert span.attributes["pavane.raft.role"] == "Leader"
+    assert attributes(span) == {"role": "Leader", "prevote": "passed", "votes": 2, "kinds": "2=ours, 3=js"}
 
 
-@pytest.mark.parametrize(("end", "code"), [("committed", "UNSET"), ("rolled_back", "ERROR")])
-def test_a_change_of_members_is_one_span_with_its_steps(spans: Spans, end: str, code: str) -> None:
+@pytest.mark.parametrize(
+    ("courses", "prevote"),
+    [
+        ([(Role.FOLLOWER, Role.PRE_CANDIDATE), (Role.PRE_CANDIDATE, Role.FOLLOWER)], "refused"),
+        ([(Role.FOLLOWER, Role.CANDIDATE), (Role.CANDIDATE, Role.FOLLOWER)], "skipped"),
+    ],
+)
+def test_an_election_that_brings_nothing_says_how_far_it_came(
+    spans: Spans, courses: list[tuple[Role, Role]], prevote: str
+) -> None:
     tracing = Tracing("1")
-    joint, final = Configuration((("2", "tcp://127.0.0.1:2"),), MEMBERS), Configuration((("2", "tcp://127.0.0.1:2"),))
-    tracing.event(ConfigurationChanged("effective", 5, joint), term=1)
-    tracing.event(ConfigurationChanged("committed", 5, joint), term=1)
-    tracing.event(ConfigurationChanged("effective", 6, final), term=1)
+    for old, new in courses:
+        tracing.event(RoleChanged(old, new, 2, "because"), term=2)
+    [span] = spans("raft/election")
+    assert attributes(span) == {"role": "Follower", "prevote": prevote, "votes": 0}
+
+
+JOINT, FINAL = Configuration((("2", "tcp://127.0.0.1:2"),), MEMBERS), Configuration((("2", "tcp://127.0.0.1:2"),))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        (("effective", 5, JOINT), ("committed", 5, JOINT), ("effective", 6, FINAL), ("committed", 6, FINAL)),
+        (("effective", 5, JOINT), ("effective", 6, FINAL), ("committed", 6, FINAL)),  # both at once
+    ],
+)
+def test_a_change_of_members_is_a_span_with_a_child_for_each_step(
+    spans: Spans, told: tuple[tuple[str, int, Configuration], ...]
+) -> None:
+    tracing = Tracing("1")
+    for step in told[:-1]:
+        tracing.event(ConfigurationChanged(*step), term=1)
     assert spans("raft/configuration") == []
-    tracing.event(ConfigurationChanged(end, 6, final), term=1)
-    [span] = spans("raft/configuration")
-    assert [event.name for event in span.events] == ["effective", "committed", "effective", end]
-    assert span.status.status_code.name == code
+    tracing.event(ConfigurationChanged(*told[-1]), term=1)
+    [whole] = spans("raft/configuration")
+    [joint], [final] = spans("raft/configuration-joint"), spans("raft/configuration-final")
+    assert (value(joint, "index"), value(final, "index")) == (5, 6)
+    for span in (whole, joint, final):
+        assert span.status.status_code is not StatusCode.ERROR
+        assert span is whole or span.parent == whole.context
+
+
+def test_a_change_that_is_rolled_back_is_an_error(spans: Spans) -> None:
+    tracing = Tracing("1")
+    tracing.event(ConfigurationChanged("effective", 5, JOINT), term=1)
+    tracing.event(ConfigurationChanged("effective", 6, FINAL), term=1)
+    tracing.event(ConfigurationChanged("rolled_back", 6, FINAL), term=1)
+    assert spans("raft/configuration") == []  # the joint one still stands, and whoever leads may finish it
+    tracing.event(ConfigurationChanged("rolled_back", 5, JOINT), term=2)
+    for name in ("raft/configuration", "raft/configuration-joint", "raft/configuration-final"):
+        [span] = spans(name)
+        assert span.status.status_code is StatusCode.ERROR
+
+
+async def test_a_learner_follows_until_it_has_everything(tmp_path: Path, spans: Spans) -> None:
+    url, other = free_urls(2)
+    member = RaftServer(Config("1", IDENT, url=url, peers=(("1", url),)), data=tmp_path / "1", bind=url)
+    learner = RaftServer(Config("2", IDENT, url=other, seeds=(url,)), data=tmp_path / "2", bind=other)
+    await member.start()
+    try:
+        async with RaftClient([url], IDENT) as client:
+            last = [await client.update(b"data") for _ in range(3)][-1]
+            await learner.start()
+            await eventually(lambda: spans("raft/follow"))
+            [caught_up] = spans("raft/follow")
+            assert attributes(caught_up) == {"index": last, "step": "caught_up"}
+            await eventually(lambda: member.status().roles == {"leader": 1, "follower": 0, "learner": 1})
+            # What comes later belongs to it as well; it follows once.
+            again = await client.update(b"data")
+            await eventually(lambda: learner.status().applied == again)
+        assert len(spans("raft/follow")) == 1
+    finally:
+        await learner.stop()
+        await member.stop()
 
 
 def test_a_transfer_that_fails_is_an_error(spans: Spans) -> None:

@@ -30,6 +30,7 @@ from pavane.raft.core.replication import QUORUM_TIMEOUTS, Replication
 from pavane.raft.core.serving import Serving
 from pavane.raft.core.snapshots import Snapshots
 from pavane.raft.core.status import Fence, Status, picture, status_value
+from pavane.raft.core.tally import Tally
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.errors import Code, DropReason
 from pavane.raft.machines import KeyValue
@@ -383,7 +384,13 @@ class Core:
             learner=self._learner,
             transfer_to=self._transfer.target,
             streams=len(self._reading),
+            fed=self._feeding.peers,
         )
+
+    @property
+    def tally(self) -> Tally:
+        """What was counted since the start."""
+        return self._node.tally
 
     def key_counts(self) -> KeyCounts | None:
         """Return how much the machine holds, ``None`` if it is none that clients ask."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pavane.raft.core.kinds import Kind, Kinds
 from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
-from pavane.raft.core.outputs import Channel, PeerChannel, Route, VoteGranted
+from pavane.raft.core.outputs import Channel, PeerChannel, Route, Standing, VoteGranted, VoteReceived
 from pavane.raft.core.prevote import PHASE_PREVOTE, Prevote
 from pavane.raft.core.recovering import Recovering
 from pavane.raft.errors import DropReason
@@ -131,6 +131,7 @@ class Election:
         self.give_up()
         self._node.set_leader(None)
         self._node.set_role(Role.PRE_CANDIDATE, "timeout")
+        self._tell_standing()
         self._prevote.begin()
 
     def _not_now(self) -> None:
@@ -150,11 +151,16 @@ class Election:
         node.set_leader(None)
         ticket = node.raise_term(node.term + 1, node.id)
         node.set_role(Role.CANDIDATE, "transfer" if phase == PHASE_TRANSFER else "prevote")
+        self._tell_standing()
         self._round = _Round(ticket, phase, {}, set(), set(), node.now.mono + node.config.rpc_timeout_s)
         self.reset()
         for peer, url in node.configurations.effective.members:
             if peer != node.id:
                 self._ask(self._round, peer, url)
+
+    def _tell_standing(self) -> None:
+        others = (peer for peer, _ in self._node.configurations.effective.members if peer != self._node.id)
+        self._node.event(Standing(tuple((peer, self._kinds.kind(peer).value) for peer in others)))
 
     def connected(self, peer: str, channel: Channel) -> None:
         """A connection came up: the question for this vote may have found none before."""
@@ -242,8 +248,9 @@ class Election:
         if current is None:
             return
         current.answered.add(peer)
-        if granted:
+        if granted and peer not in current.granted:
             current.granted.add(peer)
+            self._node.event(VoteReceived(peer))
         own_vote_counts = self._node.is_stored(current.ticket)
         if own_vote_counts and has_majority(self._node.configurations.effective, current.granted):
             self.give_up()

@@ -27,6 +27,7 @@ class _Stream:
 
     route: Route
     id: bytes
+    peer: str
     next: int
     deadline: float
     tell_at: float
@@ -44,6 +45,11 @@ class Feeding:
 
     def __len__(self) -> int:
         return len(self._streams)
+
+    @property
+    def peers(self) -> set[str]:
+        """Whom the streams are for."""
+        return {stream.peer for stream in self._streams.values()}
 
     def request(self, route: Route, request_id: Frame, message: PvFollow) -> None:
         """Handle ``pv.follow``: a new stream, or an acknowledgement."""
@@ -64,7 +70,9 @@ class Feeding:
                 node.send(route, (key[1], *reply.encode()))
                 return
             now = node.now.mono
-            stream = self._streams[key] = _Stream(*key, message.previous_index + 1, now + SILENCE_MAX_S, now)
+            stream = self._streams[key] = _Stream(
+                *key, message.peer, message.previous_index + 1, now + SILENCE_MAX_S, now
+            )
             if message.previous_index < node.log.first - 1 or term is None:
                 self._begin_snapshot(stream, message.snapshot_offset or 0)
         self._pump(stream)

@@ -12,7 +12,7 @@ from pavane.raft.core.installing import Chunk, Installing
 from pavane.raft.core.kinds import FEATURES, VERSION
 from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
-from pavane.raft.core.outputs import Channel, Fork, PeerChannel
+from pavane.raft.core.outputs import Channel, FollowChanged, Fork, PeerChannel
 from pavane.raft.core.recovering import Recovering
 from pavane.raft.errors import Code, DropReason
 from pavane.raft.state.configuration import Members, generation_of
@@ -75,6 +75,8 @@ class Learner:
         self._stream_at = node.now.mono
         self._stream: Ask | None = None
         self._stream_heard_at = 0.0
+        self._catching_up = False
+        self._caught_up = False  # once is enough, until the role changes
         self._overlap = True  # the next stream begins one entry early, to compare it
         self._asked = 0
         self._asked_from = 0  # what the stream began behind
@@ -123,6 +125,9 @@ class Learner:
     def role_changed(self) -> None:
         """Begin anew, or stop."""
         self._end_stream()
+        if self._catching_up:
+            self._tell("ended")
+        self._caught_up = False
         if self._searching():
             self._search_at = self._stream_at = self._target_at = self._node.now.mono
             self._overlap = True
@@ -272,6 +277,8 @@ class Learner:
             self._stream_at = node.now.mono + self._silence_s()
             return
         self._stream_heard_at = node.now.mono
+        if not self._catching_up and not self._caught_up:
+            self._tell("begun")
         if (self._features or 0) & FEATURE_FOLLOW:
             self._stream = self._links.ask(
                 self._to(url), self._follow_from(self._follow_behind()), PvFollowReply, self._followed, many=True
@@ -327,6 +334,7 @@ class Learner:
             self._end_stream()
             self._stream_at = node.now.mono + IDLE_S
         elif not node.halted:
+            self._judge_progress()
             self._links.again(ask, answer)
 
     def _take_message(self, reply: PvFollowReply, commit: int, term: int, part: list[Value]) -> PvFollow | None:
@@ -398,8 +406,19 @@ class Learner:
         if reply.status == EntriesStatus.MORE:
             self._links.again(ask, RequestEntries(reply.index))
         else:
+            self._judge_progress()
             self._end_stream()
             self._stream_at = node.now.mono + IDLE_S
+
+    def _judge_progress(self) -> None:
+        """The leader has told its commit index, and what it sent is stored."""
+        if self._catching_up and self._node.commit >= self.target:
+            self._caught_up = True
+            self._tell("caught_up")
+
+    def _tell(self, what: str) -> None:
+        self._catching_up = what == "begun"
+        self._node.event(FollowChanged(what, self._node.log.last))
 
     def _take(self, previous: int, entries: Sequence[Frame]) -> bool:
         """Store entries behind ``previous``, which are committed; false if they do not follow what we have."""

@@ -31,6 +31,7 @@ from pavane.raft.core.outputs import (
     StageReached,
     TermChanged,
 )
+from pavane.raft.core.tally import Tally
 from pavane.raft.errors import DropReason
 from pavane.raft.state.commands import (
     RECOVERING_FLOOR,
@@ -96,7 +97,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class _Unsynced:
-    """A batch under way to the disk: with ``ticket`` the log is durable up to ``last``."""
+    """A batch under way to the disk, or to the commit: with ``ticket`` the log is durable up to ``last``."""
 
     ticket: int
     last: int
@@ -142,10 +143,12 @@ class Node:
         self.halted = False
         self.role = self.resting_role()
         self.dropped: Counter[str] = Counter()
+        self.tally = Tally()
         self._ticket = 0
         self._stored = 0
         self._hard_ticket = 0
         self._pending: deque[_Unsynced] = deque()
+        self._uncommitted: deque[_Unsynced] = deque()  # of ours, while we lead; as bounded as what is proposed
         self._batch: list[bytes] = []
         self._batch_ticket = 0
         self._batch_origin = ""
@@ -250,6 +253,8 @@ class Node:
         self._store.append(Append(self._batch_ticket, first, entries))
         reqids = tuple(entry_reqid(entry) for entry in entries[:SPAN_LINKS])
         self.event(Appended(first, len(entries), self._batch_ticket, self._batch_origin, reqids))
+        if self._batch_origin == "leader":
+            self._uncommitted.append(self._pending[-1])
 
     # --- log -----------------------------------------------------------------------------------------------------
 
@@ -328,6 +333,9 @@ class Node:
         self.commit = commit
         index, configuration = self.configurations.committed(commit)
         self.exact = self.exact or self.log.term_at(commit) == self.term
+        while self._uncommitted and self._uncommitted[0].last <= commit:
+            self.tally.commits += 1
+            self.tally.commit_s += self.now.mono - self._uncommitted.popleft().since
         if index != before:
             self.event(ConfigurationChanged("committed", index, configuration))
             self.hooks.configured()
@@ -491,6 +499,7 @@ class Node:
             return
         require((old, role) in TRANSITIONS, f"{old.title} may not become {role.title}")
         self.role = role
+        self._uncommitted.clear()
         self.event(RoleChanged(old, role, self.term, reason))
         if role == Role.FOLLOWER and self.stage != Stage.READ_WRITE:
             self.stage = Stage.READ_WRITE  # the CONFIG entry is the fence, whether or not a command ever came (8.3)

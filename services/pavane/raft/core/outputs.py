@@ -134,6 +134,20 @@ class VoteGranted:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """We ask the other members, first whether we may stand, then for their votes: ``kinds`` are id and kind of each."""
+
+    kinds: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VoteReceived:
+    """``voter`` votes for us in the current term; ourselves, once that is durable."""
+
+    voter: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderKnown:
     """Another leader, or nobody (``None``), is believed to lead."""
 
@@ -265,6 +279,16 @@ class RecoveringChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowChanged:
+    """A peer without a vote reads the log of a leader (8.3): ``what`` is ``begun``; ``caught_up`` when it has all that
+    is committed there; or ``ended`` when something else makes it give up before. ``index`` is its last entry.
+    """
+
+    what: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotChanged:
     """What happened to the snapshot of ``index``: ``taken``, ``sent``, ``installed`` or ``bad``, in ``seconds``."""
 
@@ -308,6 +332,8 @@ Event = (
     RoleChanged
     | TermChanged
     | VoteGranted
+    | Standing
+    | VoteReceived
     | LeaderKnown
     | Appended
     | ConfigurationChanged
@@ -322,6 +348,7 @@ Event = (
     | FollowerLostLog
     | StageReached
     | RecoveringChanged
+    | FollowChanged
     | SnapshotChanged
     | LeasesEnded
     | Disconnect

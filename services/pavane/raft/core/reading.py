@@ -152,6 +152,7 @@ class Reading:
             entries = self._node.read(stream.next, stream.end, MESSAGE_BYTES, MESSAGE_ENTRIES)
             if not entries:
                 return
+            self._node.tally.entries_read += len(entries)
             last = stream.next + len(entries) - 1
             stream.great = len(entries) == 1 and len(entries[0]) > MESSAGE_BYTES
             stream.next = last + 1

@@ -14,6 +14,7 @@ from pavane.raft.core.kinds import Kind, Kinds
 from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, FollowerLostLog, PeerChannel, QuorumLost, SlowDisk
+from pavane.raft.core.tally import Batches
 from pavane.raft.core.uploading import Upload, Uploading
 from pavane.raft.core.window import PEER_BATCH_BYTES, Sent, Window
 from pavane.raft.state.quorum import has_majority, majority_value
@@ -96,12 +97,15 @@ class Replication:
         self.peers: dict[str, Progress] = {}
         self._quorum_at = math.inf  # when to look whether a majority is still heard
         self.sequence = 0  # messages first sent so far; a barrier counts answers to later ones only
+        self._round: int | None = None  # the round being measured counts answers to messages behind this number
+        self._round_at = -math.inf  # when it, or the last one, began
 
     # --- leadership ----------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
         """Begin with everybody at last + 1; an empty message to all goes out with this turn."""
         self.peers = {}
+        self._round = None
         self.refresh()
 
     def stop(self) -> None:
@@ -123,6 +127,8 @@ class Replication:
             if peer != node.id and peer not in self.peers:
                 window = Window(self._links)
                 self.peers[peer] = Progress(peer, url, node.log.last + 1, 0, now, window, heartbeat_at=now)
+        for peer in node.tally.appended.keys() - members:
+            del node.tally.appended[peer]
         index, committed = node.configurations.committed(node.commit)
         for peer, progress in list(self.peers.items()):
             if peer in members:
@@ -254,7 +260,8 @@ class Replication:
         if node.halted:
             return
         commit = min(node.commit, previous)
-        self.sequence += 1
+        self._number()
+        self._count_batch(progress.id, len(entries))
         progress.asked_sequence = self.sequence
         progress.asked_last = previous + len(entries)
         progress.asked_commit = commit
@@ -285,7 +292,7 @@ class Replication:
             self._succeeded(progress)
         else:
             self._refused(progress, reply.conflict_index)
-        self._answered()
+        self._heard()
 
     def _succeeded(self, progress: Progress) -> None:
         progress.probing = False
@@ -344,7 +351,8 @@ class Replication:
         if node.halted:
             return
         now = node.now.mono
-        self.sequence += 1
+        self._number()
+        self._count_batch(progress.id, len(entries))
         ask = self._links.ask(
             PeerChannel(Channel.SIDE, progress.id, progress.url),
             PvAppend(node.id, node.term, previous, previous_term, node.commit, entries),
@@ -390,7 +398,7 @@ class Replication:
         else:
             self._conflict(progress, reply.conflict)
         progress.repeat_at = self._node.now.mono + self._silence_s(progress, empty=not sent.size)
-        self._answered()
+        self._heard()
 
     def _conflict(self, progress: Progress, conflict: tuple[int, int] | None) -> None:
         """Go back to where the logs may agree; what is under way behind what was refused is refused as well."""
@@ -428,7 +436,7 @@ class Replication:
         upload = progress.upload
         if upload is None or upload.ask is not None or node.now.mono < progress.quiet_until or node.halted:
             return
-        self.sequence += 1
+        self._number()
         progress.asked_sequence = self.sequence
         self._uploading.send(upload, self.sequence)
 
@@ -449,7 +457,7 @@ class Replication:
             progress.probing = True
             progress.heartbeat_at = self._node.now.mono
             self.commit()
-        self._answered()
+        self._heard()
 
     # --- to both -------------------------------------------------------------------------------------------------
 
@@ -471,6 +479,27 @@ class Replication:
             return False
         progress.answered_at = node.now.mono
         return True
+
+    def _number(self) -> None:
+        """Count a message that is first sent now; one in each heartbeat interval begins a round (15.1)."""
+        now = self._node.now.mono
+        if self._round is None and now - self._round_at >= self._node.config.heartbeat_s:
+            self._round, self._round_at = self.sequence, now
+        self.sequence += 1
+
+    def _heard(self) -> None:
+        """A message was answered in our term: perhaps that of a majority."""
+        if self._round is not None and self.confirmed(self._round):
+            self._node.tally.rounds += 1
+            self._node.tally.round_s += self._node.now.mono - self._round_at
+            self._round = None
+        self._answered()
+
+    def _count_batch(self, peer: str, entries: int) -> None:
+        if entries:
+            batches = self._node.tally.appended.setdefault(peer, Batches())
+            batches.messages += 1
+            batches.entries += entries
 
     def _acknowledged(self, progress: Progress, commit: int) -> None:
         """The peer has taken a commit index, and perhaps entries."""

@@ -1,5 +1,6 @@
 """Read-only pictures of a peer, for ``pv.status``, metrics, stage reports and the fence of a pod (4.4, 8.3, 8.6)."""
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from pavane.raft.core.fence import Fence
@@ -57,10 +58,17 @@ class Status:
     dedup_ids: int
     dedup_oldest_second: int | None
     streams: int
+    learners: int  # of ours that read the log here and are no members
     pending: int
     dropped: tuple[tuple[str, int], ...]
     first_write_ms: int | None
     last_write_ms: int | None
+
+    @property
+    def roles(self) -> dict[str, int]:
+        """How many members lead and follow as this peer sees it, and how many learners it feeds (15.1)."""
+        leading = sum(member.id == self.leader for member in self.members)
+        return {"leader": leading, "follower": len(self.members) - leading, "learner": self.learners}
 
 
 def picture(
@@ -73,8 +81,9 @@ def picture(
     learner: Learner,
     transfer_to: str | None,
     streams: int,
+    fed: Set[str],
 ) -> Status:
-    """Gather the picture from the parts of the core."""
+    """Gather the picture from the parts of the core; ``fed`` are those who follow this peer."""
     committed_index, committed = node.configurations.committed(node.commit)
     return Status(
         id=node.id,
@@ -104,6 +113,7 @@ def picture(
         dedup_ids=len(node.dedup),
         dedup_oldest_second=node.dedup.oldest_second,
         streams=streams,
+        learners=len(fed - {peer for peer, _ in node.configurations.effective.members}),
         pending=len(serving),
         dropped=tuple(sorted(node.dropped.items())),
         first_write_ms=serving.first_write_ms,
@@ -148,6 +158,7 @@ def status_value(status: Status) -> dict[str, Value]:
         "blockers": list(status.blockers),
         "dedup_ids": status.dedup_ids,
         "streams": status.streams,
+        "learners": status.learners,
         "pending": status.pending,
         "dropped": {reason: count for reason, count in status.dropped},
     }
