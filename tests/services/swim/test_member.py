@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import socket
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from pavane.swim.aio import Adapter
-from pavane.swim.config import Config, Profile, Start, View
+from pavane.swim.config import LAN, Config, Profile, Start, View
 from pavane.swim.core.outputs import Event, Happened, Own, Send
 from pavane.swim.core.staging import CaughtUp
 from pavane.swim.errors import ConfigError, MessageError, SwimError
@@ -22,9 +23,12 @@ from pavane.swim.member import EVENTS_MAX, MemberFailedError, SwimMember
 from pavane.swim.state.envelope import key_id
 from pavane.swim.wire.values import Stage, State
 from tests.services.eventually import eventually
+from tests.sim.swim.sizes import figures, sized
 
 # Ten times faster than a LAN's, which shortens tests and changes no rule.
 FAST = Profile(period_s=0.1, ack_timeout_s=0.03, gossip_tick_s=0.02, sync_interval_s=1.0)
+# For tests in which nobody may be declared dead: quick too, but a stall of five seconds is borne, as on a LAN.
+PATIENT = dataclasses.replace(FAST, period_s=0.2, floor_periods=25.0)
 KEYS = [bytes([number]) * 32 for number in (1, 2)]
 
 
@@ -130,18 +134,27 @@ async def test_a_ping_tells_the_round_trip_or_that_nothing_came_back(group: Grou
         await member.ping(4711)
 
 
-async def test_a_group_whose_members_were_all_killed_comes_back(group: Group) -> None:
-    for _ in range(8):
-        await group.start()
+@pytest.mark.parametrize("again", ["127.0.0.1", "127.0.0.2"], ids=["same addresses", "new addresses"])
+@pytest.mark.parametrize("config", [{}, {"start": Start.SELF, "rollout": 1}], ids=["without stages", "observers"])
+async def test_a_group_whose_members_were_all_killed_comes_back(
+    group: Group, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], again: str
+) -> None:
+    monkeypatch.setattr("pavane.swim.core.staging.ALONE_S", sized(0.3, 5.0))
+    profile = sized(FAST, LAN)
+    for _ in range(sized(6, 20)):
+        await group.start(profile=profile, **config)
     await eventually(group.agree)
-    places = [(member.bound.host, member.bound.port) for member in group.members]
+    ports = [member.bound.port for member in group.members]
     for member in list(group.members):
         await group.stop(member)
-    seeds = [f"{host}:{port}" for host, port in places[:2]]
-    for place in reversed(places):  # the seeds come last
-        again = SwimMember(Config(profile=FAST), place, seeds)
-        await group.adopt(again)
+    seeds = [f"{again}:{port}" for port in ports[:2]]
+    for port in reversed(ports):  # the seeds come last
+        await group.adopt(SwimMember(Config(profile=profile, **config), (again, port), seeds))
+    clock = asyncio.get_running_loop().time
+    started = clock()
     await eventually(group.agree)
+    figures(f"A25 on sockets, {config}, {again}", [clock() - started])
+    await eventually(lambda: all(member.staging.stage is Stage.READ_WRITE for member in group.members))
 
 
 async def test_halves_that_were_cut_apart_find_each_other(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,6 +358,29 @@ async def test_an_observer_is_promoted_and_a_full_member_drains(group: Group) ->
     group.members.remove(old)
     await eventually(group.agree)
     assert new.counts["deaths"] == 0
+
+
+async def test_a_generation_takes_over_from_another_while_foreign_members_stay(group: Group) -> None:
+    count, profile = sized(4, 20), sized(PATIENT, LAN)
+    old = [await group.start(rollout=1, profile=profile) for _ in range(count)]
+    foreign = [await group.start(profile=profile) for _ in range(sized(2, 5))]
+    await eventually(group.agree)
+    new = [await group.start(start=Start.ORDERED, rollout=2, profile=profile) for _ in range(count)]
+    await eventually(lambda: all(member.staging.caught_up is CaughtUp.YES for member in new))
+    assert all(member.promote() for member in new)
+    everybody = [*old, *foreign, *new]
+    while old:
+        batch, old = old[: count // 4], old[count // 4 :]
+        draining = asyncio.gather(*(member.drain() for member in batch))
+        everybody.append(await group.start(profile=profile))  # at one of those that leave, which sends it on
+        await draining
+        await group.members[-1].joined()
+        group.members = [member for member in group.members if member not in batch]
+        assert sum(member.staging.stage is Stage.READ_WRITE for member in group.members) >= count
+        await eventually(group.agree)
+    assert [member.counts["deaths"] for member in everybody] == [0] * len(everybody)
+    wanted = {member.info.id for member in new}
+    await eventually(lambda: {one.id for one in foreign[0].members() if one.rollout == 2} == wanted)
 
 
 async def test_a_message_carries_the_context_of_the_span_that_it_was_sent_in(group: Group) -> None:

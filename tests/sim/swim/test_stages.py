@@ -1,5 +1,6 @@
 """Generations that follow each other in a simulated group (docs/specs/swim.md 16, rows A20 to A22 and A25 of 25)."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -8,7 +9,7 @@ import pytest
 from pavane.swim.config import Start
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.core.staging import CaughtUp
-from pavane.swim.wire.messages import JoinRedirect, PingRequest, PingResponse, decode
+from pavane.swim.wire.messages import JoinRedirect, JoinReq, PingRequest, PingResponse, decode
 from pavane.swim.wire.values import Address, Stage, State
 from tests.sim.swim.sizes import FULL, SEEDS, sized
 from tests.sim.swim.test_scenarios import deaths, unseen
@@ -86,17 +87,26 @@ def test_a_generation_takes_over_from_another_while_foreign_members_stay(seed: i
     world.must(lambda: caught_up(*new), 20, "the new generation is caught up")
     assert all(promote(world, process) for process in new)
     gens = [process.core.info.gen for process in new]
-    leaving = list(old)
+    redirected: Counter[Address] = Counter()
+
+    def tap(process: Process, to: Address, datagram: bytes) -> None:
+        del process
+        redirected[to] += isinstance(decode(datagram), JoinRedirect)
+
+    world.tap = tap
+    leaving, joiners = list(old), list[Address]()
     while leaving:
         batch, leaving = leaving[: count // 4], leaving[count // 4 :]
         for process in batch:
             drain(world, process)
         joiner = world.start(f"j{len(leaving)}", [batch[0].name])
+        joiners.append(joiner.address)
         world.must(partial(stand, batch, Own.OUT), 5, "they have left")
         world.must(partial(stand, [joiner], Own.MEMBER), 5, "who asked a leaver is admitted")
         assert len(full(world)) >= count
         world.must(world.all_see_all, 10, "the leaves are known")
     assert deaths(world) == 0
+    assert [redirected[address] for address in joiners] == [1] * len(joiners)
     assert all(process.happened(Happened.DRAINED) for process in old)
     assert [process.core.info.gen for process in new] == gens
     world.run(2 * len(world.running))  # every pair has met by then
@@ -146,6 +156,25 @@ def test_a_staged_group_whose_members_all_stopped_comes_back_by_itself(seed: int
         world.must(lambda: len(full(world)) == len(names), 20, "and a full member")
         for process in list(world.processes.values()):
             world.kill(process)
+
+
+@SEEDS
+@pytest.mark.parametrize("seeds_first", [True, False])
+def test_observers_that_all_start_at_once_find_each_other_without_a_storm(seed: int, *, seeds_first: bool) -> None:
+    world, size = World(38 + 1000 * seed, start=Start.SELF, rollout=3), 20
+    asked: Counter[Address] = Counter()
+
+    def count(process: Process, to: Address, datagram: bytes) -> None:
+        del to
+        asked[process.address] += isinstance(decode(datagram), JoinReq)
+
+    world.tap = count
+    for number in range(1, size + 1) if seeds_first else range(size, 0, -1):
+        world.start(f"n{number}", [world.address(1), world.address(2)], address=world.address(number))
+        world.run(0.01)
+    world.must(world.all_see_all, 15, "everybody is there")
+    # A few rounds over two seeds, each with a token; the seeds ask back.
+    assert asked.total() <= 40 * size
 
 
 def test_who_would_promote_itself_yields_to_a_later_rollout() -> None:

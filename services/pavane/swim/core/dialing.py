@@ -229,7 +229,8 @@ class Dialing:
     def _dial(self, address: Address, *, background: bool) -> Dial | None:
         """Open a dial; ``None`` if it would be one too many, or if this address is being asked already."""
         old = self._open.get(address)
-        if old is not None and not old.settled:
+        # A round takes the place of a dial in the background, which asks only once and then waits for long.
+        if old is not None and not old.settled and (background or not old.background):
             return None
         if old is None and len(self._open) >= OPEN_MAX:
             return None
@@ -421,7 +422,9 @@ class Dialing:
 
     def tracked_by(self, address: Address) -> None:
         """Ask there for the acknowledgement that seems to be lost: who dials an observer tracks it (2.6)."""
-        if len(self._open) < OPEN_MAX // 2:  # the rest is for the rounds
+        # The rest is for the rounds. Where a dial is open the answer can still come, and two that dial each other,
+        # and cannot admit anybody, would go on for ever.
+        if len(self._open) < OPEN_MAX // 2 and address not in self._open:
             self.dial_back(address)
 
     def lives_at(self, address: Address) -> None:
