@@ -52,6 +52,29 @@ def test_pages_walk_over_the_table_and_wrap() -> None:
     assert seen == list(range(1, 32))
 
 
+def test_pages_for_others_whose_digest_differs_follow_each_other() -> None:
+    lone = Lone(max_datagram_bytes=256)
+    lone.join()
+    for node in range(2, 32):
+        lone.admit(node)
+        lone.wait(0.2, alive)
+    lone.wait(30, alive)
+    seen, covered = [], 0
+    for node in range(2, 6):
+        (answer,) = [
+            message
+            for to, message in lone.hear(place(node), lone.ping(node, Payload(digest=Digest(7, bytes(8)))))
+            if isinstance(message, PingResponse)
+        ]
+        (page,) = answer.payload.pages
+        assert page.low == covered
+        seen += [entry.info.id for entry in page.entries]
+        covered = (page.high + 1) & U32_MAX
+        if not covered:
+            break
+    assert seen == list(range(1, 32))
+
+
 def page(
     lone: Lone, *entries: tuple[int, int, State], low: int = 0, high: int = U32_MAX
 ) -> list[tuple[Address, Message]]:

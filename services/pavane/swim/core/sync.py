@@ -44,6 +44,8 @@ class Sync:
         self._rumours = rumours
         self._probing = probing
         self._differed = False
+        # Of pages that answer a digest: one for all peers, so that a few of them are told the whole table.
+        self._cursor = 0
         self._told = node.per_period(SUSPECTS_TOLD)
         self._partner: int | None = None
         self._covered: list[tuple[int, int]] = []
@@ -108,9 +110,13 @@ class Sync:
         peer.page_count += 1
 
         def make(room: int, items: int) -> Page | None:
-            page = self._page(peer.cursor, U32_MAX, room, items)
+            page = self._page(peer.cursor if wanted is Wanted.WALK else self._cursor, U32_MAX, room, items)
             if page is not None:
-                peer.cursor = (page.high + 1) & U32_MAX
+                following = (page.high + 1) & U32_MAX
+                if wanted is Wanted.WALK:
+                    peer.cursor = following
+                else:
+                    self._cursor = following
             return page
 
         return make

@@ -61,7 +61,7 @@ class Peer:
         self.silent = False  # it has not answered our last probe, nor said anything since
         self.heard_at = NEVER  # a datagram of its own, from its own address
         self.one_way = 0  # probes in a row that were answered by detours only (6.7)
-        self.cursor = 0  # first id of the next page for it (11.2)
+        self.cursor = 0  # first id of the next page of its walk (11.2)
         self.page_at = NEVER
         self.page_count = 0  # pages for it since ``page_at``
         self.reply_page_at = NEVER  # a page in answer to a page
