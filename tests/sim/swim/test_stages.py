@@ -89,11 +89,11 @@ def test_a_generation_takes_over_from_another_while_foreign_members_stay(seed: i
     gens = [process.core.info.gen for process in new]
     redirected: Counter[Address] = Counter()
 
-    def tap(process: Process, to: Address, datagram: bytes) -> None:
+    def sent(process: Process, to: Address, datagram: bytes) -> None:
         del process
         redirected[to] += isinstance(decode(datagram), JoinRedirect)
 
-    world.tap = tap
+    world.tap = sent
     leaving, joiners = list(old), list[Address]()
     while leaving:
         batch, leaving = leaving[: count // 4], leaving[count // 4 :]
