@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from pavane.raft.config import BROADCAST
+from pavane.raft.machine import UnknownMachine
 from pavane.raft.offline.compacting import compact as compacting
 from pavane.raft.offline.compacting import digest_at
 from pavane.raft.offline.js_folder import JsFolder
@@ -70,7 +71,7 @@ def failures() -> Iterator[None]:
         raise
     except StoreLocked as error:
         raise UserError(str(error), ExitCode.REFUSED) from error
-    except (StoreError, JsFileError, OSError) as error:
+    except (StoreError, JsFileError, UnknownMachine, OSError) as error:
         raise UserError(str(error)) from error
 
 
@@ -143,7 +144,11 @@ def verify(
         faults = stored.faults()
         if faults:
             raise UserError("; ".join(faults))
-        state = digest_at(stored, at, Meter("replaying"))
+        try:
+            state = digest_at(stored, at, Meter("replaying"))
+        except UnknownMachine as error:
+            state = None
+            output.note(f"note: no digest of the state: {error}")
         if state is not None:
             output.say(f"digest of the state at entry {state[0]}: {state[1].hex()}")
         output.say("good")

@@ -9,6 +9,7 @@ import typer
 
 from pavane.raft.config import PRESETS, Config
 from pavane.raft.curve import CurveServer
+from pavane.raft.machine import machine_of
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreError
 from pavane.runtime.garbage import freeze_survivors
 from pavane.runtime.process import Process, run
@@ -35,7 +36,8 @@ def peer(
         str, typer.Option("--cluster-id", help="Kept in the store, which then serves no other.")
     ] = "",
     machine: Annotated[
-        str, typer.Option("--machine", help="State machine: Broadcast, KeyValue or Tree.")
+        str,
+        typer.Option("--machine", help="Broadcast, KeyValue, Tree, or the name of an installed one."),
     ] = "Broadcast",
     snapshot_entries: Annotated[
         int, typer.Option("--snapshot-entries", help="Entries between two snapshots; Broadcast takes none.")
@@ -87,13 +89,21 @@ def peer(
     )
     try:
         config.validate()
+        state_machine = machine_of(machine)
     except ValueError as error:
         raise UserError(str(error), ExitCode.USAGE) from error
     curve = curve_of(curve_secret_file, curve_clients)
 
     async def body(process: Process) -> None:
         server = RaftServer(
-            config, data=data, bind=listen, publish=pub, source=source, cluster_id=cluster_id, curve=curve
+            config,
+            data=data,
+            bind=listen,
+            publish=pub,
+            source=source,
+            cluster_id=cluster_id,
+            machine=state_machine,
+            curve=curve,
         )
         server.failure.add_done_callback(
             lambda done: process.exit(done.result().exit_code, done.result().reason) if not done.cancelled() else None

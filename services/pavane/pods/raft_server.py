@@ -151,6 +151,7 @@ class RaftPod:
             source=config.source,
             cluster_id=config.cluster_id,
             stage=Stage.CREATION,
+            machine=config.machine,
             curve=config.curve,
         )
         self._ops = OpsServer(

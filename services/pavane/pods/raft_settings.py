@@ -10,6 +10,7 @@ from pavane.pods.settings import PodSettings, read_yaml
 from pavane.raft.config import Config, LostVoter
 from pavane.raft.curve import CurveServer
 from pavane.raft.keys import ident_in
+from pavane.raft.machine import StateMachine, machine_of
 from pavane.runtime.settings import SettingsError
 
 RAFT_PORT = 8047
@@ -35,6 +36,7 @@ class RaftPodConfig:
     """Everything a Raft server needs to start; urls are ØMQ's, ``source`` is the address it connects from."""
 
     peer: Config
+    machine: StateMachine
     cluster_id: str
     data: Path
     bind: str
@@ -70,6 +72,7 @@ def load(settings: RaftSettings) -> RaftPodConfig:
     try:
         peer = TypeAdapter(Config).validate_python({**values, **own})
         peer.validate()
+        machine = machine_of(peer.machine)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         raise SettingsError(f"{settings.config}: {faults}") from None
@@ -77,6 +80,7 @@ def load(settings: RaftSettings) -> RaftPodConfig:
         raise SettingsError(f"{settings.config}: {error}") from error
     return RaftPodConfig(
         peer=peer,
+        machine=machine,
         cluster_id=str(cluster_id),
         data=settings.raft_data,
         bind=f"tcp://{settings.pod_ip}:{RAFT_PORT}",

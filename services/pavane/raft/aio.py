@@ -46,7 +46,7 @@ from pavane.raft.core.outputs import (
     UpdateDone,
 )
 from pavane.raft.errors import Code, DropReason
-from pavane.raft.machine import Compactor, Dispatcher, StateMachine
+from pavane.raft.machine import Broadcast, Compactor, Dispatcher, StateMachine
 from pavane.raft.machines import KeyValue
 from pavane.raft.snapshotting import CannotCompact, Snapshotter
 from pavane.raft.sockets import Input, Sockets
@@ -182,7 +182,7 @@ class Adapter:
         rng = random.Random()  # noqa: S311
         asked = machine if isinstance(machine, KeyValue) else None
         dispatch = partial(_dispatched, machine) if isinstance(machine, Dispatcher) else None
-        compacts = isinstance(machine, Compactor)
+        compacts = isinstance(machine, Compactor) or not isinstance(machine, Broadcast)
         self.core = Core(config, recovered, storage, rng, self.now(), stage, asked, dispatch, compacts=compacts)
         self._writer = Writer(Appender(storage.log_folder), self._stored_in_thread, self._failed_in_thread)
         self._sockets: Sockets | None = None

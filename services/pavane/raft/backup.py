@@ -15,6 +15,7 @@ from pavane.raft.client import RaftClient
 from pavane.raft.config import BROADCAST, Config
 from pavane.raft.curve import CurveServer
 from pavane.raft.errors import Unreachable
+from pavane.raft.machine import Broadcast, StateMachine, UnknownMachine, machine_of
 from pavane.raft.server import RaftServer
 from pavane.wire import Stage
 
@@ -54,8 +55,8 @@ async def back_up(
         machine = await _machine(client, [url for _, url in members])
         goal = await _committed(client)
     seeds = tuple(dict.fromkeys((*urls, *(url for _, url in members))))
-    config = Config(PEER, ident, seeds=seeds, machine=machine)
-    server = RaftServer(config, data=folder, bind=BIND, stage=Stage.READ_ONLY, curve=curve)
+    config = Config(PEER, ident, seeds=seeds)
+    server = RaftServer(config, data=folder, bind=BIND, stage=Stage.READ_ONLY, machine=_made(machine), curve=curve)
     await server.start()
     try:
         while min((status := server.status()).applied, status.durable) < goal:
@@ -66,6 +67,20 @@ async def back_up(
         return Backup(status.applied, machine)
     finally:
         await server.stop()
+
+
+class _Copied(Broadcast):
+    """In place of a machine whose package is not installed here: a copy needs log and snapshots, but no state."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _made(name: str) -> StateMachine:
+    try:
+        return machine_of(name)
+    except UnknownMachine:
+        return _Copied(name)
 
 
 async def _machine(client: RaftClient, urls: Sequence[str]) -> str:

@@ -18,8 +18,10 @@ PRESETS: Mapping[str, tuple[int, int]] = {
 }
 """Election time-outs (least, greatest) in ms by name."""
 BROADCAST = "Broadcast"
-MACHINES = (BROADCAST, "KeyValue", "Tree")
-"""The state machines by name (12.2)."""
+KEY_MACHINES = ("KeyValue", "Tree")
+MACHINES = (BROADCAST, *KEY_MACHINES)
+"""Our state machines by name (12.2); an application's own have other names (12.10)."""
+MACHINE_BYTES_MAX = 64  # of a name: told in each hello and in each snapshot
 
 
 class LostVoter(StrEnum):
@@ -62,7 +64,7 @@ class Config:
     @property
     def serves_keys(self) -> bool:
         """Whether the machine is one that clients ask (12.2)."""
-        return self.machine != BROADCAST
+        return self.machine in KEY_MACHINES
 
     @property
     def heartbeat_s(self) -> float:
@@ -110,7 +112,12 @@ class Config:
             (self.snapshot_entries >= 1, "snapshot.entries", self.snapshot_entries, "must be at least 1"),
             (self.snapshot_bytes >= 1, "snapshot.bytes", self.snapshot_bytes, "must be at least 1"),
             (self.log_retention >= 0, "log_retention", self.log_retention, "must not be negative"),
-            (self.machine in MACHINES, "machine", self.machine, f"must be one of {', '.join(MACHINES)}"),
+            (
+                1 <= len(self.machine.encode()) <= MACHINE_BYTES_MAX,
+                "machine",
+                self.machine,
+                f"must be 1 to {MACHINE_BYTES_MAX} bytes",
+            ),
         )
         for holds, key, value, rule in rules:
             if not holds:

@@ -1,16 +1,29 @@
 """What applies committed entries (docs/specs/raft.md 12.1), and the machine that applies nothing (12.10)."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import entry_points
 from typing import Protocol, runtime_checkable
 
-from pavane.raft.config import BROADCAST
+from pavane.raft.config import BROADCAST, MACHINES
 from pavane.raft.machines import KeyValue, Tree
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.wire.frames import Frames
 
+ENTRY_POINTS = "pavane.raft.machines"
+"""The group in which an installed package offers machines of its own, each under its name (12.10)."""
 
+
+class UnknownMachine(ValueError):
+    """No machine can be made of a name; the message says why and what to do."""
+
+
+@runtime_checkable
 class StateMachine(Protocol):
-    """A deterministic function of the committed entries; an exception out of it ends the process."""
+    """A deterministic function of the committed entries; an exception out of it ends the process.
+
+    What inherits from ``Broadcast`` is the log itself; of any other a snapshot is taken by ``freeze`` every so many
+    entries, but never where a member may be of the original program (9.1).
+    """
 
     name: str
     level_max: int
@@ -37,6 +50,10 @@ class StateMachine(Protocol):
 
         Raises an exception that names what is wrong if the data are none of this machine, and changes nothing then.
         """
+        ...
+
+    def digest(self) -> bytes:
+        """Return a hash of the replicated state, equal at all peers that applied the same; empty if there is none."""
         ...
 
 
@@ -90,7 +107,36 @@ class Broadcast:
     def restore(self, data: Iterable[bytes | memoryview], index: int) -> None:
         """Leave the data of the snapshot where they are: they are the application's, and ``<`` serves them."""
 
+    def digest(self) -> bytes:
+        """Return nothing: this machine has no state."""
+        return b""
+
 
 def machine_of(name: str) -> StateMachine:
-    """Return a new machine of a name that ``Config.validate`` takes."""
-    return {machine.name: machine for machine in (Broadcast, KeyValue, Tree)}[name]()
+    """Return a new machine: one of ours, or what an installed package offers under this name (12.10).
+
+    Raises ``UnknownMachine`` if there is none, or if it cannot be made.
+    """
+    for ours in (Broadcast, KeyValue, Tree):
+        if ours.name == name:
+            return ours()
+    offered = tuple(entry_points(group=ENTRY_POINTS, name=name))
+    if not offered:
+        raise UnknownMachine(
+            f"machine: {name!r} is none of {', '.join(MACHINES)}, and no package that is installed here offers it "
+            f"(entry points of group {ENTRY_POINTS}); correct the name or install the package"
+        )
+    if len(offered) > 1:
+        places = ", ".join(sorted(point.value for point in offered))
+        raise UnknownMachine(f"machine: {name!r} is offered more than once, by {places}; keep one of these packages")
+    [point] = offered
+    try:
+        machine = point.load()()
+    except Exception as error:
+        raise UnknownMachine(f"machine: {name!r}, {point.value}, cannot be made: {error!r}") from error
+    if not isinstance(machine, StateMachine) or machine.name != name:
+        raise UnknownMachine(
+            f"machine: {point.value} makes no state machine with the name {name!r}; it needs the attributes of "
+            "pavane.raft.machine.StateMachine"
+        )
+    return machine

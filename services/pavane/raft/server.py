@@ -46,6 +46,8 @@ class RaftServer:
     the store was made with. ``resolve`` gives all addresses of a host name and may block. ``curve`` encrypts all
     connections and says who may connect (14.2); without it they are in clear.
 
+    ``machine`` is an application's own (12.10), by default what ``config.machine`` names.
+
     ``stage`` is ReadWrite for a peer without a platform; a pod passes ReadOnly and walks on by ``set_stage``.
     """
 
@@ -65,14 +67,15 @@ class RaftServer:
     ) -> None:
         """Check the settings; raises ``ValueError`` that names key, value and rule. Nothing is opened yet."""
         config.validate()
-        self._config = config
+        self._machine = machine if machine is not None else machine_of(config.machine)
+        self._config = replace(config, machine=self._machine.name)
+        self._config.validate()
         self._data = data
         self._bind = bind
         self._publish = publish
         self._source = source
         self._cluster_id = cluster_id
         self._stage = stage
-        self._machine = machine if machine is not None else machine_of(config.machine)
         self._curve = curve
         self._resolve = resolve
         self._storage: RaftStorage | None = None

@@ -209,7 +209,7 @@ def test_every_preset_is_valid(preset: str) -> None:
         ({"append_timeout": 40}, "append_timeout: 40.0 must lie between"),
         ({"request_id_ttl_s": 59}, "request_id_ttl: 59 must be at least 60 s"),
         ({"id": ""}, "id: '' must be 1 to 128 bytes"),
-        ({"machine": "Heap"}, "machine: 'Heap' must be one of Broadcast, KeyValue, Tree"),
+        ({"machine": ""}, "machine: '' must be 1 to 64 bytes"),
         ({"peers": (A, A)}, "peers: peer ids must be distinct"),
     ],
 )

@@ -115,7 +115,7 @@ class Core:
 
         ``machine`` is the one that the caller feeds, if it is one that clients ask: it is only read here. ``dispatch``
         answers requests of an application's own (10.7): (type, frames, whether we lead) → frames, or ``None``.
-        ``compacts`` says that the caller can answer ``Freeze`` for a machine Broadcast (9.1).
+        ``compacts`` says that the caller can answer ``Freeze`` without a ``machine`` (9.1).
         """
         config.validate()
         self.config = config

@@ -3,9 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from pavane.raft.config import BROADCAST
-from pavane.raft.machine import StateMachine, machine_of
-from pavane.raft.machines import KeyValue
+from pavane.raft.machine import Broadcast, StateMachine, machine_of
 from pavane.raft.offline.moving import counted
 from pavane.raft.offline.store import Progress, StoredLog, no_progress
 from pavane.raft.offline.writing import StoreWriter, pieces_of
@@ -22,13 +20,14 @@ def compact(path: Path, index: int | None = None, data: Frame | None = None, pro
     """Take a snapshot up to ``index``, by default the last entry known committed; return its index.
 
     ``data`` is what the application makes of the entries up to there: machine Broadcast needs it, others have their
-    own. Raises ``StoreError`` for what cannot be compacted, ``OSError``.
+    own. Raises ``StoreError`` for what cannot be compacted, ``UnknownMachine``, ``OSError``.
     """
     with StoredLog(path, progress) as stored:
         identity, recovered = stored.identity, stored.recovered
         if stored.faults():
             raise StoreError(f"{path}: {'; '.join(stored.faults())}")
-        if (data is not None) != (identity.machine == BROADCAST):
+        machine = machine_of(identity.machine)
+        if (data is not None) != isinstance(machine, Broadcast):
             raise StoreError(f"machine {identity.machine} {'needs' if data is None else 'has'} data of its own")
         covered = recovered.snapshot.index if recovered.snapshot is not None else 0
         index = recovered.commit if index is None else index
@@ -37,7 +36,6 @@ def compact(path: Path, index: int | None = None, data: Frame | None = None, pro
                 f"no snapshot up to {index}: there is one up to {covered}, and {recovered.commit} is the last entry "
                 "known committed"
             )
-        machine = machine_of(identity.machine)
         meta, term = _replay(stored, machine, index, progress)
     slices: Iterable[Frame] = machine.freeze() if data is None else pieces_of(data)
     with StoreWriter(path, identity) as writer:
@@ -54,8 +52,8 @@ def digest_at(
 ) -> tuple[int, bytes] | None:
     """Return ``index``, by default of the last entry known committed, and the digest of the machine's state there.
 
-    It is equal at all peers that hold the same (12.1). ``None`` for machine Broadcast, which has no state. Raises
-    ``StoreError`` for an index whose state is not here.
+    It is equal at all peers that hold the same (12.1). ``None`` for a machine without state, as Broadcast. Raises
+    ``StoreError`` for an index whose state is not here, ``UnknownMachine``.
     """
     recovered = stored.recovered
     covered = recovered.snapshot.index if recovered.snapshot is not None else 0
@@ -63,7 +61,7 @@ def digest_at(
     if not covered <= index <= recovered.commit:
         raise StoreError(f"no state at {index}: known are those from {covered}, of the snapshot, to {recovered.commit}")
     machine = machine_of(stored.identity.machine)
-    if not isinstance(machine, KeyValue):
+    if isinstance(machine, Broadcast):
         return None
     _replay(stored, machine, index, progress)
     return index, machine.digest()
