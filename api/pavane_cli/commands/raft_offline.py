@@ -119,7 +119,7 @@ def verify(
 ) -> None:
     """Check checksums, order, terms and configurations of a store; exit code 1 if something is wrong.
 
-    Of keys and nodes a digest is printed; members that hold the same print the same at one index.
+    Of a machine with a state the digest is printed; members that hold the same print the same at one index.
     """
     with failures(), StoredLog(folder, Meter("checking")) as stored:
         recovered, identity = stored.recovered, stored.identity
