@@ -7,10 +7,14 @@ from contextlib import asynccontextmanager
 import pytest
 import zmq
 
+from pavane.raft import messages as messages_module
 from pavane.raft import sockets as sockets_module
 from pavane.raft.core.outputs import PUBLISH, Channel, PeerChannel
+from pavane.raft.messages import has_input
 from pavane.raft.sockets import INPUT_MESSAGES, NOISE_MESSAGES, CannotBind, Input, Sockets
 from pavane.raft.wire.frames import FRAME_BYTES, FRAMES_MAX
+from tests.services.eventually import eventually
+from tests.services.raft.crowd import Member, message
 
 WAIT_S = 20.0
 ANYWHERE = "tcp://127.0.0.1:0"
@@ -141,8 +145,11 @@ async def test_a_batch_is_limited_and_nothing_is_lost(outside: Outside) -> None:
         assert [frames for _, frames in peer.got.requests] == [[b"%d" % number] for number in range(count)]
 
 
-@pytest.mark.parametrize("noise", [[b"1", b"=", b"other", b"x"], [b""], [b"x"] * (FRAMES_MAX + 1)])
-async def test_a_batch_ends_soon_among_noise(outside: Outside, noise: list[bytes]) -> None:
+@pytest.mark.parametrize("noise", [[b"1", b"=", b"other", b"x"], [b""], [b"x"] * 10])
+async def test_a_batch_ends_soon_among_noise(
+    outside: Outside, noise: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages_module, "FRAMES_MAX", 8)
     async with bench(ident=b"ours") as peer:
         asking = outside.client(peer.sockets.bound)
         for _ in range(3 * NOISE_MESSAGES):
@@ -156,6 +163,41 @@ async def test_a_batch_ends_soon_among_noise(outside: Outside, noise: list[bytes
 
         await peer.until(complete)
         assert max(batches) <= NOISE_MESSAGES
+
+
+async def test_a_flood_of_noise_waits_while_the_other_sockets_are_served(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets_module, "NOISE_WINDOW_S", 3600.0)
+    async with bench(ident=b"ours") as peer:
+        router, url = outside.server()
+        to = PeerChannel(Channel.SIDE, "2", url)
+        await sent(peer, to, b"id")
+        route, _ = await asyncio.to_thread(router.recv_multipart)
+        asking = outside.client(peer.sockets.bound)
+        for _ in range(NOISE_MESSAGES + 1):
+            asking.send_multipart([b"1", b"=", b"other", b"x"])
+        await peer.until(lambda: len(peer.got.requests) == NOISE_MESSAGES)
+        await eventually(lambda: has_input(peer.sockets._router))
+        assert not peer.sockets.has_input()
+        router.send_multipart([route, b"id", b"reply"])
+        await peer.until(lambda: bool(peer.got.replies))
+        assert len(peer.got.requests) == NOISE_MESSAGES
+
+
+async def test_who_reads_nothing_is_dropped_with_what_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets_module, "UNREAD_MS", 200)
+    async with bench() as peer:
+        host, _, port = peer.sockets.bound.removeprefix("tcp://").rpartition(":")
+        transport, member = await asyncio.get_running_loop().create_connection(
+            lambda: Member(message(b"hello"), reads=False), host, int(port)
+        )
+        await member.done
+        await peer.until(lambda: bool(peer.got.requests))
+        [(route, _)] = peer.got.requests
+        # SNDHWM would refuse as well, but only after ten thousand of them.
+        await eventually(lambda: not peer.sockets.send_route(route, [bytes(64 << 10)]))
+        transport.abort()
 
 
 async def test_the_router_can_be_left_alone(outside: Outside) -> None:
