@@ -16,9 +16,10 @@ from pavane.swim.wire.payload import Payload, Trace
 from pavane.swim.wire.values import U32_MAX, Address, NodeId, NodeInfo
 from tests.fuzz.swim_attack import attack
 from tests.services.swim.lone import Lone, alive, info, place
+from tests.sim.swim.sizes import figures, sized
 from tests.sim.swim.world import Process, World
 
-DATAGRAMS = 4000
+DATAGRAMS = sized(4000, 1_000_000)  # seven times a million of some 150 bytes are the gigabyte of A11
 
 
 def recorded() -> list[bytes]:
@@ -75,13 +76,17 @@ def test_no_input_raises_or_outgrows_a_table(config: dict[str, Any]) -> None:
     world = World(2, **config)
     members = world.group(4)
     sources = [member.address for member in members] + [Address.parse("192.0.2.1:9"), Address.parse("192.0.2.2:7946")]
-    victim = members[0]
+    victim, size = members[0], 0
     for number in range(DATAGRAMS):
         data = mutated(rng, rng.choice(samples)) if number % 10 else rng.randbytes(rng.randint(0, 60))
         if victim.core.own is Own.OUT:
             world.join(victim, ["n2"])
         world._receive(victim, rng.choice(sources), data)
         world.run(0.01)
+        size += len(data)
+        for member in members:
+            member.events.clear()  # the test's own
+    figures(f"A11 fuzzed {config}", [size / 1e6], "MB")
     assert sum(victim.core.dropped.values()) > DATAGRAMS / 10
     world.must(world.all_see_all, 200, "the group is as before")
 
