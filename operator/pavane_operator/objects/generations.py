@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from pavane_operator.crds.common import CommonSpec, pod_fields
+from pavane_operator.crds.common import pod_fields
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.objects.names import Names
 from pavane_operator.objects.owned import owned
-from pavane_operator.objects.pods import CONFIG_KEY, Port
+from pavane_operator.objects.pods import CONFIG_KEY, Port, image_of
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
     REPAIR_ANNOTATION,
@@ -46,11 +46,6 @@ class Content:
     """Of the headless Service, through which pods find each other before they are ready."""
     claims: Sequence[Mapping[str, Any]] = ()
     """Volume claims of each pod."""
-
-
-def image_of(spec: CommonSpec, defaults: RenderDefaults) -> str:
-    """The image of a generation that is created now."""
-    return spec.image or defaults.image
 
 
 def revision(

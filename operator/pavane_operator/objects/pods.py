@@ -9,8 +9,9 @@ from typing import Any
 from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration
+from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.objects.names import OPS_PORT, STAGE_PORT, Names
-from pavane_operator.plan.model import REPAIR_ANNOTATION, Resource
+from pavane_operator.plan.model import REPAIR_ANNOTATION, Repair, Resource
 from pavane_operator.tls.names import certificate_secret
 
 RUN_AS = 10001
@@ -80,10 +81,27 @@ class Inputs:
     repair: int = 0
     """Which repair of the generation it is; 0 = none."""
 
+    @classmethod
+    def of(cls, resource: Resource, generation: int, defaults: RenderDefaults, repair: Repair | None) -> Inputs:
+        """Those of a generation, or of its repair, that is rendered now."""
+        return cls(
+            resource,
+            generation,
+            image_of(resource.spec, defaults),
+            defaults.version,
+            defaults.otlp_endpoint,
+            0 if repair is None else repair.time,
+        )
+
     @property
     def secured(self) -> bool:
         """Whether the stage port, and what else follows `spec.tls`, is encrypted."""
         return self.resource.spec.tls.mode is not TlsMode.DISABLED
+
+
+def image_of(spec: CommonSpec, defaults: RenderDefaults) -> str:
+    """The image of a generation that is created now."""
+    return spec.image or defaults.image
 
 
 def template(

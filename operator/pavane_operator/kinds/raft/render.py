@@ -19,7 +19,7 @@ from pavane_operator.kinds.raft import keys, names, pod
 from pavane_operator.kinds.raft.settings import config_problem, timers_ms
 from pavane_operator.objects import generations
 from pavane_operator.objects.budget import disruption_budget
-from pavane_operator.objects.generations import Content, Recorded, image_of
+from pavane_operator.objects.generations import Content, Recorded
 from pavane_operator.objects.owned import owned, service_account
 from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
 from pavane_operator.objects.policies import Ports, Surroundings, network_policies
@@ -66,14 +66,7 @@ class RaftRenderer:
     def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
         """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair: what this generation is made of, for ever."""
         spec, defaults = _spec(resource), self._defaults
-        inputs = Inputs(
-            resource,
-            generation,
-            image_of(spec, defaults),
-            defaults.version,
-            defaults.otlp_endpoint,
-            0 if repair is None else repair.time,
-        )
+        inputs = Inputs.of(resource, generation, defaults, repair)
         content = Content(
             config=_server_config(resource, spec, generation),
             template=pod.template(inputs, spec),
