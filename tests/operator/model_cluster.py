@@ -233,7 +233,11 @@ class World:
         if resource_version != self.resource_version:
             raise ConflictError
         former = self.status
-        self.stored_status = status
+        self.stored_status = {
+            **status,
+            "generations": _as_kept(self.stored_status, status, "generations", "number"),
+            "conditions": _as_kept(self.stored_status, status, "conditions", "type"),
+        }
         self._touched()
         claimed = self.status.next_generation
         if claimed is not None and claimed != former.next_generation and claimed not in self.claimed:
@@ -480,6 +484,12 @@ class World:
     def _touched(self) -> None:
         self.version += 1
         self.resource_version = str(self.version)
+
+
+def _as_kept(stored: dict[str, Any] | None, written: dict[str, Any], several: str, key: str) -> list[Any]:
+    """Entries with a key as a server keeps them: those that it has stay in their places, new ones come behind them."""
+    places = [entry[key] for entry in (stored or {}).get(several, ())]
+    return sorted(written[several], key=lambda entry: places.index(entry[key]) if entry[key] in places else len(places))
 
 
 def settled(world: World) -> bool:

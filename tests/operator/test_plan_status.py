@@ -280,6 +280,14 @@ def test_a_change_of_texts_alone_waits_five_seconds() -> None:
     assert _blocker(status, "Lagging").lag == lab.world.entries
 
 
+def test_a_status_that_the_server_keeps_in_another_order_is_not_written_again() -> None:
+    lab = Lab(retireDelay="60s")
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.state is State.RETIRING and lab.plan().empty)
+    assert [generation.number for generation in lab.world.status.generations] == [1, 2], "as a server keeps them"
+
+
 def test_a_new_blocker_is_written_at_once() -> None:
     lab = Lab()
     lab.active(1)
