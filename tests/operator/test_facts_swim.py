@@ -112,6 +112,16 @@ def test_the_status_counts_members_and_tells_those_of_others_apart() -> None:
     assert [one.status for one in unheard.conditions] == [None]
 
 
+def test_what_will_change_within_seconds_is_looked_at_again() -> None:
+    observed = Observed(fresh=True, pods=tuple(OLD))
+    suspecting = table(OLD, "d", FOREIGN)
+    suspecting.members[FOREIGN] = replace(suspecting.members[FOREIGN], state=State.SUSPECT)  # type: ignore[index]
+    assert facts(resource(1), observed, [table(OLD), table(OLD, "other")]).settling
+    assert facts(resource(1), observed, [suspecting]).settling
+    assert not facts(resource(1), observed, [table(OLD), table(OLD)]).settling
+    assert not facts(resource(1), observed, []).settling, "nobody tells, so nothing is known to change"
+
+
 @pytest.mark.parametrize("document", [None, {}, {"members": [{}]}, {"members": [], "id": "x"}])
 def test_what_is_no_table_is_refused(document: object) -> None:
     with pytest.raises(ValueError, match=r"members|invalid literal"):

@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import httpx2
@@ -19,7 +20,7 @@ from pavane.stage.server import StageServer
 from pavane.wire.stages import Stage
 from pavane_operator.plan.model import PodBlocker, StageView
 from pavane_operator.runtime import polls as polls_module
-from pavane_operator.runtime.polls import PollTarget, StagePolls, stage_view
+from pavane_operator.runtime.polls import POLL_S, PollTarget, StagePolls, next_turn, stage_view
 from pavane_operator.runtime.streams import Epochs, StreamContext, Streams, socket_address
 from tests.services.eventually import eventually
 from tests.services.stage.noting_role import NotingRole
@@ -239,6 +240,21 @@ async def test_a_pod_without_a_stream_is_asked_at_once_and_then_again(
         polls.keep({})
         assert polls.view("u1") is None
         await polls.close()
+
+
+@pytest.mark.parametrize("pods", [1, 3, 50])
+def test_the_pods_of_a_resource_take_turns_and_each_is_asked_no_more_often(pods: int) -> None:
+    rng, dues = random.Random(pods), [0.0] * pods
+    asked: list[tuple[float, int]] = []
+    while len(asked) < 20 * pods:
+        pod = dues.index(min(dues))
+        asked.append((dues[pod], pod))
+        dues[pod] = next_turn(dues[pod], dues, rng.uniform(0.8, 1.0))
+    steady = asked[2 * pods :]
+    gaps = [after - before for (before, _), (after, _) in pairwise(steady)]
+    assert max(gaps) <= POLL_S / pods + 1e-6
+    assert min(gaps) >= 0.8 * POLL_S / pods - 1e-6
+    assert [pod for _, pod in steady[:pods]] == [pod for _, pod in steady[-pods:]], "in turns"
 
 
 async def test_what_is_known_counts_until_the_pod_has_answered(ops: Ops) -> None:

@@ -163,6 +163,7 @@ class SwimGroupStatus(Status):
     """What is known of a SwimGroup."""
 
     members: SwimMembers | None = None
-    """How many members the group has."""
+    """How many members the group has. Looked at when a pod comes or goes and while members disagree; whoever joins or
+    leaves elsewhere is seen after at most 30 seconds divided by the number of pods."""
     digest: Name | None = None
     """Digest of who is there, 16 hexadecimal digits: members that have the same agree."""

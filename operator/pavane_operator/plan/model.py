@@ -205,6 +205,8 @@ class Facts:
     """Why the next pods of a former generation must not go yet; only asked where they go in batches."""
     due: str | None = None
     """A step that the store needs while nothing is rolled out, once all that it takes is there, until it is done."""
+    settling: bool = False
+    """What `own_status` and `conditions` say will change within seconds, and no pod tells when."""
     own_status: Mapping[str, Any] = field(default_factory=dict)
     """Fields that only this kind's status has, by their Python names."""
     conditions: tuple[OwnCondition, ...] = ()

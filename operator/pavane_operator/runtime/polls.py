@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx2
@@ -17,7 +17,8 @@ from pavane_operator.runtime.streams import socket_address
 
 OPS_PORT = 7071
 POLL_S = 30.0
-"""Between two looks at a pod that answers; its start point is random, so resources spread evenly."""
+"""Between two looks at a pod that answers. The pods of a resource take turns, so that of three one is asked every ten
+seconds: whichever is asked tells that something has changed in the store."""
 RETRY_MIN_S = 0.2
 RETRY_MAX_S = 5.0
 """Between two looks at a pod that does not answer yet: it is starting, and somebody waits for it."""
@@ -102,8 +103,11 @@ class StagePolls:
         poll.asked = True
         self._asked.set()
         poll.failures = 0 if view is not None else poll.failures + 1
-        delay_s = POLL_S if view is not None else min(RETRY_MIN_S * 2.0 ** min(poll.failures, 10), RETRY_MAX_S)
-        poll.due = asyncio.get_running_loop().time() + delay_s * self._rng.uniform(0.8, 1.0)
+        now, jitter = asyncio.get_running_loop().time(), self._rng.uniform(0.8, 1.0)
+        if view is None:
+            poll.due = now + min(RETRY_MIN_S * 2.0 ** min(poll.failures, 10), RETRY_MAX_S) * jitter
+        else:
+            poll.due = next_turn(now, [each.due for each in self._polls.values()], jitter)
         if view != poll.view:
             poll.view = view
             self._wake()
@@ -118,6 +122,11 @@ class StagePolls:
         except Exception:
             log.exception("a pod could not be asked for its stage", address=target.address)
         return None
+
+
+def next_turn(now: float, dues: Sequence[float], jitter: float) -> float:
+    """When to ask a pod that has just answered: behind all pods of its resource, which are asked at `dues`."""
+    return min(max(now, *dues) + POLL_S / len(dues) * jitter, now + POLL_S)
 
 
 def stage_view(document: object) -> StageView:

@@ -74,6 +74,8 @@ less, and a look costs as many calls as there are types of objects."""
 STORE_LOOK_S = 1.0
 """While the store takes no writes, or the next generation does not lead yet, the store is looked at this often: nobody
 tells when that changes."""
+SETTLING_LOOK_S = 2.0
+"""While what the store says of itself is about to change it is looked at this often, that the status follows."""
 
 CHILD_TYPES: tuple[ResourceType, ...] = (
     BUDGETS,
@@ -325,7 +327,7 @@ class Reconciler:
         rollout = resource.status.rollout if resource.status is not None else None
         promoting = rollout is not None and rollout.state is State.PROMOTING
         waits_for_store = observed.facts.down is not None or (promoting and not observed.facts.leads)
-        sleeps = [STORE_LOOK_S] if waits_for_store else []
+        sleeps = [STORE_LOOK_S] if waits_for_store else [SETTLING_LOOK_S] if observed.facts.settling else []
         if plan.wake_at is not None:
             sleeps.append(max(0.0, (plan.wake_at - self._shared.now()).total_seconds()))
         return min(sleeps, default=None)

@@ -57,6 +57,7 @@ def facts(resource: Resource, observed: Observed, tables: Iterable[Table]) -> Fa
         down=_down(scene),
         members=frozenset(),
         parting=_parting(scene),
+        settling=_settling(scene),
         own_status=_own_status(scene),
         conditions=(_converged(scene),),
     )
@@ -152,6 +153,12 @@ def _agree(scene: _Scene) -> bool:
     digests = {table.digest for table in scene.tables}
     told = [each.stage for each in scene.observed.pods if is_full(each) and not each.deleting and each.stage]
     return len(digests) == 1 and all(stage.leads for stage in told if stage.connected)
+
+
+def _settling(scene: _Scene) -> bool:
+    """Whether those that were asked differ, or somebody is suspect: within seconds they agree, or he is dead."""
+    suspected = any(entry.state is State.SUSPECT for table in scene.tables for entry in table.members.values())
+    return bool(scene.tables) and (suspected or not _agree(scene))
 
 
 def _own_status(scene: _Scene) -> dict[str, object]:
