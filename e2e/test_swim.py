@@ -7,8 +7,6 @@ import base64
 import contextlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -23,7 +21,7 @@ from pavane_operator.kinds.swim.members import ask
 from pavane_operator.kinds.swim.names import member_id
 from pavane_operator.kube import NotFound, Object
 from pavane_operator.kube.resources import SECRETS
-from tests.services.swim.standalone import Members
+from tests.services.swim.foreign import foreigners
 
 KEYS = ("11" * 32, "22" * 32)
 GROUP = "e2e/mixed"
@@ -72,54 +70,6 @@ def swim(raft: RaftTest) -> SwimTest:
     return SwimTest(raft.platform, raft.kube, raft.namespace, SWIM_GROUPS)
 
 
-class Foreigners:
-    """Members that run outside of the cluster, and what they see."""
-
-    def __init__(self, processes: Members, names: Sequence[str]) -> None:
-        self.names = names
-        self._processes = processes
-        self._events: dict[str, list[tuple[str, int]]] = {name: [] for name in names}
-
-    @property
-    def seed(self) -> str:
-        return self._processes.addresses[self.names[0]]
-
-    async def follow(self, name: str) -> None:
-        watching = self._processes.asked(name, "watch")
-        await anext(watching)  # the list as it stands
-        async for event in watching:
-            if "member" in event:
-                self._events[name].append((event["event"], event["member"]["id"]))
-
-    async def tables(self) -> list[set[int]]:
-        """Of whom each of them knows."""
-        return [set(await self._processes.sees(name)) for name in self.names]
-
-    def heard(self, kind: Happened) -> list[set[int]]:
-        """Of whom each of them heard this."""
-        return [{id_ for event, id_ in events if event == kind} for events in self._events.values()]
-
-
-@contextlib.asynccontextmanager
-async def foreigners(folder: Path) -> AsyncIterator[Foreigners]:
-    """Five of them, of which all know the first."""
-    keys = folder / "keys"
-    keys.write_text(f"{KEYS[0]}\n")
-    processes = Members(folder, profile="lan")
-    names = [f"f{number}" for number in range(FOREIGN)]
-    try:
-        for name in names:
-            await processes.up(name, "--group", GROUP, "--keys-file", str(keys))
-        found = Foreigners(processes, names)
-        async with asyncio.TaskGroup() as tasks:
-            following = [tasks.create_task(found.follow(name)) for name in names]
-            yield found
-            for task in following:
-                task.cancel()
-    finally:
-        await processes.stop_all()
-
-
 class Writing:
     """Counts all the time how many pods are full members."""
 
@@ -154,9 +104,9 @@ def ids(swim: SwimTest, generation: int) -> set[int]:
     return {member_id(swim.namespace, f"q-member-g{generation}-{ordinal}") for ordinal in range(REPLICAS)}
 
 
-async def test_a_rollout_among_foreign_members_kills_nobody(swim: SwimTest, tmp_path: Path) -> None:
+async def test_a_rollout_among_foreign_members_kills_nobody(swim: SwimTest) -> None:
     await swim.give(KEYS[0])
-    async with foreigners(tmp_path) as others:
+    async with foreigners(GROUP, KEYS[0], FOREIGN) as others:
         await swim.apply(replicas=REPLICAS, seeds=[others.seed])
         await swim.until_current(generation=1)
         await swim.until_members(alive=REPLICAS + FOREIGN, foreign=FOREIGN, dead=0)

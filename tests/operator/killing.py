@@ -2,20 +2,16 @@
 
 import asyncio
 import contextlib
-import itertools
 import os
 import sys
-from collections import Counter
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from pavane.raft.client import RaftClient
-from pavane.raft.errors import RaftError
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
-from pavane_operator.kinds.raft.access import raft_client
 from pavane_operator.kube import KubeClient, KubeError, Target
 from pavane_operator.kube.resources import (
     CONFIG_MAPS,
@@ -31,10 +27,10 @@ from pavane_operator.kube.resources import (
 )
 from tests.operator.api_proxy import ApiProxy, Moment, a_proxy
 from tests.operator.invariants import Invariants
-from tests.operator.operator_cluster import FAST, RAFT_CLUSTERS, condition, state
+from tests.operator.operator_cluster import FAST, condition, state
 
 NAME = "log"
-UNTIL_S = 60.0
+UNTIL_S = 120.0
 KEPT = (CONFIG_MAPS, CONTROLLER_REVISIONS, SECRETS, SERVICES, STATEFUL_SETS, VOLUME_CLAIMS, PODS)
 """What a final state consists of, beside the status."""
 COMMAND = "import sys; from pavane_operator.runtime.main import run; sys.stdin.readline(); sys.exit(run())"
@@ -81,8 +77,14 @@ class Operators:
 
 
 @dataclass
-class Run:
-    """One RaftCluster in a namespace of its own, from its birth to its end."""
+class Run(ABC):
+    """One resource in a namespace of its own, from its birth to its end."""
+
+    type: ClassVar[Resource]
+    defaults: ClassVar[Mapping[str, Any]]
+    """Of the spec."""
+    given: ClassVar[frozenset[str]] = frozenset()
+    """Objects that the resource uses and does not own, as `plural/name`."""
 
     kube: KubeClient
     local: LocalCluster
@@ -90,18 +92,34 @@ class Run:
     log: Path
     invariants: Invariants = field(default_factory=Invariants)
     spec: dict[str, Any] = field(default_factory=dict)
-    acknowledged: list[bytes] = field(default_factory=list)
+
+    @abstractmethod
+    def members(self, status: Object) -> Any:
+        """What the status says of who belongs to it."""
+
+    def rests(self, status: Object) -> bool:
+        """Whether what only this kind's status has will stay as it is."""
+        return True
+
+    @asynccontextmanager
+    async def living(self) -> AsyncIterator[None]:
+        """What there is beside the resource, and what must hold, from its birth to its end."""
+        yield
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """What somebody does with the resource while the operator may be killed, and what must hold of that."""
+        yield
 
     async def apply(self, **spec: Any) -> None:
         """Change these fields of the spec."""
         rollout = {**FAST, **self.spec.get("rollout", {}), **spec.pop("rollout", {})}
-        self.spec = {"stateMachine": "Broadcast", "replicas": 1, **self.spec, **spec, "rollout": rollout}
-        await self.kube.apply(
-            RAFT_CLUSTERS, {"metadata": {"name": NAME}, "spec": self.spec}, self.namespace, manager="test"
-        )
+        self.spec = {**self.defaults, **self.spec, **spec, "rollout": rollout}
+        body = {"metadata": {"name": NAME}, "spec": self.spec}
+        await self.kube.apply(self.type, body, self.namespace, manager="test")
 
     async def body(self) -> Object | None:
-        return await self.kube.get_or_none(RAFT_CLUSTERS, NAME, self.namespace)
+        return await self.kube.get_or_none(self.type, NAME, self.namespace)
 
     async def until(self, check: Callable[[Object], object], what: str) -> None:
         """Wait until the resource, {} once it is gone, fulfils the condition."""
@@ -129,7 +147,7 @@ class Run:
                 names = {name async for name in self._names()}
                 body = await self.body() or {}
                 if not any("/deleting" in name for name in names) and self.only_what_stays(body, names):
-                    return essence(body.get("status") or {}), names
+                    return self._essence(body.get("status") or {}), names
                 await asyncio.sleep(0.03)
 
     def only_what_stays(self, body: Object, names: set[str]) -> bool:
@@ -139,10 +157,11 @@ class Run:
         """
         volumes = {name for name in names if name.startswith("persistentvolumeclaims/")}
         if not body:
-            return names == volumes
+            return names == volumes | self.given
         status = body.get("status") or {}
         active = status.get("activeGeneration")
-        return condition(status, "Reconciling") is None and all(f"-g{active}-" in name for name in volumes)
+        moving = condition(status, "Reconciling") is not None or not self.rests(status)
+        return not moving and all(f"-g{active}-" in name for name in volumes)
 
     async def _names(self) -> AsyncIterator[str]:
         for resource in KEPT:
@@ -151,45 +170,19 @@ class Run:
                 if resource is SECRETS or item["metadata"]["name"].startswith((NAME, f"data-{NAME}")):
                     yield f"{resource.plural}/{item['metadata']['name']}{mark}"
 
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator[RaftClient]:
-        body = await self.body()
-        assert body is not None
-        hosts = self.local.folder / "hosts" / self.namespace
-
-        def resolve(host: str) -> list[str]:
-            lines = [line.split() for line in hosts.read_text().splitlines()]
-            return [words[0] for words in lines if host in words[1:]] or [host]
-
-        async with await raft_client(self.kube, body, resolve) as client:
-            yield client
-
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[None]:
-        """Write all the time; at the end each acknowledged entry stands in the log exactly once (I5)."""
-        async with self.client() as client:
-
-            async def write() -> None:
-                for number in itertools.count():
-                    data = b"%d" % number
-                    with contextlib.suppress(RaftError):
-                        await client.update(data, timeout_s=20.0)
-                        self.acknowledged.append(data)
-                    await asyncio.sleep(0.02)
-
-            writer = asyncio.create_task(write())
-            try:
-                yield
-            finally:
-                writer.cancel()
-                await asyncio.wait({writer})
-        async with self.client() as client:
-            self.acknowledged.append(b"the end")
-            await client.update(b"the end")
-            stored = Counter([bytes(entry.data) async for entry in client.entries() if entry.type == 0])
-        lost = [data for data in self.acknowledged if stored[data] == 0]
-        doubled = [data for data, count in stored.items() if count > 1]
-        assert (lost, doubled) == ([], []), f"{self.namespace}: lost {lost}, doubled {doubled}"
+    def _essence(self, status: Object) -> Object:
+        """What of a status must not depend on when the operator was killed."""
+        failed = status.get("failed") or {}
+        return {
+            "active": status.get("activeGeneration"),
+            "next": status.get("nextGeneration"),
+            "last": status.get("lastGeneration"),
+            "state": state(status),
+            "failed": (failed.get("generation"), failed.get("reason")),
+            "history": [(one["generation"], one["result"], one.get("reason")) for one in status.get("history") or ()],
+            "conditions": sorted((one["type"], one["status"], one["reason"]) for one in status.get("conditions") or ()),
+            "members": self.members(status),
+        }
 
 
 Phase = Callable[[Run], Awaitable[None]]
@@ -203,24 +196,25 @@ async def nothing(_: Run) -> None:
 class Scenario:
     """`prepare` is not counted; `act` is, until `done` returns."""
 
+    run: type[Run]
     prepare: Phase
     act: Phase
     done: Phase
-    writes: bool = True
-    """Whether somebody writes meanwhile."""
+    works: bool = True
+    """Whether somebody uses the resource meanwhile."""
 
 
 def is_idle_and_current(status: Object) -> bool:
     return state(status) == "Idle" and (condition(status, "UpToDate") or ("", ""))[1] == "Applied"
 
 
-async def _born(run: Run) -> None:
+async def born(run: Run) -> None:
     await run.apply()
     await run.until_active(1)
 
 
 async def _waits_for_approval(run: Run) -> None:
-    await _born(run)
+    await born(run)
     await run.apply(rollout={"strategy": "Manual", "restart": "now"})
     await run.until(
         lambda body: (condition(body.get("status") or {}, "UpToDate") or ("", ""))[1] == "WaitingForApproval",
@@ -238,16 +232,7 @@ async def _aborted(run: Run) -> None:
 
 async def _deleted(run: Run) -> None:
     run.invariants.deletion_asked()
-    await run.kube.delete(RAFT_CLUSTERS, NAME, run.namespace)
-
-
-async def _scaled(run: Run) -> None:
-    def check(body: Object) -> bool:
-        status = body.get("status") or {}
-        members = (status.get("configuration") or {}).get("old") or ()
-        return is_idle_and_current(status) and len(members) == status.get("replicas") == 3
-
-    await run.until(check, "scaled to 3")
+    await run.kube.delete(run.type, NAME, run.namespace)
 
 
 async def _suspended_and_resumed(run: Run) -> None:
@@ -261,14 +246,15 @@ async def _suspended_and_resumed(run: Run) -> None:
     await run.until(lambda body: ready(body)[0] == "True", "resumed")
 
 
-SCENARIOS: dict[str, Scenario] = {
-    "bootstrap": Scenario(nothing, lambda run: run.apply(), lambda run: run.until_active(1), writes=False),
-    "roll": Scenario(_born, lambda run: run.apply(rollout={"restart": "now"}), lambda run: run.until_active(2)),
-    "abort": Scenario(_waits_for_approval, lambda run: run.apply(rollout={"abort": 2}), _aborted),
-    "scale": Scenario(_born, lambda run: run.apply(replicas=3), _scaled),
-    "suspend": Scenario(_born, lambda run: run.apply(suspend=True), _suspended_and_resumed),
-    "delete": Scenario(_born, _deleted, lambda run: run.until(lambda body: not body, "gone"), writes=False),
-}
+def scenarios(run: type[Run]) -> dict[str, Scenario]:
+    """Those that every kind has."""
+    return {
+        "bootstrap": Scenario(run, nothing, lambda run: run.apply(), lambda run: run.until_active(1), works=False),
+        "roll": Scenario(run, born, lambda run: run.apply(rollout={"restart": "now"}), lambda run: run.until_active(2)),
+        "abort": Scenario(run, _waits_for_approval, lambda run: run.apply(rollout={"abort": 2}), _aborted),
+        "suspend": Scenario(run, born, lambda run: run.apply(suspend=True), _suspended_and_resumed),
+        "delete": Scenario(run, born, _deleted, lambda run: run.until(lambda body: not body, "gone"), works=False),
+    }
 
 
 @dataclass
@@ -284,20 +270,21 @@ class Killing:
     async def run(self, scenario: Scenario, call: int = 0, moment: Moment = Moment.BEFORE) -> tuple[Any, int, bool]:
         """Run it once. Returns the final state, the number of counted calls, and whether the operator was killed."""
         self.runs += 1
-        run = Run(self.kube, self.local, f"run-{self.runs}", self.operators.log)
+        run = scenario.run(self.kube, self.local, f"run-{self.runs}", self.operators.log)
         await self.kube.create(NAMESPACES, {"metadata": {"name": run.namespace}})
         async with self._watched(run):
-            await scenario.prepare(run)
-            async with run.writing() if scenario.writes else contextlib.nullcontext():
-                self.proxy.arm(call, moment)
-                await scenario.act(run)
-                await scenario.done(run)
-                final = await run.settled()
-                calls, killed = len(self.proxy.calls), self.proxy.killed.is_set()
-            self.proxy.arm()
-            if await run.body() is not None:
-                await _deleted(run)
-                await run.until(lambda body: not body, "gone")
+            async with run.living():
+                await scenario.prepare(run)
+                async with run.working() if scenario.works else contextlib.nullcontext():
+                    self.proxy.arm(call, moment)
+                    await scenario.act(run)
+                    await scenario.done(run)
+                    final = await run.settled()
+                    calls, killed = len(self.proxy.calls), self.proxy.killed.is_set()
+                self.proxy.arm()
+                if await run.body() is not None:
+                    await _deleted(run)
+                    await run.until(lambda body: not body, "gone")
             await self.kube.delete(NAMESPACES, run.namespace)
         return final, calls, killed
 
@@ -306,7 +293,7 @@ class Killing:
         """Check the invariants on each change of the namespace; the first broken one is raised at the end."""
         watching = [
             asyncio.create_task(self._watch(run, resource))
-            for resource in (RAFT_CLUSTERS, STATEFUL_SETS, SERVICES, VOLUME_CLAIMS)
+            for resource in (run.type, STATEFUL_SETS, SERVICES, VOLUME_CLAIMS)
         ]
         try:
             yield
@@ -347,18 +334,3 @@ async def killing(folder: Path) -> AsyncIterator[Killing]:
                 supervising.cancel()
                 await asyncio.wait({supervising})
                 await operators.close()
-
-
-def essence(status: Object) -> Object:
-    """What of a status must not depend on when the operator was killed."""
-    failed = status.get("failed") or {}
-    return {
-        "active": status.get("activeGeneration"),
-        "next": status.get("nextGeneration"),
-        "last": status.get("lastGeneration"),
-        "state": state(status),
-        "failed": (failed.get("generation"), failed.get("reason")),
-        "history": [(one["generation"], one["result"], one.get("reason")) for one in status.get("history") or ()],
-        "conditions": sorted((one["type"], one["status"], one["reason"]) for one in status.get("conditions") or ()),
-        "members": (status.get("configuration") or {}).get("old"),
-    }

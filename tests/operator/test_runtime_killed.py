@@ -1,6 +1,7 @@
 """The operator is killed at its k-th write to the API, before or after that is delivered (docs/specs/operator.md 7.5).
 
-Two kills per scenario in every run; `PAVANE_KILL_CALLS=all` (`make bench-kill`) tries every k and prints the figures.
+Two kills per scenario in every run; `PAVANE_KILL_CALLS=all` (`make bench-kill`) has all scenarios, tries every k and
+prints the figures.
 """
 
 import itertools
@@ -12,12 +13,19 @@ from pathlib import Path
 import pytest
 
 from pavane_cli import output
+from tests.operator import killing_raft, killing_swim
 from tests.operator.api_proxy import Moment
-from tests.operator.killing import SCENARIOS, Killing, killing
+from tests.operator.killing import Killing, killing
 
 ALL = os.environ.get("PAVANE_KILL_CALLS") == "all"
+SWIM_SAMPLE = ("roll", "scale-down")
+"""What of SwimGroups is in every run: members that others run keep the times of a network, so each takes longer."""
+SCENARIOS = {
+    **{f"raft-{name}": scenario for name, scenario in killing_raft.SCENARIOS.items()},
+    **{f"swim-{name}": killing_swim.SCENARIOS[name] for name in (killing_swim.SCENARIOS if ALL else SWIM_SAMPLE)},
+}
 
-pytestmark = [pytest.mark.platform, pytest.mark.timeout(0 if ALL else 240)]
+pytestmark = [pytest.mark.platform, pytest.mark.timeout(0 if ALL else 300)]
 
 
 @pytest.fixture
