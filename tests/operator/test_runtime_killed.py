@@ -18,7 +18,7 @@ from tests.operator.api_proxy import Moment
 from tests.operator.killing import Killing, killing
 
 ALL = os.environ.get("PAVANE_KILL_CALLS") == "all"
-SWIM_SAMPLE = ("roll", "scale-down")
+SWIM_SAMPLE = ("roll",)
 """What of SwimGroups is in every run: members that others run keep the times of a network, so each takes longer."""
 SCENARIOS = {
     **{f"raft-{name}": scenario for name, scenario in killing_raft.SCENARIOS.items()},
