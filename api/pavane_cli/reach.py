@@ -80,7 +80,7 @@ class Reach:
     @asynccontextmanager
     async def store(self, *, stale: bool = False, since: int = 0) -> AsyncIterator[Store]:
         """Lend the keys, whichever way they are reached; ``stale`` ones are those of any peer at ``since`` or later."""
-        with _explained():
+        with explained():
             if self.peers:
                 async with self.client() as client:
                     kv, tree = (client.stale_kv, client.stale_tree) if stale else (client.kv, client.tree)
@@ -110,7 +110,7 @@ class Reach:
             raise UserError("with --peers give one of --secret-file, --secret-env, --keys", ExitCode.USAGE)
         else:
             ident = secret_in(self.secret_file, self.secret_env)
-        with _explained():
+        with explained():
             try:
                 client = RaftClient(self.peers, ident, curve=curve)
             except ValueError as error:
@@ -167,13 +167,20 @@ class ReachingCommand(TyperCommand):
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Turn what the cluster answers into a ``UserError``."""
+def explained() -> Iterator[None]:
+    """Turn what the cluster answers into a ``UserError``, whose code is that of the control plane's answer."""
     try:
         yield
-    except errors.Unreachable as error:
-        raise UserError(str(error), ExitCode.TIME_OUT) from error
-    except errors.Refused as error:
-        raise UserError(error.text, _CODES.get(error.code, ExitCode.REFUSED)) from error
     except errors.RaftError as error:
-        raise UserError(str(error), ExitCode.REFUSED) from error
+        match error:
+            case errors.Refused(code=code):
+                raise UserError(error.text, _CODES.get(code, ExitCode.REFUSED)) from error
+            case errors.Unreachable() | errors.Overloaded() | errors.Behind():
+                code = ExitCode.TIME_OUT
+            case errors.TooLarge():
+                code = ExitCode.USAGE
+            case errors.Compacted():
+                code = ExitCode.NOT_FOUND
+            case _:
+                code = ExitCode.REFUSED
+        raise UserError(str(error), code) from error

@@ -22,7 +22,7 @@ from pavane_operator.kube.resources import ENDPOINT_SLICES, custom
 LOCAL_KUBECONFIG = Path(".pavane/kubeconfig")
 API_SERVICE = "pavane-api"
 PLATFORM_NAMESPACE = "pavane-system"
-REST_TIMEOUT_S = 30.0
+REST_TIMEOUT_S = 40.0  # the control plane waits up to 30 s for a cluster, and then says what it waited for
 
 Result = TypeVar("Result")
 
@@ -154,6 +154,8 @@ _ANSWERS = {
     412: ExitCode.REFUSED,
     413: ExitCode.USAGE,
     422: ExitCode.USAGE,
+    429: ExitCode.TIME_OUT,
+    503: ExitCode.TIME_OUT,
 }
 
 

@@ -87,8 +87,7 @@ async def test_keys_are_written_read_listed_and_deleted(cli: Cli) -> None:
     assert await cli("kv", "get", "app/colour", "--stale") == "red"
     assert (await cli("kv", "list", "app/", "--stale", "-o", "name")).splitlines() == ["app/colour"]
     assert await cli("kv", "get", "app/colour", "--stale", "--min-revision", "1") == "red"
-    code = ExitCode.REFUSED if "--peers" in cli.reach else ExitCode.ERROR
-    behind = await cli.fails(code, "kv", "get", "app/colour", "--stale", "--min-revision", "99")
+    behind = await cli.fails(ExitCode.TIME_OUT, "kv", "get", "app/colour", "--stale", "--min-revision", "99")
     assert "no peer that answers has applied revision 99 yet" in behind
     assert (await cli("kv", "list")).split() == ["KEY", "VALUE", "app/colour", "red", "raw", r"\x00\xff\n"]
     assert str(revision) in await cli("kv", "list", "app/", "-o", "wide")

@@ -75,6 +75,17 @@ def test_a_damaged_store_does_not(tmp_path: Path, capsys: Captured) -> None:
         assert refused.value.code == ExitCode.ERROR
     assert "good" not in lines(capsys)
 
+    with StoreWriter(path, IDENTITY):
+        pass  # as the next start of the peer: it sets aside what is damaged
+    [aside] = (path / "log").glob("*.corrupt*")
+    (path / "snap" / "000000000000002a-0000000000000001.pvs.bad").write_bytes(bytes(1234))
+    verify(path)
+    told = [line.partition("damaged: ")[2] for line in lines(capsys) if line.startswith("set aside")]
+    assert told == [
+        f"log/{aside.name}, {aside.stat().st_size:,} bytes",
+        "snap/000000000000002a-0000000000000001.pvs.bad, 1,234 bytes",
+    ]
+
 
 def test_a_configuration_that_is_none_is_shown_all_the_same(tmp_path: Path, capsys: Captured) -> None:
     path = store(tmp_path / "1", Append(0, 6, (encode_entry(bytes(12), EntryType.CONFIG, 1, b"\xc0"),)))

@@ -383,6 +383,7 @@ def test_what_a_peer_tells_is_understood() -> None:
             dedup_ids=0,
             dedup_oldest_second=None,
             streams=0,
+            received=0,
             learners=0,
             pending=0,
             dropped=(),

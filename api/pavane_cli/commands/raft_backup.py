@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from pavane.raft.backup import BackupError, back_up
-from pavane.raft.errors import RaftError
 from pavane.raft.keys import IDENT_KEY, SERVER_SECRET_KEY
 from pavane.raft.offline.moving import restore as restoring
 from pavane.raft.server import StoreError
@@ -15,6 +14,7 @@ from pavane_cli import output
 from pavane_cli.commands.raft_offline import Folder, Meter, failures, tell
 from pavane_cli.commands.raft_peer import curve_of, members_of
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.reach import explained
 from pavane_cli.secret import SecretEnv, SecretFile, secret_in
 
 
@@ -41,8 +41,9 @@ def backup(
     ident, curve = secret_in(secret_file, secret_env), curve_of(curve_secret_file, None)
     urls = [url.strip() for url in peers.split(",")]
     try:
-        made = asyncio.run(back_up(folder, urls, ident, curve=curve, progress=Meter("copying", unit="entries")))
-    except (RaftError, BackupError, StoreError, OSError, ValueError) as error:
+        with explained():
+            made = asyncio.run(back_up(folder, urls, ident, curve=curve, progress=Meter("copying", unit="entries")))
+    except (BackupError, StoreError, OSError, ValueError) as error:
         raise UserError(str(error)) from error
     output.say(f"{folder}: everything up to entry {made.index}, machine {made.machine}")
 

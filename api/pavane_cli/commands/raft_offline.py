@@ -139,6 +139,8 @@ def verify(
             output.say(f"entry {index}: members {configuration_text(data)}")
         if recovered.vote_floor == RECOVERING_FLOOR:
             output.say("the peer has lost entries; it does not vote until the others have brought it up to date")
+        for name, size in stored.set_aside:
+            output.say(f"set aside by an earlier start, for it was damaged: {name}, {size:,} bytes")
         if stored.damage is not None and stored.damage.torn:
             output.say("the last write was not finished; nobody was told of it, and the next start drops it")
         faults = stored.faults()

@@ -23,6 +23,7 @@ PEER = "pavane-backup"  # the same in every copy, so that a later one goes on wi
 BIND = "tcp://127.0.0.1:0"  # a peer listens; nobody is told where
 STATUS_S = 2.0  # one peer's answer to what machine it serves; an original peer gives none
 LOOK_S = 0.05  # between two looks at how far it is
+SILENCE_S = 30.0  # without anything new, as for the client's streams: the copy is broken off
 
 
 class BackupError(Exception):
@@ -47,8 +48,9 @@ async def back_up(
 ) -> Backup:
     """Copy the cluster that ``urls`` belong to into ``folder``, or bring the copy that is there up to date.
 
-    ``progress`` is told entries. Raises ``RaftError`` when the cluster does not answer, ``BackupError``, and as
-    ``RaftServer.start`` for a folder that holds something else.
+    ``progress`` is told entries. Raises ``RaftError`` when the cluster does not answer, ``Unreachable`` also when
+    nothing new comes for ``SILENCE_S`` (another call goes on there), ``BackupError``, and as ``RaftServer.start`` for a
+    folder that holds something else.
     """
     async with RaftClient(urls, ident, curve=None if curve is None else curve.keys) as client:
         members = (await client.configuration()).peers
@@ -58,9 +60,16 @@ async def back_up(
     config = Config(PEER, ident, seeds=seeds)
     server = RaftServer(config, data=folder, bind=BIND, stage=Stage.READ_ONLY, machine=_made(machine), curve=curve)
     await server.start()
+    loop = asyncio.get_running_loop()
+    had, heard_s = (0, 0), loop.time()
     try:
         while min((status := server.status()).applied, status.durable) < goal:
             progress(status.applied, goal)
+            has = (status.last, status.received)
+            if has != had or status.durable < status.last or status.applied < status.commit:
+                had, heard_s = has, loop.time()  # something came, or disk and machine are still at it
+            elif loop.time() - heard_s > SILENCE_S:
+                raise Unreachable(seeds, SILENCE_S)
             with suppress(TimeoutError):
                 failure = await asyncio.wait_for(asyncio.shield(server.failure), LOOK_S)
                 raise BackupError(failure.reason)

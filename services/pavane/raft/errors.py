@@ -135,7 +135,7 @@ class Unreachable(RaftError):
 
 
 class Closed(RaftError):
-    """The client is not open, or was closed while the call was under way: then the outcome is unknown."""
+    """The client is not open, was opened before, or was closed while the call was under way: outcome unknown then."""
 
 
 class Unsupported(RaftError):

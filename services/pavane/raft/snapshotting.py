@@ -5,6 +5,7 @@ in threads. What an application makes of the log comes from a thread, too, or fr
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
@@ -27,6 +28,10 @@ class CannotCompact(Exception):
     """The application's compactor failed."""
 
 
+class _Ending(Exception):
+    """The peer stops: work in a thread is to end."""
+
+
 class Snapshotter:
     """Works for one machine and its store, both of which it does not own."""
 
@@ -34,6 +39,7 @@ class Snapshotter:
         self._storage = storage
         self._machine = machine
         self._offered: JsSnapshot | None = None
+        self._ending = threading.Event()
 
     def offer(self, snapshot: JsSnapshot) -> None:
         """Take what an application left for the ``Freeze`` of its index, which the core emits next."""
@@ -67,7 +73,7 @@ class Snapshotter:
             except Exception as error:
                 raise CannotCompact(repr(error)) from error
 
-        return await self._save(freeze, [await loop.run_in_executor(None, compacted)])
+        return await self._save(freeze, [await self._in_thread(compacted)])
 
     def _entries(self, first: int, last: int, loop: asyncio.AbstractEventLoop) -> Iterator[tuple[int, memoryview]]:
         """Yield index and data of STATE entries in another thread; the loop, to which the log belongs, reads them."""
@@ -77,6 +83,7 @@ class Snapshotter:
 
         while first <= last:
             for entry in asyncio.run_coroutine_threadsafe(page(), loop).result():
+                self._go_on()
                 if entry_type(entry) == EntryType.STATE:
                     yield first, entry_data(entry)
                 first += 1
@@ -94,18 +101,18 @@ class Snapshotter:
             freeze.table.floor,  # read behind the ids: what was forgotten meanwhile is at or below it
             b"".join(ids),
         )
-        writer = await _in_thread(self._storage.snapshots.begin, meta.encode())
+        writer = await self._in_thread(self._storage.snapshots.begin, meta.encode())
         try:
             for part in data:
-                await _in_thread(writer.add, part)
-            return await _in_thread(writer.finish, freeze.index, freeze.term)
+                await self._in_thread(writer.add, part)
+            return await self._in_thread(writer.finish, freeze.index, freeze.term)
         except asyncio.CancelledError:
             writer.abort()
             raise
 
     async def restore(self, index: int) -> None:
         """Let the machine begin from the snapshot of ``index``; raises ``OSError`` and what the machine raises."""
-        await asyncio.get_running_loop().run_in_executor(None, self._restore, index)
+        await self._in_thread(self._restore, index)
 
     def _restore(self, index: int) -> None:
         self._machine.restore(self._data_of(index), index)
@@ -116,16 +123,21 @@ class Snapshotter:
         try:
             end = source.head.data_offset + source.head.data_bytes
             for offset in range(source.head.data_offset, end, READ_BYTES):
+                self._go_on()
                 yield source.read(offset, min(READ_BYTES, end - offset))
         finally:
             source.close()
 
+    async def _in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Run ``work`` in a thread. Who is cancelled asks it to end and goes on when it has: its files are in use."""
+        running = asyncio.get_running_loop().run_in_executor(None, partial(work, *arguments))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._ending.set()
+            await asyncio.wait((running,))
+            raise
 
-async def _in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
-    """Run ``work`` on a file in a thread; who is cancelled goes on when that has ended, for the file is in use."""
-    running = asyncio.get_running_loop().run_in_executor(None, partial(work, *arguments))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait((running,))
-        raise
+    def _go_on(self) -> None:
+        if self._ending.is_set():
+            raise _Ending

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pavane.raft import backup
 from pavane.raft.backup import Backup, back_up
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
+from pavane.raft.errors import Unreachable
 from pavane.raft.offline.moving import restore
 from pavane.raft.server import ForeignStore, RaftServer
 from pavane.raft.state.configuration import Members
@@ -162,5 +164,28 @@ def test_a_cluster_that_does_not_answer_is_an_error_for_the_user(
     monkeypatch.setattr("pavane.raft.client.client.READ_TIMEOUT_S", 0.2)
     with pytest.raises(UserError, match=r"127\.0\.0\.1") as refused:
         raft_backup.backup(tmp_path / "copy", free_url(), secret_file=secret_in(tmp_path))
-    assert refused.value.code == ExitCode.ERROR
+    assert refused.value.code == ExitCode.TIME_OUT
     assert not (tmp_path / "copy").exists()
+
+
+async def test_a_cluster_that_falls_silent_ends_the_copy_and_the_next_one_goes_on(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup, "SILENCE_S", 0.2)
+    members = new_members(1)
+    [server], client = await start(stack, tmp_path / "old", members, "Broadcast")
+    await client.update(b"data")
+    committed = backup._committed
+
+    async def then_gone(client: RaftClient) -> int:
+        index = await committed(client)
+        await server.stop()
+        return index
+
+    monkeypatch.setattr(backup, "_committed", then_gone)
+    with pytest.raises(Unreachable, match="no answer within"):
+        await back_up(tmp_path / "copy", [members[0][1]], IDENT)
+    monkeypatch.undo()
+    _, client = await start(stack, tmp_path / "old", members, "Broadcast")
+    index = await client.update(b"more")
+    assert (await back_up(tmp_path / "copy", [members[0][1]], IDENT)).index == index

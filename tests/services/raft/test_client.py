@@ -415,8 +415,16 @@ async def test_client_that_is_not_open_says_so_at_once(peers: dict[str, Scripted
         await client.update(b"data")
     async with client:
         await client.update(b"data")
-    with pytest.raises(Closed, match="async with"):
+        with pytest.raises(Closed, match="make a new RaftClient"):
+            await client.__aenter__()
+        await client.update(b"data")  # it does not mind
+    with pytest.raises(Closed, match="closed; make a new one by `async with"):
         await client.configuration()
+    with pytest.raises(Closed, match="closed"):
+        await anext(client.entries())
+    with pytest.raises(Closed, match="make a new RaftClient"):
+        async with client:
+            pass
 
 
 async def test_host_name_is_looked_up_again_when_its_address_is_gone(cluster: Cluster, make_peer: MakePeer) -> None:

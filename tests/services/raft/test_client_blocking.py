@@ -66,6 +66,8 @@ def test_outside_its_block_it_says_that_it_is_closed() -> None:
         client.update(b"data")
     with client:
         pass
-    with pytest.raises(Closed, match="with"):
+    with pytest.raises(Closed, match="closed; make a new one by `with"):
         client.update(b"data")
+    with pytest.raises(Closed, match="make a new BlockingRaftClient"), client:
+        pass
     assert not any(thread.name == "pavane-raft-client" for thread in threading.enumerate())

@@ -1,5 +1,7 @@
 """Logs of machine Broadcast that are cut by their application (docs/specs/raft.md 9.1)."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from pavane.raft.machine import Broadcast
 from pavane.raft.offline.store import StoredLog
 from pavane.raft.server import Exit, RaftServer
 from pavane.raft.storage.js_files import JsSnapshot, encode_snapshot
+from pavane.wire import LocalProtocolError
 from tests.services.eventually import eventually
 from tests.services.raft.test_client_cluster import IDENT, free_urls
 
@@ -104,6 +107,47 @@ async def test_a_compactor_that_fails_ends_the_peer(tmp_path: Path) -> None:
         failure = await server.failure
     assert failure.exit_code is Exit.FAILED
     assert "not with me" in failure.reason
+
+
+class Patient(Broadcast):
+    """Waits in the middle of its work until it may go on."""
+
+    def __init__(self) -> None:
+        self.waits, self.may_go_on = threading.Event(), threading.Event()
+        self.seen = 0
+        self.ended = False
+
+    def compact(self, entries: Iterable[tuple[int, memoryview]], previous: bytes | None) -> bytes:
+        try:
+            for _ in entries:
+                self.seen += 1
+                self.waits.set()
+                self.may_go_on.wait()
+        finally:
+            self.ended = True
+        return b"everything"
+
+
+async def test_a_compactor_does_not_go_on_behind_a_server_that_was_stopped(tmp_path: Path) -> None:
+    machine = Patient()
+    async with running(tmp_path, machine) as (server, client):
+        for _ in range(20):
+            await client.update(b"1")
+        await eventually(machine.waits.is_set)
+        stopping = asyncio.create_task(server.stop())
+        await eventually(lambda: not runs(server))
+        assert not stopping.done()
+        machine.may_go_on.set()
+        await stopping
+        assert (machine.ended, machine.seen) == (True, 1)
+
+
+def runs(server: RaftServer) -> bool:
+    try:
+        server.status()
+    except LocalProtocolError:
+        return False
+    return True
 
 
 def offer(folder: Path, index: int, term: int, data: bytes) -> None:

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class BlockingRaftClient:
-    """A ``RaftClient`` on an event loop in a thread of its own; use it in a ``with`` block.
+    """A ``RaftClient`` on an event loop in a thread of its own; use it in one ``with`` block.
 
     Methods block their thread, take and raise what those of ``RaftClient`` do, and may be called from many threads at
     once. ``run`` does the same for everything else: ``client.run(client.asynchronous.kv.put(b"key", b"value"))``.
@@ -36,6 +36,8 @@ class BlockingRaftClient:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
+        if self._thread is not None:
+            raise Closed("this client was opened before; make a new BlockingRaftClient")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pavane-raft-client", daemon=True)
         self._thread.start()
@@ -61,7 +63,8 @@ class BlockingRaftClient:
         loop = self._loop
         if loop is None:
             coroutine.close()
-            raise Closed("the client is not open; use it inside `with BlockingRaftClient(…)`")
+            state = "not open; use it inside" if self._thread is None else "closed; make a new one by"
+            raise Closed(f"the client is {state} `with BlockingRaftClient(…)`")
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
     def update(self, data: bytes, *, reqid: bytes | None = None, timeout_s: float = 30.0) -> int:

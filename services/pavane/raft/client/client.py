@@ -102,7 +102,8 @@ class RaftClient:
     spans of updates; by default the global one, if it is set up before the client is opened.
 
     Every method raises a ``RaftError``: ``Unreachable`` when the time is over, ``Refused`` and others as told by the
-    server. What is under way when the client is closed ends with ``Closed``. The object belongs to one event loop.
+    server. What is under way when the client is closed ends with ``Closed``. It is opened once, on one event loop; open
+    or closed, entering it again raises ``Closed``.
     """
 
     def __init__(
@@ -140,9 +141,12 @@ class RaftClient:
         self._settling = False
         self._settle_planned = False
         self._clock_offset_s = 0
-        self._open = False
+        self._open: bool | None = None  # ``None`` before the first and only time
 
     async def __aenter__(self) -> Self:
+        if self._open is not None:
+            # What was under way would answer to another caller, and the loop may be another one.
+            raise Closed("this client was opened before; make a new RaftClient")
         self._loop = asyncio.get_running_loop()
         # Looked at once: it takes longer than any other step of an update.
         self._traced = self._traced or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
@@ -394,8 +398,10 @@ class RaftClient:
             self._forget(call)
 
     def _check_open(self) -> None:
-        if not self._open:
+        if self._open is None:
             raise Closed("the client is not open; use it inside `async with RaftClient(…)`")
+        if not self._open:
+            raise Closed("the client is closed; make a new one by `async with RaftClient(…)`")
 
     def _start(self, call: Call[Result]) -> "asyncio.Future[Result]":
         self._check_open()

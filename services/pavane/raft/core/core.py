@@ -385,6 +385,7 @@ class Core:
             transfer_to=self._transfer.target,
             streams=len(self._reading),
             fed=self._feeding.peers,
+            received=self._installing.taken,
         )
 
     @property

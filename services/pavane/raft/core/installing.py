@@ -77,6 +77,11 @@ class Installing:
         self._links = links
         self._ask_at = node.now.mono
 
+    @property
+    def taken(self) -> int:
+        """Bytes that have come of the snapshot on its way, 0 if there is none."""
+        return 0 if self._transfer is None else self._transfer.taken
+
     def next_timer(self) -> float | None:
         """Return when to ask the leader for its configuration again, if a bare snapshot left that open."""
         return self._ask_at if self._node.doubts_configuration else None

@@ -58,6 +58,7 @@ class Status:
     dedup_ids: int
     dedup_oldest_second: int | None
     streams: int
+    received: int  # bytes of a snapshot on its way to this peer
     learners: int  # of ours that read the log here and are no members
     pending: int
     dropped: tuple[tuple[str, int], ...]
@@ -82,6 +83,7 @@ def picture(
     transfer_to: str | None,
     streams: int,
     fed: Set[str],
+    received: int,
 ) -> Status:
     """Gather the picture from the parts of the core; ``fed`` are those who follow this peer."""
     committed_index, committed = node.configurations.committed(node.commit)
@@ -113,6 +115,7 @@ def picture(
         dedup_ids=len(node.dedup),
         dedup_oldest_second=node.dedup.oldest_second,
         streams=streams,
+        received=received,
         learners=len(fed - {peer for peer, _ in node.configurations.effective.members}),
         pending=len(serving),
         dropped=tuple(sorted(node.dropped.items())),

@@ -13,12 +13,12 @@ from pavane.raft.storage.identity import NAME as IDENTITY_NAME
 from pavane.raft.storage.identity import Identity, stored_identity
 from pavane.raft.storage.records import StoreError, decode_entries
 from pavane.raft.storage.recovery import Replay
-from pavane.raft.storage.snapshots import SnapshotFiles
+from pavane.raft.storage.snapshots import BAD_SUFFIX, SnapshotFiles
 from pavane.raft.storage.store import LOG_FOLDER, SNAPSHOT_FOLDER, take_lock
 from pavane.raft.wire.snapshot import SNAPSHOT_NAME
-from pavane.wal import DiskFolder, Log, Record, Scanned, examine
+from pavane.wal import DiskFolder, Folder, Log, Record, Scanned, examine
 from pavane.wal.record import first_sequence_of
-from pavane.wal.scan import file_size
+from pavane.wal.scan import SET_ASIDE, file_size
 from pavane.wire import RemoteProtocolError
 
 Progress = Callable[[int, int], None]
@@ -42,7 +42,8 @@ class StoredLog:
     """A peer's store, opened under its lock and read only; use as a context manager.
 
     ``log_bytes`` is the size of the log; ``damage`` is where its good part ends early; ``recovered`` is what the
-    peer would start from. Raises ``StoreLocked`` while the peer runs, ``StoreError`` for what is no store, ``OSError``.
+    peer would start from; ``set_aside`` are name and bytes of files that earlier starts found damaged.
+    Raises ``StoreLocked`` while the peer runs, ``StoreError`` for what is no store, ``OSError``.
     """
 
     identity: Identity
@@ -156,6 +157,7 @@ class StoredLog:
 
         found = examine(log_folder, store_id, visit)
         self.segments = len(found.names)
+        self.set_aside = tuple(_set_aside(folder))
         self.damage = None
         if found.fault is not None:
             name = found.names[found.fault.segment] if found.names else "(none)"
@@ -165,3 +167,11 @@ class StoredLog:
         rotten = self._replay.gap or not self._whole or (self.damage is not None and not self.damage.torn)
         self.recovered = self._replay.recovered(rotten)
         self._log = Log(log_folder, store_id, Scanned(found.names, found.last_sequence), list)
+
+
+def _set_aside(folder: Folder) -> Iterator[tuple[str, int]]:
+    for place, mark in ((LOG_FOLDER, SET_ASIDE), (SNAPSHOT_FOLDER, BAD_SUFFIX)):
+        inner = folder.folder(place)
+        for name in sorted(inner.names()):
+            if mark in name:
+                yield f"{place}/{name}", file_size(inner, name)
