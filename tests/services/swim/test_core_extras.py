@@ -55,13 +55,32 @@ def test_what_was_had_is_remembered_for_as_long_as_another_profile_says(lone: Lo
     assert len(lone.happened(Happened.USER)) == 2
 
 
-def test_of_each_origin_the_last_numbers_are_remembered(lone: Lone) -> None:
-    for number in range(65):
-        lone.news(2, users=(User(NodeId(3, 1), number, b""),))
-    lone.news(2, users=(User(NodeId(3, 1), 1, b""),))
-    assert len(lone.happened(Happened.USER)) == 65
-    lone.news(2, users=(User(NodeId(3, 1), 0, b""),))  # a limit of the protocol
-    assert len(lone.happened(Happened.USER)) == 66
+def heard(lone: Lone, gen: int, *numbers: int) -> list[int]:
+    """Return which messages of node 3 with these numbers are delivered."""
+    fresh = []
+    for number in numbers:
+        before = len(lone.happened(Happened.USER))
+        lone.news(2, users=(User(NodeId(3, gen), number % (1 << 32), b""),))
+        fresh += [number] * (len(lone.happened(Happened.USER)) - before)
+    return fresh
+
+
+def test_a_message_is_new_once_also_when_thousands_came_after_it(lone: Lone) -> None:
+    first = -50  # the numbers wrap
+    assert heard(lone, 1, first, first, first + 2, first + 1, first + 1) == [first, first + 2, first + 1]
+    assert heard(lone, 1, *range(first + 3, 2000)) == list(range(first + 3, 2000))
+    assert heard(lone, 1, *range(first, 2000)) == []  # the oldest cannot be told from new ones, and are not told on
+    assert heard(lone, 2, 2001, 2000) == [2001, 2000]  # a generation that was bid higher changes nothing
+    assert heard(lone, 1, 2002) == [2002]
+
+
+def test_an_origin_that_started_again_begins_anywhere(lone: Lone) -> None:
+    assert heard(lone, 1, 5000, 5001) == [5000, 5001]
+    assert heard(lone, 7, 100, 101) == [100, 101]
+    assert heard(lone, 1, 5000, 5001, 5002) == []  # of the process before; what was had and what was not look alike
+    assert heard(lone, 7, 101, 102) == [102]
+    assert heard(lone, 9, 1_000_000) == [1_000_000]
+    assert heard(lone, 7, 103) == []
 
 
 def test_a_message_of_somebody_unknown_or_of_ourselves(lone: Lone) -> None:

@@ -43,6 +43,17 @@ NEGATIVE = {row["name"]: row for row in VECTORS["negative"]}
 READ_ONLY = {"ping_request.unknown_and_private_records", "join_ack.empty_payload_blob"}
 
 
+def test_a_datagram_of_thousands_of_short_records_is_read_whole() -> None:
+    steps = [KeyStep(KeyOp.USE, number.to_bytes(4, "little"), b"") for number in range(8000)]
+    dead = [NodeId(number, number) for number in range(1, 40)]
+    records = b"".join(Payload(keyrings=(step,)).encode() for step in steps)
+    records += b"".join(Payload(dead=(node_,)).encode() for node_ in dead)
+    ping = PingRequest(NodeId(1, 1), NodeId(2, 1), 0).encode()[:-2] + len(records).to_bytes(2, "little") + records
+    message = decode(ping)
+    assert isinstance(message, PingRequest)
+    assert message.payload == Payload(keyrings=tuple(steps), dead=tuple(dead))
+
+
 def address(text: str | None) -> Address:
     return UNSPECIFIED if text is None else Address.parse(text)
 

@@ -1,5 +1,7 @@
 """Application data and rotations in simulated groups (docs/specs/swim.md 14, 15.4, row A23 of 25)."""
 
+from collections import Counter
+
 import pytest
 
 from pavane.swim.core.outputs import Happened
@@ -102,6 +104,24 @@ def test_a_trace_goes_along_with_its_message() -> None:
         got = traces[b"traced"]
         assert got is not None
         assert (got.origin, got.trace_id, got.span_id, got.flags) == (members[0].core.info.id, *trace[2:])
+
+
+def test_a_burst_of_messages_is_delivered_once_and_comes_to_rest() -> None:
+    world = World(46, check=False)
+    members = world.group(3)
+    sent = [b"%03d" % number + bytes(1200) for number in range(160)]
+    for number, blob in enumerate(sent):
+        say(world, members[0], blob)
+        if number % 16 == 15:
+            world.run(0.5)
+
+    def at_rest() -> bool:
+        return not any(len(process.core._node.extras) for process in members)
+
+    world.must(at_rest, 240, "nothing is told any more")
+    for process in members[1:]:
+        assert max(Counter(told(process)).values()) == 1
+        assert len(told(process)) >= 150
 
 
 def test_keys_are_rotated_by_gossip_without_losing_anybody() -> None:

@@ -1,5 +1,7 @@
 """META, USER with TRACE, and KEYRING: what applications and administrators tell (docs/specs/swim.md 14, 15.4)."""
 
+from collections import OrderedDict
+
 from pavane.swim.core.node import Node
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.core.rumours import Heard, Rumours
@@ -15,6 +17,7 @@ from pavane.swim.wire.values import U32_MAX, Stage
 MESSAGES_PER_PERIOD = 32
 HEADERS_BYTES = 64  # of a datagram with one message, its own record's included (14)
 RESPONSE_BYTES = 39  # of a response with SEQ, STAGE and HEALTH, in which every record that is gossiped must fit
+STEPS_MAX = 64  # of key rotations that are remembered: far more than are made while they are told
 METAS_PER_PERIOD = 8  # datagrams with METAs that follow pages of walks
 
 
@@ -28,7 +31,7 @@ class Extras:
         self._rate = node.per_period(MESSAGES_PER_PERIOD)
         self._pages = node.per_period(METAS_PER_PERIOD)
         self._had = Numbers(node.config.capacity if node.partial is None else NEWS_MAX)
-        self._steps = Numbers(1)
+        self._steps: OrderedDict[tuple[KeyOp, bytes], float] = OrderedDict()  # when each was last heard of
 
     def __len__(self) -> int:
         return len(self._had)
@@ -127,7 +130,7 @@ class Extras:
 
     def _user(self, user: User, trace: Trace | None) -> None:
         node = self._node
-        if user.origin.id in (node.id, 0) or not self._had.fresh(user.origin.id, user.useq, node.now, node.memory_s):
+        if user.origin.id in (node.id, 0) or not self._had.fresh(user.origin, user.useq, node.now, node.memory_s):
             return
         node.deliver(user.origin, user.blob, trace)
         self._queue(Extra(user, trace))
@@ -144,8 +147,13 @@ class Extras:
         self._queue(Extra(step))
 
     def _first(self, step: KeyStep) -> bool:
-        """Note a step; false if it was had."""
-        return self._steps.fresh(None, (step.op, step.key_id), self._node.now, self._node.memory_s)
+        """Note a step; false if it was had lately."""
+        node, name = self._node, (step.op, step.key_id)
+        first = node.now - self._steps.pop(name, float("-inf")) > node.memory_s
+        self._steps[name] = node.now
+        if len(self._steps) > STEPS_MAX:
+            self._steps.popitem(last=False)
+        return first
 
     def _step(self, step: KeyStep) -> None:
         keyring = self._node.keyring

@@ -24,6 +24,8 @@ from pavane.swim.wire.values import (
 from pavane.wire import Reader, RemoteProtocolError, Writer
 
 _Item = TypeVar("_Item")
+_Gathered = dict[str, list[object]]  # items by the field of the payload
+_Add = Callable[["Payload", _Gathered, Reader], None]
 
 META_BYTES_MAX = 512  # beside it a datagram still has room for news
 HEADER_BYTES = 3  # type and length of a record
@@ -195,6 +197,8 @@ class Payload:
 def decode_payload(data: memoryview | bytes) -> Payload:
     """Read the records of ``data``; raises ``RemoteProtocolError`` (``tlv``, ``record``)."""
     payload = Payload()
+    # Lists, for a datagram may hold thousands of records of one item, and anybody can send it.
+    gathered: _Gathered = {}
     reader = Reader(data)
     while reader.remaining:
         try:
@@ -207,11 +211,13 @@ def decode_payload(data: memoryview | bytes) -> Payload:
             continue
         inner = Reader(value)
         try:
-            add(payload, inner)
+            add(payload, gathered, inner)
         except (RemoteProtocolError, ValueError) as error:  # ValueError: no member of an enumeration
             raise RemoteProtocolError(DropReason.RECORD, f"{kind:#04x}: {error}") from None
         if inner.remaining:
             raise RemoteProtocolError(DropReason.RECORD, f"{kind:#04x}: {inner.remaining} bytes too many")
+    for name, items in gathered.items():
+        setattr(payload, name, tuple(items))
     return payload
 
 
@@ -324,10 +330,10 @@ def _read_unlink(reader: Reader) -> Unlink:
     return Unlink(receiver, read_info(reader) if reader.remaining else None)
 
 
-def _once(name: str, read: Callable[[Reader], object]) -> Callable[[Payload, Reader], None]:
+def _once(name: str, read: Callable[[Reader], object]) -> _Add:
     """Set a field to the first record of its kind; others are validated and forgotten."""
 
-    def add(payload: Payload, reader: Reader) -> None:
+    def add(payload: Payload, _: _Gathered, reader: Reader) -> None:
         value = read(reader)
         if getattr(payload, name) is None:
             setattr(payload, name, value)
@@ -335,25 +341,25 @@ def _once(name: str, read: Callable[[Reader], object]) -> Callable[[Payload, Rea
     return add
 
 
-def _many(name: str, read: Callable[[Reader], object]) -> Callable[[Payload, Reader], None]:
+def _many(name: str, read: Callable[[Reader], object]) -> _Add:
     """Append all items of a list record."""
 
-    def add(payload: Payload, reader: Reader) -> None:
-        setattr(payload, name, getattr(payload, name) + read_all(reader, read))
+    def add(_: Payload, gathered: _Gathered, reader: Reader) -> None:
+        gathered.setdefault(name, []).extend(read_all(reader, read))
 
     return add
 
 
-def _single(name: str, read: Callable[[Reader], object]) -> Callable[[Payload, Reader], None]:
+def _single(name: str, read: Callable[[Reader], object]) -> _Add:
     """Append the one item of a record that may repeat."""
 
-    def add(payload: Payload, reader: Reader) -> None:
-        setattr(payload, name, (*getattr(payload, name), read(reader)))
+    def add(_: Payload, gathered: _Gathered, reader: Reader) -> None:
+        gathered.setdefault(name, []).append(read(reader))
 
     return add
 
 
-_DECODERS: dict[int, Callable[[Payload, Reader], None]] = {
+_DECODERS: dict[int, _Add] = {
     Record.SEQ: _once("seq", lambda reader: reader.uint_le(4)),
     Record.DEAD: _many("dead", read_node),
     Record.LEFT: _many("left", read_node),
