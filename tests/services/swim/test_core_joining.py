@@ -5,7 +5,16 @@ import pytest
 from pavane.swim.config import Config, JoinPolicy, RequireToken
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.errors import ConfigError
-from pavane.swim.wire.messages import ERROR_DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq, PingRequest, PingResponse
+from pavane.swim.wire.messages import (
+    ERROR_DOMAIN,
+    JoinAck,
+    JoinNak,
+    JoinRedirect,
+    JoinReq,
+    PingRequest,
+    PingResponse,
+    decode,
+)
 from pavane.swim.wire.payload import Payload
 from pavane.swim.wire.refusals import Refusal
 from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo
@@ -183,6 +192,14 @@ def test_a_new_id_at_an_address_ends_the_old_one() -> None:
     assert lone.sees()[7] == (1, "ALIVE")
 
 
+def test_a_new_id_that_claims_another_port_of_its_host_ends_nobody() -> None:
+    lone = server()
+    lone.admit(2, 3)
+    beside = place(2)._replace(port=5000)
+    assert isinstance(granted(lone, info(7, 1, place(2)), beside)[0], JoinAck)
+    assert lone.sees()[2] == (1, "ALIVE")
+
+
 def test_a_full_table_refuses() -> None:
     lone = server(capacity=4)
     lone.admit(2, 3, 4, 5)
@@ -302,6 +319,25 @@ def test_with_a_random_id_a_joiner_draws_another_and_with_a_configured_one_it_go
     configured = joiner(2)
     assert configured.hear(place(2), nak(Refusal.ID_CONFLICT)) == []
     assert configured.core.info.id == 1
+
+
+def test_seeds_that_refuse_keep_no_other_from_being_asked() -> None:
+    lone = joiner(*range(2, 22))
+    asked: set[Address] = set()
+    while fresh := set(dialled(lone)) - asked:
+        asked |= fresh
+        for to in fresh:
+            lone.hear(to, nak(Refusal.NOT_ACCEPTING))
+            lone.sent.extend((send.to, decode(send.datagram)) for send in lone.raw)
+    assert asked == {place(node) for node in range(2, 22)}
+
+
+def test_new_seeds_are_asked_soon_also_after_many_rounds_in_vain() -> None:
+    lone = joiner()
+    lone.wait(100)  # rounds in vain are half a minute apart by now
+    lone.join(place(2))
+    lone.wait(1.5)
+    assert dialled(lone) == [place(2)]
 
 
 def test_rate_limited_means_wait() -> None:

@@ -4,7 +4,9 @@ from collections import Counter
 
 import pytest
 
+from pavane.swim.config import WAN
 from pavane.swim.core.outputs import Happened, Own
+from pavane.swim.state.timers import PRUNED_FROM
 from pavane.swim.wire.messages import JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
 from pavane.swim.wire.payload import Payload, Suspicion, Unlink, User
 from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo
@@ -55,6 +57,16 @@ def test_a_relayed_answer_is_passed_back_once_and_unchanged(lone: Lone) -> None:
     assert lone.hear(place(4), answer) == []
     lone.wait(0.5, alive)
     assert nacks(lone) == []
+
+
+def test_what_is_longer_than_our_datagrams_is_not_passed_on(lone: Lone) -> None:
+    long = Payload(users=(User(NodeId(2, 1), 1, bytes(1400)),))
+    assert lone.hear(place(2), lone.ping(2, long, ttl=1, target=NodeId(4, 1))) == []
+    ping = lone.ping(2, ttl=1, target=NodeId(4, 1))
+    assert only(lone.hear(place(2), ping))[0] == place(4)
+    long.seq = ping.payload.seq
+    assert lone.hear(place(4), PingResponse(NodeId(2, 1), NodeId(4, 1), 0, long)) == []
+    assert lone.core.dropped["relay"] == 2
 
 
 def test_nobody_else_answers_for_the_target_of_a_relayed_ping(lone: Lone) -> None:
@@ -355,6 +367,45 @@ def test_a_random_id_is_given_up_for_another(lone: Lone) -> None:
     assert lone.core.info.id != before
     assert lone.core.own is Own.DIALING
     assert lone.happened(Happened.ID_CONFLICT)[0].address == smaller
+
+
+def test_a_suspicion_of_a_former_life_ends_with_it() -> None:
+    lone = Lone(id=None, address=Address.parse("10.0.3.1:7946"))
+    lone.join()
+    lone.admit(2, 3, 4, 5, 6)
+    own = lone.core.info
+    lone.hear(place(2), PingResponse(own.node, NodeId(2, 1), 0, Payload(suspects=(Suspicion(NodeId(3, 1), 2),))))
+    assert lone.sees()[3] == (1, "SUSPECT")
+    holder = Address.parse("10.0.0.1:7946")
+    gossip = PingResponse(own.node, NodeId(2, 1), 0, Payload(alive=(own._replace(gen=own.gen + 1, address=holder),)))
+    (probe,) = [message for to, message in lone.hear(place(2), gossip) if to == holder]
+    assert isinstance(probe, PingRequest)
+    lone.hear(holder, PingResponse(probe.src, probe.target, 0, Payload(seq=probe.payload.seq)))
+    assert lone.core.info.id != own.id
+    lone.admit(2, 4, 5, 6)
+    lone.wait(200, silent(3))
+    assert lone.sees() == dict.fromkeys((2, 4, 5, 6), (1, "ALIVE"))
+    assert lone.happened(Happened.DEAD) == []
+
+
+def test_a_ping_out_of_turn_ends_when_the_member_leaves(lone: Lone) -> None:
+    lone.core.set_profile(WAN)  # whose pings wait longer than a member lingers
+    assert lone.core.ping(3, lone.now)
+    lone.core.leave(lone.now)
+    lone.wait(4)
+    assert lone.core.own is Own.OUT
+    (event,) = lone.happened(Happened.PINGED)
+    assert event.rtt_s is None
+
+
+def test_calls_that_are_planned_anew_all_the_time_fill_no_memory(lone: Lone) -> None:
+    before = len(lone.core._node.timers)
+    for gen in range(2, 1000):
+        lone.news(2, left=(NodeId(4, gen),))  # renews a tombstone, and its end
+        lone.news(2, alive=(info(5, 2 * gen),))
+        lone.news(2, suspects=(Suspicion(NodeId(5, 2 * gen), 2),))
+    assert lone.sees()[4] == (999, "LEFT")
+    assert len(lone.core._node.timers) < before + 2 * PRUNED_FROM
 
 
 def test_a_process_with_our_name_is_answered_and_asked_in_turn(lone: Lone) -> None:

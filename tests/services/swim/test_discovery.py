@@ -75,6 +75,17 @@ def test_a_flood_of_announcements_leaves_a_bounded_list() -> None:
     assert lone.core.dropped["stranger"] == 0
 
 
+def test_announcements_that_never_end_put_no_round_off() -> None:
+    lone = Lone(broadcast_to=EVERYBODY)
+    lone.join()
+    lone.wait(100)
+    lone.raw.clear()
+    for number in range(6):
+        lone.hear(place(2 + number), Broadcast(info(2 + number)))
+        lone.wait(0.5)
+    assert any(send.datagram[0] == JoinReq.CODE for send in lone.raw)
+
+
 def test_an_address_without_a_port_is_refused() -> None:
     with pytest.raises(ConfigError, match="broadcast_to"):
         Config(broadcast_to=Address.parse("255.255.255.255:0")).validate()

@@ -221,7 +221,8 @@ class Admission:
         # Links between members are made all the time in a partial view; only members are news.
         if node.partial is None or node.partial.news.fresh(State.ALIVE, peer.info, node.now, node.memory_s):
             node.spread(State.ALIVE, peer.info)
-        self._rumours.same_address(peer)
+        if origin.source == peer.address:  # a claim about another port of a shared IP proves nothing (5.3)
+            self._rumours.same_address(peer)
         self._acknowledge(peer, request, origin, introduced, valid=valid)
 
     def _acknowledge(
@@ -271,7 +272,8 @@ class Admission:
             ]
             if node.stage is Stage.DRAINING:
                 # Those of the generation that takes over.
-                peers = [peer for peer in peers if peer.rollout == max(other.rollout for other in peers)]
+                latest = max((peer.rollout for peer in peers), default=0)
+                peers = [peer for peer in peers if peer.rollout == latest]
             to = node.rng.choice(peers).address if peers else None
         if to is None:
             self._refuse(origin, Refusal.NOT_ACCEPTING, valid=valid)

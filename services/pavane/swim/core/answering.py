@@ -190,7 +190,7 @@ class Answering:
         """Pass a ping on to a peer by its id, with the ttl one less (8.2)."""
         node, seq = self._node, request.payload.seq
         target = node.members.get(request.target.id)
-        if request.ttl == 0 or who.trust < Trust.KNOWN:
+        if request.ttl == 0 or who.trust < Trust.KNOWN or len(origin.data) > node.room:
             node.drop(DropReason.RELAY)
             return
         known = target is not None and target.live
@@ -254,7 +254,7 @@ class Answering:
         relay = self._relays.get(key) if key is not None else None
         if who.trust < Trust.KNOWN and (relay is None or relay.via != origin.source):
             node.drop(DropReason.STRANGER)
-        elif key is None or relay is None:
+        elif key is None or relay is None or len(origin.data) > node.room:
             node.drop(DropReason.RELAY)
         else:
             del self._relays[key]

@@ -556,6 +556,8 @@ class Core:
 
     def _clear(self) -> None:
         node = self._node
+        for peer in node.members:
+            peer.plan(None)  # of an entry that is in no table any more
         node.members = Members(node.config.capacity)
         if node.partial is not None:
             node.partial.clear()

@@ -111,8 +111,11 @@ class Dialing:
     # --- what is known -------------------------------------------------------------------------------------------
 
     def set_seeds(self, addresses: Sequence[Address]) -> None:
-        """Take the addresses that the seeds' names have at the moment."""
+        """Take the addresses that the seeds' names have at the moment; new ones are not kept waiting."""
+        before = self._seeds
         self._seeds = [address.plain() for address in dict.fromkeys(addresses)][:SEEDS_MAX]
+        if not set(self._seeds).issubset(before):
+            self._hasten()
         self._acked_at = {address: at for address, at in self._acked_at.items() if address in self._seeds}
 
     def seen(self, peer: Peer) -> None:
@@ -156,11 +159,8 @@ class Dialing:
         address = given if given.ip else origin.source
         fresh = address not in self._discovered
         _put(self._discovered, address, node.now, DISCOVERED_MAX)
-        if fresh and self._next_round is not None:
-            # Somebody new is there: no reason to wait as long as after many rounds in vain.
-            self._next_round.cancel()
-            self._pause_s = ROUND_PAUSE_S
-            self._next_round = node.timers.plan(node.now + self._jittered(self._pause_s), self._again)
+        if fresh:
+            self._hasten()
 
     def _known_seeds(self) -> list[Address]:
         """Return the seeds that were configured, then those that announced themselves lately."""
@@ -211,6 +211,17 @@ class Dialing:
         self._next_round = node.timers.plan(node.now + self._jittered(self._pause_s), self._again)
         self._pause_s = min(2 * self._pause_s, ROUND_PAUSE_MAX_S)
 
+    def _hasten(self) -> None:
+        """Begin the next round soon: somebody new is there, whom the rounds in vain did not ask.
+
+        Never later than planned, for new ones may come all the time.
+        """
+        self._pause_s = ROUND_PAUSE_S
+        soon = self._node.now + self._jittered(ROUND_PAUSE_S)
+        if self._next_round is not None and soon < self._next_round.at:
+            self._next_round.cancel()
+            self._next_round = self._node.timers.plan(soon, self._again)
+
     def _again(self) -> None:
         self._next_round = None
         if self.wanting():
@@ -233,7 +244,10 @@ class Dialing:
         if old is not None and not old.settled and (background or not old.background):
             return None
         if old is None and len(self._open) >= OPEN_MAX:
-            return None
+            # Who refused, or is silent, keeps nobody else from being asked.
+            old = next((dial for dial in self._open.values() if dial.settled), None)
+            if old is None:
+                return None
         self._close(old)
         dial = Dial(address, background=background)
         self._open[address] = dial

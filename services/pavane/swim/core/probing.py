@@ -97,8 +97,8 @@ class Probing:
         node.timers.plan(node.now + node.rng.uniform(0, node.profile.period_s), self._period)
 
     def stop(self) -> None:
-        """Forget everything under way: the node is out."""
-        self._pending.clear()
+        """End everything under way without an outcome: the node is out, or begins anew."""
+        self.void()
         self._order.clear()
 
     def insert(self, peer: Peer) -> None:
@@ -254,7 +254,7 @@ class Probing:
         probe.answered_at = node.now
         payload = response.payload
         disowned = (*payload.dead, *payload.left, *(unlink.receiver for unlink in payload.unlinks))
-        probe.known_there = all(one.id != node.id for one in disowned)
+        probe.known_there = not from_helper and all(one.id != node.id for one in disowned)
         node.counts["acks_relayed" if from_helper else "acks_direct"] += 1
         self._end(probe, answered=True)
         return Match.ACK

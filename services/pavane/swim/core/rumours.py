@@ -273,13 +273,13 @@ class Rumours:
 
     def keep_tombstone(self, peer: Peer) -> None:
         """Forget a tombstone when its time is over."""
-        node, since = self._node, (peer.state, peer.gen)
+        node = self._node
 
         def forget() -> None:
-            if node.members.get(peer.id) is peer and (peer.state, peer.gen) == since:
+            if not peer.live:
                 node.members.forget(peer)
 
-        node.timers.plan(node.now + node.tombstone_s, forget)
+        peer.plan(node.timers.plan(node.now + node.tombstone_s, forget))
 
     def _watch(self, peer: Peer, suspicion: Suspicion) -> None:
         node = self._node
@@ -295,4 +295,4 @@ class Rumours:
                 node.counts["deaths"] += 1
                 self.bury(peer, State.DEAD, peer.gen)
 
-        node.timers.plan(max(suspicion.due, node.now), look)
+        peer.plan(node.timers.plan(max(suspicion.due, node.now), look))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, ValuesView
 from typing import TYPE_CHECKING
 
 from pavane.swim.state.suspicion import Suspicion
+from pavane.swim.state.timers import Timer
 from pavane.swim.wire.payload import Digest
 from pavane.swim.wire.values import Address, NodeId, NodeInfo, Stage, State
 
@@ -43,6 +44,7 @@ class Peer:
         "stage",
         "state",
         "suspicion",
+        "timer",
         "told_meta",
         "welcome",
     )
@@ -54,6 +56,7 @@ class Peer:
         self.state = state
         self.since = now  # of the state
         self.suspicion: Suspicion | None = None
+        self.timer: Timer | None = None  # the end of the suspicion, or of the tombstone
         self.answered = False  # one of our probes, ever: it has heard of us (8.1)
         self.meta: bytes | None = None  # what it says of itself, of generation ``meta_gen`` (14)
         self.meta_gen = 0
@@ -77,6 +80,12 @@ class Peer:
     def live(self) -> bool:
         """ALIVE or SUSPECT; otherwise the entry is a tombstone."""
         return self.state <= State.SUSPECT
+
+    def plan(self, timer: Timer | None) -> None:
+        """Let ``timer`` take the place of the one before."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = timer
 
     @property
     def info(self) -> NodeInfo:
@@ -185,6 +194,7 @@ class Members:
     def forget(self, peer: Peer) -> None:
         """Remove an entry."""
         self._leave(peer)
+        peer.plan(None)
         del self._peers[peer.id]
         del self._ids[bisect.bisect_left(self._ids, peer.id)]
 

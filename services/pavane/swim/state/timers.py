@@ -4,6 +4,9 @@ import heapq
 from collections.abc import Callable
 
 
+PRUNED_FROM = 256  # below, cancelled calls cost less than looking for them
+
+
 class Timer:
     """A planned call; ``cancel`` makes it not happen."""
 
@@ -21,17 +24,23 @@ class Timer:
 class Timers:
     """Planned calls in the order of their time, then of their planning."""
 
-    __slots__ = ("_heap", "_planned")
+    __slots__ = ("_heap", "_planned", "_pruned_at")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Timer]] = []
         self._planned = 0
+        self._pruned_at = PRUNED_FROM
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def plan(self, at: float, call: Callable[[], None]) -> Timer:
         """Plan ``call`` for time ``at``."""
+        if len(self._heap) >= self._pruned_at:
+            # Else whoever makes us plan anew all the time fills the memory with what was cancelled.
+            self._heap = [entry for entry in self._heap if entry[2].call is not None]
+            heapq.heapify(self._heap)
+            self._pruned_at = max(PRUNED_FROM, 2 * len(self._heap))
         timer = Timer(at, call)
         self._planned += 1
         heapq.heappush(self._heap, (at, self._planned, timer))
