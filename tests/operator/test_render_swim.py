@@ -125,6 +125,12 @@ def test_settings_that_a_member_would_refuse_are_told(config: dict[str, Any], sa
     assert (problem.reason, said in problem.message) == ("InvalidConfig", True)
 
 
+@pytest.mark.parametrize("spec", [{"seeds": ["x:99999"]}, {"seeds": ["a..b:7946"]}, {"group": "a\tb"}])
+def test_seeds_and_names_that_a_member_would_refuse_are_told(spec: dict[str, Any]) -> None:
+    (problem,) = RENDERER.problems(resource(**spec), {})
+    assert (problem.reason, f"spec.{next(iter(spec))}" in problem.message) == ("InvalidConfig", True)
+
+
 def test_on_the_network_of_the_nodes_there_is_one_pod_per_node_beside_what_the_user_wants() -> None:
     mine = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]}}
     of = resource(hostNetwork=True, affinity=mine)

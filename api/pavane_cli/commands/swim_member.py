@@ -146,7 +146,7 @@ async def _live(process: Process, swim: SwimMember, name: str, control: Path, op
                 metrics=lambda: metrics(swim),
             )
             await ops.start(process)
-        process.spawn(_tell(swim), name="swim member")
+        process.spawn(_tell(process, swim), name="swim member")
         say(f"up {name} {swim.bound}")
         await process.ended()
         if swim.failed is None:
@@ -157,14 +157,16 @@ async def _live(process: Process, swim: SwimMember, name: str, control: Path, op
             await ops.stop()
 
 
-async def _tell(swim: SwimMember) -> None:
-    """Log what happens; ends with an error when the member fails."""
+async def _tell(process: Process, swim: SwimMember) -> None:
+    """Log what happens; ends with an error when the member fails, and the process when the member lost its id."""
     async for event in swim.events():
         level = logging.WARNING if event.kind in _WARNINGS else logging.INFO
         member = event.member
         about = f" {member.id} at {member.address}, generation {member.gen}" if member is not None else ""
         at = f" {event.address}" if event.address is not None else ""
         _logger.log(level, "%s%s%s%s", event.kind, about, at, f" {event.text}" if event.text else "")
+        if event.kind is Happened.ID_CONFLICT and swim.own is Own.OUT:
+            process.exit(EXIT_FAILED, f"a member of the same name runs{at}: stop one, or give another --name")
 
 
 def _address(option: str, text: str) -> Address:

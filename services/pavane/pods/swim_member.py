@@ -27,7 +27,7 @@ from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.swim.config import Start
 from pavane.swim.control import ControlServer, members_json, socket_of
-from pavane.swim.core.outputs import Own
+from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.core.staging import CaughtUp, StagingStatus
 from pavane.swim.errors import SwimError
 from pavane.swim.member import SwimMember
@@ -188,6 +188,9 @@ class SwimPod:
     async def _end_with(self, member: SwimMember) -> None:
         async for event in member.events():
             _logger.info("%s%s", event.kind, f" {event.member.id}" if event.member is not None else "")
+            if event.kind is Happened.ID_CONFLICT and member.own is Own.OUT:
+                # It would never come back: the next start asks whether the other one is still there.
+                self._process.exit(EXIT_FAILED, f"another process of this pod's name lives at {event.address}")
 
     def _set_live(self, values: dict[str, object]) -> None:
         member, live = self._role.member, live_settings(values)
@@ -213,7 +216,8 @@ class SwimPod:
             return "fenced by a later generation"
         if self._stage.stage < Stage.READ_ONLY:
             return f"stage {self._stage.stage.title}"
-        alone = member.staging.stage is Part.READ_WRITE  # the first one of a group has nobody to track it
+        # The first one of a group has nobody to track it.
+        alone = member.own is Own.DIALING and member.staging.stage is Part.READ_WRITE
         return None if member.own is Own.MEMBER or alone else f"not a member of a group: {member.own}"
 
     def _metrics(self) -> list[Metric]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pavane.pods.settings import PodSettings, read_yaml
 from pavane.runtime.settings import SettingsError
-from pavane.swim.config import PROFILES, SEEDS_MAX, Config, Profile, id_of_name
+from pavane.swim.config import PROFILES, SEEDS_MAX, Config, Profile, id_of_name, split_seed
 from pavane.swim.errors import ConfigError
 from pavane.swim.wire.values import Address
 
@@ -74,6 +74,11 @@ def live_settings(values: dict[str, Any]) -> Live:
         isinstance(seeds, list) and len(seeds) <= SEEDS_MAX and all(isinstance(seed, str) for seed in seeds)
     ):
         raise ValueError(f"seeds: a list of at most {SEEDS_MAX} times host:port is needed")
+    for seed in seeds or ():
+        try:
+            split_seed(seed)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
     return Live(None if profile is None else PROFILES[profile], None if seeds is None else tuple(seeds))
 
 

@@ -43,6 +43,7 @@ class Adapter(asyncio.DatagramProtocol):
         self._timer = CoreTimer(self._loop, self._fired)
         self._closed = self._loop.create_future()
         self._ipv6 = False
+        self._full = False
         self.send_errors = 0
         self._tracing: Tracing
         self.core: Core
@@ -63,6 +64,9 @@ class Adapter(asyncio.DatagramProtocol):
 
     def use(self, config: Config) -> None:
         """Make the core. Time-outs of two members must differ; nothing secret comes from the random generator."""
+        if config.broadcast_to is not None:
+            # Only for announcements: else somebody's word about an address could make us ping a whole network.
+            self._socket().setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         self._tracing = Tracing(config.group)
         self.core = Core(config, random.Random(), os.urandom, self._loop.time(), time.time())  # noqa: S311
 
@@ -100,7 +104,6 @@ class Adapter(asyncio.DatagramProtocol):
         bound = self._socket()
         self._ipv6 = bound.family == socket.AF_INET6
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)  # for announcements, if they are wanted
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
         """Hand a datagram to the core."""
@@ -111,6 +114,14 @@ class Adapter(asyncio.DatagramProtocol):
         """Count: somebody's port is closed, or the network is unreachable; the protocol bears loss."""
         del exc
         self.send_errors += 1
+
+    def pause_writing(self) -> None:
+        """Send nothing while the system takes nothing: what waited would come too late."""
+        self._full = True
+
+    def resume_writing(self) -> None:
+        """Go on to send."""
+        self._full = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell that the socket is closed."""
@@ -146,7 +157,7 @@ class Adapter(asyncio.DatagramProtocol):
         if self._transport is None:
             return
         ipv4 = len(send.to.ip) == 4
-        if not ipv4 and not self._ipv6:
+        if (not ipv4 and not self._ipv6) or self._full:
             self.send_errors += 1
             return
         host = send.to.host

@@ -13,6 +13,7 @@ CAPACITY_MIN = 4  # fewer do not make a connected graph; refused unless forced
 CAPACITY_SOUND = 8  # of a partial view: with fewer a mass crash can cut the group apart (7.3)
 DATAGRAM_BYTES_MIN = 256  # every message but a list fits
 SEEDS_MAX = 32
+GROUP_BYTES_MAX = 1024  # a Kubernetes name takes 255 characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,22 @@ class RequireToken(StrEnum):
 
 def id_of_name(name: str) -> int:
     """Return the id of a process with a stable name, so that it takes its own place again after a restart (5.1)."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little") or 1
+    return int.from_bytes(hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=4).digest(), "little") or 1
+
+
+def split_seed(seed: str) -> tuple[str, int]:
+    """Take ``host:port`` apart; raises ``ConfigError`` for what no resolver could look up."""
+    host, _, port = seed.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) <= 0xFFFF:
+        raise ConfigError(f"seed {seed!r}: write host:port, as seed.example:7946 or [2001:db8::7]:7946")
+    try:
+        host.encode("idna")  # as the resolver does, which would fail in the middle of everything
+    except UnicodeError as error:
+        raise ConfigError(f"seed {seed!r}: no host can have that name: {error.__cause__ or error}") from error
+    if not host.isprintable():
+        raise ConfigError(f"seed {seed!r}: no host can have that name")
+    return host, int(port)
 
 
 Authorize = Callable[[bytes, bytes, NodeInfo, Address], bool | JoinNak | JoinRedirect]
@@ -137,6 +153,8 @@ class Config:
             raise ConfigError(f"id {self.id}: choose 1 to {U32_MAX}")
         if self.first_gen is not None and not 0 <= self.first_gen < U32_MAX:
             raise ConfigError(f"first_gen {self.first_gen}: choose 0 to {U32_MAX - 1}")
+        if len(self.group.encode("utf-8", "surrogateescape")) > GROUP_BYTES_MAX or not self.group.isprintable():
+            raise ConfigError(f"group: a name of at most {GROUP_BYTES_MAX} bytes is needed")
         if self.capacity < CAPACITY_MIN and not self.force_capacity:
             raise ConfigError(f"capacity {self.capacity}: at least {CAPACITY_MIN} are needed to hold a group together")
         if not DATAGRAM_BYTES_MIN <= self.max_datagram_bytes <= DATAGRAM_BYTES_MAX:

@@ -23,7 +23,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 SUFFIX = ".sock"
 PATH_BYTES_MAX = 107  # what sockaddr_un holds
 REQUEST_BYTES_MAX = 8192  # 32 seeds with long names
-LINE_BYTES_MAX = 1 << 20  # an answer with a table of thousands of members
+LINE_BYTES_MAX = 1 << 26  # an answer with the largest table, 65,535 members, and some of them with metadata
 CONNECTIONS_MAX = 32  # people and scripts on this machine
 _RUNTIME_VARIABLE = "XDG_RUNTIME_DIR"
 

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,7 +26,7 @@ from weakref import WeakSet
 from opentelemetry.trace import get_current_span
 
 from pavane.swim.aio import Adapter
-from pavane.swim.config import SEEDS_MAX, Config, Profile
+from pavane.swim.config import SEEDS_MAX, Authorize, Config, Profile, split_seed
 from pavane.swim.core.core import Core
 from pavane.swim.core.node import Traffic
 from pavane.swim.core.outputs import Event, Happened, Member, Own
@@ -33,6 +34,7 @@ from pavane.swim.core.staging import StagingStatus
 from pavane.swim.errors import ILL_FORMED, ConfigError, SwimError
 from pavane.swim.keys import read_keys, read_psks
 from pavane.swim.store import GenerationStore
+from pavane.swim.wire.messages import JoinNak, JoinRedirect
 from pavane.swim.wire.payload import Digest, KeyOp, Trace
 from pavane.swim.wire.values import Address, NodeInfo
 
@@ -48,7 +50,7 @@ Stamp = tuple[int, int]
 
 
 class MemberFailedError(SwimError):
-    """The member ended by a mistake; the cause is chained. Start another one."""
+    """The member has ended, by a mistake if a cause is chained. Start another one."""
 
 
 class SwimMember:
@@ -72,7 +74,7 @@ class SwimMember:
     ) -> None:
         self._config = config
         self._bind = bind
-        self._seeds = [_split(seed) for seed in seeds]
+        self._seeds = [split_seed(seed) for seed in seeds]
         self._keys_file = keys_file
         self._psk_file = psk_file
         self._stamps: dict[Path, Stamp | None] = {}
@@ -84,6 +86,8 @@ class SwimMember:
         self._own_changed = asyncio.Event()
         self._resolve_now = asyncio.Event()
         self._error: Exception | None = None
+        self._ended = False
+        self._hook_told_at = float("-inf")
         self._told: Counter[str] = Counter()
 
     async def __aenter__(self) -> Self:
@@ -109,6 +113,8 @@ class SwimMember:
 
     async def _open(self, config: Config) -> Adapter:
         config.validate()
+        if config.authorize is not None:
+            config = replace(config, authorize=self._guarded(config.authorize))
         save = self._store.save if self._store is not None else None
         adapter = await Adapter.open(*self._bind, self._happened, self._failed, save)
         try:
@@ -143,14 +149,39 @@ class SwimMember:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop without a word; to leave the group in order call ``leave`` before."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
-        if self._adapter is not None:
-            await self._adapter.close()
-        self._close_store()
+        try:
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.wait((self._task,))
+        finally:  # also when the caller has no patience
+            try:
+                if self._adapter is not None:
+                    await self._adapter.close()
+            finally:
+                self._close_store()
+                self._end()
+
+    def _end(self) -> None:
+        """Wake whoever waits: nothing will happen any more."""
+        self._ended = True
+        self._own_changed.set()
         for reader in self._readers:
             reader.close()
+
+    def _guarded(self, authorize: Authorize) -> Authorize:
+        """Keep a hook that fails over what somebody has sent from ending the member: nothing is said to that one."""
+
+        def guarded(token: bytes, auth: bytes, asker: NodeInfo, source: Address) -> bool | JoinNak | JoinRedirect:
+            try:
+                return authorize(token, auth, asker, source)
+            except Exception:
+                now = asyncio.get_running_loop().time()
+                if now - self._hook_told_at >= HOUSEKEEPING_S:
+                    self._hook_told_at = now
+                    _logger.exception("Config.authorize failed about %s, which is not answered", source)
+                return False
+
+        return guarded
 
     # --- what there is to see ------------------------------------------------------------------------------------
 
@@ -190,6 +221,11 @@ class SwimMember:
         return self._core.core.dropped
 
     @property
+    def send_errors(self) -> int:
+        """Datagrams that the system did not take, and those for which it told that nobody listens."""
+        return self._core.send_errors
+
+    @property
     def key_ids(self) -> tuple[bytes, ...]:
         """Ids of the keys in use, the one that protects what is sent first; empty without keys."""
         return self._core.core.key_ids
@@ -222,6 +258,8 @@ class SwimMember:
         """Return what happens from this call on, until the member ends; raises ``MemberFailedError`` if it failed."""
         reader = _Reader()
         self._readers.add(reader)
+        if self._ended:
+            reader.close()
         return self._read(reader)
 
     async def _read(self, reader: "_Reader") -> AsyncIterator[Event]:
@@ -237,8 +275,13 @@ class SwimMember:
     # --- what there is to do -------------------------------------------------------------------------------------
 
     async def joined(self) -> None:
-        """Wait until at least one other member tracks this one; raises ``MemberFailedError``."""
-        await self._until(lambda: self.own is Own.MEMBER)
+        """Wait until at least one other member tracks this one.
+
+        Raises ``MemberFailedError``, and ``SwimError`` for a member that does not look for a group.
+        """
+        await self._until(lambda: self.own in (Own.MEMBER, Own.OUT))
+        if self.own is Own.OUT:
+            raise SwimError("this member is out: it has left, or another process has its id; `join` brings it back")
 
     async def ping(self, id_: int) -> float | None:
         """Return after how many seconds a member answers one ping, or ``None``; raises ``SwimError`` for a stranger."""
@@ -318,13 +361,13 @@ class SwimMember:
 
     def set_seeds(self, seeds: Sequence[str]) -> None:
         """Replace the seeds; their names are resolved at once. Raises ``ConfigError``."""
-        self._seeds = [_split(seed) for seed in seeds]
+        self._seeds = [split_seed(seed) for seed in seeds]
         self._resolve_now.set()
 
     async def join(self, seeds: Sequence[str] = ()) -> None:
         """Join again after ``leave``; ``seeds`` are used beside those given before. Raises ``ConfigError``."""
         adapter = self._core
-        both = list(dict.fromkeys([*self._seeds, *map(_split, seeds)]))
+        both = list(dict.fromkeys([*self._seeds, *map(split_seed, seeds)]))
         if len(both) > SEEDS_MAX:
             raise ConfigError(f"more than {SEEDS_MAX} seeds; a few members that are nearly always there are enough")
         self._seeds = both
@@ -333,8 +376,8 @@ class SwimMember:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            if self._error is not None:
-                raise MemberFailedError("the member has failed") from self._error
+            if self._ended:
+                raise MemberFailedError("the member has ended") from self._error
             self._own_changed.clear()
             await self._own_changed.wait()
 
@@ -357,9 +400,7 @@ class SwimMember:
     def _failed(self, error: Exception) -> None:
         _logger.error("the SWIM member cannot go on", exc_info=error)
         self._error = error
-        self._own_changed.set()
-        for reader in self._readers:
-            reader.close()
+        self._end()
 
     def _house_left(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
@@ -409,16 +450,19 @@ class SwimMember:
             _logger.error("the keys stay as they are: %s", error)
 
     async def _resolve(self, adapter: Adapter) -> list[Address]:
-        """Return the addresses that the seeds have now; a name that cannot be resolved is left out."""
+        """Return the addresses that the seeds have now, the first of every seed first, for not all may be used.
+
+        A name that cannot be resolved is left out.
+        """
         loop = asyncio.get_running_loop()
-        found: list[Address] = []
+        found: list[list[Address]] = []
         for host, port in self._seeds:
             try:
                 infos = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, family=adapter.family)
-                found.extend(Address.of(str(info[4][0]), port) for info in infos)
+                found.append([Address.of(str(info[4][0]), port) for info in infos])
             except OSError as error:
                 _logger.warning("seed %s has no address: %s", host, error)
-        return list(dict.fromkeys(found))
+        return [address for nth in zip_longest(*found) for address in dict.fromkeys(nth) if address is not None]
 
 
 def _present_trace() -> Trace | None:
@@ -470,12 +514,3 @@ class _Reader:
             yield Event(Happened.MISSED, text=str(missed))
         while self.queued:
             yield self.queued.popleft()
-
-
-def _split(seed: str) -> tuple[str, int]:
-    """Take ``host:port`` apart; raises ``ConfigError``."""
-    host, _, port = seed.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) <= 0xFFFF:
-        raise ConfigError(f"seed {seed!r}: write host:port, as seed.example:7946 or [2001:db8::7]:7946")
-    return host, int(port)

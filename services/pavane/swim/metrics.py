@@ -22,6 +22,7 @@ def metrics(member: SwimMember) -> list[Metric]:
     }
     traffic = member.traffic
     found = [Metric(PREFIX + name, {}, value) for name, value in gauges.items()]
+    found.append(Metric(PREFIX + "send_errors_total", {}, member.send_errors))
     found += _by("counts_total", "kind", member.counts)
     found += _by("dropped_total", "reason", member.dropped)
     found += _by("sent_total", "kind", traffic.sent)

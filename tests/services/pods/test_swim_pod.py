@@ -15,7 +15,9 @@ import pytest
 import yaml
 
 from pavane.compute.wire import Epoch, Token
+from pavane.pods.swim_member import SwimPod
 from pavane.pods.swim_settings import SwimSettings, active_generation, live_settings, load
+from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.runtime.settings import SettingsError
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageUnreachable
@@ -26,6 +28,7 @@ from pavane.swim.wire.values import Stage as Part
 from pavane.wire import Stage
 from tests.services.eventually import eventually
 from tests.services.pods.raft_pods import PROGRAM, claimed_address
+from tests.services.swim.lone import place
 from tests.services.swim.test_member import KEYS, key_file
 
 WAIT_S = 40.0
@@ -227,6 +230,7 @@ async def test_a_pod_of_a_coming_generation_waits_and_says_for_what(group: SwimP
         ({"capacity": 2}, "capacity 2"),
         ({"profile": "moon"}, "profile: 'moon'"),
         ({"seeds": "here:1"}, "seeds: a list"),
+        ({"seeds": ["typo..example:1"]}, "no host can have that name"),
     ],
 )
 def test_wrong_settings_are_told_by_file_and_key(
@@ -236,6 +240,24 @@ def test_wrong_settings_are_told_by_file_and_key(
         monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=message):
         load(SwimSettings.load())
+
+
+async def test_a_pod_whose_id_is_another_processs_starts_again(
+    group: SwimPods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in group.environment(1).items():
+        monkeypatch.setenv(name, value)
+    settings = SwimSettings.load()
+    process = Process()
+    pod = SwimPod(settings, load(settings), process)
+    async with SwimMember(Config(id=7), ("127.0.0.1", 0)) as member:
+        pod._role.member = member
+        watching = asyncio.create_task(pod._end_with(member))
+        await asyncio.sleep(0)
+        member._core.call(lambda _: member._core.core._rename(place(9)))
+        end = await process.ended()
+        assert (end.code, str(place(9)) in end.reason) == (EXIT_FAILED, True)
+        watching.cancel()
 
 
 def test_live_settings_are_two(tmp_path: Path) -> None:

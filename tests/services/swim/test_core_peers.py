@@ -389,7 +389,7 @@ def test_a_suspicion_of_a_former_life_ends_with_it() -> None:
 
 
 def test_a_ping_out_of_turn_ends_when_the_member_leaves(lone: Lone) -> None:
-    lone.core.set_profile(WAN)  # whose pings wait longer than a member lingers
+    lone.core.set_profile(WAN, lone.now)  # whose pings wait longer than a member lingers
     assert lone.core.ping(3, lone.now)
     lone.core.leave(lone.now)
     lone.wait(4)

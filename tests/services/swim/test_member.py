@@ -14,14 +14,14 @@ import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from pavane.swim.aio import Adapter
-from pavane.swim.config import LAN, Config, Profile, Start, View
+from pavane.swim.config import LAN, SEEDS_MAX, Config, Profile, Start, View
 from pavane.swim.core.outputs import Event, Happened, Own, Send
 from pavane.swim.core.staging import CaughtUp
 from pavane.swim.errors import ConfigError, MessageError, SwimError
 from pavane.swim.keys import read_keys
 from pavane.swim.member import EVENTS_MAX, MemberFailedError, SwimMember
 from pavane.swim.state.envelope import key_id
-from pavane.swim.wire.values import Stage, State
+from pavane.swim.wire.values import Address, Stage, State
 from tests.services.eventually import eventually
 from tests.sim.swim.sizes import figures, sized
 
@@ -316,9 +316,12 @@ async def test_a_mistake_of_ours_ends_the_member_and_everybody_hears_of_it(
         await failing
 
 
-@pytest.mark.parametrize("seed", ["nowhere", "host:", "host:0", "host:x", ":7946"])
-def test_a_seed_needs_a_port(seed: str) -> None:
-    with pytest.raises(ConfigError, match="host:port"):
+@pytest.mark.parametrize(
+    "seed",
+    ["nowhere", "host:", "host:0", "host:x", "host:70000", ":7946", "a..b:7946", f"{'a' * 64}:7946", "a\0b:7946"],
+)
+def test_a_seed_needs_a_host_that_can_be_and_a_port(seed: str) -> None:
+    with pytest.raises(ConfigError, match=r"host:port|no host can have that name"):
         SwimMember(Config(), ("127.0.0.1", 0), [seed])
 
 
@@ -438,3 +441,70 @@ async def test_members_with_few_slots_are_one_group_that_hears_everything(group:
     await asyncio.sleep(0)
     teller.send(b"hello")
     assert {event.data for event in await asyncio.gather(*hearing)} == {b"hello"}
+
+
+async def test_seeds_that_are_no_names_change_nothing_in_a_running_member(group: Group) -> None:
+    member = await group.start()
+    with pytest.raises(ConfigError, match="no host can have that name"):
+        member.set_seeds(["typo..example:7946"])
+    await group.start()
+    await eventually(group.agree)
+
+
+async def test_a_name_with_many_addresses_leaves_room_for_the_other_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolve(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        third, count = {"many": (1, 100), "few": (0, 2)}[host]
+        return [(0, 0, 0, "", (f"127.0.{third}.{number}", port)) for number in range(1, count + 1)]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    async with SwimMember(Config(profile=FAST), ("127.0.0.1", 0), ["many:1", "few:2"]) as member:
+        used = member._core.core._dialing._seeds
+        assert len(used) == SEEDS_MAX
+        assert {str(address) for address in used} >= {"127.0.0.1:2", "127.0.0.2:2"}
+
+
+async def test_nobody_waits_for_a_member_that_has_ended_or_left(group: Group) -> None:
+    member = await group.start()
+    waiting = asyncio.create_task(member.joined())
+    await asyncio.sleep(0)
+    await group.stop(member)
+    with pytest.raises(MemberFailedError, match="ended"):
+        await waiting
+    assert [event async for event in member.events()] == []
+    other = await group.start()
+    await other.leave()
+    with pytest.raises(SwimError, match="it has left"):
+        await other.joined()
+
+
+async def test_a_hook_that_fails_over_a_request_refuses_it(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    def authorize(_: bytes, auth: bytes, *__: object) -> bool:
+        return auth.decode() == "granted"  # which fails over what is no UTF-8
+
+    await group.start(authorize=authorize)
+    bad = await group.start(credentials=lambda *_: b"\xff\xfe")
+    await eventually(lambda: "Config.authorize failed" in caplog.text)
+    assert bad.own is Own.DIALING
+    await group.stop(bad)
+    good = await group.start(credentials=lambda *_: b"granted")
+    await good.joined()
+
+
+async def test_nothing_goes_to_a_whole_network_unless_members_announce_themselves(group: Group) -> None:
+    quiet = await group.start()
+    loud = await group.start(broadcast_to=Address.parse("127.255.255.255:7946"))
+    for member, refused in ((quiet, 1), (loud, 0)):
+        before = member.send_errors
+        member._core._send(Send(Address.parse("127.255.255.255:7946"), b"?"))
+        assert member.send_errors - before == refused
+
+
+async def test_what_the_system_does_not_take_is_not_piled_up(group: Group) -> None:
+    member = await group.start()
+    errors = []
+    for change in (member._core.pause_writing, member._core.resume_writing):
+        change()
+        before = member.send_errors
+        member._core._send(Send(member.bound, b"?"))
+        errors.append(member.send_errors - before)
+    assert errors == [1, 0]

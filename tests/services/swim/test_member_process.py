@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.swim.config import Config, id_of_name
 from pavane.swim.control import ControlError, ControlServer, ask, running, socket_of
 from pavane.swim.member import SwimMember
+from pavane_cli.commands.swim_member import _tell
 from pavane_cli.failures import ExitCode
 from tests.services.processes import STARTED_S
+from tests.services.swim.lone import place
 from tests.services.swim.standalone import Members
 from tests.services.swim.test_member import FAST, KEYS, key_file
 
@@ -94,6 +97,17 @@ async def test_a_member_that_cannot_start_says_why(members: Members, tmp_path: P
         code, _, errors = await members.call("member", *options)
         assert (code, message in errors, "Traceback" in errors) == (1, True, False)
     assert await members.sees("a") == {id_of_name("a"): "alive"}
+
+
+async def test_a_member_whose_id_is_another_processs_ends_and_says_where_that_is() -> None:
+    process = Process()
+    async with SwimMember(Config(id=7, profile=FAST), ("127.0.0.1", 0)) as member:
+        watching = asyncio.create_task(_tell(process, member))
+        await asyncio.sleep(0)
+        member._core.call(lambda _: member._core.core._rename(place(9)))
+        end = await process.ended()
+        assert (end.code, str(place(9)) in end.reason) == (EXIT_FAILED, True)
+        watching.cancel()
 
 
 # --- the control socket in one process ---------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class Numbers:
 class _Origin:
     """The window over the numbers of one origin, which rise by one and wrap; its generation never falls."""
 
-    __slots__ = ("at", "_bits", "_gen", "_highest")
+    __slots__ = ("_bits", "_gen", "_highest", "at")
 
     def __init__(self, gen: int, number: int) -> None:
         self.at = 0.0

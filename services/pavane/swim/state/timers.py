@@ -3,7 +3,6 @@
 import heapq
 from collections.abc import Callable
 
-
 PRUNED_FROM = 256  # below, cancelled calls cost less than looking for them
 
 
