@@ -71,6 +71,11 @@ def main() -> None:
     except UserError as error:
         sys.stderr.write(f"pavane: {error}\n")
         sys.exit(error.code)
+    except OSError as error:
+        if error.filename is None:  # not about a file that the user named: a fault of ours, shown whole
+            raise
+        sys.stderr.write(f"pavane: {error.filename}: {error.strerror}\n")
+        sys.exit(ExitCode.ERROR)
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
 

@@ -1,7 +1,9 @@
 """Tables, JSON, YAML and names on standard output."""
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -29,13 +31,21 @@ class Format(StrEnum):
         return self in {Format.JSON, Format.YAML}
 
 
-Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.")]
+Output = Annotated[Format, typer.Option("--output", "-o", metavar="FORMAT", help=f"How to print: {', '.join(Format)}.")]
 
 
 def say(text: str = "") -> None:
     """Print one line."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def paragraph(text: str) -> None:
+    """Print a long line, on a terminal broken between words."""
+    if sys.stdout.isatty():
+        columns = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
+    say(text)
 
 
 def note(text: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -65,6 +66,12 @@ _CODES: dict[type[kube.KubeError], ExitCode] = {
 }
 
 
+def _with_advice(message: str) -> str:
+    """Return a server's words, and where to look for a resource of ours that it does not find."""
+    absent = re.fullmatch(r'([a-z]+)\.pavane\.dev ".*" not found', message)
+    return f"{message}; `pavane get {absent[1]} -A` lists those of all namespaces" if absent else message
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Turn the clients' errors into a ``UserError`` with the server's words."""
@@ -73,8 +80,9 @@ def explained() -> Iterator[None]:
     except kube.ConnectError as error:
         raise UserError(str(error)) from error
     except kube.KubeError as error:
-        causes = "".join(f"\n  {cause.field}: {cause.message}" for cause in error.causes if cause.field)
-        raise UserError(error.message + causes, _CODES.get(type(error), ExitCode.ERROR)) from error
+        causes = [f"{cause.field}: {cause.message}" for cause in error.causes if cause.field]
+        text = "\n  ".join([error.message, *(cause for cause in causes if cause not in error.message)])
+        raise UserError(_with_advice(text), _CODES.get(type(error), ExitCode.ERROR)) from error
     except httpx2.HTTPError as error:
         raise UserError(f"the control plane does not answer: {error}. Is it running? `pavane ps`") from error
     except TimeoutError as error:
@@ -209,6 +217,7 @@ class RestClient:
         try:
             problem = response.json()
             message = str(problem.get("detail") or problem.get("title"))
+            message = _with_advice(message)
             message += "".join(f"\n  {item['pointer']}: {item['detail']}" for item in problem.get("errors") or ())
         except ValueError:
             message = f"the control plane answered {response.status_code}"
@@ -237,9 +246,10 @@ async def control_plane(where: Where, url: str | None, token: str | None) -> Asy
             ) as client:
                 yield RestClient(client)
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            reason = str(error).rstrip(".") or type(error).__name__
             raise UserError(
-                f"the control plane at {address} does not answer: {error or type(error).__name__}. On a local cluster "
-                "`pavane ps` shows whether it runs; elsewhere see whether your `kubectl port-forward` still does"
+                f"the control plane at {address} does not answer: {reason}. On a local cluster `pavane ps` shows "
+                "whether it runs; elsewhere see whether your `kubectl port-forward` still does"
             ) from error
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pavane_cli.commands.swim_control import path_of
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import COMMANDS
 from pavane_cli.target import nearest_local, parse_reference, required_reference
@@ -57,6 +58,21 @@ def test_pods_and_peers_never_load_the_platform(tmp_path: Path, place: str) -> N
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s")
+    peers = ("--peers", "tcp://127.0.0.1:1", "--secret-file", "secret")
+    result = pavane("raft", "kv", "import", *peers, "absent.jsonl", folder=tmp_path)
+    assert (result.returncode, result.stderr) == (ExitCode.ERROR, "pavane: absent.jsonl: No such file or directory\n")
+
+
+def test_a_member_that_does_not_run_here_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for name in (None, "absent"):
+        with pytest.raises(UserError, match="no member of yours runs here") as caught:
+            path_of(name, None)
+        assert caught.value.code is ExitCode.NOT_FOUND
 
 
 def test_the_nearest_local_cluster_is_found_from_below(tmp_path: Path) -> None:

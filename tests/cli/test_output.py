@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from pavane_cli import output
+from pavane_cli.commands.resources import summary
 from pavane_cli.commands.trace import BAR_COLUMNS, duration, waterfall
 from pavane_cli.commands.tree import picture
 from pavane_cli.commands.why import explain
@@ -105,6 +106,22 @@ def test_why_names_blocker_pod_and_what_to_do() -> None:
     assert "CreatingNext with generation 2, generation 1 is active and untouched" in text
     assert "q-server-g2-1: ImagePull – no such image" in text
     assert "correct spec.image" in text
+
+
+def test_why_names_pods_that_wait_for_the_same_together() -> None:
+    blockers = [
+        {"pod": f"g-{number}", "reason": "NoGroup", "message": "nobody admits it", "since": "2026-01-01T00:00:00Z"}
+        for number in range(2)
+    ]
+    rollout = {"state": "Promoting", "blockers": blockers}
+    text = explain({"metadata": {"name": "g"}, "status": {"nextGeneration": 1, "rollout": rollout}}, "swim/g")
+    assert "it waits for g-0, g-1: NoGroup – nobody admits it. " in text
+    assert text.count("nobody admits it") == 1
+
+
+def test_a_line_about_a_resource_says_why_an_idle_one_is_not_up_to_date() -> None:
+    document = {"metadata": {"name": "q"}, "status": {"conditions": [_condition("UpToDate", "False", "Paused")]}}
+    assert summary(document) == "q  Idle  not up to date: Paused"
 
 
 def test_why_tells_of_a_resource_that_no_operator_has_seen() -> None:

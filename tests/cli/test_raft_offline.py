@@ -4,11 +4,24 @@ from pathlib import Path
 
 import pytest
 
+from pavane.raft.machines import KeyValue
+from pavane.raft.machines.commands import Put, Txn, encode_command
 from pavane.raft.offline.store import StoredLog
 from pavane.raft.offline.writing import StoreWriter
-from pavane.raft.state.commands import RECOVERING_FLOOR, Append
+from pavane.raft.state.commands import RECOVERING_FLOOR, Append, HardState
+from pavane.raft.storage import Identity
 from pavane.raft.wire.entry import EntryType, encode_entry
-from pavane_cli.commands.raft_offline import PROGRESS_S, Meter, dump, export_js, import_js, recover, repair, verify
+from pavane_cli.commands.raft_offline import (
+    PROGRESS_S,
+    Meter,
+    compact,
+    dump,
+    export_js,
+    import_js,
+    recover,
+    repair,
+    verify,
+)
 from pavane_cli.failures import ExitCode, UserError
 from tests.services.raft.test_offline import IDENTITY, change, entry, store
 from tests.services.raft.test_offline_js import left_behind
@@ -43,6 +56,20 @@ def test_entries_are_shown_as_text(tmp_path: Path, capsys: Captured) -> None:
         r"6  1  State  6b0228b128c448025c954e78  \x00\xff",
         "7  1  State  6b0228b128c448025c954e79  last",
     ]
+
+
+def test_a_store_of_keys_is_shown_in_words_and_is_nothing_for_zmq_raft(tmp_path: Path, capsys: Captured) -> None:
+    command = encode_command(Txn((), (Put(b"colour", b"red"),), ()))
+    with StoreWriter(tmp_path / "1", Identity("1", KeyValue.name, "c")) as writer:
+        stored = encode_entry(bytes(12), EntryType.STATE, 1, command)
+        writer.execute([Append(0, 1, (stored,)), HardState(0, 1, "")])
+    dump(tmp_path / "1")
+    assert lines(capsys) == [f"1  1  State  {'0' * 24}  put colour=red"]
+    with pytest.raises(UserError, match="machine KeyValue: a peer of zmq-raft keeps a plain log"):
+        export_js(tmp_path / "1", tmp_path / "js")
+    assert not (tmp_path / "js").exists()
+    with pytest.raises(UserError, match="nothing to compact, for no entry behind 0 is known to be committed"):
+        compact(tmp_path / "1")
 
 
 def test_a_good_store_verifies(tmp_path: Path, capsys: Captured) -> None:

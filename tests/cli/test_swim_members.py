@@ -52,6 +52,15 @@ async def test_a_group_is_read_and_rolled_by_the_commands_of_all_kinds(tmp_path:
         assert (await pavane(api, "rollout", "restart", "swim/q")).strip() == (
             "swimgroup/q: spec.rollout.restart = after-1"
         )
+        assert (await pavane(api, "rollout", "pause", "swim/q")).strip() == "swimgroup/q: spec.rollout.paused = true"
+        document = json.loads(await pavane(api, "get", "swim/q", "-o", "json"))
+        assert list(document) == ["apiVersion", "kind", "metadata", "spec", "status"]
+        assert "managedFields" not in document["metadata"]
+        with pytest.raises(UserError, match="`pavane get swimgroups -A` lists") as absent:
+            await pavane(api, "why", "swim/absent")
+        assert absent.value.code is ExitCode.NOT_FOUND
+        with pytest.raises(UserError, match="`pavane rollout history swimgroup/q` lists"):
+            await pavane(api, "rollout", "diff", "swim/q", "--to", "9")
         assert "spec.replicas = 5" in await pavane(api, "scale", "swim/q", "--replicas", "5")
         assert "is idle" in await pavane(api, "why", "swim/q")
         assert "is being deleted" in await pavane(api, "delete", "swim/q")

@@ -33,6 +33,7 @@ from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_ter
 from pavane.wire import RemoteProtocolError
 from pavane_cli import output
 from pavane_cli.commands.raft_peer import members_of
+from pavane_cli.entries import words
 from pavane_cli.failures import ExitCode, UserError
 
 PROGRESS_S = 2.0
@@ -82,9 +83,9 @@ def dump(
     as_hex: Annotated[bool, typer.Option("--hex", help="Print index and the whole entry in hexadecimal.")] = False,
     after: Annotated[int, typer.Option(min=0, help="Only entries after this index.")] = 0,
 ) -> None:
-    """Print every entry of a log: index, term, type, request id and data."""
+    """Print every entry of a log: index, term, type, request id and data, commands of keys in words."""
 
-    def show(index: int, entry: memoryview) -> None:
+    def show(index: int, entry: memoryview, *, commands: bool = False) -> None:
         # A log has millions of lines: they are not flushed one by one.
         if as_hex:
             sys.stdout.write(f"{index} {entry.hex()}\n")
@@ -94,13 +95,15 @@ def dump(
         data = output.printable(bytes(entry_data(entry)))
         if number == EntryType.CONFIG:
             data = configuration_text(entry_data(entry))
+        elif commands:
+            data = words(kind, bytes(entry_data(entry)))
         sys.stdout.write(f"{index}  {entry_term(entry)}  {kind}  {entry_reqid(entry).hex()}  {data}\n")
 
     with failures():
         if StoredLog.is_one(folder):
             with StoredLog(folder, Meter("reading")) as stored:
                 for index, entry in stored.entries(after + 1):
-                    show(index, entry)
+                    show(index, entry, commands=stored.identity.machine != BROADCAST)
                 if stored.damage is not None and not stored.damage.torn:
                     raise UserError("; ".join(stored.faults()))
         elif JsFolder.is_one(folder):
@@ -125,7 +128,7 @@ def verify(
         recovered, identity = stored.recovered, stored.identity
         cluster = f" of cluster {identity.cluster_id}" if identity.cluster_id else ""
         output.say(f"store of peer {identity.peer}{cluster}, machine {identity.machine}")
-        output.say(f"{stored.segments} segments, {stored.log_bytes:,} bytes")
+        output.say(f"segments of the log: {stored.segments}, {stored.log_bytes:,} bytes")
         if recovered.snapshot is not None:
             snapshot = recovered.snapshot
             output.say(

@@ -49,16 +49,22 @@ async def _get(where: Where, resource: kube.Resource, name: str | None, namespac
             )
             return
         if name is not None:
-            found: Any = await client.get(resource, name, namespace)
-            items = [found]
+            items = [_ordered(await client.get(resource, name, namespace))]
         else:
-            items = list((await client.list_all(resource, namespace)).items)
-            found = {"apiVersion": "v1", "kind": "List", "items": items}
+            items = [_ordered(item) for item in (await client.list_all(resource, namespace)).items]
+    found: Any = {"apiVersion": "v1", "kind": "List", "items": items} if name is None else items[0]
     if form is Format.NAME:
         for item in items:
             output.say(f"{resource.kind.lower()}/{item['metadata']['name']}")
     else:
         output.structured(found, form)
+
+
+def _ordered(document: kube.Object) -> kube.Object:
+    """Return a resource as people read it: what it is first, and without ``managedFields``, as kubectl shows it."""
+    metadata = {key: value for key, value in document["metadata"].items() if key != "managedFields"}
+    first: kube.Object = {key: document[key] for key in ("apiVersion", "kind") if key in document}
+    return {**first, "metadata": metadata, **{key: document[key] for key in ("spec", "status") if key in document}}
 
 
 def print_table(table: dict[str, Any], *, wide: bool, namespaced: bool) -> None:
@@ -176,8 +182,11 @@ def summary(document: dict[str, Any], state: str | None = None) -> str:
         ready = f"{item['podsReady']}/{item['pods']} ready"
         parts.append(f"g{item['number']} {item['role']} {item.get('stage') or '–'} {ready}")
     blockers = rollout.get("blockers") or ()
+    current = condition(document, "UpToDate") or {}
     if blockers:
         parts.append(f"waits: {blockers[0]['reason']} {blockers[0].get('pod', '')}".rstrip())
+    elif rollout.get("state", "Idle") == "Idle" and current.get("status") == "False":
+        parts.append(f"not up to date: {current['reason']}")
     return "  ".join(parts)
 
 
@@ -249,15 +258,19 @@ async def wait_until(
 ) -> dict[str, Any]:
     """Return the resource once it is ``done``.
 
-    Raises ``UserError`` with exit code 5 and the blockers at the time-out, 6 when the attempt failed, 3 when it goes.
+    Meanwhile it tells on standard error what happens. Raises ``UserError`` with exit code 5 and the blockers at the
+    time-out, 6 when the attempt failed, 3 when it goes.
     """
     last: dict[str, Any] = {}
+    told = ""
     try:
         async with asyncio.timeout(timeout_s):
             async for change in changes(client, resource, namespace, name):
                 last = change.object
                 if change.type == "DELETED":
                     raise UserError(f"{resource.kind} {name} was deleted", ExitCode.NOT_FOUND)
+                if told != (told := summary(last)):
+                    output.note(told)
                 if done(last):
                     return last
                 failed = condition(last, "Stalled")

@@ -1,5 +1,6 @@
 """``pavane rollout``: what a rollout does, and a user's decisions about it."""
 
+import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
 from pavane_cli.target import One, about_one, cluster, read, run
+from pavane_operator import kube
 from pavane_operator.crds.common import pod_fields
 from pavane_operator.crds.definitions import spec_model
 from pavane_operator.kube.resources import CONTROLLER_REVISIONS
@@ -125,7 +127,7 @@ async def decide(
             )
         except Refused as error:
             raise UserError(str(error), ExitCode.REFUSED) from error
-        output.say(f"{one.reference}: {ACTIONS[action].path} = {value}")
+        output.say(f"{one.reference}: {ACTIONS[action].path} = {_shown(value)}")
         if wait_s is not None:
             await wait_until(client, one.resource, one.namespace, one.name, done, wait_s)
 
@@ -164,7 +166,7 @@ async def _undo(one: One, to: int | None, wait_s: float | None) -> None:
             raise UserError(str(error), ExitCode.REFUSED) from error
         output.say(f"{one.reference}: back to what generation {number} was made of")
         for field, value in _flat(changes).items():
-            output.say(f"  spec.{field} = {'<default>' if value is None else value}")
+            output.say(f"  spec.{field} = {'<default>' if value is None else _shown(value)}")
         if wait_s is not None:
             await wait_ready(client, one.resource, one.namespace, one.name, wait_s)
 
@@ -213,7 +215,7 @@ def diff(
     elif not rows:
         output.note("The spec differs in no pod-affecting field: nothing rolls.")
     else:
-        output.table(("FIELD", "FROM", "TO"), rows)
+        output.table(("FIELD", "FROM", "TO"), [(field, _shown(old), _shown(new)) for field, old, new in rows])
 
 
 async def _diff(one: One, to: int | None) -> list[tuple[str, object, object]]:
@@ -222,7 +224,14 @@ async def _diff(one: One, to: int | None) -> list[tuple[str, object, object]]:
         number = to or (document.get("status") or {}).get("activeGeneration")
         if not number:
             raise UserError(f"{one.name} has no active generation yet", ExitCode.REFUSED)
-        revision = await client.get(CONTROLLER_REVISIONS, f"{one.name}-g{number}", one.namespace)
+        try:
+            revision = await client.get(CONTROLLER_REVISIONS, f"{one.name}-g{number}", one.namespace)
+        except kube.NotFound as error:
+            raise UserError(
+                f"what generation {number} was made of is not known: `pavane rollout history {one.reference}` lists "
+                "those that there were",
+                ExitCode.NOT_FOUND,
+            ) from error
     wanted = _flat(pod_fields(spec_model(one.resource.kind).model_validate(document["spec"])))
     recorded = _flat(revision["data"]["fields"])
     return [
@@ -230,6 +239,11 @@ async def _diff(one: One, to: int | None) -> list[tuple[str, object, object]]:
         for field in sorted(wanted.keys() | recorded.keys())
         if wanted.get(field) != recorded.get(field)
     ]
+
+
+def _shown(value: object) -> str:
+    """Return the value of a field as it is written in YAML, on one line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:

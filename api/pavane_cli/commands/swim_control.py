@@ -43,7 +43,11 @@ def ping(
 ) -> None:
     """Ping a member of the group once, without consequences for it. Exit code 5 if it does not answer."""
     number = int(who) if who.isascii() and who.isdecimal() and 0 < int(who) <= U32_MAX else id_of_name(who)
-    answer = ask_one(path_of(name, socket), {"do": "ping", "id": number})
+    path = path_of(name, socket)
+    try:
+        answer = ask_one(path, {"do": "ping", "id": number})
+    except UserError as error:  # it knows the id alone, not what the user called it
+        raise UserError(f"{who}: {error}", error.code) from error
     if answer["rtt_s"] is None:
         raise UserError(f"{who} does not answer", ExitCode.TIME_OUT)
     say(f"{answer['rtt_s'] * 1000:.2f} ms")
@@ -86,19 +90,17 @@ def path_of(name: str | None, socket: Path | None) -> Path:
     if socket is not None:
         return socket
     try:
-        if name is not None:
-            return socket_of(name)
         names = running()
+        wanted = [name] if name is not None else names
+        if len(wanted) == 1 and wanted[0] in names:
+            return socket_of(wanted[0])
     except ControlError as error:
         raise UserError(str(error)) from error
-    if len(names) != 1:
-        text = (
-            f"these members run here: {', '.join(names)}; say which by --name"
-            if names
-            else "no member of yours runs here; start one by `pavane swim member`, or name its --socket"
-        )
-        raise UserError(text, ExitCode.NOT_FOUND)
-    return socket_of(names[0])
+    if not names:
+        text = "no member of yours runs here; start one by `pavane swim member`, or name its --socket"
+    else:
+        text = f"these members run here: {', '.join(names)}; say which by --name"
+    raise UserError(text, ExitCode.NOT_FOUND)
 
 
 def ask_one(path: Path, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:

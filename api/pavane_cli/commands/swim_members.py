@@ -46,10 +46,8 @@ def _here(answer: dict[str, Any], form: Format) -> None:
     if form.structured:
         structured(answer, form)
         return
-    rows = [
-        (*_common(each), each["gen"], "*" if each["id"] == answer["id"] else "", _meta(each))
-        for each in answer["members"]
-    ]
+    named = [{**each, "state": _camel(each["state"]), "stage": _camel(each["stage"])} for each in answer["members"]]
+    rows = [(*_common(each), each["gen"], "*" if each["id"] == answer["id"] else "", _meta(each)) for each in named]
     _print(("ID", "ADDRESS", "STATE", "STAGE", "ROLLOUT", "INCARNATION", "SELF", "META"), rows, form)
     if answer["own"] != "member":
         note(f"this member is {answer['own']}: it has not found a group, or has left it")
@@ -68,6 +66,11 @@ def _there(answer: dict[str, Any], form: Format) -> None:
 
 def _common(member: dict[str, Any]) -> tuple[object, ...]:
     return (member["id"], member["address"], member["state"], member["stage"], member["rollout"])
+
+
+def _camel(name: str) -> str:
+    """``read_write`` as the control plane writes it: ``ReadWrite``."""
+    return name.title().replace("_", "")
 
 
 def _meta(member: dict[str, Any]) -> str:

@@ -40,8 +40,11 @@ def list_(
     items = run(read())["items"]
     if form.structured:
         output.structured(items, form)
+    elif form is Format.NAME:
+        for item in items:
+            output.say(item["trace_id"])
     elif not items:
-        output.note("No trace has arrived yet.")
+        output.note("There is none like that." if name or service or errors else "No trace has arrived yet.")
     else:
         output.table(
             ("TRACE", "SERVICE", "NAME", "SPANS", "ERRORS", "DURATION"),

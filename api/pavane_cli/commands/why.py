@@ -23,7 +23,8 @@ ADVICE = {
     "StateLost": "The pod lost its volume and may not vote; it is taken out of the cluster and in again by itself.",
     "Suspended": "Start it again with `pavane resume-resource {reference}`.",
     "PodTerminating": "It goes on by itself when the pod has stopped.",
-    "QuorumLost": "A majority lost its volumes: a person must decide what to give up.",
+    "QuorumLost": "A majority lost its volumes: bring one back, or decide what to give up, as docs/operations.md tells "
+    "under 'A majority is gone for good'.",
     "ReferenceNotReady": "Create or correct what the message names; it goes on by itself.",
     "InvalidConfig": "Correct the spec; the message names the field.",
     "DeadlineExceeded": "Correct the spec, abort with `pavane rollout abort {reference}`, or wait on.",
@@ -42,7 +43,7 @@ ADVICE = {
 @about_one
 def why(one: One) -> None:
     """Say in a paragraph what a resource waits for and what you can do."""
-    output.say(explain(run(read(one)), one.reference))
+    output.paragraph(explain(run(read(one)), one.reference))
 
 
 def explain(document: dict[str, Any], reference: str) -> str:
@@ -68,11 +69,15 @@ def _waits(document: dict[str, Any], reference: str) -> list[str]:
         text = f"{name} is {found['status']} since {output.age(found['lastTransitionTime'])}: {found['reason']}"
         sentences.append(f"{text} – {found['message']}" if found.get("message") else f"{text}.")
         sentences.append(_advice(found["reason"], reference))
+    alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for blocker in rollout.get("blockers") or ():
-        pod = f"{blocker['pod']}: " if blocker.get("pod") else ""
-        text = f"For {output.age(blocker['since'])} it waits for {pod}{blocker['reason']}"
-        sentences.append(f"{text} – {blocker['message']}" if blocker.get("message") else f"{text}.")
-        sentences.append(_advice(blocker["reason"], reference))
+        alike.setdefault((blocker["reason"], blocker.get("message", "")), []).append(blocker)
+    for (reason, message), found_in in alike.items():
+        pods = ", ".join(blocker["pod"] for blocker in found_in if blocker.get("pod"))
+        since = min(blocker["since"] for blocker in found_in)
+        text = f"For {output.age(since)} it waits for {pods}{': ' if pods else ''}{reason}"
+        sentences.append(f"{text} – {message}" if message else f"{text}.")
+        sentences.append(_advice(reason, reference))
     failed = status.get("failed")
     if failed:
         sentences.append(

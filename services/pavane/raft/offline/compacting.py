@@ -31,10 +31,12 @@ def compact(path: Path, index: int | None = None, data: Frame | None = None, pro
             raise StoreError(f"machine {identity.machine} {'needs' if data is None else 'has'} data of its own")
         covered = recovered.snapshot.index if recovered.snapshot is not None else 0
         index = recovered.commit if index is None else index
+        if covered == recovered.commit:
+            raise StoreError(f"{path}: nothing to compact, for no entry behind {covered} is known to be committed")
         if not covered < index <= recovered.commit:
             raise StoreError(
-                f"no snapshot up to {index}: there is one up to {covered}, and {recovered.commit} is the last entry "
-                "known committed"
+                f"no snapshot up to {index}: one can be taken up to an entry from {covered + 1} to {recovered.commit}, "
+                "the last one known committed"
             )
         meta, term = _replay(stored, machine, index, progress)
     slices: Iterable[Frame] = machine.freeze() if data is None else pieces_of(data)

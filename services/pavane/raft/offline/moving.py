@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pavane.raft.config import REQUEST_ID_MARGIN_S, REQUEST_ID_TTL_S
+from pavane.raft.config import BROADCAST, REQUEST_ID_MARGIN_S, REQUEST_ID_TTL_S
 from pavane.raft.offline.js_folder import STATE, JsFolder, JsState, write_folder
 from pavane.raft.offline.store import Progress, StoredLog, no_progress
 from pavane.raft.offline.writing import (
@@ -113,6 +113,8 @@ def export_js(source: Path, target: Path, progress: Progress = no_progress) -> M
     """
     with StoredLog(source, progress) as stored, new_folder(target) as unfinished:
         recovered = stored.recovered
+        if stored.identity.machine != BROADCAST:
+            raise StoreError(f"{source} is of machine {stored.identity.machine}: a peer of zmq-raft keeps a plain log")
         if recovered.corrupt or recovered.vote_floor == RECOVERING_FLOOR:
             raise StoreError(
                 f"{source} lacks what its peer has promised, and an original peer would vote nevertheless; "
@@ -143,7 +145,7 @@ def restore(
     if fault is not None:
         raise StoreError(fault)
     if peer not in dict(members):
-        raise StoreError(f"{peer!r} must be one of the members")
+        raise StoreError(f"{peer!r} must be one of the members: {', '.join(name for name, _ in members)}")
     with StoredLog(source, progress) as stored:
         recovered, identity = stored.recovered, Identity(peer, stored.identity.machine, cluster_id)
         if stored.faults():
