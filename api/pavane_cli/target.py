@@ -80,8 +80,13 @@ def explained() -> Iterator[None]:
     except kube.ConnectError as error:
         raise UserError(str(error)) from error
     except kube.KubeError as error:
-        causes = [f"{cause.field}: {cause.message}" for cause in error.causes if cause.field]
-        text = "\n  ".join([error.message, *(cause for cause in causes if cause not in error.message)])
+        told = [cause for cause in error.causes if cause.field]
+        more = [f"{cause.field}: {cause.message}" for cause in told]
+        if all(cause.field in error.message and cause.message in error.message for cause in told):
+            more = []
+        if isinstance(error, kube.Conflict) and told:
+            more.append("change it where that manager takes it from, for example in Git")
+        text = "\n  ".join([error.message, *more])
         raise UserError(_with_advice(text), _CODES.get(type(error), ExitCode.ERROR)) from error
     except httpx2.HTTPError as error:
         raise UserError(f"the control plane does not answer: {error}. Is it running? `pavane ps`") from error

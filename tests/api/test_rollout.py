@@ -152,3 +152,19 @@ async def test_undo_gives_the_spec_the_fields_of_the_former_generation(tmp_path:
         assert spec["resources"]["requests"] == {"cpu": "100m", "memory": "128Mi"}
         again = await act(api, "undo", generation=2)
         assert (again.status_code, "no pod-affecting field" in again.json()["detail"]) == (409, True)
+
+
+async def test_what_an_undo_wrote_is_set_again_by_a_restart_and_what_others_wrote_is_not(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        await created(api, replicas=3, stateMachine="Broadcast")
+        await give_status(api, activeGeneration=2, lastGeneration=2)
+        await revision_of(api, 1, {"stateMachine": "Broadcast", "rollout": {"restart": "once"}})
+        assert (await act(api, "undo", generation=1)).status_code == 202
+        assert (await api.http.get(f"{BASE}/q")).json()["spec"]["rollout"]["restart"] == "once"
+        assert (await act(api, "restart")).status_code == 202
+        assert (await api.http.get(f"{BASE}/q")).json()["spec"]["rollout"]["restart"] == "after-2"
+        body = {"spec": {"rollout": {"restart": "theirs"}}}
+        await api.kube.patch(RAFT_CLUSTERS, "q", body, "default", manager="git")
+        refused = await act(api, "restart", reason="mine")
+        assert refused.status_code == 409
+        assert 'conflict with "git"' in refused.json()["detail"]

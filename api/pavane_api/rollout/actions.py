@@ -5,6 +5,7 @@ and the conflict with a GitOps tool that owns the field is visible instead of si
 others own by their nature, as those of kubectl do: `scale`, for the number has a default, and `undo`.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -112,6 +113,10 @@ ACTIONS = {
 """Every action that sets one field, by its name."""
 
 
+UNDO_MANAGER = "pavane-undo"
+_OF_UNDO = f'conflict with "{UNDO_MANAGER}" '
+
+
 async def act(
     client: kube.KubeClient,
     resource: kube.Resource,
@@ -137,8 +142,14 @@ async def act(
         metadata["annotations"] = annotations
     spec: dict[str, Any] = {action.field: value}
     body = {"metadata": metadata, "spec": {"rollout": spec} if action.of_rollout else spec}
-    changed = await client.apply(resource, body, namespace, manager=f"pavane-{action.field}")
-    return changed, value
+    apply = functools.partial(client.apply, resource, body, namespace, manager=f"pavane-{action.field}")
+    try:
+        return await apply(), value
+    except kube.Conflict as error:
+        # What an undo wrote is ours too: without force the field could never be set again by its own action.
+        if not error.causes or not all(cause.message.startswith(_OF_UNDO) for cause in error.causes):
+            raise
+        return await apply(force=True), value
 
 
 async def scale(
@@ -172,7 +183,7 @@ async def undo(
     if not changes:
         raise Refused(f"The spec differs from generation {number} in no pod-affecting field.")
     metadata = {"resourceVersion": document["metadata"]["resourceVersion"]}
-    await client.patch(resource, name, {"metadata": metadata, "spec": changes}, namespace, manager="pavane-undo")
+    await client.patch(resource, name, {"metadata": metadata, "spec": changes}, namespace, manager=UNDO_MANAGER)
     return number, changes
 
 

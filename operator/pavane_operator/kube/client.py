@@ -271,15 +271,17 @@ class KubeClient:
         manager: str = MANAGER,
         subresource: str | None = None,
         strict: bool = False,
+        force: bool = False,
     ) -> Object:
         """Server-side apply of the manager's *complete* intent; creates the object where it is missing.
 
         A resourceVersion or uid in the body is a precondition (Conflict). The operator's own managers force; for all
-        others a field of another manager raises Conflict with one cause per field. `strict` refuses unknown fields.
+        others, unless `force`, a field of another manager raises Conflict with one cause per field. `strict` refuses
+        unknown fields.
         """
         query = _query(
             fieldManager=manager,
-            force="true" if manager in FORCING_MANAGERS else None,
+            force="true" if force or manager in FORCING_MANAGERS else None,
             fieldValidation="Strict" if strict else None,
         )
         path = resource.path(namespace, body["metadata"]["name"], subresource)
