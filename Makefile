@@ -79,7 +79,7 @@ bench-operator: setup ## RESOURCES=200 RaftClusters of stub pods on a real API s
 bench-swim: setup ## SWIM beside memberlist (where Go is found), and simulated groups of up to 5,000 members (11 GB)
 	$(BIN)/python -m bench swim swim-sim
 
-bench-kill: setup ## the operator is killed before and after each of its API calls: 20 to 60 minutes
+bench-kill: setup ## the operator is killed before and after each of its API calls: an hour or two
 	PAVANE_KILL_CALLS=all $(BIN)/pytest -q -s -n $(WORKERS) tests/operator/test_runtime_killed.py
 
 demo: setup ## the main job, live: a cluster, a client that writes, a rollout under it

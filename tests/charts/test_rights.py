@@ -13,10 +13,9 @@ from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
 from pavane_operator.charts.rules import Rule, rules
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.kube import KubeClient, Target
-from pavane_operator.kube.resources import BUDGETS, NETWORK_POLICIES, PODS, VOLUME_CLAIMS, custom
+from pavane_operator.kube.resources import BUDGETS, NAMESPACES, NETWORK_POLICIES, PODS, VOLUME_CLAIMS, Resource, custom
 from tests.charts.recording import Call, allowed, recorded
 
-RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 PLURALS = {definition["spec"]["names"]["plural"] for definition in definitions()}
 RULES = rules()
 OPERATOR = tuple(rule for role, each in RULES.items() if role.startswith("operator") for rule in each)
@@ -26,17 +25,20 @@ DELEGATED = (
 )
 """What the cluster's own role system:auth-delegator, which the chart binds, allows."""
 FAST = {"retireDelay": "0s", "caughtUp": {"stabilityPeriod": "200ms"}}
+CLUSTER = (custom("RaftCluster", "raftclusters"), "q", "default")
+GROUP = (custom("SwimGroup", "swimgroups"), "w", "groups")
 ONE = "/api/v1/namespaces/default/raftclusters/q"
+ONE_GROUP = "/api/v1/namespaces/groups/swimgroups/w"
 UNTIL_S = 120.0
 
 pytestmark = pytest.mark.timeout(300)
 """For the life of a cluster, which all tests share; 15 s on an idle machine."""
 
 
-async def _until(kube: KubeClient, what: Any) -> dict[str, Any]:
+async def _until(kube: KubeClient, what: Any, of: tuple[Resource, str, str] = CLUSTER) -> dict[str, Any]:
     async with asyncio.timeout(UNTIL_S):
         while True:
-            body = await kube.get_or_none(RAFT_CLUSTERS, "q", "default") or {}
+            body = await kube.get_or_none(*of) or {}
             if what(body.get("status") or {}):
                 return body
             await asyncio.sleep(0.05)
@@ -87,6 +89,22 @@ async def _use_everything(local: LocalCluster, kube: KubeClient, http: httpx2.As
     assert (await kube.list(VOLUME_CLAIMS, "default")).items == ()
 
 
+async def _use_a_group(kube: KubeClient, http: httpx2.AsyncClient) -> None:
+    """A life of a group, in a namespace of its own."""
+    await kube.create(NAMESPACES, {"metadata": {"name": "groups"}})
+    spec = {"replicas": 1, "profile": "local", "rollout": FAST}
+    answer = await http.put(ONE_GROUP, json={"metadata": {"name": "w"}, "spec": spec}, headers={"If-None-Match": "*"})
+    assert answer.status_code == 201, answer.text
+    await _until(kube, _idle(1), GROUP)
+    assert (await http.get("/api/v1/swimgroups")).json()["items"]
+    assert (await http.get(f"{ONE_GROUP}/members")).json()["items"]
+    change = {"spec": {"rollout": {"restart": "once"}}}
+    assert (await http.patch(ONE_GROUP, json=change, headers={"If-Match": "*"})).status_code == 200
+    await _until(kube, _idle(2), GROUP)
+    assert (await http.delete(ONE_GROUP, headers={"If-Match": "*"})).status_code == 202
+    await _until(kube, lambda status: not status, GROUP)
+
+
 async def _is_live(kube: KubeClient) -> bool:
     """Whether the volume is to grow, and policies and budget are gone."""
     claims = (await kube.list(VOLUME_CLAIMS, "default")).items
@@ -96,7 +114,7 @@ async def _is_live(kube: KubeClient) -> bool:
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[Call]]:
-    """The calls of operator and control plane during such a life."""
+    """The calls of operator and control plane during such lives."""
 
     async def live() -> None:
         folder = tmp_path_factory.mktemp("platform")
@@ -104,8 +122,10 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[Call]]:
             local_cluster(LocalSettings(folder / "cluster", fast=True)) as local,
             await KubeClient.connect(Target(local.kubeconfig)) as kube,
             await _control_plane(local, kube) as http,
+            asyncio.TaskGroup() as lives,
         ):
-            await _use_everything(local, kube, http)
+            lives.create_task(_use_everything(local, kube, http))
+            lives.create_task(_use_a_group(kube, http))
 
     with recorded(pytest.MonkeyPatch()) as found:
         asyncio.run(live())
@@ -129,7 +149,7 @@ NOT_IN_THIS_LIFE: dict[tuple[str, str, str], str] = {
     ("operator", "get", "secrets"): LOST,
     ("operator", "patch", "events"): "when one is repeated, which here depends on time",
 }
-"""Rights that the life above may do without, and who needs them."""
+"""Rights that the lives above may do without, and who needs them."""
 
 
 def _of_any_kind(resource: str) -> str:
