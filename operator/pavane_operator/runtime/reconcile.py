@@ -327,7 +327,11 @@ class Reconciler:
         rollout = resource.status.rollout if resource.status is not None else None
         promoting = rollout is not None and rollout.state is State.PROMOTING
         waits_for_store = observed.facts.down is not None or (promoting and not observed.facts.leads)
-        sleeps = [STORE_LOOK_S] if waits_for_store else [SETTLING_LOOK_S] if observed.facts.settling else []
+        sleeps = []
+        if waits_for_store:
+            sleeps.append(STORE_LOOK_S)
+        if observed.facts.settling:
+            sleeps.append(SETTLING_LOOK_S)
         if plan.wake_at is not None:
             sleeps.append(max(0.0, (plan.wake_at - self._shared.now()).total_seconds()))
         return min(sleeps, default=None)
