@@ -79,8 +79,8 @@ class TraceStore:
     ) -> list[TraceSummary]:
         """Return the ``limit`` newest traces whose root span fits the filters, newest first.
 
-        Unless ``parts``, without those that the trace of a stored sender shows by its links: the root span links to a
-        span of another trace, or to a context that a CLIENT or PRODUCER span of another trace links to.
+        Unless ``parts``, without those that another one shows by its links: the root span links to a span of another
+        trace, or to a context to which another trace has a CLIENT or PRODUCER span linked, or a span that began before.
         """
         return await self._run(self._recent, limit, service, name, min_duration_ns, errors_only, parts)
 
@@ -174,7 +174,8 @@ class TraceStore:
                     OR EXISTS (SELECT 1 FROM link AS own JOIN link AS other ON other.to_trace_id = own.to_trace_id
                         JOIN span AS sender ON sender.trace_id = other.trace_id AND sender.span_id = other.span_id
                         WHERE own.trace_id = root.trace_id AND own.span_id = root.span_id
-                        AND sender.trace_id != own.trace_id AND sender.kind IN ('CLIENT', 'PRODUCER'))))
+                        AND sender.trace_id != own.trace_id
+                        AND (sender.kind IN ('CLIENT', 'PRODUCER') OR sender.start_ns < root.start_ns))))
             GROUP BY root.trace_id, root.span_id HAVING duration >= ? AND (NOT ? OR errors > 0)
             ORDER BY root.start_ns DESC LIMIT ?
             """,
