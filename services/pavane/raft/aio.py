@@ -18,6 +18,7 @@ from enum import IntEnum
 from functools import partial
 
 from pavane.raft.config import Config
+from pavane.raft.connections import Connections
 from pavane.raft.core.core import Core
 from pavane.raft.core.outputs import (
     Appended,
@@ -223,6 +224,11 @@ class Adapter:
     def writer(self) -> Writer:
         """The storage thread, for its counters."""
         return self._writer
+
+    @property
+    def connections(self) -> Connections | None:
+        """Who is connected to this peer; None before the start."""
+        return None if self._sockets is None else self._sockets.connections
 
     def start(self, sockets: Sockets) -> None:
         """Begin to work with ``sockets``, which were made with ``ready`` of this adapter."""

@@ -57,6 +57,10 @@ def metrics(status: Status, adapter: Adapter) -> list[Metric]:
         "fsync_seconds_count": adapter.writer.syncs,
         "fsync_batch_entries_sum": counts.stored_entries,
     }
+    connections = adapter.connections
+    if connections is not None:
+        gauges["connections"] = connections.count
+        counters["connections_refused_total"] = connections.refused
     found = [Metric(PREFIX + name, {}, value) for name, value in {**gauges, **counters}.items()]
     found += _labelled("updates_total", "result", counts.updates)
     found += _labelled("barriers_total", "result", counts.barriers)

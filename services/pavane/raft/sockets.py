@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from pavane.raft.connections import Connections
 from pavane.raft.core.outputs import Channel, PeerChannel, Route
 from pavane.raft.curve import CurveServer, Zap
 from pavane.raft.messages import descriptor, has_input, receive, send
@@ -107,17 +108,20 @@ class Sockets:
         self._zap = Zap(curve, self._context, loop) if curve is not None else None
         try:
             self._router = self._bind_router(bind)
+            listeners = [self._router]
             if publish:
                 self._publisher = self._context.socket(zmq.PUB)
                 self._publisher.set(zmq.SNDHWM, HIGH_WATER_OUT)
                 self._publisher.set(zmq.LINGER, 0)
                 self._secure(self._publisher)
                 _bind(self._publisher, publish)
+                listeners.append(self._publisher)
         except BaseException:
             if self._zap is not None:
                 self._zap.close()
             self._context.destroy(linger=0)
             raise
+        self.connections = Connections(listeners, self._context, loop)
         self._router_hot = True
         self._noise = 0  # messages in this window
         self._noise_window: asyncio.TimerHandle | None = None
@@ -250,6 +254,7 @@ class Sockets:
             task.cancel()
         if lookups:
             await asyncio.wait(lookups)
+        self.connections.close()
         self._loop.remove_reader(descriptor(self._router))
         self._router.close(ROUTER_LINGER_MS if linger else 0)
         for to in tuple(self._dealers):
