@@ -68,7 +68,7 @@ def test_a3_a_crash_is_known_by_all_within_seconds(size: int, crashes: int) -> N
     assert max(times) <= 14
     if FULL:  # of a few crashes the median is easily 8 s (9.2)
         assert statistics.median(times) <= 7.5
-        assert quantile(times, 0.9) <= 9.5
+        assert quantile(times, 0.9) <= (10 if crashes >= 200 else 10.5)
     assert deaths(world) == 0
 
 
