@@ -1,6 +1,8 @@
 """Environment and config file of a SwimGroup's member → its settings (docs/specs/operator.md 4.2, swim.md 17)."""
 
 import dataclasses
+import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from pavane.swim.errors import ConfigError
 from pavane.swim.wire.values import Address
 
 SWIM_PORT = 7946
+PODS_MAX = 1000  # of one generation, as the resource allows
+_POD_NAME = re.compile(r"(.+)-g\d+-\d+")
 _IN_FILE = frozenset({"group", "profile", "capacity", "max_datagram_bytes", "seal", "seeds"})
 _LIVE = frozenset({"profile", "seeds"})
 
@@ -46,6 +50,7 @@ def load(settings: SwimSettings) -> SwimPodConfig:
             max_datagram_bytes=_whole(values, "max_datagram_bytes", 1400),
             profile=live.profile or PROFILES["lan"],
             rollout=settings.generation,
+            kin=functools.partial(_is_pod, settings.pod_namespace, settings.pod_name),
         )
         member.validate()
         if values.get("seal", False) and settings.swim_keys_file is None:
@@ -89,6 +94,20 @@ def active_generation(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def _is_pod(namespace: str, sibling: str, id_: int, generation: int) -> bool:
+    """Say whether a member is a pod of the resource that the pod ``sibling`` belongs to, of that generation.
+
+    Other resources may share the group; the numbers of their generations say nothing about ours.
+    """
+    name = _POD_NAME.fullmatch(sibling)
+    return name is not None and id_ in _ids(f"{namespace}/{name[1]}-g{generation}")
+
+
+@functools.lru_cache(maxsize=16)
+def _ids(stateful_set: str) -> frozenset[int]:
+    return frozenset(id_of_name(f"{stateful_set}-{ordinal}") for ordinal in range(PODS_MAX))
 
 
 def _only(values: dict[str, Any], known: frozenset[str]) -> None:

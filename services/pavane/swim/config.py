@@ -83,6 +83,9 @@ def split_seed(seed: str) -> tuple[str, int]:
 Authorize = Callable[[bytes, bytes, NodeInfo, Address], bool | JoinNak | JoinRedirect]
 """(token, auth, asker, source) → admit it; false says nothing to it (6.4)."""
 
+Kin = Callable[[int, int], bool]
+"""(id, rollout) → whether that member counts its rollouts with us (16.2)."""
+
 Credentials = Callable[[bytes, NodeInfo], bytes]
 """(token, ourselves) → the auth bytes of our JoinReq."""
 
@@ -116,7 +119,8 @@ class Config:
     makes what it looks at (6.4). ``stored_gen`` is the last generation that a store has for this id, 0 for a store
     that is empty; ``None`` means no store, and then no ``Persist`` is asked for. ``rollout`` numbers the deployment
     that this process belongs to, 0 for none (16); with ``drain_for`` it drains by itself when it has seen as many full
-    members of later rollouts. In a partial ``view`` it tracks at most ``capacity`` members,
+    members of later rollouts; ``kin`` says of whom rollouts count here, of all if ``None``: deployments that share a
+    group number theirs each for itself. In a partial ``view`` it tracks at most ``capacity`` members,
     however many there are; in a full one all, so that ``capacity`` must exceed the group (7.1). With ``broadcast_to``
     the node announces itself there, and takes the announcements of others for seeds (13).
     """
@@ -145,6 +149,7 @@ class Config:
     start: Start = Start.READ_WRITE
     rollout: int = 0
     drain_for: int | None = None
+    kin: Kin | None = None
     encoding: Encoding = Encoding.V1
 
     def validate(self) -> None:

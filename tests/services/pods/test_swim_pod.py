@@ -260,6 +260,23 @@ async def test_a_pod_whose_id_is_another_processs_starts_again(
         watching.cancel()
 
 
+def test_generations_of_other_resources_in_the_group_do_not_count(
+    group: SwimPods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in group.environment(2).items():
+        monkeypatch.setenv(name, value)
+    kin = load(SwimSettings.load()).member.kin
+    assert kin is not None
+    for name, generation, counts in (
+        ("default/group-member-g3-0", 3, True),
+        ("default/group-member-g3-999", 3, True),
+        ("default/group-member-g3-0", 4, False),
+        ("default/other-member-g3-0", 3, False),
+        ("other/group-member-g3-0", 3, False),
+    ):
+        assert kin(id_of_name(name), generation) is counts
+
+
 def test_live_settings_are_two(tmp_path: Path) -> None:
     assert live_settings({"profile": "local"}).profile is LOCAL
     assert live_settings({"seeds": ["a:1"]}).seeds == ("a:1",)

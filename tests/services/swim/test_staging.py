@@ -215,3 +215,24 @@ def test_an_observer_whose_acknowledgement_was_lost_asks_who_tracks_it() -> None
     assert {(to, type(message)) for to, message in answers} == {(place(3), JoinNak), (place(3), JoinReq)}
     lone.hear(place(3), JoinAck(info(3)))
     assert lone.core.own is Own.MEMBER
+
+
+def test_rollouts_of_another_deployment_fence_and_drain_nobody() -> None:
+    def kin(id_: int, _: int) -> bool:
+        return id_ == 3
+
+    for of, heard, drained in ((2, 0, []), (3, 9, [Own.LEAVING])):
+        lone = Lone(rollout=7, drain_for=1, kin=kin)
+        lone.join()
+        lone.admit(2, 3)
+        lone.hear(place(of), lone.ping(of, Payload(stage=StageShown(Stage.READ_WRITE, 9))))
+        lone.wait(2.5, alive)
+        assert lone.core.staging.rollout_heard == heard
+        assert [event.text for event in lone.happened(Happened.OWN_STATE)][2:3] == drained
+        assert {member.id: member.rollout for member in lone.core.members()}.get(of, 9) == 9
+
+        observer = Lone(start=Start.SELF, rollout=7, kin=kin)
+        observer.join(place(of))
+        observer.hear(place(of), JoinAck(info(of)))
+        observer.hear(place(of), observer.ping(of, Payload(stage=StageShown(Stage.READ_WRITE, 9))))
+        assert observer.core.staging.fenced is (of == 3)

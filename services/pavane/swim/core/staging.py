@@ -185,18 +185,25 @@ class Staging:
         if peer.stage is not Stage.READ_WRITE:
             return
         self._full_heard_at = node.now
+        if not self._kin(peer):
+            return
         self.rollout_heard = max(self.rollout_heard, peer.rollout)
         if peer.rollout > node.config.rollout and node.stage is Stage.READ_WRITE and self._replaced():
             self.drain()
         if peer.rollout > node.config.rollout and self._by_itself and node.stage < Stage.READ_WRITE:
             self._fence()
 
+    def _kin(self, peer: Peer) -> bool:
+        """Say whether a peer counts its rollouts with us."""
+        kin = self._node.config.kin
+        return kin is None or kin(peer.id, peer.rollout)
+
     def _replaced(self) -> bool:
         """Say whether enough full members of later rollouts are there for us to go (16.4)."""
         wanted, own = self._node.config.drain_for, self._node.config.rollout
         if wanted is None:
             return False
-        later = (peer for peer in self._node.members.live if peer.rollout > own)
+        later = (peer for peer in self._node.members.live if peer.rollout > own and self._kin(peer))
         return sum(peer.state is State.ALIVE and peer.stage is Stage.READ_WRITE for peer in later) >= wanted
 
     def _fence(self) -> None:
