@@ -6,10 +6,10 @@ from pavane.swim.config import WAN
 from pavane.swim.core.outputs import Happened
 from pavane.swim.state.auth import label
 from pavane.swim.state.envelope import Keyring
-from pavane.swim.wire.messages import JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
+from pavane.swim.wire.messages import JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse, decode
 from pavane.swim.wire.payload import Digest, Listed, Page, Payload, Suspicion, Unlink
 from pavane.swim.wire.values import U32_MAX, Address, NodeId, NodeInfo, State
-from tests.services.swim.lone import SELF, Lone, alive, info, only, place, silent
+from tests.services.swim.lone import SELF, UNIX_S, Lone, alive, info, only, place, silent
 
 
 def test_a_digest_that_differs_is_answered_with_a_page_once_per_period(lone: Lone) -> None:
@@ -234,3 +234,18 @@ def test_with_keys_plaintext_is_dropped_and_a_recording_of_no_use() -> None:
     assert lone.sees()[2] == (2, "ALIVE")
     assert lone.hear(place(2), b"\xe1" + bytes(60)) == []
     assert lone.core.dropped["keyid"] == 1
+
+
+def test_a_node_without_a_clock_goes_on_with_the_time_that_the_group_told() -> None:
+    lone = Lone(first_gen=None)
+    lone.core.set_unix(0, lone.now)  # as after a start without a battery
+    lone.join(place(2))
+    lone.hear(place(2), JoinAck(info(2, UNIX_S)))
+    lone.take()
+    page = Page(0, U32_MAX, (Listed(info(2, UNIX_S), State.ALIVE),))
+    ping = next(m for _, m in [(s.to, decode(s.datagram)) for s in lone.raw] if isinstance(m, PingRequest))
+    lone.hear(place(2), PingResponse(ping.src, NodeId(2, UNIX_S), 0, Payload(seq=ping.payload.seq, pages=(page,))))
+    for clock, node in ((60, 3), (UNIX_S - 1000, 4), (120, 5)):
+        lone.core.set_unix(clock, lone.now)
+        lone.hear(place(2), PingResponse(ping.src, NodeId(2, UNIX_S), 0, Payload(alive=(info(node, UNIX_S + 50),))))
+        assert node in lone.sees()

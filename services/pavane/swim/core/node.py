@@ -102,6 +102,7 @@ class Node:
         self.entropy = entropy
         self.now = now
         self._unix_offset_s = unix_s - now
+        self._clock_learnt = False
         self.id = config.id or self.draw_id()
         self.gen = self.first_gen()
         self.address = config.address
@@ -171,7 +172,13 @@ class Node:
         return int(self.now + self._unix_offset_s)
 
     def set_unix(self, unix_s: float) -> None:
-        """Correct the clock."""
+        """Correct the clock; one that was found unusable counts again once it is near what the group told (5.2)."""
+        if not self._clock_learnt or unix_s >= self.unix_s - GEN_AHEAD_MAX:
+            self._unix_offset_s = unix_s - self.now
+
+    def learn_unix(self, unix_s: float) -> None:
+        """Take the time from the group: the clock is unusable."""
+        self._clock_learnt = True
         self._unix_offset_s = unix_s - self.now
 
     def draw_id(self) -> int:

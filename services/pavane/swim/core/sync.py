@@ -185,7 +185,7 @@ class Sync:
         """Set a clock that is far behind by the largest generation of the first walk (5.2)."""
         newest = max((entry.info.gen for entry in page.entries), default=0)
         if newest > self._node.unix_s + GEN_AHEAD_MAX:
-            self._node.set_unix(newest)
+            self._node.learn_unix(newest)
 
     def _merge(self, entry: Listed, heard: Heard) -> bool:
         """Apply one entry; true if we know better."""
