@@ -388,6 +388,29 @@ def test_a_suspicion_of_a_former_life_ends_with_it() -> None:
     assert lone.happened(Happened.DEAD) == []
 
 
+def test_a_generation_at_its_end_stays_there_over_a_leave(lone: Lone) -> None:
+    lone = Lone(first_gen=U32_MAX - 1)
+    lone.join()
+    lone.admit(2)
+    lone.core.set_meta(b"x", lone.now)  # bids one higher
+    lone.core.leave(lone.now)
+    lone.wait(5)
+    lone.join(place(2))
+    assert [m.src.gen for _, m in lone.take() if isinstance(m, JoinReq)] == [U32_MAX]
+
+
+def test_an_acknowledgement_poisons_no_generation(lone: Lone) -> None:
+    lone.core._node.counts["walks"] = 1  # the time is known
+    for gen, entry in ((U32_MAX, None), (AHEAD, None), (UNIX_S, (UNIX_S, "ALIVE"))):
+        lone.core.set_seeds([place(9)], lone.now)
+        lone.take()
+        while place(9) not in {to for to, message in lone.sent if isinstance(message, JoinReq)}:
+            lone.wait(1, alive)
+        lone.hear(place(9), JoinAck(info(9, gen)))
+        assert lone.sees().get(9) == entry
+    assert lone.core.dropped["gen"] == 2
+
+
 def test_a_ping_out_of_turn_ends_when_the_member_leaves(lone: Lone) -> None:
     lone.core.set_profile(WAN, lone.now)  # whose pings wait longer than a member lingers
     assert lone.core.ping(3, lone.now)

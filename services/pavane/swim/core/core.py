@@ -39,7 +39,7 @@ from pavane.swim.wire.messages import (
     PingResponse,
 )
 from pavane.swim.wire.payload import Digest, KeyOp, Payload, Trace
-from pavane.swim.wire.values import UNSPECIFIED, Address, NodeId, NodeInfo, Stage, State
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, Stage, State
 from pavane.wire import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Core:
         if node.own is not Own.OUT:
             return
         if self._was_member:
-            node.gen = max(node.gen + 1, node.first_gen())
+            node.gen = min(max(node.gen + 1, node.first_gen()), U32_MAX)
         self._was_member = True
         node.become(Own.DIALING)
         self._staging.start()

@@ -319,6 +319,9 @@ class Dialing:
             if psks is not None and not psks.proven(message.payload.proof, dial.auth, message.desc):
                 self._node.drop(DropReason.PROOF)
                 return
+            if not self._believable(message, origin):
+                self._node.drop(DropReason.GENERATION)
+                return
             if dial.address in self._seeds:
                 self._acked_at[dial.address] = self._node.now
             self._close(dial)
@@ -331,6 +334,11 @@ class Dialing:
             self._redirect(dial, message, origin)
         else:
             self._nak(dial, message)
+
+    def _believable(self, ack: JoinAck, origin: Origin) -> bool:
+        """Apply the poisoning guard (5.2), once the time is known: before the first walk the clock may be unusable."""
+        node, peer = self._node, self._node.members.get(ack.desc.id)
+        return not node.counts["walks"] or node.believable(ack.desc.gen, peer.gen if peer is not None else 0, origin)
 
     def _nak(self, dial: Dial, nak: JoinNak) -> None:
         node = self._node
