@@ -62,7 +62,7 @@ class Progress:
     async def _follow_pods(self) -> None:
         """Ask every pod for its stage, and say when it is another one, or when the pod is gone."""
         labels = f"app.kubernetes.io/instance={self._name}"
-        async with httpx2.AsyncClient(timeout=STAGE_TIMEOUT_S, trust_env=False) as http:
+        async with kube.pods_http() as http:
             while True:
                 with contextlib.suppress(kube.KubeError):
                     pods = (await self._client.list_all(PODS, self._namespace, labels=labels)).items
@@ -88,7 +88,9 @@ class Progress:
         if address is None:
             return
         try:
-            report: dict[str, Any] = (await http.get(f"http://{address}:{OPS_PORT}/stage")).json()
+            report: dict[str, Any] = (
+                await http.get(f"http://{address}:{OPS_PORT}/stage", timeout=STAGE_TIMEOUT_S)
+            ).json()
         except (httpx2.HTTPError, ValueError):
             return
         if self._stages.get(name) != report["stage"]:

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-import httpx2
-
 from pavane_api.kinds import SWIM_GROUPS
 from pavane_api.problems import Unavailable
 from pavane_api.swimmembers.schemas import Member, Members
@@ -16,7 +14,7 @@ async def members(client: kube.KubeClient, namespace: str, name: str) -> Members
     """Ask a pod of the active generation. Raises ``kube.NotFound``, and ``Unavailable`` while none answers."""
     document = await client.get(SWIM_GROUPS, name, namespace)
     try:
-        async with httpx2.AsyncClient(trust_env=False) as http:
+        async with kube.pods_http() as http:
             told = await group_members(http, document)
     except NotServing as error:
         raise Unavailable(f"{error}.") from error

@@ -34,8 +34,8 @@ SEEDS_MAX_ITEMS = 30
 SEED_PATTERN = r"^([-a-zA-Z0-9._]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$"
 """`host:port`, the host a name, an IPv4 address, or an IPv6 address in brackets."""
 SEED_MAX_CHARACTERS = NAME_MAX_CHARACTERS + 6
-GROUP_MAX_BYTES = 255
-"""Length of a string on the wire."""
+GROUP_MAX_CHARACTERS = 255
+"""As long as a name in Kubernetes; at most four bytes each, a member takes 1024 (`pavane.swim.config`)."""
 SECRET_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"  # noqa: S105 - of the name of a key
 """As a server wants the keys of a Secret."""
 KEYRING_KEY_DEFAULT = "keyring"
@@ -128,7 +128,7 @@ class SwimGroupSpec(CommonSpec):
     )
     """What protects the datagrams: `e1` signs them, `e0` encrypts them, `psk` asks for a secret when a member joins,
     `none` trusts the network. Cannot be changed; `tls` is for the stage port alone."""
-    group: Annotated[str, Field(min_length=1, max_length=GROUP_MAX_BYTES)] | None = Field(
+    group: Annotated[str, Field(min_length=1, max_length=GROUP_MAX_CHARACTERS)] | None = Field(
         default=None,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "group cannot be changed"))),
     )

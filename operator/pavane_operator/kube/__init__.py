@@ -16,6 +16,7 @@ from .errors import (
     Unauthorized,
     Unavailable,
 )
+from .pods import pods_http
 from .resources import Object, Resource
 
 __all__ = [
@@ -41,4 +42,5 @@ __all__ = [
     "TooManyRequests",
     "Unauthorized",
     "Unavailable",
+    "pods_http",
 ]

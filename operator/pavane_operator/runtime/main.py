@@ -24,7 +24,7 @@ from pavane.runtime.settings import SettingsError
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.port import Kind
 from pavane_operator.kinds.registry import kinds as all_kinds
-from pavane_operator.kube import ConnectError, KubeClient, KubeError
+from pavane_operator.kube import ConnectError, KubeClient, KubeError, pods_http
 from pavane_operator.plan.model import Settings
 from pavane_operator.runtime import handlers
 from pavane_operator.runtime.cache import Cache
@@ -107,7 +107,7 @@ class OperatorProcess:
             async with (
                 await KubeClient.connect(timeout_s=API_TIMEOUT_S) as kube,
                 await KubeClient.connect(timeout_s=API_TIMEOUT_S) as lease_kube,
-                httpx2.AsyncClient() as http,
+                pods_http() as http,
             ):
                 lease_kube.calls = self._metrics.api_calls = kube.calls
                 serving = self._process.spawn(self._serve(kube, lease_kube, http), name="operator")

@@ -15,6 +15,7 @@ from pavane.wire.stages import Stage
 from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.kinds.swim.facts import ACTIVATE, ALLOW_WRITES, facts
 from pavane_operator.kinds.swim.members import Table, ask
+from pavane_operator.kube import pods_http
 from pavane_operator.plan.model import Facts, Observed, Resource
 
 STEPS = (
@@ -60,7 +61,7 @@ class SwimPromotion:
         best = [pod for pod in found if pod.stage is not None and pod.stage.stage is max(stages)]
         best.sort(key=lambda pod: (-pod.generation, pod.name))
         if self._http is None:
-            self._http = httpx2.AsyncClient()
+            self._http = pods_http()
         spread = best[:: max(len(best) // ASKED_MAX, 1)][:ASKED_MAX]
         http = self._http
         answers = await asyncio.gather(*(ask(http, pod.address or "", ASK_TIMEOUT_S) for pod in spread))
