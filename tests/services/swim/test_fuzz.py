@@ -19,7 +19,7 @@ from tests.services.swim.lone import Lone, alive, info, place
 from tests.sim.swim.sizes import figures, sized
 from tests.sim.swim.world import Process, World
 
-DATAGRAMS = sized(4000, 1_000_000)  # seven times a million of some 150 bytes are the gigabyte of A11
+DATAGRAMS = sized(4000, 3_000_000)  # seven times three million of some 50 bytes are the gigabyte of A11
 
 
 def recorded() -> list[bytes]:
