@@ -195,6 +195,21 @@ def test_the_id_of_an_update_is_no_id_of_a_change() -> None:
     assert decoded(ConfigUpdateReply, frames[0]).status == ConfigStatus.ARGUMENT
 
 
+def test_a_cluster_with_keys_takes_no_member_that_cannot_serve_them() -> None:
+    """A peer of the original would store the commands, and as leader answer none of them."""
+    ensemble = Ensemble("abc", "de", absent="e", keys=True)
+    leader = ensemble.elect()
+    ensemble.advance(1.0)
+    ensemble.change(leader, 50, "abce")
+    ensemble.advance(1.0)
+    [*_, frames] = ensemble.told("admin")
+    reply = decoded(ConfigUpdateReply, frames)
+    assert reply.status == ConfigStatus.ARGUMENT
+    assert "e did not say so" in str(reply.argument)
+    ensemble.change(leader, 51, "abcd")
+    ensemble.until(lambda: ensemble.status(leader).committed.new == members("abcd"))
+
+
 def test_pods_write_the_first_members_as_entry_one_when_they_may() -> None:
     ensemble = Ensemble("", "abc", lost_voter=LostVoter.BY_CHANGE)
     for name in "abc":

@@ -14,7 +14,7 @@ from pavane.raft.state.quorum import has_majority
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.entry import EntryType
 from pavane.raft.wire.msgpack import Value
-from pavane.raft.wire.pv import FEATURE_HOST_NAMES
+from pavane.raft.wire.pv import FEATURE_HOST_NAMES, FEATURE_KV
 from pavane.raft.wire.replies import ConfigStatus, ConfigUpdateReply, RequestLogInfoReply
 from pavane.raft.wire.requests import ConfigUpdate, RequestLogInfo
 
@@ -229,8 +229,15 @@ class Membership:
         return self._node.now.mono - heard_at <= ANSWERED_S
 
     def _unfit(self, held: _Held) -> Refusal | None:
-        """Judge host names (8.2), and whether a majority of the new members has nearly the whole log (8.5)."""
+        """Judge kinds and host names (8.2), and whether a majority of the new members has most of the log (8.5)."""
         node = self._node
+        if node.config.serves_keys:
+            strange = [peer for peer, _ in held.joining if not self._kinds.offers(peer, FEATURE_KV)]
+            if strange:
+                who = ", ".join(strange)
+                return Refusal(
+                    "Error", f"a cluster with keys needs peers of ours that serve them; {who} did not say so"
+                )
         everybody = (*node.configurations.effective.new, *held.joining)
         if any(needs_resolving(url) for _, url in held.joining):
             deaf = [p for p, _ in everybody if p != node.id and not self._kinds.offers(p, FEATURE_HOST_NAMES)]
