@@ -23,6 +23,9 @@ from tests.sim.test_planted_bugs import found
 from tests.sim.world import Scenario, play, scenario_of
 
 SEEDS_PER_TEST = 5
+FOUND = {
+    16: "a wiped peer was sent a bare snapshot for ever, for it had not told yet that it is ours when that began",
+}
 KEYS = Scenario(voters=3, keys=True)
 STORMY = replace(KEYS, weather=Weather(loss=0.05, late=0.1))
 ISOLATED = replace(KEYS, faults_s=6.0, only=("isolate_leader",))
@@ -32,12 +35,21 @@ ISOLATED = replace(KEYS, faults_s=6.0, only=("isolate_leader",))
 @pytest.mark.timeout(300)
 def test_every_invariant_holds_with_keys(seeds: range) -> None:
     for seed in seeds:
-        world = play(seed, replace(scenario_of(seed), keys=True, repeats=True, originals=0))
-        for node in world.ours.values():
-            machine = node.machine
-            assert machine is not None
-            if machine.state.revision == world.keys.reference.state.revision:
-                world.keys.compare(node.id, machine)
+        with_keys(seed)
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_was_found_stays_mended(seed: int) -> None:
+    with_keys(seed)
+
+
+def with_keys(seed: int) -> None:
+    world = play(seed, replace(scenario_of(seed), keys=True, repeats=True, originals=0, originals_joining=0))
+    for node in world.ours.values():
+        machine = node.machine
+        assert machine is not None
+        if machine.state.revision == world.keys.reference.state.revision:
+            world.keys.compare(node.id, machine)
 
 
 def test_the_seeds_cover_what_they_are_meant_to() -> None:

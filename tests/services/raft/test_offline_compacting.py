@@ -53,7 +53,7 @@ def test_the_applications_data_stand_for_the_entries(tmp_path: Path, capsys: pyt
 
 @pytest.mark.parametrize(
     ("index", "data", "words"),
-    [(5, b"x", "4 is the last entry"), (3, None, "needs data"), (None, None, "needs data")],
+    [(5, b"x", "from 1 to 4, the last one known committed"), (3, None, "needs data"), (None, None, "needs data")],
 )
 def test_what_cannot_be_compacted_is_left(tmp_path: Path, index: int | None, data: bytes | None, words: str) -> None:
     path = store(tmp_path / "1")
@@ -76,7 +76,7 @@ def test_whole_segments_in_front_of_the_snapshot_go(tmp_path: Path) -> None:
     with StoredLog(path) as stored:
         assert stored.faults() == []
         assert (stored.recovered.last_index, [index for index, _ in stored.entries(14)]) == (14, [14])
-    with pytest.raises(StoreError, match="there is one up to 13"):
+    with pytest.raises(StoreError, match="no entry behind 13 is known to be committed"):
         compact(path, 13, b"x")
 
 

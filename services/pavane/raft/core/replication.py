@@ -309,7 +309,16 @@ class Replication:
     # --- to peers of ours ----------------------------------------------------------------------------------------
 
     def _choose_form(self, progress: Progress) -> None:
-        """Begin or end the window, as the peer's answer to a hello on the standing connection says."""
+        """Begin or end the window, as the peer's answer to a hello on the standing connection says.
+
+        A bare snapshot of which nothing was taken begins anew as a file: it was for a peer that had not told yet that
+        it is ours, and one that serves keys takes no other (9.4).
+        """
+        upload = progress.upload
+        untaken = upload is not None and not (upload.whole or upload.offset)
+        if upload is not None and untaken and self._kinds.offers(progress.id, FEATURE_SNAPSHOT):
+            self._uploading.end(upload)
+            progress.upload = None
         windowed = self._kinds.serves(progress.id, FEATURE_APPEND)
         if windowed != progress.windowed and progress.ask is None and progress.upload is None:
             progress.windowed = windowed
