@@ -1,12 +1,18 @@
 """The only module that imports the OpenTelemetry SDK; itself imported only when spans are exported."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.trace import Link, SpanKind, TraceState
+from opentelemetry.util.types import Attributes
+
+from pavane.telemetry.derived import DERIVED_ATTRIBUTE
 
 EXPORT_TIMEOUT_SECONDS = 3.0  # of one batch with its repetitions; a longer wait would only fill the queue
 EXPORT_DELAY_MS = 500  # spans of a finished request are on the screen within a second
@@ -17,6 +23,7 @@ def provide(service_name: str, attributes: Mapping[str, str | int]) -> TracerPro
     """Install the process's tracer provider with an OTLP/HTTP exporter and return it."""
     own = Resource.create({"service.name": service_name, **attributes})
     provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
+    provider.sampler = LinkedSampler(provider.sampler)
     provider.add_span_processor(
         BatchSpanProcessor(
             OTLPSpanExporter(timeout=EXPORT_TIMEOUT_SECONDS),
@@ -26,3 +33,37 @@ def provide(service_name: str, attributes: Mapping[str, str | int]) -> TracerPro
     )
     trace.set_tracer_provider(provider)
     return provider
+
+
+class LinkedSampler(Sampler):
+    """Judges a span without parent by the derived traces that it links to, so that both ends of a message decide alike.
+
+    ``by`` is the sampler that the environment names. A span for many messages is recorded if one of them is.
+    """
+
+    def __init__(self, by: Sampler) -> None:
+        self._by = by
+
+    def should_sample(
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: SpanKind | None = None,
+        attributes: Attributes = None,
+        links: Sequence[Link] | None = None,
+        trace_state: TraceState | None = None,
+    ) -> SamplingResult:
+        """Return the judgement of the sampler in the environment, about another trace id where there is one."""
+        ids = [trace_id]
+        if not trace.get_current_span(parent_context).get_span_context().is_valid:
+            ids = [one.context.trace_id for one in links or () if DERIVED_ATTRIBUTE in (one.attributes or ())] or ids
+        for one in ids:
+            result = self._by.should_sample(parent_context, one, name, kind, attributes, links, trace_state)
+            if result.decision is Decision.RECORD_AND_SAMPLE:
+                break
+        return result
+
+    def get_description(self) -> str:
+        """Return what tracing tools show."""
+        return f"LinkedSampler{{{self._by.get_description()}}}"

@@ -21,6 +21,26 @@ with trace.get_tracer("test").start_as_current_span("raft/append", links=[teleme
     pass
 telemetry.shutdown()
 """
+SAMPLED = """
+from opentelemetry import trace
+from pavane import telemetry
+assert telemetry.configure("raft-server")
+tracer = trace.get_tracer("test")
+links = [telemetry.link(telemetry.derived("raft", "", bytes([number]))) for number in range(64)]
+
+def kept(name):
+    spans = [tracer.start_span(name, links=[link]) for link in links]
+    return [number for number, span in enumerate(spans) if span.is_recording()]
+
+sent, taken = kept("raft/RequestUpdate"), kept("raft/append")
+assert sent == taken, (sent, taken)
+assert 0 < len(sent) < 64
+unsent = [link for number, link in enumerate(links) if number not in sent]
+assert not tracer.start_span("raft/apply", links=unsent).is_recording()
+assert tracer.start_span("raft/apply", links=[*unsent, links[sent[0]]]).is_recording()
+with trace.use_span(tracer.start_span("raft/append", links=unsent)):
+    assert not tracer.start_span("raft/inner", links=[links[sent[0]]]).is_recording()
+"""
 SILENT = """
 import sys
 from pavane import telemetry
@@ -88,6 +108,11 @@ def test_spans_arrive_with_links_and_resource(collector: tuple[str, list[tuple[s
     (span,) = resource_spans.scope_spans[0].spans
     assert span.name == "raft/append"
     assert [item.key for item in span.links[0].attributes] == ["pavane.trace.derived"]
+
+
+def test_both_ends_of_a_message_decide_alike_whether_it_is_sampled() -> None:
+    settings = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5"}
+    run(SAMPLED, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1", **settings)
 
 
 def test_without_an_endpoint_the_sdk_is_not_even_imported() -> None:
