@@ -25,6 +25,8 @@ GOLDEN = Path(__file__).parents[2] / "tests" / "operator" / "golden" / "raft_obj
 OWN = {"uid", "resourceVersion", "creationTimestamp", "managedFields", "namespace", "generation", "deletionTimestamp"}
 """Metadata in which two objects of one name differ."""
 TEST_LABEL = "pavane.dev/contract"
+CONFLICTS_MAX = 10
+"""Of one deletion with writers of its own on the other side: they change a new object a few times."""
 KUBELET = "pods/log"
 """Answered by the kubelet, not by the server."""
 
@@ -165,7 +167,13 @@ def perform(target: KubeTarget, call: str) -> Answer:
             body["metadata"] |= named
             return target.call("PUT", path, body, **query)
         case "delete":
-            return target.call("DELETE", path, {"preconditions": named, "propagationPolicy": "Background"})
+            for _ in range(CONFLICTS_MAX):
+                answer = target.call("DELETE", path, {"preconditions": named, "propagationPolicy": "Background"})
+                if answer.code != 409:
+                    break
+                present = target.call("GET", path).ok()["metadata"]  # a controller has changed it since it was made
+                named = {key: present[key] for key in held}
+            return answer
         case _:
             patch = {"metadata": {"annotations": {"test.dev/x": "y"}}}
             return target.call("PATCH", path, patch, kind=verb, **query)
