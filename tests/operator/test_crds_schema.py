@@ -35,6 +35,24 @@ SPEC = SCHEMAS["RaftCluster"]["properties"]["spec"]
 each_kind = pytest.mark.parametrize("kind", DEFINITIONS)
 
 
+def test_a_status_is_the_same_whatever_the_order_of_its_members_generations_and_conditions() -> None:
+    """A server keeps those that it has in their places, so g10 stands behind g9."""
+    time = "2026-01-01T00:00:00Z"
+    stored: dict[str, list[dict[str, object]]] = {
+        "members": [{"name": f"q-server-g{number}-0", "generation": number, "role": "Voter"} for number in (9, 10)],
+        "generations": [
+            {"number": number, "role": "Active", "podsReady": 1, "pods": 1, "id": "i"} for number in (9, 10)
+        ],
+        "conditions": [
+            {"type": kind, "status": "True", "lastTransitionTime": time, "reason": "R"} for kind in ("Ready", "Paused")
+        ],
+    }
+    turned = {name: list(reversed(entries)) for name, entries in stored.items()}
+    one, other = RaftClusterStatus.model_validate(stored), RaftClusterStatus.model_validate(turned)
+    assert one != other
+    assert one.in_key_order() == other.in_key_order()
+
+
 def _walk(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     yield path, schema
     for name, inner in schema.get("properties", {}).items():

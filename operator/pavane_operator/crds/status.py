@@ -1,6 +1,7 @@
 """The status that all kinds share (docs/specs/operator.md 1.9)."""
 
 from enum import StrEnum
+from functools import partial
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -259,6 +260,19 @@ class Status(StatusModel):
         except ValidationError:
             return None
 
+    def in_key_order(self) -> Self:
+        """The same whatever the order of entries that have a key: a server puts new ones behind those it has."""
+        ordered: dict[str, Any] = {}
+        for name, field in type(self).model_fields.items():
+            extra = field.json_schema_extra
+            if isinstance(extra, dict) and isinstance(keys := extra.get("x-kubernetes-list-map-keys"), list):
+                ordered[name] = sorted(getattr(self, name), key=partial(_values, keys))
+        return self.model_copy(update=ordered)
+
     def dump(self) -> dict[str, Any]:
         """The status as the server stores it: camelCase, absent instead of null."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _values(keys: list[Any], entry: Model) -> list[Any]:
+    return [getattr(entry, key) for key in keys]

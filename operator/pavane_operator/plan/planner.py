@@ -246,7 +246,7 @@ def _settled(view: View, status: Status) -> tuple[Status | None, datetime | None
     """The status if it is worth writing, else None and when to look again (2.6)."""
     if view.resource.status is None:
         return status, None
-    stored, wanted = _in_order(view.resource.status), _in_order(status)
+    stored, wanted = view.resource.status.in_key_order(), status.in_key_order()
     if stored == wanted:
         return None, None
     written = view.observed.status_written_at
@@ -254,13 +254,6 @@ def _settled(view: View, status: Status) -> tuple[Status | None, datetime | None
     if view.now < due and _skeleton(stored) == _skeleton(wanted):
         return None, due
     return status, None
-
-
-def _in_order(status: Status) -> Status:
-    """The same whatever the order of entries that have a key: a server puts new ones behind those it has."""
-    generations = sorted(status.generations, key=lambda generation: generation.number)
-    by_type = sorted(status.conditions, key=lambda condition: condition.type)
-    return status.model_copy(update={"generations": generations, "conditions": by_type})
 
 
 def _skeleton(status: Status) -> dict[str, Any]:
