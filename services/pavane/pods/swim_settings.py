@@ -2,19 +2,18 @@
 
 import dataclasses
 import functools
-import re
 from pathlib import Path
 from typing import Any
 
 from pavane.pods.settings import PodSettings, read_yaml
 from pavane.runtime.settings import SettingsError
-from pavane.swim.config import PROFILES, SEEDS_MAX, Config, Profile, id_of_name, split_seed
+from pavane.swim.config import PROFILES, SEEDS_MAX, Config, Kin, Profile, id_of_name, split_seed
 from pavane.swim.errors import ConfigError
 from pavane.swim.wire.values import Address
 
 SWIM_PORT = 7946
 PODS_MAX = 1000  # of one generation, as the resource allows
-_POD_NAME = re.compile(r"(.+)-g\d+-\d+")
+GENERATIONS_MAX = 64  # whose ids are kept: more do not have pods at once, and each takes 1000 hashes
 _IN_FILE = frozenset({"group", "profile", "capacity", "max_datagram_bytes", "seal", "seeds"})
 _LIVE = frozenset({"profile", "seeds"})
 
@@ -50,7 +49,7 @@ def load(settings: SwimSettings) -> SwimPodConfig:
             max_datagram_bytes=_whole(values, "max_datagram_bytes", 1400),
             profile=live.profile or PROFILES["lan"],
             rollout=settings.generation,
-            kin=functools.partial(_is_pod, settings.pod_namespace, settings.pod_name),
+            kin=_kin(settings.pod_namespace, settings.pod_name),
         )
         member.validate()
         if values.get("seal", False) and settings.swim_keys_file is None:
@@ -96,18 +95,19 @@ def active_generation(path: Path) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() else None
 
 
-def _is_pod(namespace: str, sibling: str, id_: int, generation: int) -> bool:
-    """Say whether a member is a pod of the resource that the pod ``sibling`` belongs to, of that generation.
+def _kin(namespace: str, pod: str) -> Kin:
+    """Return what says whether a member is a pod of the resource that ``pod`` belongs to, of the given generation.
 
-    Other resources may share the group; the numbers of their generations say nothing about ours.
+    Other resources may share the group; the numbers of their generations say nothing about ours. Every stage that is
+    heard asks it.
     """
-    name = _POD_NAME.fullmatch(sibling)
-    return name is not None and id_ in _ids(f"{namespace}/{name[1]}-g{generation}")
+    stateful_sets = f"{namespace}/{pod.rpartition('-g')[0]}-g"
 
+    @functools.lru_cache(maxsize=GENERATIONS_MAX)
+    def ids(generation: int) -> frozenset[int]:
+        return frozenset(id_of_name(f"{stateful_sets}{generation}-{ordinal}") for ordinal in range(PODS_MAX))
 
-@functools.lru_cache(maxsize=16)
-def _ids(stateful_set: str) -> frozenset[int]:
-    return frozenset(id_of_name(f"{stateful_set}-{ordinal}") for ordinal in range(PODS_MAX))
+    return lambda id_, generation: id_ in ids(generation)
 
 
 def _only(values: dict[str, Any], known: frozenset[str]) -> None:
