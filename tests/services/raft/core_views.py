@@ -23,6 +23,12 @@ def isolate(ensemble: Ensemble, name: str) -> None:
         ensemble.cuts |= {(name, peer), (peer, name)}
 
 
+def lose_disk(ensemble: Ensemble, name: str) -> None:
+    """Stop a peer and forget what it stored."""
+    ensemble.down(name)
+    ensemble.disks[name].wipe()
+
+
 def changes(events: Sequence[Event]) -> list[Role]:
     return [event.new for event in events if isinstance(event, RoleChanged)]
 

@@ -27,7 +27,7 @@ from pavane.raft.wire import (
     entry_type,
 )
 from pavane.wire import LocalProtocolError, Stage
-from tests.services.raft.core_views import changes, isolate, others
+from tests.services.raft.core_views import changes, isolate, lose_disk, others
 from tests.services.raft.ensemble import IDENT, Ensemble, decoded, members, reqid, url
 
 # --- membership ----------------------------------------------------------------------------------------------------
@@ -239,8 +239,7 @@ def test_a_wiped_voter_answers_nothing_until_it_knows_every_term_and_then_heals(
     ensemble.update(leader, 1)
     ensemble.advance(0.2)
     victim, witness = list(others(ensemble, leader))
-    ensemble.down(victim)
-    ensemble.disks[victim].wipe()
+    lose_disk(ensemble, victim)
     ensemble.cuts |= {(victim, witness), (witness, victim)}
     ensemble.start(victim)
     ensemble.advance(2.0)
@@ -281,8 +280,7 @@ def test_a_removed_and_wiped_voter_does_not_believe_the_old_entries_that_name_it
     removed = others(ensemble, leader)[0]
     ensemble.change(leader, 50, "".join(name for name in "abc" if name != removed))
     ensemble.until(lambda: ensemble.status(removed).role == Role.REMOVED)
-    ensemble.down(removed)
-    ensemble.disks[removed].wipe()
+    lose_disk(ensemble, removed)
     ensemble.events[removed].clear()
     ensemble.start(removed)
     ensemble.until(lambda: ensemble.entries(removed) == ensemble.entries(leader))
@@ -296,8 +294,7 @@ def test_under_the_operator_a_wiped_pod_waits_to_be_replaced_by_a_change() -> No
     leader = ensemble.elect()
     ensemble.update(leader, 1)
     victim = others(ensemble, leader)[0]
-    ensemble.down(victim)
-    ensemble.disks[victim].wipe()
+    lose_disk(ensemble, victim)
     ensemble.start(victim, peers=())
     ensemble.advance(3.0)
     status = ensemble.status(victim)
@@ -319,8 +316,7 @@ def test_a_wiped_pod_that_is_taken_out_and_in_in_a_moment_comes_back() -> None:
     leader = ensemble.elect()
     ensemble.update(leader, 1)
     victim, witness = list(others(ensemble, leader))
-    ensemble.down(victim)
-    ensemble.disks[victim].wipe()
+    lose_disk(ensemble, victim)
     ensemble.start(victim, seeds=(url(witness),))
     ensemble.until(lambda: ensemble.status(victim).fence == Fence.LOST)
     ensemble.change(leader, 50, "".join(name for name in "abc" if name != victim))
@@ -342,8 +338,7 @@ def test_a_change_before_the_loss_does_not_count_though_a_leader_that_was_cut_of
     ensemble.change(leader, 50, "".join(name for name in "abcde" if name != victim))
     ensemble.change(leader, 51, "abcde")
     assert ensemble.status(leader).committed.new == members("abcde")
-    ensemble.down(victim)
-    ensemble.disks[victim].wipe()
+    lose_disk(ensemble, victim)
     ensemble.cuts.clear()
     for name in "abcde":
         if name != former:
@@ -364,8 +359,7 @@ def test_a_wiped_voter_of_a_cluster_without_configuration_entries_does_not_take_
     leader = ensemble.elect()
     ensemble.update(leader, 1)
     victim = others(ensemble, leader)[0]
-    ensemble.down(victim)
-    ensemble.disks[victim].wipe()
+    lose_disk(ensemble, victim)
     ensemble.start(victim, peers=())
     ensemble.until(lambda: ensemble.entries(victim) == ensemble.entries(leader))
     ensemble.change(leader, 50, "".join(name for name in "abc" if name != victim))

@@ -9,8 +9,8 @@ from pavane.swim.core.outputs import Happened
 from pavane.swim.errors import ConfigError, MessageError
 from pavane.swim.state.envelope import Keyring, key_id
 from pavane.swim.wire.messages import JoinAck, Message, PingRequest, PingResponse
-from pavane.swim.wire.payload import KeyOp, KeyStep, Meta, Payload, StageShown, Trace, Unlink, User
-from pavane.swim.wire.values import Address, NodeId, Stage, State
+from pavane.swim.wire.payload import KeyOp, KeyStep, Meta, Payload, Trace, Unlink, User
+from pavane.swim.wire.values import Address, NodeId, State
 from tests.services.swim.lone import Lone, alive, info, place
 
 KEY, NEW = bytes(range(32)), bytes(range(32, 64))
@@ -254,25 +254,3 @@ def test_without_gossip_of_keys_a_rotation_is_refused() -> None:
         lone.core.rotate(KeyOp.INSTALL, NEW, lone.now)
     with pytest.raises(ConfigError, match="needs seal"):
         Config(keys=(KEY,), rotate_by_gossip=True).validate()
-
-
-def test_who_answers_as_to_a_stranger_has_not_taken_what_we_say() -> None:
-    lone = Lone(rollout=3)
-    lone.join()
-    lone.core.set_meta(b"role=db", lone.now)
-
-    def disowns(to: Address, message: Message) -> Message | None:
-        answer = alive(to, message)
-        if isinstance(answer, PingResponse):
-            answer.payload.unlinks = (Unlink(answer.src, None),)
-        return answer
-
-    lone.admit(2)
-    lone.wait(30, disowns)
-    lone.take()
-    lone.wait(3, alive)
-    said = [m.payload for _, m in lone.take() if isinstance(m, PingRequest) and m.payload.digest is not None]
-    assert (said[0].stage, [meta.blob for meta in said[0].metas]) == (StageShown(Stage.READ_WRITE, 3), [b"role=db"])
-    lone.wait(3, alive)
-    (later, *_) = [m.payload for _, m in lone.take() if isinstance(m, PingRequest) and m.payload.digest is not None]
-    assert (later.stage, later.metas) == (None, ())
