@@ -10,17 +10,19 @@ class CoreTimer:
     def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[], None]) -> None:
         self._loop = loop
         self._fire = fire
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: asyncio.Handle | None = None
+        self._due = 0.0  # of the handle
 
     def arm(self, due: float | None) -> None:
         """Fire at ``due`` (time of the loop, in seconds) at the latest; None = nothing is due."""
         if due is None:
             return
         if self._handle is not None:
-            if self._handle.when() <= due:
+            if self._due <= due:
                 # It fires early, finds nothing due and is armed anew: cheaper than moving it in every turn.
                 return
             self._handle.cancel()
+        self._due = due
         self._handle = self._loop.call_at(due, self._fired)
 
     def cancel(self) -> None:

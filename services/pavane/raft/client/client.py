@@ -57,6 +57,7 @@ from pavane.raft.wire import (
 from pavane.raft.wire.frames import ENTRY_DATA_BYTES, REQID_BYTES
 from pavane.raft.wire.pv import PREFIX
 from pavane.runtime import names
+from pavane.runtime.timers import CoreTimer
 from pavane.telemetry import derived, link
 
 TIMEOUT_S_MAX = 7 * 3600.0  # beyond it the cluster would call the request id expired (11.2)
@@ -137,7 +138,6 @@ class RaftClient:
         self._streams: dict[bytes, asyncio.Event] = {}
         self._lookups: dict[str, asyncio.Task[None]] = {}
         self._window = Window()
-        self._timer: asyncio.TimerHandle | None = None
         self._settling = False
         self._settle_planned = False
         self._clock_offset_s = 0
@@ -148,6 +148,7 @@ class RaftClient:
             # What was under way would answer to another caller, and the loop may be another one.
             raise Closed("this client was opened before; make a new RaftClient")
         self._loop = asyncio.get_running_loop()
+        self._timer = CoreTimer(self._loop, self._on_timer)
         # Looked at once: it takes longer than any other step of an update.
         self._traced = self._traced or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
         self._open = True
@@ -160,8 +161,7 @@ class RaftClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._open = False
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         lookups = tuple(self._lookups.values())
         for task in lookups:
             task.cancel()
@@ -436,7 +436,6 @@ class RaftClient:
         self._procedure.connection(endpoint, up, self._loop.time())
 
     def _on_timer(self) -> None:
-        self._timer = None
         self._procedure.handle_timer(self._loop.time())
         self._settle()
 
@@ -469,20 +468,12 @@ class RaftClient:
                     self._look_up(url)
         finally:
             self._settling = False
-        self._arm()
+        self._timer.arm(self._procedure.next_timer())
 
     def _set_clock(self, server_ms: int) -> None:
         """Follow the cluster's clock when ids are made: a clock that is off must not make them expired (11.3)."""
         offset_s = round(server_ms / 1000 - time.time())
         self._clock_offset_s = offset_s if abs(offset_s) > CLOCK_OFFSET_S_MIN else 0
-
-    def _arm(self) -> None:
-        due = self._procedure.next_timer()
-        if self._timer is not None:
-            if due is not None and self._timer.when() <= due:
-                return  # it comes early at worst
-            self._timer.cancel()
-        self._timer = None if due is None else self._loop.call_at(due, self._on_timer)
 
     def _complete(self, finished: Finished) -> None:
         result = self._results.get(finished.call.id)
