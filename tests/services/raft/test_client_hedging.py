@@ -3,7 +3,10 @@
 import itertools
 
 from pavane.raft.client.calls import EntriesCall
-from pavane.raft.client.procedure import HEDGE_JITTER_S, HEDGE_POLL_S
+from pavane.raft.client.key_calls import WatchCall
+from pavane.raft.client.procedure import HEDGE_JITTER_S, HEDGE_POLL_S, REFRESH_S
+from pavane.raft.machines import Watch
+from pavane.raft.machines.history import Scope
 from tests.services.raft.test_client_procedure import DONE, GRACE_S, TIMEOUT_S, Network, led_by, negative, update
 
 AFTER_S = 0.075
@@ -124,3 +127,37 @@ def test_an_idle_stream_asks_nobody() -> None:
     network.run(1.0)
 
     assert network.kinds("^") == []
+
+
+def watching(network: Network) -> WatchCall:
+    """A watch of which nothing is heard but what the test says."""
+    watch = WatchCall(b"8 bytes!", Watch(Scope.KEYS, b"a", b"b", 7), 30.0)
+    network.submit(watch)
+    return watch
+
+
+def test_a_watch_in_which_nothing_happens_asks_nobody_but_the_leader() -> None:
+    network = hedged()
+    watching(network)
+    network.run(WatchCall.silence_s - 0.1)
+
+    assert {peer for _, peer in network.kinds("^")} == {"1"}
+
+
+def test_a_watch_leaves_a_leader_that_stops() -> None:
+    network = hedged()
+    watching(network)
+    network.run(0.5)
+    network.leaders = {"2": "3", "3": "3"}
+    network.run(REFRESH_S + AFTER_S)
+
+    assert network.requests == [("1", "pv.watch"), ("3", "pv.watch")]
+
+
+def test_a_watch_leaves_a_leader_that_answers_but_does_not_know_that_another_one_leads() -> None:
+    network = hedged()
+    watching(network)
+    network.leaders = {"1": "1", "2": "3", "3": "3"}
+    network.run(WatchCall.silence_s + 0.1)
+
+    assert network.requests[-1] == ("3", "pv.watch")

@@ -137,7 +137,7 @@ class Procedure:
         self._rng = rng
         self._hedge_after_s = hedge_after_s
         self._hedge_at_s = 0.0
-        self._refresh_at_s = 0.0
+        self._refreshed_s = 0.0  # when the leader was asked for the members last
         self._hedge_polls: dict[bytes, str] = {}  # endpoint by id
         self._hellos: dict[str, tuple[bytes, bytes]] = {}  # id and nonce by endpoint
         self._features: dict[str, int] = {}  # of the server behind a standing connection, if it is ours
@@ -269,8 +269,8 @@ class Procedure:
             self._next_step(self._search, now)
         if self._hedge_after_s is not None and now >= self._hedge_at_s:
             self._hedge(now, self._hedge_after_s)
-        if self._leader is not None and now >= self._refresh_at_s:
-            self._refresh_at_s = now + REFRESH_S
+        if self._leader is not None and now >= self._refreshed_s + REFRESH_S:
+            self._refreshed_s = now
             self._ask_who_leads(self._leader)
         if now >= self._sweep_at_s:
             self._sweep_at_s = now + SWEEP_S
@@ -380,9 +380,9 @@ class Procedure:
     def _hedge(self, now: float, after_s: float) -> None:
         """Ask all others who leads while nobody does, or while the leader owes us an answer."""
         if self._search is None:
-            owes_at_s = self._owed_since_s(now, after_s) + after_s
-            if owes_at_s > now:
-                self._hedge_at_s = min(owes_at_s, now + SWEEP_S)
+            overdue_s = self._overdue_s(now, after_s)
+            if overdue_s > now:
+                self._hedge_at_s = min(overdue_s, now + SWEEP_S)
                 return
         self._hedge_at_s = now + HEDGE_POLL_S + self._rng.uniform(-HEDGE_JITTER_S, HEDGE_JITTER_S)
         for endpoint in self._targets():
@@ -397,12 +397,19 @@ class Procedure:
         if len(self._hedge_polls) > HEDGE_POLLS_MAX:
             del self._hedge_polls[next(iter(self._hedge_polls))]
 
-    def _owed_since_s(self, now: float, after_s: float) -> float:
-        """Return since when the leader owes us an answer; nobody looks closer at one that was just heard."""
-        if now < self._leader_heard_s + after_s:
-            return self._leader_heard_s
-        waiting = (call.heard_s for call in self._calls.values() if call.url is None and call.waiting)
-        return max(self._leader_heard_s, min(waiting, default=math.inf))
+    def _overdue_s(self, now: float, after_s: float) -> float:
+        """Return when the leader has owed us an answer for too long; nobody looks closer at one that was just heard.
+
+        A stream may be silent for longer; whether its server lives is told by the answers to ``_ask_who_leads``.
+        """
+        heard_s = self._leader_heard_s
+        if now < heard_s + after_s:
+            return heard_s + after_s
+        waiting = (call for call in self._calls.values() if call.url is None and call.waiting)
+        overdue_s = min((call.heard_s + max(after_s, call.silence_s) for call in waiting), default=math.inf)
+        if heard_s < self._refreshed_s:
+            overdue_s = min(overdue_s, self._refreshed_s + after_s)
+        return max(heard_s + after_s, overdue_s)
 
     def _hedge_answered(self, endpoint: str, frames: Frames, now: float) -> None:
         reply = decode_reply(RequestConfigReply, frames)
@@ -437,7 +444,7 @@ class Procedure:
         self._hedge_polls.clear()
         self._leader, self._leader_proven = endpoint, False
         self._leader_heard_s = now
-        self._refresh_at_s = now + REFRESH_S
+        self._refreshed_s = now
         for call in tuple(self._calls.values()):
             if call.url is None:
                 self._send(call, endpoint, now)
