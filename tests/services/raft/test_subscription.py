@@ -115,6 +115,20 @@ async def test_a_subscriber_sees_every_entry_once_across_a_failover(servers: dic
         assert states == list(zip(written, [*(b"%d" % number for number in range(40)), b"last"], strict=True))
 
 
+async def test_a_subscriber_goes_on_when_its_leader_hands_over_and_stays(servers: dict[str, RaftServer]) -> None:
+    urls = [server.bound for server in servers.values()]
+    async with RaftClient(urls, IDENT) as writer, RaftClient(urls, IDENT) as reader:
+        await writer.update(b"first")
+        async with aclosing(reader.subscribe()) as items:
+            while not isinstance(await anext(items), Fresh):
+                pass
+            await writer.transfer()
+            last = await writer.update(b"last")
+            while not isinstance(item := await anext(items), Entry) or item.index < last:
+                pass
+            assert bytes(item.data) == b"last"
+
+
 class Forgetful(Broadcast):
     """Tells how many entries there were."""
 

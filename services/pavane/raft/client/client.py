@@ -252,6 +252,8 @@ class RaftClient:
 
     async def broadcast_url(self) -> str | None:
         """Return the url of the leader's PUB socket, ``None`` if it has none."""
+        # Any peer tells its own, also one that led until a moment ago: this finds out who leads.
+        await self.log_info()
         return await self._run(BroadcastUrlCall(self._call_id(), READ_TIMEOUT_S))
 
     async def _batches(self, call: StreamCall[BatchT]) -> AsyncGenerator[BatchT, None]:
