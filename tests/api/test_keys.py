@@ -1,5 +1,6 @@
 """Keys, the tree, leases and watches over REST, with a real peer behind the control plane (docs/specs/raft.md 12)."""
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -126,6 +127,16 @@ async def test_a_repetition_takes_effect_once_and_is_told_the_same(api: Plane) -
     ):
         assert (answer.status_code, "another request" in answer.text) == (400, True), answer.text
     assert (await api.http.get(f"{Q}/keys/a")).content == b"1"
+
+
+async def test_a_repetition_beside_the_first_request_is_told_to_wait(api: Plane) -> None:
+    first = await api.http.put(f"{Q}/keys/a", content=b"1")
+    again = {"Idempotency-Key": f"{first.json()['requestId'][:8]}{'0' * 16}"}
+    answers = await asyncio.gather(*(api.http.put(f"{Q}/keys/a", content=b"2", headers=again) for _ in range(8)))
+    told = {answer.status_code: answer for answer in answers}
+    assert set(told) == {200, 409}
+    assert "under way" in told[409].json()["detail"]
+    assert (await api.http.put(f"{Q}/keys/a", content=b"2", headers=again)).json() == told[200].json()
 
 
 async def test_numbers_that_no_revision_can_have_are_refused(api: Plane) -> None:

@@ -74,6 +74,14 @@ class Expired(RaftError):
         self.sent_before = sent_before
 
 
+class UnderWay(RaftError):
+    """A call with this request id has not ended yet: it is the one to wait for."""
+
+    def __init__(self, reqid: bytes) -> None:
+        super().__init__(f"request id {reqid.hex()} is under way; repeat it when the earlier request has ended")
+        self.reqid = reqid
+
+
 class Refused(RaftError):
     """The cluster answered that it will not do this; ``code`` is the number it gave, ``text`` its explanation."""
 

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pavane.raft.client import ClientConfig, RaftClient, window
-from pavane.raft.errors import Closed, TooLarge, Unreachable
+from pavane.raft.errors import Closed, TooLarge, UnderWay, Unreachable
 from pavane.raft.wire import (
     ConfigUpdate,
     Drop,
@@ -345,7 +345,7 @@ async def test_wrong_arguments_are_refused_at_once(peers: dict[str, ScriptedPeer
             await client.update(b"data", reqid=b"short")
         first = asyncio.create_task(client.update(b"data", reqid=REQID))
         await eventually(lambda: len(cluster.log) == 1)
-        with pytest.raises(ValueError, match="under way"):
+        with pytest.raises(UnderWay, match="under way"):
             await client.update(b"data", reqid=REQID)
         with pytest.raises(ValueError, match="no member"):
             await client.status("unknown")

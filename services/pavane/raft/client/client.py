@@ -42,7 +42,7 @@ from pavane.raft.client.subscription import Item, follow
 from pavane.raft.client.tree import TreeKeys
 from pavane.raft.client.window import Window
 from pavane.raft.curve import CurveKeys
-from pavane.raft.errors import Behind, Closed, RaftError, TooLarge, Unreachable
+from pavane.raft.errors import Behind, Closed, RaftError, TooLarge, UnderWay, Unreachable
 from pavane.raft.machines import Command, Watch, encode_command
 from pavane.raft.machines.commands import ReadOp
 from pavane.raft.wire import (
@@ -183,7 +183,7 @@ class RaftClient:
 
         ``reqid`` repeats an earlier call whose outcome is unknown (``Unreachable``); by default a fresh one is made.
         While CLIENT_INFLIGHT updates are under way further ones wait, within their ``timeout_s``. Raises ``Expired``,
-        ``TooLarge``, ``Unreachable``; ``ValueError`` for empty data, a malformed id, or one that is under way.
+        ``TooLarge``, ``Unreachable``, ``UnderWay``; ``ValueError`` for empty data and for a malformed id.
         """
         if len(data) > ENTRY_DATA_BYTES:
             raise TooLarge(len(data), ENTRY_DATA_BYTES)
@@ -385,7 +385,7 @@ class RaftClient:
         if len(reqid) != REQID_BYTES:
             raise ValueError(f"a request id has {REQID_BYTES} bytes, not {len(reqid)}")
         if self._procedure.holds(reqid):
-            raise ValueError(f"request id {reqid.hex()} is under way already; await the first call")
+            raise UnderWay(reqid)
         return reqid
 
     def _call_id(self) -> bytes:
@@ -408,7 +408,7 @@ class RaftClient:
     def _start(self, call: Call[Result]) -> "asyncio.Future[Result]":
         self._check_open()
         if self._procedure.holds(call.id):
-            raise ValueError(f"request id {call.id.hex()} is under way already; await the first call")
+            raise UnderWay(call.id)
         result: asyncio.Future[Result] = self._loop.create_future()
         self._results[call.id] = result
         self._procedure.submit(call, self._loop.time())
