@@ -23,21 +23,15 @@ Count = Annotated[int, typer.Option("--count", min=0, help="End after so many ch
 
 
 async def print_changes(changes: AsyncGenerator[Changes | Reset, None], count: int, form: Format) -> None:
-    """Print changes until ``count`` have been printed; 0 = for ever."""
+    """Print changes until ``count`` have been printed; 0 = for ever. For programs each is a line of JSON."""
     left = count
     async with aclosing(changes) as stream:
         async for change in stream:
             if isinstance(change, Reset):
-                output.note(f"changes before revision {change.revision} are forgotten; what is there now:")
-                for item in change.items:
-                    if form is Format.JSON:
-                        output.say(json.dumps(Key.of(item).model_dump(mode="json", by_alias=True)))
-                    else:
-                        key, value = output.printable(item.key), output.printable(item.value)
-                        output.say(f"{item.mod_revision}  Now  {key}  {value}")
+                _print_reset(change, form)
                 continue
             told = ChangesDocument.of(change)
-            if form is Format.JSON:
+            if form.structured:
                 output.say(json.dumps(told.model_dump(mode="json", by_alias=True, exclude_none=True)))
             else:
                 for event in told.events:
@@ -46,3 +40,14 @@ async def print_changes(changes: AsyncGenerator[Changes | Reset, None], count: i
             left -= len(told.events)
             if count and left <= 0:
                 return
+
+
+def _print_reset(reset: Reset, form: Format) -> None:
+    """Say that changes were forgotten, and what is there in their place: all else is gone."""
+    if form.structured:
+        items = [Key.of(item).model_dump(mode="json", by_alias=True) for item in reset.items]
+        output.say(json.dumps({"revision": reset.revision, "reset": True, "items": items}))
+        return
+    output.note(f"changes before revision {reset.revision} are forgotten; what is there now:")
+    for item in reset.items:
+        output.say(f"{item.mod_revision}  Now  {output.printable(item.key)}  {output.printable(item.value)}")

@@ -1,5 +1,6 @@
 """A way to the keys of a RaftCluster through the control plane: what ``RaftClient`` does for its keys, by REST."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -57,12 +58,7 @@ class RestSession:
                 granted = Lease.model_validate(await self._send("POST", "/leases", body, headers))
                 return Outcome(granted.lease, [granted.lease, granted.ttl_ms])
             case LeaseRevoke(lease):
-                try:
-                    await self._send("DELETE", f"/leases/{lease}")
-                except ApiError as error:
-                    if error.status == LEASE_ENDED:
-                        raise Refused(Code.NO_LEASE, str(error)) from error
-                    raise
+                await self._of_lease("DELETE", f"/leases/{lease}", timeout_s)
                 return Outcome(0, None)
         raise UserError(f"the control plane takes no {type(command).__name__}; use --peers")
 
@@ -87,13 +83,9 @@ class RestSession:
     async def keep_alive(self, lease: int, timeout_s: float) -> Outcome:
         """Renew a lease; raises ``RaftError`` when the control plane cannot be asked, which may pass."""
         try:
-            renewed = Lease.model_validate(await self._send("POST", f"/leases/{lease}/renewals"))
-        except ApiError as error:
-            if error.status == LEASE_ENDED:
-                return Outcome(0, [[lease, 0]])
-            raise RaftError(str(error)) from error
-        except httpx2.HTTPError as error:
-            raise RaftError(f"the control plane does not answer: {error}") from error
+            renewed = Lease.model_validate(await self._of_lease("POST", f"/leases/{lease}/renewals", timeout_s))
+        except Refused:
+            return Outcome(0, [[lease, 0]])
         return Outcome(0, [[lease, renewed.ttl_ms]])
 
     async def changes(self, watch: Watch) -> AsyncGenerator[Changes, None]:
@@ -114,6 +106,18 @@ class RestSession:
                 case _:
                     break
         raise UserError(f"the control plane ended the watch; go on with --from {behind}")
+
+    async def _of_lease(self, method: str, path: str, timeout_s: float) -> Any:
+        """Ask for something about a lease; ``Refused`` if it has ended, ``RaftError`` if nobody can say so."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._send(method, path)
+        except ApiError as error:
+            if error.status == LEASE_ENDED:
+                raise Refused(Code.NO_LEASE, str(error)) from error
+            raise RaftError(str(error)) from error
+        except (httpx2.HTTPError, TimeoutError) as error:
+            raise RaftError(f"the control plane does not answer: {error}") from error
 
     async def _transact(self, txn: Txn, headers: dict[str, str]) -> Outcome:
         body = Transaction.of(txn).model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import RaftError
-from pavane.raft.machines import LeaseRevoke
+from pavane.raft.machines import LeaseRevoke, limits
 from pavane.raft.wire import EntryType
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
@@ -154,8 +154,26 @@ async def test_a_watch_prints_changes_in_order(cli: Cli) -> None:
     lines = (await cli("kv", "watch", "a/", "--from", "1", "--count", "2")).splitlines()
     assert [line.split()[1:] for line in lines] == [["Put", "a/1", "one"], ["Delete", "a/1"]]
     assert lines[0].split()[0] == str(first)
-    [line] = (await cli("kv", "watch", "a/", "--from", "1", "--count", "1", "-o", "json")).splitlines()
-    assert json.loads(line)["revision"] == first
+    for form in ("json", "yaml"):
+        [line] = (await cli("kv", "watch", "a/", "--from", "1", "--count", "1", "-o", form)).splitlines()
+        assert json.loads(line)["revision"] == first
+
+
+async def test_a_program_that_watches_is_told_when_changes_were_forgotten(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HISTORY_EVENTS_MAX", 1)
+    await cli.client.kv.put(b"gone", b"")
+    await cli.client.kv.delete(b"gone")
+    revision = await cli.client.kv.put(b"k", b"v")
+    watcher = await running(cli, "kv", "watch", "--from", "1", "--count", "1", "-o", "json")
+    assert watcher.stdout is not None
+    reset = json.loads(await watcher.stdout.readline())
+    assert (reset["revision"], reset["reset"]) == (revision, True)
+    assert [(item["key"], item["modRevision"]) for item in reset["items"]] == [(b64encode(b"k").decode(), revision)]
+    await cli.client.kv.put(b"k", b"w")
+    assert json.loads(await watcher.stdout.readline())["events"][0]["kind"] == "Put"
+    assert await watcher.wait() == ExitCode.DONE
 
 
 async def test_the_tree_is_written_read_and_watched(cli: Cli) -> None:
@@ -235,6 +253,28 @@ async def test_a_lock_is_held_while_a_program_runs(cli: Cli) -> None:
     assert await cli.client.kv.get(b"l") is None
 
 
+async def test_a_program_that_a_signal_ended_has_the_exit_code_of_a_shell(cli: Cli) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    holder = await running(cli, "kv", "lock", "l", "--", sys.executable, "-c", code)
+    assert await holder.wait() == 128 + signal.SIGKILL
+    assert await cli.client.kv.get(b"l") is None
+
+
+async def test_a_program_whose_lock_was_lost_is_told_and_never_counts_as_done(cli: Cli) -> None:
+    code = (
+        "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print(flush=True); signal.pause()"
+    )
+    holder = await running(cli, "kv", "lock", "l", "--ttl", "1", "--", sys.executable, "-c", code)
+    assert holder.stdout is not None
+    assert holder.stderr is not None
+    await holder.stdout.readline()
+    item = await cli.client.kv.get(b"l")
+    assert item is not None
+    await cli.client.kv.command(LeaseRevoke(item.lease))
+    assert await holder.wait() == ExitCode.ERROR
+    assert f"lease {item.lease} is lost" in (await holder.stderr.read()).decode()
+
+
 async def test_a_lost_lease_is_told(cli: Cli) -> None:
     holder = await running(cli, "kv", "lease", "--ttl", "1", "--holder", "me")
     assert holder.stdout is not None
@@ -301,10 +341,16 @@ async def test_the_peers_need_a_secret(cli: Cli) -> None:
     assert "tcp://host:port" in await wrong.fails(ExitCode.USAGE, "kv", "list")
 
 
-async def test_a_control_plane_that_is_away_for_a_moment_costs_no_lease() -> None:
+@pytest.mark.parametrize("status", [0, 503])
+async def test_a_control_plane_that_is_away_for_a_moment_costs_no_lease(status: int) -> None:
     def away(request: httpx2.Request) -> httpx2.Response:
+        if status:
+            return httpx2.Response(status, json={"detail": "does not answer: refused"})
         raise httpx2.ConnectError("refused", request=request)
 
     async with httpx2.AsyncClient(base_url="http://plane", transport=httpx2.MockTransport(away)) as http:
+        session = RestSession(RestClient(http), "/x")
         with pytest.raises(RaftError, match="does not answer: refused"):  # after which a held lease is renewed again
-            await RestSession(RestClient(http), "/x").keep_alive(7, 1.0)
+            await session.keep_alive(7, 1.0)
+        with pytest.raises(RaftError, match="does not answer: refused"):  # and who ends it goes on: it ends by itself
+            await session.command(LeaseRevoke(7), None, 1.0)

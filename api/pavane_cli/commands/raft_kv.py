@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +27,7 @@ from pavane_cli.target import run
 from pavane_cli.transactions import parse_compare, parse_op
 
 TTL_S = 10.0
+SIGNALLED = 128  # and the number of the signal: how a shell tells what ended a program
 
 app = typer.Typer(
     help="Keys of a RaftCluster with the state machine KeyValue or Tree: by its NAME, or with --peers.",
@@ -222,30 +223,27 @@ def lock(
 ) -> None:
     """Wait for a lock and hold it while PROGRAM runs; end with its exit code. Else print the fencing token and hold it.
 
-    PROGRAM finds the token in PAVANE_TOKEN and the lease in PAVANE_LEASE, and gets SIGTERM when the lease is lost.
+    PROGRAM finds the token in PAVANE_TOKEN and the lease in PAVANE_LEASE. It gets SIGTERM when the lease is lost; then
+    the exit code is 1 whatever it ends with.
     """
 
     async def hold() -> int:
         async with _held(reach, ttl, holder) as (store, lease):
-            name = os.fsencode(key)
             stop = _stop()
-            locking = asyncio.ensure_future(store.kv.lock(name, lease.id, holder.encode()))
+            locking = asyncio.ensure_future(store.kv.lock(os.fsencode(key), lease.id, holder.encode()))
             match await _first(locking, stop.wait(), lease.lost.wait()):
                 case 1:
                     return ExitCode.INTERRUPTED
                 case 2:
                     raise _lost(lease)
             token = locking.result()
-            try:
-                if program:
-                    variables = {**os.environ, "PAVANE_TOKEN": str(token), "PAVANE_LEASE": str(lease.id)}
-                    return await _program(program, variables, lease)
-                output.say(str(token))
-                await _until_stopped(stop, lease)
-                return ExitCode.DONE
-            finally:
-                if not lease.lost.is_set():
-                    await store.kv.unlock(name, token)
+            # The lock is given back by the end of the lease, which deletes it.
+            if program:
+                variables = {**os.environ, "PAVANE_TOKEN": str(token), "PAVANE_LEASE": str(lease.id)}
+                return await _program(program, variables, lease)
+            output.say(str(token))
+            await _until_stopped(stop, lease)
+            return ExitCode.DONE
 
     raise typer.Exit(run(hold()))
 
@@ -329,18 +327,29 @@ def _lost(lease: HeldLease) -> UserError:
 
 
 async def _program(program: Sequence[str], variables: dict[str, str], lease: HeldLease) -> int:
-    """Run a program to its end; it is told to end when the lease is lost."""
+    """Run a program to its end and return its exit code, which after a signal is that of a shell.
+
+    If the lease is lost the program is told to end; raises ``UserError`` when it has.
+    """
     try:
         process = await asyncio.create_subprocess_exec(*program, env=variables)
     except OSError as error:
         raise UserError(f"{program[0]} cannot be run: {error}", ExitCode.USAGE) from error
+
+    def pass_on(number: int) -> None:
+        with suppress(ProcessLookupError):  # it has just ended
+            process.send_signal(number)
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, process.send_signal, number)
+        loop.add_signal_handler(number, pass_on, number)
     if await _first(process.wait(), lease.lost.wait()) == 1:
         output.note(f"lease {lease.id} is lost: {program[0]} is told to end")
-        process.terminate()
-    return await process.wait()
+        pass_on(signal.SIGTERM)
+        await process.wait()
+        raise _lost(lease)
+    code = await process.wait()
+    return code if code >= 0 else SIGNALLED - code
 
 
 async def _first(*waits: Awaitable[object]) -> int:

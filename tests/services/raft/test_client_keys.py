@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pavane.raft.client import Changes, Item, Keys, RaftClient, Reset, TreeKeys, guard, prefix_range
+from pavane.raft.client import Changes, Item, Keys, RaftClient, Reset, TreeKeys, guard, keys, prefix_range
 from pavane.raft.config import Config
 from pavane.raft.errors import Behind, Code, Refused, Unreachable, Unsupported
 from pavane.raft.machines import LeaseGrant, LeaseRevoke, limits
@@ -295,6 +295,15 @@ async def test_a_holder_without_a_majority_learns_by_its_own_clock(cluster: Clus
         await cluster.stop(second)
         async with asyncio.timeout(20):
             await lease.lost.wait()
+
+
+async def test_who_gives_a_long_lease_back_does_not_wait_long_for_a_cluster_that_is_away(
+    cluster: Cluster, kv: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "REVOKE_S", 0.1)
+    async with kv.lease(3600.0):
+        for name in cluster.peers:
+            await cluster.stop(name[0])
 
 
 async def test_a_lease_that_another_ended_is_lost(kv: Keys) -> None:

@@ -29,6 +29,7 @@ from pavane.raft.machines.commands import (
 from pavane.raft.machines.history import Happened, Scope
 
 TIMEOUT_S = 30.0
+REVOKE_S = 5.0  # a change of leader is over by then; who wants to go does not wait for a cluster that is away
 OTHER_REQUEST = "this request id belongs to another request, which took effect, and this one did not; use a fresh id"
 _GONE = frozenset((Happened.DELETE, Happened.EXPIRED))
 
@@ -220,7 +221,7 @@ class Keys:
             await asyncio.wait((renewal,))
             # Where nobody can be reached it ends by itself.
             with suppress(RaftError):
-                await self.command(LeaseRevoke(lease), timeout_s=ttl_ms / 1000)
+                await self.command(LeaseRevoke(lease), timeout_s=min(REVOKE_S, ttl_ms / 1000))
 
     async def lock(self, key: bytes, lease: int, value: bytes = b"") -> int:
         """Wait until ``key`` is free, take it under ``lease`` and return the fencing token.
