@@ -79,6 +79,8 @@ async def _use_everything(local: LocalCluster, kube: KubeClient, http: httpx2.As
     change = {"spec": {"rollout": {"restart": "once"}}}
     assert (await http.patch(ONE, json=change, headers={"If-Match": etag})).status_code == 200
     await _until(kube, _idle(2))
+    assert (await http.post(f"{ONE}/rollout/undo")).status_code == 202
+    await _until(kube, _idle(3))
     live = {"storage": {"size": "3Gi"}, "networkPolicy": {"enabled": False}, "podDisruptionBudget": {"enabled": False}}
     assert (await http.patch(ONE, json={"spec": live}, headers={"If-Match": "*"})).status_code == 200
     async with asyncio.timeout(UNTIL_S):

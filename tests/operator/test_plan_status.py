@@ -12,7 +12,9 @@ import pytest
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import Blocker, State, Status
 from pavane_operator.plan.model import (
+    ActionFailure,
     ApplyChild,
+    Certificates,
     DeleteChild,
     LeadUp,
     Plan,
@@ -28,6 +30,7 @@ from tests.operator.model_cluster_kind import KIND, NAME
 from tests.operator.model_operator import Operator
 
 ROUNDS_MAX = 100
+UNBOUND = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims."
 
 
 class Lab:
@@ -131,6 +134,33 @@ def test_the_transition_time_moves_only_with_the_status_of_a_condition() -> None
     assert after["UpToDate"] > before["UpToDate"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "condition"), [("InvalidConfig", "Stalled"), ("ReferenceNotReady", "Reconciling")]
+)
+def test_what_cannot_be_taken_live_is_told_although_nothing_is_rolled_out(reason: str, condition: str) -> None:
+    lab = Lab()
+    lab.active(1)
+    told = lab.status(certificates=Certificates(problem=Problem(reason, "Secret mine does not exist")))
+    assert conditions_of(told)["UpToDate"] == ("False", reason)
+    assert conditions_of(told)[condition] == ("True", reason)
+    assert conditions_of(told)["Ready"] == ("True", "Serving")
+
+
+@pytest.mark.parametrize(
+    ("rejected", "up_to_date", "condition"),
+    [(True, ("False", "Invalid"), "Stalled"), (False, ("True", "Applied"), "Reconciling")],
+)
+def test_an_object_that_cannot_be_written_is_told_although_nothing_is_rolled_out(
+    rejected: bool, up_to_date: tuple[str, str], condition: str
+) -> None:
+    lab = Lab()
+    lab.active(1)
+    told = lab.status(failure=ActionFailure("Invalid", "ports: must be unique", rejected=rejected))
+    assert conditions_of(told)["UpToDate"] == up_to_date
+    assert conditions_of(told)[condition] == ("True", "Invalid")
+    assert {"Stalled", "Reconciling"} & conditions_of(told).keys() == {condition}
+
+
 def test_an_active_generation_that_is_down_is_not_ready_and_promotes_nobody() -> None:
     lab = Lab()
     lab.active(1)
@@ -177,8 +207,18 @@ def test_blockers_name_the_pods_and_keep_the_time_they_appeared() -> None:
     ("seen", "reason", "message"),
     [
         ({"scheduled": False, "address": None, "stage": None}, "PodNotScheduled", "no node has room"),
-        ({"address": None, "stage": None}, "PodPending", "no address"),
-        ({"deleting": True}, "PodPending", "does not exist"),
+        (
+            {"scheduled": False, "address": None, "stage": None, "waiting_message": "0/3 nodes: Insufficient cpu."},
+            "PodNotScheduled",
+            "Insufficient cpu",
+        ),
+        (
+            {"scheduled": False, "address": None, "stage": None, "waiting_message": UNBOUND},
+            "VolumePending",
+            UNBOUND,
+        ),
+        ({"address": None, "stage": None}, "PodPending", "kubectl describe pod"),
+        ({"deleting": True}, "PodPending", f"kubectl describe statefulset {NAME}-server-g2"),
         ({"waiting_reason": "CrashLoopBackOff", "stage": None}, "CrashLoop", "see the logs"),
         ({"waiting_reason": "ErrImagePull", "stage": None}, "ImagePull", "check spec.image"),
         ({"stage": None}, "StageUnreachable", "stage port"),

@@ -7,7 +7,9 @@ from pydantic import ValidationError
 
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.raft import kind
-from pavane_operator.runtime.observe import resource_of
+from pavane_operator.kube.resources import PODS
+from pavane_operator.plan.model import GENERATION_LABEL
+from pavane_operator.runtime.observe import pods_of, resource_of
 
 DEFAULTS = RenderDefaults("image", "0.1.0", None, b"k" * 32, "pavane-system")
 METADATA = {"name": "q", "namespace": "default", "uid": "1", "resourceVersion": "1"}
@@ -30,3 +32,14 @@ def test_fields_of_a_newer_definition_hold_up_nothing() -> None:
 def test_a_value_that_no_definition_allows_is_refused() -> None:
     with pytest.raises(ValidationError, match="replicas"):
         resource_of(kind(DEFAULTS), body({"replicas": "many"}))
+
+
+def test_why_no_node_takes_a_pod_is_what_the_scheduler_says() -> None:
+    said = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+    pod = {
+        "metadata": {"name": "q-server-g1-0", "uid": "1", "resourceVersion": "1", "labels": {GENERATION_LABEL: "1"}},
+        "status": {"phase": "Pending", "conditions": [condition]},
+    }
+    (seen,) = pods_of([(PODS, pod)], lambda _: None)
+    assert (seen.scheduled, seen.waiting_message) == (False, said)

@@ -89,6 +89,8 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
             Rule(GROUP, plurals, (*READ, "create", "patch", "delete")),
             # Keys of the stores whose clients it is; a name of ours per resource, so none can be listed here.
             *_of(("get",), SECRETS),
+            # What a former generation was made of, to go back to it.
+            *_of(("list",), CONTROLLER_REVISIONS),
         ),
         "view": (Rule(GROUP, plurals, READ),),
         "edit": (Rule(GROUP, plurals, ("create", "update", "patch", "delete")), *scale),

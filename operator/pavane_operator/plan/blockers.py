@@ -171,22 +171,33 @@ def _pods(view: View, generation: int, *, lag: bool) -> Iterator[_Found]:
     pods = {pod.name: pod for pod in view.live_pods(generation)}
     for name in view.expected_pods(generation):
         if name not in pods:
-            yield _Found("PodPending", "the pod does not exist yet", name)
+            stateful_set = name.rpartition("-")[0]
+            text = "the pod does not exist yet; kubectl describe statefulset"
+            yield _Found("PodPending", f"{text} {stateful_set} says why, if it is refused", name)
             continue
-        yield from _pod(pods[name])
+        yield from _pod(view, pods[name])
         yield from _stage(view, pods[name], lag=lag)
 
 
-def _pod(pod: Pod) -> Iterator[_Found]:
+def _pod(view: View, pod: Pod) -> Iterator[_Found]:
     if pod.waiting_reason in IMAGE_REASONS:
         yield _Found("ImagePull", pod.waiting_message or "the image cannot be pulled; check spec.image", pod.name)
     elif pod.waiting_reason in CRASH_REASONS:
         text = pod.waiting_message or f"the container does not stay up ({pod.waiting_reason})"
         yield _Found("CrashLoop", f"{text}; see the logs of the pod", pod.name)
     elif not pod.scheduled:
-        yield _Found("PodNotScheduled", pod.waiting_message or "no node has room for the pod", pod.name)
+        reason = "VolumePending" if _waits_for_volume(view, pod) else "PodNotScheduled"
+        yield _Found(reason, pod.waiting_message or "no node has room for the pod", pod.name)
     elif pod.address is None:
-        yield _Found("PodPending", pod.waiting_message or "the pod has no address yet", pod.name)
+        text = f"the pod has no address yet; its events say what it waits for: kubectl describe pod {pod.name}"
+        yield _Found("PodPending", pod.waiting_message or text, pod.name)
+
+
+def _waits_for_volume(view: View, pod: Pod) -> bool:
+    """Whether its claim is not bound, and not only because that waits for a node: then the scheduler says so."""
+    claims = [claim for claim in view.volumes if claim.name.endswith(f"-{pod.name}")]
+    unbound = any((claim.body.get("status") or {}).get("phase") != "Bound" for claim in claims)
+    return unbound and "persistentvolume" in pod.waiting_message.replace(" ", "").lower()
 
 
 def _stage(view: View, pod: Pod, *, lag: bool) -> Iterator[_Found]:

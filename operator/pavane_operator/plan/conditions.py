@@ -47,6 +47,8 @@ def conditions(view: View, status: Status) -> list[Condition]:
         verdicts["Reconciling"] = replace(verdicts["UpToDate"], truth=Truth.TRUE)
     elif grows is not None and grows.reason == RESIZING:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, grows.reason, grows.message)
+    elif stalled is None and view.observed.failure is not None:
+        verdicts["Reconciling"] = _Verdict(Truth.TRUE, view.observed.failure.reason, view.observed.failure.message)
     for own in view.facts.conditions:
         truth = Truth.UNKNOWN if own.status is None else Truth.TRUE if own.status else Truth.FALSE
         verdicts[own.type] = _Verdict(truth, own.reason, own.message)
@@ -111,12 +113,16 @@ def _up_to_date(view: View, status: Status, rollout: Rollout) -> _Verdict:
 
 
 def _up_to_date_in_idle(view: View, status: Status) -> _Verdict:
-    if _applied(view, status):
-        return _Verdict(Truth.TRUE, "Applied")
-    if view.spec.suspend:
+    failure = view.observed.failure
+    if failure is not None and failure.rejected:  # what is live cannot be applied; an attempt is aborted for it
+        return _Verdict(Truth.FALSE, failure.reason, f"the API server refuses it: {failure.message}")
+    applied = _applied(view, status)
+    if view.spec.suspend and not applied:
         return _Verdict(Truth.FALSE, "Suspended", "set spec.suspend to false to start the rollout")
-    if view.problems:
+    if view.problems:  # of what is live too, although nothing is to be rolled out
         return _Verdict(Truth.FALSE, view.problems[0].reason, view.problems[0].message)
+    if applied:
+        return _Verdict(Truth.TRUE, "Applied")
     failed = status.failed
     if failed is not None and failed.id == view.want and view.spec.rollout.retry != failed.generation:
         hint = f"change the spec, or set spec.rollout.retry to {failed.generation}"

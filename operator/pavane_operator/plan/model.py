@@ -140,6 +140,7 @@ class Pod:
     waiting_reason: str | None = None
     """Why a container waits, as the kubelet says: `CrashLoopBackOff`, `ImagePullBackOff`, …"""
     waiting_message: str = ""
+    """What the kubelet says to that or, of a pod that no node has, the scheduler."""
     created_at: datetime | None = None
     repair: int = 0
     """Which repair of its generation its template is from (2.13); 0 = the one it was created with."""

@@ -91,7 +91,8 @@ def timestamp(text: str) -> datetime:
 
 def _pod(body: Object, generation: int, stage: StageView | None) -> Pod:
     metadata, status = body["metadata"], body.get("status") or {}
-    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    scheduling = conditions.get("PodScheduled") or {}
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     waiting: Object = next(
         (one["state"]["waiting"] for one in containers if (one.get("state") or {}).get("waiting")), {}
@@ -103,12 +104,12 @@ def _pod(body: Object, generation: int, stage: StageView | None) -> Pod:
         resource_version=metadata["resourceVersion"],
         generation=generation,
         address=status.get("podIP") or None,
-        ready=conditions.get("Ready") == "True",
+        ready=(conditions.get("Ready") or {}).get("status") == "True",
         deleting="deletionTimestamp" in metadata,
-        scheduled=bool((body.get("spec") or {}).get("nodeName")) or conditions.get("PodScheduled") == "True",
+        scheduled=bool((body.get("spec") or {}).get("nodeName")) or scheduling.get("status") == "True",
         restarts=sum(int(one.get("restartCount") or 0) for one in containers),
         waiting_reason=waiting.get("reason"),
-        waiting_message=str(waiting.get("message") or ""),
+        waiting_message=str(waiting.get("message") or scheduling.get("message") or ""),
         created_at=timestamp(created) if created else None,
         repair=parse_number((metadata.get("annotations") or {}).get(REPAIR_ANNOTATION)) or 0,
         stage=stage,
