@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from pavane_operator.crds.status import State
-from pavane_operator.plan.model import ApplyChild, Child, DeleteChild, GrowVolume, Refusal
+from pavane_operator.plan.model import ApplyChild, Child, CreateChild, DeleteChild, GrowVolume, Refusal
 from pavane_operator.plan.volumes import RETRY
 from tests.operator.model_cluster import World
-from tests.operator.test_plan_status import Lab
+from tests.operator.test_plan_status import Lab, conditions_of
 
 BUDGET = ("PodDisruptionBudget", "thing-server")
+KEYS = ("Secret", "thing-keys")
 
 
 def _budget(world: World) -> dict[str, Any] | None:
@@ -67,6 +68,32 @@ def test_a_policy_that_nobody_renders_goes_and_one_that_is_going_is_waited_for()
     body = {**body, "metadata": {**body["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     going = Child("NetworkPolicy", "stray", "u", "7", body)
     assert lab.plan(children=(*children, going)).actions == ()
+
+
+def test_keys_that_are_gone_come_back_as_they_were_or_not_at_all() -> None:
+    lab = Lab()
+    lab.active(1)
+    world = lab.until(lambda world: lab.plan().empty)
+    del world.objects[KEYS]
+    told = lab.plan().status
+    assert told is not None
+    assert conditions_of(told)["UpToDate"] == ("False", "KeysLost")
+    assert conditions_of(told)["Stalled"] == ("True", "KeysLost")
+    assert lab.plan().actions == (), "other keys than those that running pods have"
+    (action,) = lab.plan(own_secrets={"thing-keys": {"secret": "YQ=="}}).actions
+    assert isinstance(action, CreateChild)
+    assert (action.manifest.kind, action.manifest.name) == KEYS
+    assert action.manifest.body["data"] == {"secret": "YQ=="}
+
+
+def test_nothing_is_rolled_out_on_keys_that_are_gone() -> None:
+    lab = Lab()
+    lab.active(1)
+    world = lab.until(lambda world: lab.plan().empty)
+    del world.objects[KEYS]
+    world.rollout(restart="1")
+    lab.until(lambda world: world.condition("UpToDate") == ("False", "KeysLost"))
+    assert world.status.last_generation == 1
 
 
 def test_a_budget_that_somebody_changed_is_applied_again() -> None:

@@ -116,6 +116,19 @@ async def test_members_are_asked_with_the_secret_that_the_user_gave(
     await promotion.close()
 
 
+async def test_without_keys_nobody_is_called_down_and_who_was_known_stays_so(members: Members) -> None:
+    status = RaftClusterStatus(active_generation=1, rollout=Rollout(state=State.IDLE))
+    resource, keyless = replace(RESOURCE, status=status), replace(observed(*PODS), children=())
+    promotion = RaftPromotion("data", "log", "uid")
+    assert (await promotion.observe(resource, keyless)).down is None
+    members.leader = ""
+    assert (await promotion.observe(resource, observed(*PODS))).down is not None
+    members.leader = "log-server-g1-0"
+    assert (await promotion.observe(resource, observed(*PODS))).own_status["leader"] == members.leader
+    assert (await promotion.observe(resource, keyless)).own_status["leader"] == members.leader
+    await promotion.close()
+
+
 async def leader_seen_by(promotion: RaftPromotion) -> object:
     return (await promotion.observe(RESOURCE, observed(*PODS))).own_status["leader"]
 

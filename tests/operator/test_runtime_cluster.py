@@ -15,6 +15,7 @@ from pavane_operator.kube.resources import (
     LEASES,
     NAMESPACES,
     PODS,
+    SECRETS,
     SERVICES,
     STATEFUL_SETS,
     VOLUME_CLAIMS,
@@ -126,6 +127,25 @@ async def test_a_settings_error_stalls_and_touches_no_pod(rig: Rig) -> None:
     told = next(one["message"] for one in status["conditions"] if one["type"] == "Stalled")
     assert "spec.config.colour: no such setting" in told
     assert await rig.names(STATEFUL_SETS) == {"log-server-g1"}
+
+
+async def test_keys_that_somebody_deletes_come_back_although_another_operator_made_them(rig: Rig) -> None:
+    await rig.apply()
+    await rig.until_active(1)
+    keys = await rig.kube.get(SECRETS, "log-keys", NAMESPACE)
+    await rig.stop_operator()
+    await rig.start_operator()
+    await rig.apply(rollout={"restart": "seen by the second operator"})
+    await rig.until_active(2)
+    await rig.kube.delete(SECRETS, "log-keys", NAMESPACE)
+    await rig.until_present(SECRETS, "log-keys", other_than=keys["metadata"]["uid"])
+    assert (await rig.kube.get(SECRETS, "log-keys", NAMESPACE))["data"] == keys["data"]
+    await rig.stop_operator()
+    await rig.kube.delete(SECRETS, "log-keys", NAMESPACE)
+    await rig.start_operator()
+    status = await rig.until(lambda status: condition(status, "Stalled") == ("True", "KeysLost"))
+    assert condition(status, "Ready") == ("True", "Serving"), "the pods go on"
+    assert await rig.kube.get_or_none(SECRETS, "log-keys", NAMESPACE) is None
 
 
 async def test_a_killed_pod_comes_back_by_itself_while_the_operator_is_away(rig: Rig) -> None:

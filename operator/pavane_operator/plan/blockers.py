@@ -19,6 +19,7 @@ CRASH_REASONS = frozenset(
 """What kubelets say while a container does not stay up."""
 _WORST_FIRST = (
     "Rejected",
+    "KeysLost",
     "QuorumLost",
     "StateLost",
     "FenceTooLow",
@@ -108,7 +109,7 @@ def _before_promotion(view: View, rollout: Rollout) -> Iterator[_Found]:
         yield _Found(view.held_reason, text or "set spec.rollout.paused to false to let the attempt go on")
     elif state is State.CAUGHT_UP and view.facts.safety is not None:
         yield _of(view.facts.safety)
-    yield from (_of(problem) for problem in view.problems if problem.reason == "ReferenceNotReady")
+    yield from (_of(problem) for problem in view.problems if problem.reason in ("ReferenceNotReady", "KeysLost"))
     yield from _pods(view, number, lag=state in (State.CATCHING_UP, State.CAUGHT_UP) and not view.bootstrap)
     expected = view.expected_pods(number)
     for pod in view.pods(number):

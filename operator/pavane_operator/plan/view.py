@@ -120,6 +120,15 @@ class View:
         found = self.kind.renderer.problems(self.resource, self.observed.references)
         if self.observed.certificates.problem is not None:
             found = (*found, self.observed.certificates.problem)
+        found += tuple(
+            Problem(
+                "KeysLost",
+                f"Secret {manifest.name} is gone, and pods rest on what it held: create it again as it was, from a "
+                "backup or from a pod that still runs (see Keys that are lost in the operations guide)",
+            )
+            for manifest in self.irreplaceable
+            if manifest.name not in self.observed.own_secrets
+        )
         if self.repair is None or not self.repair_is_new:
             return found
         revision = self.revision(self.repair[0])
@@ -219,6 +228,17 @@ class View:
         may_write = tuple(number for number in numbers if number)
         writers = Writers(may_write, moving=promoting or self.resizing, fence=self.fence)
         return self.kind.renderer.shared(self.resource, writers, self.observed.references)
+
+    @cached_property
+    def irreplaceable(self) -> tuple[Manifest, ...]:
+        """What was made once for ever and is gone although a generation serves: another one would not be the same."""
+        if not self.active:
+            return ()
+        return tuple(
+            manifest
+            for manifest in self.shared
+            if manifest.create_only and find(self.observed.children, manifest.kind, manifest.name) is None
+        )
 
     @property
     def fence(self) -> int:

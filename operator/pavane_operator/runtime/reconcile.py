@@ -7,9 +7,10 @@ import contextlib
 import functools
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 import httpx2
 import structlog
@@ -136,6 +137,7 @@ class Reconciler:
         self._streams = Streams(StreamContext(kind.stage_kind, shared.epochs, shared.rng, shared.now, pod_spoke))
         self._polls = StagePolls(shared.http, shared.rng, pod_spoke)
         self._references = References(shared.kube)
+        self._own_secrets: dict[str, Mapping[str, Any]] = {}
         self._promotion: Promotion | None = None
         self._steps: StepRunner | None = None
         self._listed_at = listed_at
@@ -260,6 +262,7 @@ class Reconciler:
             )
         members = self._shared.cache.members(self._kind.name, resource.namespace, resource.name)
         children = children_of(self._uid, members)
+        self._own_secrets |= {child.name: child.body.get("data") or {} for child in children if child.kind == "Secret"}
         renderer, tls_name = self._kind.renderer, resource.spec.tls.secret_name
         named = (*renderer.references(resource), *(() if tls_name is None else (tls_name,)))
         references = await self._references.read(resource.namespace, named)
@@ -274,6 +277,7 @@ class Reconciler:
             pods=pods_of(members, self._stage_of),
             service_pods=service_pods_of(resource.name, members),
             certificates=tls.plan,
+            own_secrets=self._own_secrets,
             references=references,
             failure=self._failure,
             step_call=self._steps.call if self._steps is not None else None,

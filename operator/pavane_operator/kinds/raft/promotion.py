@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
@@ -78,7 +78,9 @@ class RaftPromotion:
         views = await self._ask(resource, observed)
         step = resource.status.rollout.step if resource.status is not None and resource.status.rollout else None
         expired = step is not None and step.at == self._expired_at
-        return facts(resource, observed, views, request_expired=expired)
+        found = facts(resource, observed, views, request_expired=expired)
+        # Without keys nobody was asked, which says nothing about whom clients with keys hear.
+        return found if self._client is not None or not self._addresses else replace(found, down=None)
 
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
         """Step 3, or *Scaling*: ask for the joint change, then wait until the new configuration is committed.
@@ -141,11 +143,14 @@ class RaftPromotion:
         return view
 
     async def _connect(self, resource: Resource, observed: Observed) -> RaftClient | None:
-        """A client that is used for `status` alone; None while there is nobody to talk to or nothing to show."""
+        """A client that is used for `status` alone; None while there is nobody to talk to or nothing to show.
+
+        Where the keys are gone the one that was opened with them goes on.
+        """
         self._addresses = {pod.name: pod.address for pod in observed.pods if pod.address is not None}
         keys = _keys(resource, observed) if self._addresses else None
         if keys is None:
-            return None
+            return self._client
         if self._client is not None and self._client_keys != keys:
             await self.close()
         if self._client is None:
