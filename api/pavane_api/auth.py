@@ -63,7 +63,8 @@ class Authority:
             if identity is None:
                 raise Unauthenticated(
                     f"The token is not valid for audience {self._audience}: "
-                    f"make one with `kubectl create token NAME --audience {self._audience}`."
+                    f"make one with `kubectl create token NAME --audience {self._audience}`.",
+                    headers={"WWW-Authenticate": 'Bearer error="invalid_token"'},
                 )
             self._identities.put(key, identity)
         return identity

@@ -129,6 +129,7 @@ async def test_nobody_comes_in_without_a_token_of_the_cluster(tmp_path: Path) ->
         ):
             answer = await api.http.get(BASE, headers=headers)
             assert (answer.status_code, answer.json()["title"]) == (401, "Not authenticated"), headers
+            assert answer.headers["WWW-Authenticate"].startswith("Bearer"), headers
 
 
 async def test_a_token_without_rights_is_refused(tmp_path: Path) -> None:

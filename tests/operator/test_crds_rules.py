@@ -61,6 +61,17 @@ async def test_whoever_creates_a_resource_owns_none_of_the_later_decisions(clust
     assert decided["spec"]["rollout"][field] == DECISIONS[field]
 
 
+def clients(**requirement: Any) -> dict[str, Any]:
+    """A spec that selects clients by this condition on a label."""
+    selector = {"matchExpressions": [{"key": "team", **requirement}]}
+    return {"networkPolicy": {"clientSelector": {"podSelector": selector}}}
+
+
+async def test_clients_are_selected_as_a_network_policy_does(cluster: Cluster) -> None:
+    await cluster.create(RESOURCE, _raft_cluster(**clients(operator="Exists")))
+    await cluster.create(RESOURCE, _raft_cluster("other", **clients(operator="NotIn", values=["a"])))
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -76,6 +87,8 @@ async def test_whoever_creates_a_resource_owns_none_of_the_later_decisions(clust
         ({"extraEnv": [{"name": "PAVANE_KIND", "value": "x"}]}, "PAVANE_"),
         ({"extraEnv": [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "p"}}}]}, "only one of"),
         ({"extraEnv": [{"name": "A", "valueFrom": {}}]}, "exactly one of"),
+        (clients(operator="In"), "In and NotIn need values"),
+        (clients(operator="Exists", values=["a"]), "Exists and DoesNotExist have none"),
     ],
 )
 async def test_what_cannot_be_is_refused_with_its_field(cluster: Cluster, spec: dict[str, Any], said: str) -> None:

@@ -69,6 +69,9 @@
 - apiGroups: ['']
   resources: [secrets]
   verbs: [get]
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [list]
 {{- end }}
 
 {{- define "pavane.rules.view" -}}

@@ -3,9 +3,9 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from pavane_operator.crds.base import LIST_MAX_ITEMS, MAP_MAX_ENTRIES, Mark, Model, marked
+from pavane_operator.crds.base import LIST_MAX_ITEMS, MAP_MAX_ENTRIES, Mark, Model, marked, rule, rules
 from pavane_operator.crds.scheduling import LabelKey, LabelValue
 
 CIDR_MAX_CHARACTERS = 43
@@ -41,6 +41,15 @@ class ServiceType(StrEnum):
 
 class SelectorRequirement(Model):
     """One condition on a label."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
+                "In and NotIn need values, Exists and DoesNotExist have none",
+            )
+        )
+    )
 
     key: LabelKey
     """Key of the label."""
