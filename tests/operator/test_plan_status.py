@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pavane.wire.stages import Stage
-from pavane_operator.crds.status import Blocker, State, Status
+from pavane_operator.crds.status import HISTORY_MAX_ITEMS, Blocker, Result, State, Status
 from pavane_operator.plan.model import (
     ActionFailure,
     ApplyChild,
@@ -497,6 +497,23 @@ def test_the_write_gap_is_that_between_the_generations() -> None:
     lab.world.rollout(restart="1")
     world = lab.active(2)
     assert [(entry.generation, entry.write_gap_ms) for entry in world.status.history] == [(2, 40), (1, None)]
+
+
+def test_however_many_attempts_fail_the_generation_before_can_be_gone_back_to() -> None:
+    lab = Lab()
+    world = lab.active(1)
+    world.rollout(restart="good")
+    lab.active(2)
+    for number in range(3, 3 + HISTORY_MAX_ITEMS):
+        world.rollout(restart=f"bad {number}")
+        lab.until(lambda world, number=number: world.status.next_generation == number)
+        world.rollout(restart="good")
+        lab.until(lambda world: world.state is State.IDLE)
+    history = lab.until(lambda world: lab.plan().empty).status.history
+    assert len(history) == HISTORY_MAX_ITEMS
+    assert [entry.generation for entry in history if entry.result is Result.PROMOTED] == [2, 1]
+    assert history[0].generation == 2 + HISTORY_MAX_ITEMS
+    assert ("ControllerRevision", f"{NAME}-g1") in world.objects, "what an undo reads"
 
 
 def test_history_keeps_the_image_of_an_aborted_attempt() -> None:

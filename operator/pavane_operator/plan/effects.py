@@ -527,8 +527,12 @@ def _stage_reached(view: View, state: State, what: str) -> Decision:
 
 
 def _history(view: View, attempt: Attempt) -> list[Attempt]:
-    former = [entry for entry in view.status.history if entry.generation != attempt.generation]
-    return [attempt, *former][:HISTORY_MAX_ITEMS]
+    """The newest attempts, and however many failed since: the last two that were promoted, which an undo needs."""
+    entries = [attempt, *(entry for entry in view.status.history if entry.generation != attempt.generation)]
+    promoted = [entry for entry in entries if entry.result is Result.PROMOTED][:2]
+    while len(entries) > HISTORY_MAX_ITEMS:
+        entries.remove(next(entry for entry in reversed(entries) if entry not in promoted))
+    return entries
 
 
 def _config_is_invalid(view: View) -> bool:
