@@ -271,6 +271,15 @@ async def test_after_ten_minutes_it_is_another_event(kube: KubeClient) -> None:
     assert await posted(kube) == [("ReconcileFailed", "one", 1), ("ReconcileFailed", "two", 1)]
 
 
+async def test_events_are_listed_in_the_order_in_which_they_happened(kube: KubeClient) -> None:
+    recorder = EventRecorder(kube, "here", random.Random(1))
+    thing = await regarding(kube)
+    notes = [str(number) for number in range(20)]
+    for number, note in enumerate(notes):
+        await recorder.post(thing, "Normal", "StageReached", note, NOW + timedelta(milliseconds=number))
+    assert [item["note"] for item in (await kube.list(EVENTS, "default")).items] == notes
+
+
 async def test_an_event_that_the_server_dropped_begins_anew(kube: KubeClient) -> None:
     recorder = EventRecorder(kube, "here", random.Random(1))
     thing = await regarding(kube)

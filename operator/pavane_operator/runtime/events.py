@@ -58,7 +58,9 @@ class EventRecorder:
             if series is not None and now - series.began < AGGREGATION:
                 await self._again(metadata["namespace"], series, now)
                 return
-            series = _Series(f"{metadata['name']}.{self._rng.getrandbits(64):016x}", now, 1)
+            # Lists come by name, and kubectl describe has no other order for events of this API: names grow with time.
+            moment = int(now.timestamp() * 1_000_000)
+            series = _Series(f"{metadata['name']}.{moment:014x}{self._rng.getrandbits(16):04x}", now, 1)
             event = self._event(regarding, series.name, event_type, reason, note, action or reason, now)
             await self._kube.create(EVENTS, event, metadata["namespace"])
         except KubeError as error:
