@@ -12,6 +12,7 @@ from pavane_operator.crds.status import State
 from pavane_operator.plan.model import ApplyChild, Child, CreateChild, DeleteChild, GrowVolume, Refusal
 from pavane_operator.plan.volumes import RETRY
 from tests.operator.model_cluster import World
+from tests.operator.model_cluster_kind import NAME, body_of
 from tests.operator.test_plan_status import Lab, conditions_of
 
 BUDGET = ("PodDisruptionBudget", "thing-server")
@@ -80,10 +81,30 @@ def test_keys_that_are_gone_come_back_as_they_were_or_not_at_all() -> None:
     assert conditions_of(told)["UpToDate"] == ("False", "KeysLost")
     assert conditions_of(told)["Stalled"] == ("True", "KeysLost")
     assert lab.plan().actions == (), "other keys than those that running pods have"
-    (action,) = lab.plan(own_secrets={"thing-keys": {"secret": "YQ=="}}).actions
+    former = {**body_of(*KEYS, None), "data": {"secret": "YQ=="}}
+    former["metadata"] |= {"uid": "u", "resourceVersion": "7"}
+    (action,) = lab.plan(remembered={KEYS: former}).actions
     assert isinstance(action, CreateChild)
-    assert (action.manifest.kind, action.manifest.name) == KEYS
-    assert action.manifest.body["data"] == {"secret": "YQ=="}
+    assert action.manifest.body == {**body_of(*KEYS, None), "data": {"secret": "YQ=="}}
+
+
+def test_what_a_generation_is_made_of_comes_back_or_a_restart_replaces_it() -> None:
+    lab = Lab()
+    lab.active(1)
+    world = lab.until(lambda world: lab.plan().empty)
+    revision = ("ControllerRevision", f"{NAME}-g1")
+    former = world.objects.pop(revision)
+    (action,) = lab.plan(remembered={revision: former}).actions
+    assert isinstance(action, CreateChild)
+    assert action.manifest.body["data"] == former["data"]
+    assert "uid" not in action.manifest.body["metadata"]
+    told = lab.plan().status
+    assert told is not None
+    assert conditions_of(told)["Stalled"] == ("True", "RevisionLost")
+    assert "spec.rollout.restart" in next(each.message for each in told.conditions if each.type == "Stalled")
+    world.rollout(restart="1")
+    lab.active(2)
+    lab.until(lambda world: world.condition("UpToDate") == ("True", "Applied") and world.condition("Stalled") is None)
 
 
 def test_nothing_is_rolled_out_on_keys_that_are_gone() -> None:

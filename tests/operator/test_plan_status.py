@@ -134,9 +134,7 @@ def test_the_transition_time_moves_only_with_the_status_of_a_condition() -> None
     assert after["UpToDate"] > before["UpToDate"]
 
 
-@pytest.mark.parametrize(
-    ("reason", "condition"), [("InvalidConfig", "Stalled"), ("ReferenceNotReady", "Reconciling")]
-)
+@pytest.mark.parametrize(("reason", "condition"), [("InvalidConfig", "Stalled"), ("ReferenceNotReady", "Reconciling")])
 def test_what_cannot_be_taken_live_is_told_although_nothing_is_rolled_out(reason: str, condition: str) -> None:
     lab = Lab()
     lab.active(1)
@@ -506,7 +504,7 @@ def test_however_many_attempts_fail_the_generation_before_can_be_gone_back_to() 
     lab.active(2)
     for number in range(3, 3 + HISTORY_MAX_ITEMS):
         world.rollout(restart=f"bad {number}")
-        lab.until(lambda world, number=number: world.status.next_generation == number)
+        lab.until(lambda world: world.state is not State.IDLE)
         world.rollout(restart="good")
         lab.until(lambda world: world.state is State.IDLE)
     history = lab.until(lambda world: lab.plan().empty).status.history

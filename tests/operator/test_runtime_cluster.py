@@ -129,7 +129,7 @@ async def test_a_settings_error_stalls_and_touches_no_pod(rig: Rig) -> None:
     assert await rig.names(STATEFUL_SETS) == {"log-server-g1"}
 
 
-async def test_keys_that_somebody_deletes_come_back_although_another_operator_made_them(rig: Rig) -> None:
+async def test_keys_and_revision_that_somebody_deletes_come_back_although_another_operator_made_them(rig: Rig) -> None:
     await rig.apply()
     await rig.until_active(1)
     keys = await rig.kube.get(SECRETS, "log-keys", NAMESPACE)
@@ -140,6 +140,10 @@ async def test_keys_that_somebody_deletes_come_back_although_another_operator_ma
     await rig.kube.delete(SECRETS, "log-keys", NAMESPACE)
     await rig.until_present(SECRETS, "log-keys", other_than=keys["metadata"]["uid"])
     assert (await rig.kube.get(SECRETS, "log-keys", NAMESPACE))["data"] == keys["data"]
+    revision = await rig.kube.get(CONTROLLER_REVISIONS, "log-g2", NAMESPACE)
+    await rig.kube.delete(CONTROLLER_REVISIONS, "log-g2", NAMESPACE)
+    await rig.until_present(CONTROLLER_REVISIONS, "log-g2", other_than=revision["metadata"]["uid"])
+    assert (await rig.kube.get(CONTROLLER_REVISIONS, "log-g2", NAMESPACE))["data"] == revision["data"]
     await rig.stop_operator()
     await rig.kube.delete(SECRETS, "log-keys", NAMESPACE)
     await rig.start_operator()

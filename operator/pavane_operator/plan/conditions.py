@@ -121,6 +121,10 @@ def _up_to_date_in_idle(view: View, status: Status) -> _Verdict:
         return _Verdict(Truth.FALSE, "Suspended", "set spec.suspend to false to start the rollout")
     if view.problems:  # of what is live too, although nothing is to be rolled out
         return _Verdict(Truth.FALSE, view.problems[0].reason, view.problems[0].message)
+    if applied and view.revision_is_lost and not view.restorable:
+        text = f"ControllerRevision {view.resource.name}-g{view.active}, what the pods are made of, is gone"
+        hint = "they can neither be scaled nor restored; change spec.rollout.restart to roll out new ones"
+        return _Verdict(Truth.FALSE, "RevisionLost", f"{text}: {hint}")
     if applied:
         return _Verdict(Truth.TRUE, "Applied")
     failed = status.failed

@@ -413,17 +413,13 @@ def repairs(view: View, *generations: int) -> tuple[Action, ...]:
     invalid = _config_is_invalid(view)
     shared = () if invalid else view.shared
     manifests = (
-        *(manifest for manifest in shared if manifest not in view.irreplaceable),
+        *(manifest for manifest in shared if manifest not in view.lost_secrets),
         *(manifest for number in generations for manifest in view.manifests(number)),
     )
     wanted = [_put(view, manifest) for manifest in manifests if is_missing_or_drifted(manifest, view.observed.children)]
     ordered = sorted(wanted, key=lambda action: action.manifest.kind == STATEFUL_SET)
-    remembered = tuple(
-        CreateChild(Manifest.of({**manifest.body, "data": dict(data)}, create_only=True))
-        for manifest in view.irreplaceable
-        if (data := view.observed.own_secrets.get(manifest.name)) is not None
-    )
-    first = (*view.observed.certificates.actions, *remembered, *_service_actions(view))
+    restored = map(CreateChild, view.restorable)
+    first = (*view.observed.certificates.actions, *restored, *_service_actions(view))
     return (*first, *ordered, *(() if invalid else _withdrawals(view)))
 
 

@@ -281,8 +281,9 @@ class Observed:
     service_pods: frozenset[str] = frozenset()
     """Names of the pods that are ready in the EndpointSlices of the public Service."""
     certificates: Certificates = Certificates()
-    own_secrets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """`data` of the Secrets that the resource owns, by name, also of those that were seen and are gone."""
+    remembered: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    """Secrets that the resource owns and revisions of its active generation, by kind and name, as seen last: also those
+    that are gone."""
     references: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The user's Secrets that the spec refers to, by name, as read last; one that does not exist is missing here."""
     failure: ActionFailure | None = None

@@ -1,7 +1,9 @@
 """Everything that the rows of the table ask, worked out once per plan (docs/specs/operator.md 2)."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Any
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.common import StorageSpec, VolumesSpec, rollout_id
@@ -126,8 +128,8 @@ class View:
                 f"Secret {manifest.name} is gone, and pods rest on what it held: create it again as it was, from a "
                 "backup or from a pod that still runs (see Keys that are lost in the operations guide)",
             )
-            for manifest in self.irreplaceable
-            if manifest.name not in self.observed.own_secrets
+            for manifest in self.lost_secrets
+            if (manifest.kind, manifest.name) not in self.observed.remembered
         )
         if self.repair is None or not self.repair_is_new:
             return found
@@ -230,8 +232,8 @@ class View:
         return self.kind.renderer.shared(self.resource, writers, self.observed.references)
 
     @cached_property
-    def irreplaceable(self) -> tuple[Manifest, ...]:
-        """What was made once for ever and is gone although a generation serves: another one would not be the same."""
+    def lost_secrets(self) -> tuple[Manifest, ...]:
+        """Those made once for ever that are gone although a generation serves: made now they would hold other keys."""
         if not self.active:
             return ()
         return tuple(
@@ -239,6 +241,18 @@ class View:
             for manifest in self.shared
             if manifest.create_only and find(self.observed.children, manifest.kind, manifest.name) is None
         )
+
+    @cached_property
+    def restorable(self) -> tuple[Manifest, ...]:
+        """What is gone that nobody can make a second time, as it was seen last."""
+        lost = {(manifest.kind, manifest.name) for manifest in self.lost_secrets}
+        lost |= {key for key in self.observed.remembered if key[0] == REVISION and self.revision_is_lost}
+        return tuple(_as_it_was(body) for key, body in self.observed.remembered.items() if key in lost)
+
+    @property
+    def revision_is_lost(self) -> bool:
+        """Whether nothing says any more what the active generation is made of."""
+        return bool(self.active) and self.revision(self.active) is None
 
     @property
     def fence(self) -> int:
@@ -463,6 +477,12 @@ class View:
         if not approved and self.state is State.CAUGHT_UP:
             return "WaitingForApproval"
         return "Paused" if control.paused else None
+
+
+def _as_it_was(body: Mapping[str, Any]) -> Manifest:
+    kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
+    metadata = {key: value for key, value in body["metadata"].items() if key in kept}
+    return Manifest({**body, "metadata": metadata}, create_only=True)
 
 
 def repair_of(revision: Child) -> int:

@@ -34,8 +34,10 @@ from pavane_operator.kube.resources import (
 )
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import (
+    GENERATION_LABEL,
     Action,
     ActionFailure,
+    Child,
     Event,
     LeadUp,
     MarkResource,
@@ -137,7 +139,7 @@ class Reconciler:
         self._streams = Streams(StreamContext(kind.stage_kind, shared.epochs, shared.rng, shared.now, pod_spoke))
         self._polls = StagePolls(shared.http, shared.rng, pod_spoke)
         self._references = References(shared.kube)
-        self._own_secrets: dict[str, Mapping[str, Any]] = {}
+        self._remembered: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._promotion: Promotion | None = None
         self._steps: StepRunner | None = None
         self._listed_at = listed_at
@@ -262,7 +264,7 @@ class Reconciler:
             )
         members = self._shared.cache.members(self._kind.name, resource.namespace, resource.name)
         children = children_of(self._uid, members)
-        self._own_secrets |= {child.name: child.body.get("data") or {} for child in children if child.kind == "Secret"}
+        self._remember(resource, children)
         renderer, tls_name = self._kind.renderer, resource.spec.tls.secret_name
         named = (*renderer.references(resource), *(() if tls_name is None else (tls_name,)))
         references = await self._references.read(resource.namespace, named)
@@ -277,7 +279,7 @@ class Reconciler:
             pods=pods_of(members, self._stage_of),
             service_pods=service_pods_of(resource.name, members),
             certificates=tls.plan,
-            own_secrets=self._own_secrets,
+            remembered=self._remembered,
             references=references,
             failure=self._failure,
             step_call=self._steps.call if self._steps is not None else None,
@@ -286,6 +288,17 @@ class Reconciler:
         )
         facts = await self._promotion.observe(resource, observed)
         return resource, replace(observed, facts=facts)
+
+    def _remember(self, resource: Resource, children: Iterable[Child]) -> None:
+        """What nobody can make a second time: Secrets, and what the active generation is made of."""
+        active = resource.status.active_generation if resource.status is not None else None
+        known = self._remembered | {(child.kind, child.name): child.body for child in children}
+        self._remembered = {
+            (kind, name): body
+            for (kind, name), body in known.items()
+            if kind == "Secret"
+            or (kind == "ControllerRevision" and body["metadata"]["labels"].get(GENERATION_LABEL) == str(active))
+        }
 
     def _stage_of(self, pod: Object) -> StageView | None:
         """The pod's own words: on its stream, else on its ops port."""
