@@ -12,9 +12,7 @@ import pytest
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import HISTORY_MAX_ITEMS, Blocker, Result, State, Status
 from pavane_operator.plan.model import (
-    ActionFailure,
     ApplyChild,
-    Certificates,
     DeleteChild,
     LeadUp,
     Plan,
@@ -132,31 +130,6 @@ def test_the_transition_time_moves_only_with_the_status_of_a_condition() -> None
     after = {each.type: each.last_transition_time for each in lab.world.status.conditions}
     assert after["Ready"] == before["Ready"]
     assert after["UpToDate"] > before["UpToDate"]
-
-
-@pytest.mark.parametrize(("reason", "condition"), [("InvalidConfig", "Stalled"), ("ReferenceNotReady", "Reconciling")])
-def test_what_cannot_be_taken_live_is_told_although_nothing_is_rolled_out(reason: str, condition: str) -> None:
-    lab = Lab()
-    lab.active(1)
-    told = lab.status(certificates=Certificates(problem=Problem(reason, "Secret mine does not exist")))
-    assert conditions_of(told)["UpToDate"] == ("False", reason)
-    assert conditions_of(told)[condition] == ("True", reason)
-    assert conditions_of(told)["Ready"] == ("True", "Serving")
-
-
-@pytest.mark.parametrize(
-    ("rejected", "up_to_date", "condition"),
-    [(True, ("False", "Invalid"), "Stalled"), (False, ("True", "Applied"), "Reconciling")],
-)
-def test_an_object_that_cannot_be_written_is_told_although_nothing_is_rolled_out(
-    rejected: bool, up_to_date: tuple[str, str], condition: str
-) -> None:
-    lab = Lab()
-    lab.active(1)
-    told = lab.status(failure=ActionFailure("Invalid", "ports: must be unique", rejected=rejected))
-    assert conditions_of(told)["UpToDate"] == up_to_date
-    assert conditions_of(told)[condition] == ("True", "Invalid")
-    assert {"Stalled", "Reconciling"} & conditions_of(told).keys() == {condition}
 
 
 def test_an_active_generation_that_is_down_is_not_ready_and_promotes_nobody() -> None:
