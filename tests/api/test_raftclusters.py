@@ -140,6 +140,26 @@ async def test_a_token_without_rights_is_refused(tmp_path: Path) -> None:
         assert "may not list raftclusters in namespace default" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("wrong", [{"kind": "SwimGroup"}, {"apiVersion": "pavane.dev/v2"}])
+async def test_a_document_of_another_kind_is_refused(tmp_path: Path, wrong: dict[str, str]) -> None:
+    async with plane(tmp_path) as api:
+        other = await api.http.put(f"{BASE}/q", json={**raft_cluster(), **wrong}, headers={"If-None-Match": "*"})
+        assert other.status_code == 400, other.text
+        await created(api)
+        changed = await api.http.patch(f"{BASE}/q", json=wrong, headers={"If-Match": "*"})
+        assert changed.status_code == 400, changed.text
+
+
+async def test_a_name_that_a_url_resolves_leads_nowhere_else(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        await created(api)
+        for name in ("%2E", "%2E%2E"):
+            for method, body in (("GET", None), ("DELETE", None), ("PATCH", {"spec": {}})):
+                answer = await api.http.request(method, f"{BASE}/{name}", json=body, headers={"If-Match": "*"})
+                assert (answer.status_code, answer.json()["title"]) == (404, "Not found"), (method, name)
+        assert (await api.http.get("/api/v1/namespaces/%2e%2e/raftclusters")).status_code == 404
+
+
 async def test_what_the_path_cannot_mean_is_refused(tmp_path: Path) -> None:
     async with plane(tmp_path) as api:
         other = await api.http.put(f"{BASE}/q", json=raft_cluster("p"), headers={"If-None-Match": "*"})

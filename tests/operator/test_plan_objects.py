@@ -107,6 +107,19 @@ def test_what_a_generation_is_made_of_comes_back_or_a_restart_replaces_it() -> N
     lab.until(lambda world: world.condition("UpToDate") == ("True", "Applied") and world.condition("Stalled") is None)
 
 
+@pytest.mark.parametrize("state", [State.INITIALIZING, State.CAUGHT_UP])
+def test_an_attempt_whose_revision_is_gone_is_begun_anew(state: State) -> None:
+    lab = Lab(strategy="Manual")
+    lab.active(1)
+    world = lab.until(lambda world: lab.plan().empty)
+    world.rollout(restart="1")
+    lab.until(lambda world: world.state is state)
+    del world.objects["ControllerRevision", f"{NAME}-g2"]
+    lab.until(lambda world: world.status.next_generation == 3 and world.state is State.CAUGHT_UP)
+    assert (world.status.history[0].generation, world.status.history[0].reason) == (2, "Superseded")
+    assert world.status.failed is None
+
+
 def test_nothing_is_rolled_out_on_keys_that_are_gone() -> None:
     lab = Lab()
     lab.active(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -278,6 +279,16 @@ async def test_events_are_listed_in_the_order_in_which_they_happened(kube: KubeC
     for number, note in enumerate(notes):
         await recorder.post(thing, "Normal", "StageReached", note, NOW + timedelta(milliseconds=number))
     assert [item["note"] for item in (await kube.list(EVENTS, "default")).items] == notes
+
+
+async def test_what_happens_is_told_in_the_log_once(kube: KubeClient) -> None:
+    recorder = EventRecorder(kube, "here", random.Random(1))
+    thing = await regarding(kube)
+    with structlog.testing.capture_logs() as told:
+        for _ in range(2):
+            await recorder.post(thing, "Warning", "RolloutAborted", "generation 2 is given up", NOW)
+    about = {"kind": thing["kind"], "namespace": "default", "name": thing["metadata"]["name"]}
+    assert told == [{"event": "generation 2 is given up", "log_level": "warning", "reason": "RolloutAborted", **about}]
 
 
 async def test_an_event_that_the_server_dropped_begins_anew(kube: KubeClient) -> None:

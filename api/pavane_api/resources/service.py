@@ -41,7 +41,7 @@ async def put(
 
     A field that another manager owns with another value raises ``kube.Conflict``.
     """
-    intent = _intent(document)
+    intent = _intent(resource, document)
     for field, wanted in (("name", name), ("namespace", namespace)):
         if intent["metadata"].setdefault(field, wanted) != wanted:
             raise BadRequest(f"metadata.{field} is not the {field} in the path: {wanted}.")
@@ -80,14 +80,17 @@ async def patch(
     if unknown:
         raise BadRequest(f"A patch changes metadata and spec, not {', '.join(sorted(unknown))}.")
     present = await client.get(resource, name, namespace)
-    intent = _intent(merged(applied_by(present, MANAGER), changes))
+    intent = _intent(resource, merged(applied_by(present, MANAGER), changes))
     intent["metadata"] |= {"name": name, "namespace": namespace}
     _expect(present, expected, intent)
     return await client.apply(resource, intent, namespace, manager=MANAGER, strict=True)
 
 
-def _intent(document: dict[str, Any]) -> dict[str, Any]:
+def _intent(resource: kube.Resource, document: dict[str, Any]) -> dict[str, Any]:
     """Return the parts of a document that a user may set."""
+    for field, wanted in (("apiVersion", resource.api_version), ("kind", resource.kind)):
+        if document.get(field, wanted) != wanted:
+            raise BadRequest(f"{field} is not that of the path: {wanted}.")
     metadata = document.get("metadata")
     if not isinstance(metadata, dict | None):
         raise BadRequest("metadata must be an object.")

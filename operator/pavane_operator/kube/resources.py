@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
+from .errors import NotFound
+
 Object: TypeAlias = dict[str, Any]
 """A Kubernetes object as JSON: `apiVersion`, `kind`, `metadata`, and what the kind brings."""
 
 GROUP = "pavane.dev"
 VERSION = "v1alpha1"
+
+
+_FOLDERS = frozenset({".", ".."})
+"""Parts of a path that clients and servers resolve, however they are quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +41,11 @@ class Resource:
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """URL path of the collection (in `namespace`, or in all of them), of one object, or of its subresource.
 
-        Raises ValueError when one object of a namespaced type is named without its namespace.
+        Raises ValueError when one object of a namespaced type is named without its namespace, NotFound for a name that
+        a URL takes for a folder, so that the path would lead to something else.
         """
+        if not _FOLDERS.isdisjoint((namespace, name)):
+            raise NotFound(f"{self.plural}: no object and no namespace is named . or ..", status=404, reason="NotFound")
         if self.namespaced and name is not None and namespace is None:
             raise ValueError(f"{self.plural}/{name}: name the namespace")
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]

@@ -53,6 +53,8 @@ def interrupt(view: View) -> Problem | None:
         return Problem("Reverted", "the spec is that of the active generation again")
     if view.want != view.rollout.id:
         return Problem("Superseded", "the spec has changed")
+    if view.state is not State.CREATING_NEXT and view.revision(view.next) is None:
+        return Problem("Superseded", "its revision is gone, so nothing says any more what its pods are made of")
     if view.bootstrap and effects.is_resized(view):
         return Problem("Superseded", "spec.replicas has changed before the first generation served")
     if _repair_waits(view):

@@ -62,6 +62,9 @@ class EventRecorder:
             moment = int(now.timestamp() * 1_000_000)
             series = _Series(f"{metadata['name']}.{moment:014x}{self._rng.getrandbits(16):04x}", now, 1)
             event = self._event(regarding, series.name, event_type, reason, note, action or reason, now)
+            # The server forgets events within the hour; the log is what is left to tell what happened.
+            tell = log.warning if event_type == "Warning" else log.info
+            tell(note, reason=reason, kind=regarding["kind"], namespace=metadata["namespace"], name=metadata["name"])
             await self._kube.create(EVENTS, event, metadata["namespace"])
         except KubeError as error:
             log.warning("event not posted", reason=reason, note=note, error=str(error))

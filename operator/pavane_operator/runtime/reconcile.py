@@ -371,7 +371,8 @@ class Reconciler:
             self._failures += 1
             if self._failures >= FAILURES_BEFORE_EVENT:
                 raise
-            log.info("another writer was faster", resource=resource.name, row=plan.row, error=str(error))
+            about = {"kind": resource.kind, "namespace": resource.namespace, "name": resource.name}
+            log.info("another writer was faster", **about, row=plan.row, error=str(error))
             return
         self._failures, self._failure = 0, None
         await self._post(resource, plan.events)
@@ -426,10 +427,18 @@ class Reconciler:
         """Show the failure as a blocker; after several in a row also as an event."""
         self._failure = failure_of(error)
         self._failures += 1
-        log.warning("reconcile failed", uid=self._uid, error=str(error), failures=self._failures)
         body = self._shared.cache.get(self._uid)
         if body is None:
             return
+        metadata = body["metadata"]
+        log.warning(
+            "reconcile failed",
+            kind=self._kind.name,
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            error=str(error),
+            failures=self._failures,
+        )
         with contextlib.suppress(KubeError, ValueError):
             found = await self._look()
             if found is not None:

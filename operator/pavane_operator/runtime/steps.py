@@ -62,7 +62,8 @@ class StepRunner:
             message = f"not done within {STEP_TIMEOUT_S:g} s"
         except Exception as error:
             message = str(error) or type(error).__name__
-            log.warning("promotion step failed", step=call.name, resource=resource.name, error=message)
+            about = {"kind": resource.kind, "namespace": resource.namespace, "name": resource.name}
+            log.warning("promotion step failed", **about, step=call.name, error=message)
         if message:
             self._failures += 1
         delay_s = min(RETRY_MIN_S * 2.0 ** min(self._failures, 10), RETRY_MAX_S)
