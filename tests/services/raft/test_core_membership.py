@@ -1,31 +1,41 @@
 """Changes of members, generations and lost disks, told by whole cores without sockets or disks."""
 
+from hashlib import blake2b
+
 import pytest
 
 from pavane.raft.config import LostVoter
 from pavane.raft.core.fence import Fence
 from pavane.raft.core.outputs import (
+    Channel,
     ConfigurationChanged,
     Fork,
     RecoveringChanged,
     RoleChanged,
     TransferChanged,
 )
+from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
+    AppendEntries,
     ConfigStatus,
     ConfigUpdate,
     ConfigUpdateReply,
     EntryType,
+    PvAppend,
     PvHello,
     PvHelloReply,
+    PvSnapshot,
     PvVote,
     PvVoteReply,
     RequestConfigReply,
+    RequestLogInfoReply,
     UpdateStatus,
     Value,
+    encode_entry,
     entry_type,
 )
+from pavane.raft.wire.snapshot import DIGEST_BYTES, SnapshotHead, SnapshotMeta
 from pavane.wire import LocalProtocolError, Stage
 from tests.services.raft.core_views import changes, isolate, lose_disk, others
 from tests.services.raft.ensemble import IDENT, Ensemble, decoded, members, reqid, url
@@ -287,6 +297,36 @@ def test_a_removed_and_wiped_voter_does_not_believe_the_old_entries_that_name_it
     ensemble.advance(1.0)
     roles = [event.new for event in ensemble.events[removed] if isinstance(event, RoleChanged)]
     assert roles == [Role.RECOVERING, Role.REMOVED]
+
+
+@pytest.mark.parametrize("how", ["entries", "blob", "snapshot"])
+def test_a_voter_that_learns_of_its_loss_by_a_message_does_not_answer_that_message(how: str) -> None:
+    """The leader may be an older one than that which has its forgotten vote: it must not count this log."""
+    ensemble = Ensemble("", "ad", absent="a")
+    core = ensemble.cores["d"]
+
+    def tell(question: type[RequestConfigReply | RequestLogInfoReply], *frames: bytes | memoryview) -> None:
+        for ask in list(core._links._outstanding[Channel.SEED, url("a")].values()):
+            if ask.reply is question:
+                core.reply(url("a"), Channel.SEED, (ask.id, *frames), ensemble.now())
+
+    ensemble.advance(0.3)
+    tell(RequestConfigReply, *RequestConfigReply(True, "a", members("abc")).encode())
+    ensemble.advance(0.01)
+    tell(RequestLogInfoReply, *RequestLogInfoReply(True, "a", 5, 1, 2, 2, 2, 0, 0).encode())
+    past = Configuration(members("abcd"))
+    entry = encode_entry(bytes(12), EntryType.CONFIG, 4, past.encode())
+    meta = SnapshotMeta(past.encode(), 1, "Broadcast", 1, 0, b"").encode()
+    front = SnapshotHead(1, 4, len(meta), 4).encode() + meta + b"data"
+    file = front + blake2b(front, digest_size=DIGEST_BYTES).digest()
+    message: AppendEntries | PvAppend | PvSnapshot = {
+        "entries": AppendEntries("a", 5, 0, 0, 0, (entry,)),
+        "blob": PvAppend("a", 5, 0, 0, 0, (entry,)),
+        "snapshot": PvSnapshot("a", 5, 1, 4, 0, len(file), file),
+    }[how]
+    assert ensemble.ask("d", (b"\x01", *message.encode(IDENT)), "leader") == []
+    assert ensemble.status("d").role == Role.RECOVERING
+    assert ensemble.ask("d", (b"\x01", *message.encode(IDENT)), "leader") == []
 
 
 def test_under_the_operator_a_wiped_pod_waits_to_be_replaced_by_a_change() -> None:

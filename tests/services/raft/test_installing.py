@@ -17,6 +17,8 @@ from pavane.raft.wire import (
     EntryType,
     InstallSnapshot,
     InstallSnapshotReply,
+    PvNow,
+    PvNowReply,
     PvSnapshot,
     RequestConfigReply,
     RequestEntries,
@@ -174,6 +176,26 @@ def test_after_a_bare_snapshot_a_peer_does_not_stand_before_it_knows_the_members
                 ensemble.cores["b"].reply("a", Channel.SIDE, (ask.id, *reply.encode()), ensemble.now())
     ensemble.advance(5.0)
     assert ensemble.status("b").term > TERM
+
+
+def test_a_peer_that_does_not_know_the_members_does_not_stand_though_its_leader_asks_for_it() -> None:
+    follower = Follower()
+    follower.chunk(0, DATA)
+    follower.append(20, 3, 20)
+    reply = follower.answer(PvNow("a", TERM, 20, 20).encode(IDENT), PvNowReply)
+    assert reply == PvNowReply(TERM, False)
+    assert follower.ensemble.status("b").term == TERM
+
+
+def test_what_is_not_durable_yet_is_not_acknowledged_when_the_snapshot_comes_once_more() -> None:
+    follower = Follower()
+    follower.append(0, 0, 0)  # the term is durable
+    follower.ensemble.stuck.add("b")
+    assert follower.chunk(0, DATA) is None
+    assert follower.chunk(0, DATA) is None
+    assert follower.chunk(0, DATA, index=12) is None
+    follower.ensemble.sync("b")
+    assert follower.chunk(0, DATA) == TAKEN
 
 
 def test_bare_snapshot_is_nothing_for_a_machine_with_keys() -> None:

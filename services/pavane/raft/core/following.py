@@ -127,6 +127,8 @@ class Following:
         success = previous <= settled or node.log.term_at(previous) == message.previous_term
         if success:
             self._recovering.judge_history(previous, message.entries)
+            if self._recovering.silent:
+                return None
             if not node.merge(previous, message.entries):
                 node.halt(Corrupt(node.commit))
                 return None

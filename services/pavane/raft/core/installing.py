@@ -126,7 +126,7 @@ class Installing:
             node.drop(DropReason.SIZE)
             return
         wanted, after = self.take(chunk)
-        if node.halted:
+        if node.halted or self._recovering.silent:
             return
         self._election.reset(behind=after if after is not None else node.term_ticket)
         following.answer(route, request_id, message.leader, InstallSnapshotReply(node.term, wanted), after)
@@ -141,7 +141,7 @@ class Installing:
         node = self._node
         known = node.snapshot.index if node.snapshot is not None else 0
         if chunk.index <= known or chunk.index < node.log.first:
-            return None, None
+            return None, node.durable_ticket(chunk.index)  # the file may still be on its way to the disk
         transfer = self._transfer
         if transfer is None or transfer.key != chunk.key:
             if chunk.offset != 0:

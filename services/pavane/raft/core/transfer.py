@@ -148,7 +148,8 @@ class Transfer:
         if message.leader != node.leader or message.term != node.term or node.role != Role.FOLLOWER:
             self._refuse(route, request_id)
             return
-        if node.verified < message.last_index or node.stage != Stage.READ_WRITE:
+        fit = node.stage == Stage.READ_WRITE and not node.doubts_configuration
+        if node.verified < message.last_index or not fit:
             self._refuse(route, request_id)
             return
         node.advance(min(message.commit_index, node.verified))
