@@ -3,6 +3,7 @@
 import pytest
 
 from pavane.raft.core.election import PHASE_TRANSFER
+from pavane.raft.core.links import OUTSTANDING_MAX
 from pavane.raft.core.outputs import (
     Channel,
     Corrupt,
@@ -10,6 +11,7 @@ from pavane.raft.core.outputs import (
     QuorumLost,
     SlowDisk,
 )
+from pavane.raft.core.transfer import REQUESTS_MAX
 from pavane.raft.errors import Code
 from pavane.raft.state.commands import Recovered
 from pavane.raft.state.configuration import Configuration
@@ -291,6 +293,20 @@ def test_a_target_that_was_not_connected_is_told_when_it_is() -> None:
     ensemble.cores[leader].connection(target, Channel.SIDE, True, ensemble.now())
     ensemble.settle()
     assert ensemble.leader() == target
+
+
+def test_transfers_to_a_silent_peer_do_not_make_its_later_answers_strange() -> None:
+    ensemble = Ensemble("abc")
+    leader = ensemble.elect()
+    silent = others(ensemble, leader)[0]
+    isolate(ensemble, silent)
+    for _ in range(OUTSTANDING_MAX // REQUESTS_MAX + 1):
+        ensemble.cores[leader].transfer(silent, ensemble.now())
+        ensemble.advance(1.0)
+    assert ensemble.leader() == leader
+    ensemble.cuts.clear()
+    ensemble.update(leader, 1)
+    ensemble.until(lambda: len(ensemble.entries(silent)) == 1)
 
 
 def test_a_target_that_learns_of_its_own_removal_does_not_stand() -> None:

@@ -23,6 +23,8 @@ from pavane.raft.wire import (
     ConfigUpdateReply,
     EntryType,
     PvAppend,
+    PvFollow,
+    PvFollowReply,
     PvHello,
     PvHelloReply,
     PvSnapshot,
@@ -35,6 +37,7 @@ from pavane.raft.wire import (
     encode_entry,
     entry_type,
 )
+from pavane.raft.wire.pv import FOLLOW_NOT_LEADER
 from pavane.raft.wire.snapshot import DIGEST_BYTES, SnapshotHead, SnapshotMeta
 from pavane.wire import LocalProtocolError, Stage
 from tests.services.raft.core_views import changes, isolate, lose_disk, others
@@ -422,6 +425,22 @@ def test_a_voter_with_damaged_entries_starts_recovering_and_is_refilled() -> Non
     assert ensemble.status(victim).role == Role.RECOVERING
     ensemble.until(lambda: ensemble.status(victim).role == Role.FOLLOWER)
     assert ensemble.entries(victim) == ensemble.entries(leader)
+
+
+@pytest.mark.parametrize("how", ["shorter", "different"])
+def test_a_leader_that_is_cut_off_tells_no_learner_that_its_log_is_foreign(how: str) -> None:
+    """The learner may have entries of a later leader; only one that is known to lead still can tell."""
+    ensemble = Ensemble("abc")
+    leader = ensemble.elect()
+    ensemble.update(leader, 1)
+    isolate(ensemble, leader)
+    if how == "different":
+        ensemble.update(leader, 2)
+    later = PvFollow("d", 9, 2, 9).encode(IDENT)
+    assert ensemble.ask(leader, (b"follow", *later), "learner") == []
+    ensemble.until(lambda: ensemble.status(leader).role != Role.LEADER)
+    (refused,) = ensemble.told("learner")
+    assert decoded(PvFollowReply, refused).kind == FOLLOW_NOT_LEADER
 
 
 def test_a_learner_with_foreign_data_stops_and_deletes_nothing() -> None:

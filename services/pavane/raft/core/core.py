@@ -149,7 +149,7 @@ class Core:
         self._membership = Membership(node, self._links, self._kinds, self._replication, self._transfer, freshness)
         self._serving = Serving(node, self._transfer, freshness)
         self._reading = Reading(node, self._barriers)
-        self._feeding = Feeding(node)
+        self._feeding = Feeding(node, self._barriers)
         self._keyspace: Keyspace | None = None
         self._learner = Learner(
             node, self._links, self._following, self._recovering, self._installing, self._leader_silence_s

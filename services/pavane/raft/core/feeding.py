@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from pavane.raft.core.barrier import Barriers
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Corrupt, Route
 from pavane.raft.errors import Code, DropReason
@@ -39,8 +40,9 @@ class _Stream:
 class Feeding:
     """All streams, by connection and request id."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, barriers: Barriers) -> None:
         self._node = node
+        self._barriers = barriers
         self._streams: dict[tuple[Route, bytes], _Stream] = {}
 
     def __len__(self) -> int:
@@ -61,13 +63,13 @@ class Feeding:
         stream = self._streams.get(key)
         if stream is None or not self._acknowledged(stream, message):
             self._end(key)
-            if len(self._streams) >= STREAMS_MAX:
+            if len(self._streams) >= STREAMS_MAX or self._barriers.full:
                 node.drop(DropReason.OVERLOAD)
                 return
             term = node.log.term_at(message.previous_index)
             if message.previous_index > node.log.last or term not in {None, message.previous_term}:
-                reply = PvFollowReply(Code.FORK, self._items(), message.previous_index, b"")
-                node.send(route, (key[1], *reply.encode()))
+                # The log that is wrong may be ours, if another leads by now: the barrier tells.
+                self._barriers.wait(lambda ok: self._fork(*key, message.previous_index) if ok else self._refuse(*key))
                 return
             now = node.now.mono
             stream = self._streams[key] = _Stream(
@@ -175,6 +177,10 @@ class Feeding:
 
     def _items(self) -> list[Value]:
         return [self._node.commit, self._node.term, self._node.log.first]
+
+    def _fork(self, route: Route, request_id: bytes, index: int) -> None:
+        reply = PvFollowReply(Code.FORK, self._items(), index, b"")
+        self._node.send(route, (request_id, *reply.encode()))
 
     def _refuse(self, route: Route, request_id: bytes) -> None:
         reply = PvFollowReply(FOLLOW_NOT_LEADER, [self._node.leader, *self._items()], 0, b"")

@@ -111,6 +111,7 @@ class Transfer:
         attempt.next_at = node.now.mono + node.config.rpc_timeout_s
         to = PeerChannel(Channel.SIDE, attempt.target, attempt.url)
         question = PvNow(node.id, node.term, node.log.last, node.commit)
+        self._links.cancel(attempt.ask)
         attempt.ask = self._links.ask(to, question, PvNowReply, self._replied)
 
     def connected(self, peer: str) -> None:
@@ -170,6 +171,7 @@ class Transfer:
 
     def _end(self, attempt: _Attempt, result: str, reply: PvReply) -> None:
         self._attempt = None
+        self._links.cancel(attempt.ask)
         self._node.event(TransferChanged(attempt.target, result))
         for route, request_id in attempt.waiting:
             self._answer(route, request_id, reply)
