@@ -260,7 +260,13 @@ class Node:
             table = freeze.table
             ids = b"".join(table.freeze(freeze.index))
             meta = SnapshotMeta(
-                freeze.configuration, freeze.configuration_index, self.config.machine, level, table.floor, ids
+                freeze.configuration,
+                freeze.configuration_index,
+                self.config.machine,
+                level,
+                table.floor,
+                ids,
+                freeze.bare,
             )
             self.disk.save(freeze.index, freeze.term, meta, data)
             self.world.snapshots["taken"] += 1

@@ -100,6 +100,7 @@ class Snapshotter:
             self._machine.level,
             freeze.table.floor,  # read behind the ids: what was forgotten meanwhile is at or below it
             b"".join(ids),
+            freeze.bare,
         )
         writer = await self._in_thread(self._storage.snapshots.begin, meta.encode())
         try:

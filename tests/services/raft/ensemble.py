@@ -254,12 +254,14 @@ class Ensemble:
                     if machine is not None and entry_type(entry) == EntryType.STATE:
                         machine.apply(index, entry_reqid(entry), entry_data(entry))
                 core.applied([Applied(last)], self.now())
-            case Freeze(index, term, configuration, configuration_index, table):
+            case Freeze(index, term, configuration, configuration_index, table, _, bare):
                 self._write(f"{name} ! snapshot of {index}")
                 assert machine is not None
                 data = b"".join(machine.freeze())
                 ids = b"".join(table.freeze(index))
-                meta = SnapshotMeta(configuration, configuration_index, machine.name, machine.level, table.floor, ids)
+                meta = SnapshotMeta(
+                    configuration, configuration_index, machine.name, machine.level, table.floor, ids, bare
+                )
                 self.disks[name].save(index, term, meta, data)
                 core.snapshot_saved(index, len(data), self.now())
             case Restore(index):

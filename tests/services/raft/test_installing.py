@@ -7,7 +7,7 @@ import pytest
 
 from pavane.raft.core.outputs import Channel, Dropped, SnapshotChanged
 from pavane.raft.machines import Tree
-from pavane.raft.state.commands import Recovered
+from pavane.raft.state.commands import Recovered, SnapshotInstall
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
@@ -128,6 +128,18 @@ def test_log_that_holds_the_entry_stays() -> None:
     assert follower.info().applied_index == 25
 
 
+def test_members_that_are_rolled_back_behind_a_bare_snapshot_are_not_kept_by_it() -> None:
+    follower = Follower()
+    before, after = (Configuration(members(names)).encode() for names in ("abc", "abcd"))
+    first = encode_entry(reqid(1), EntryType.CONFIG, 3, before)
+    last = encode_entry(reqid(24), EntryType.CONFIG, 3, after)
+    follower.append(0, 0, 0, first, *(entry(number) for number in range(2, 24)), last)
+    follower.chunk(0, DATA)
+    assert follower.ensemble.status("b").effective.new == members("abcd")
+    follower.append(23, 3, 0, entry(25, TERM))
+    assert follower.ensemble.status("b").effective.new == members("abc")
+
+
 def test_older_snapshot_is_acknowledged_and_ignored() -> None:
     follower = Follower()
     follower.chunk(0, DATA)
@@ -185,6 +197,35 @@ def test_a_peer_that_does_not_know_the_members_does_not_stand_though_its_leader_
     reply = follower.answer(PvNow("a", TERM, 20, 20).encode(IDENT), PvNowReply)
     assert reply == PvNowReply(TERM, False)
     assert follower.ensemble.status("b").term == TERM
+
+
+def test_a_crash_before_the_answer_does_not_make_a_peer_sure_of_its_members() -> None:
+    follower = Follower()
+    follower.append(0, 0, 0)
+    ensemble, disk = follower.ensemble, follower.ensemble.disks["b"]
+    ensemble.stuck.add("b")
+    follower.chunk(0, DATA)
+    installed = next(at for at, command in enumerate(disk.queue, 1) if isinstance(command, SnapshotInstall))
+    disk.sync(installed)
+    disk.queue.clear()
+    ensemble.down("b")
+    ensemble.stuck.clear()
+    ensemble.start("b")
+    assert ensemble.status("b").snapshot == 20
+    ensemble.advance(5.0)
+    assert ensemble.status("b").term == TERM
+
+
+def test_who_is_sure_of_its_members_is_so_after_a_restart() -> None:
+    follower = Follower()
+    ensemble = follower.ensemble
+    follower.chunk(0, DATA)
+    ensemble.cores["b"]._node.trust_configuration()
+    ensemble.settle()
+    ensemble.down("b")
+    ensemble.start("b")
+    ensemble.advance(5.0)
+    assert ensemble.status("b").term > TERM
 
 
 def test_what_is_not_durable_yet_is_not_acknowledged_when_the_snapshot_comes_once_more() -> None:

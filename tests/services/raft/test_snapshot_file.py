@@ -1,5 +1,6 @@
 """The snapshot file (docs/specs/raft.md 9.2): what is written is read back, anything else is refused."""
 
+from dataclasses import replace
 from hashlib import blake2b
 
 import pytest
@@ -46,6 +47,13 @@ def test_file_in_pieces_of_any_size(sizes: list[int]) -> None:
     assert meta == META
     assert (head.index, head.term, head.total) == (41, 5, len(file))
     assert file[head.data_offset : head.data_offset + head.data_bytes] == b"the state"
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_meta_says_whether_the_configuration_is_a_leaders(bare: bool) -> None:
+    meta = replace(META, bare=bare)
+    assert scanned(file_of(meta))[1] == meta
+    assert (b"\xa4bare" in meta.encode()) == bare
 
 
 def test_head_has_the_offsets_of_the_table() -> None:

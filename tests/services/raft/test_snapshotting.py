@@ -31,7 +31,7 @@ async def test_a_peer_that_stops_waits_until_nobody_writes_the_file(
         return quick(writer, *arguments)
 
     monkeypatch.setattr(SnapshotWriter, step, slow)
-    save = Snapshotter(storage, KeyValue()).freeze(Freeze(1, 1, b"", 0, DedupTable(), 0))
+    save = Snapshotter(storage, KeyValue()).freeze(Freeze(1, 1, b"", 0, DedupTable(), 0, bare=False))
     task = asyncio.ensure_future(save())
     await begun.wait()
     task.cancel()

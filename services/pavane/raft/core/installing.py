@@ -101,7 +101,7 @@ class Installing:
         del ask
         node = self._node
         if reply.is_leader and set(reply.peers) == set(node.configurations.effective.members):
-            node.doubt_configuration(0)
+            node.trust_configuration()
 
     def original(self, route: Route, request_id: Frame, message: InstallSnapshot) -> None:
         """Handle ``$``, whose data are those of the machine alone."""
@@ -167,12 +167,12 @@ class Installing:
         self._node.store(lambda ticket: SnapshotPart(ticket, begin, kept))
 
     def _front(self, chunk: Chunk) -> bytes:
-        """Return head and meta part for bare data: our configuration, and no request ids (9.4, 5)."""
+        """Return head and meta part for bare data: our configuration there, and no request ids (9.4, 5)."""
         node = self._node
-        configuration = node.configurations.effective
+        stated_at, configuration = node.configurations.committed(chunk.index)
         encoded = configuration.encode() if configuration.new else b""
         floor = max(node.dedup.floor, self._forgotten_before())
-        meta = SnapshotMeta(encoded, 0, node.config.machine, LEVEL_BARE, floor, b"").encode()
+        meta = SnapshotMeta(encoded, stated_at, node.config.machine, LEVEL_BARE, floor, b"", bare=True).encode()
         return SnapshotHead(chunk.index, chunk.term or 0, len(meta), chunk.total).encode() + meta
 
     def _finish(self, transfer: _Transfer) -> int | None:
@@ -190,7 +190,5 @@ class Installing:
             return None
         self._recovering.judge_snapshot(meta)
         ticket = node.install(StoredSnapshot(index, term, meta, head.data_bytes))
-        if not whole:
-            node.doubt_configuration(index)
         node.event(SnapshotChanged("installed", index, node.now.mono - transfer.since))
         return ticket

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 APPLY_BYTES = 1 << 20  # of one batch for the machine: it may not hold up the loop for long
 APPLY_ENTRIES = 4096
 SPAN_LINKS = 32  # request ids told with a stored batch (15.2)
-NOTE_BARE = "bare"  # key of the note with the index of a snapshot that told no configuration
+NOTE_SURE = "sure"  # key of the note with the index of a bare snapshot whose configuration a leader has confirmed
 COMMIT_NOTE_S = 1.0  # a hint; every write of it costs disk
 
 
@@ -126,10 +126,11 @@ class Node:
         self.configurations = ConfigurationStack(base, stated)
         self.dedup = DedupTable()
         self.snapshot: Snapshot | None = None
-        bare = recovered.notes.get(NOTE_BARE, 0)
-        self._bare_at = bare if isinstance(bare, int) else 0
+        self._bare_at = 0  # index of a snapshot that told no configuration, while no leader has confirmed ours
         if recovered.snapshot is not None:
             self._begin_with(recovered.snapshot)
+        if recovered.notes.get(NOTE_SURE) == self._bare_at:
+            self._bare_at = 0
         for index, reqid in self.log.reqids():
             self.dedup.add(reqid, index)
         self.commit = min(recovered.commit, self.log.last)
@@ -398,7 +399,8 @@ class Node:
         stated_at, configuration = self.configurations.committed(index)
         encoded = configuration.encode() if configuration.new else b""
         before = self.snapshot.index if self.snapshot is not None else 0
-        self._apply.append(Freeze(index, term, encoded, stated_at, self.dedup, before))
+        bare = self._bare_at > stated_at
+        self._apply.append(Freeze(index, term, encoded, stated_at, self.dedup, before, bare))
         return term
 
     # --- snapshots -----------------------------------------------------------------------------------------------
@@ -434,10 +436,10 @@ class Node:
         """Whether a bare snapshot may have hidden a change of members: vote, but do not stand (9.4, 5)."""
         return self._bare_at > self.configurations.index
 
-    def doubt_configuration(self, index: int) -> None:
-        """Take note that the snapshot of ``index`` told no configuration; ``0`` when a leader has told it."""
-        self._bare_at = index
-        self.note(NOTE_BARE, index)
+    def trust_configuration(self) -> None:
+        """Take note that a leader has told the configuration that is in force here."""
+        self.note(NOTE_SURE, self._bare_at)
+        self._bare_at = 0
 
     def compact(self, first_kept: int) -> None:
         """Forget entries below ``first_kept``, which a durable snapshot covers."""
@@ -449,6 +451,7 @@ class Node:
         """Take over what the snapshot tells about the entries that it replaces."""
         meta = snapshot.meta
         self.snapshot = Snapshot(snapshot.index, snapshot.term, snapshot.data_bytes)
+        self._bare_at = snapshot.index if meta.bare else 0
         if meta.configuration:
             configuration = Configuration.decode(meta.configuration)
             self.configurations.begin_with(snapshot.index, meta.configuration_index, configuration)

@@ -83,7 +83,7 @@ class Freeze:
 
     The caller serialises it while the machine goes on, with what ``table`` has up to ``index`` and then its floor,
     puts the file in its place and reports ``Core.snapshot_saved``. There is one at a time; ``before`` is the index of
-    the newest until now, 0 if there is none.
+    the newest until now, 0 if there is none. ``bare`` belongs into the meta part.
     """
 
     index: int
@@ -92,6 +92,7 @@ class Freeze:
     configuration_index: int
     table: DedupTable
     before: int
+    bare: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,10 +72,10 @@ def digest_at(
 def _replay(stored: StoredLog, machine: StateMachine, index: int, progress: Progress) -> tuple[SnapshotMeta, int]:
     """Bring a new machine to ``index``; return the meta part of its snapshot there, and the term of the entry."""
     table = DedupTable()
-    stated, configuration, covered, term = 0, b"", 0, 0
+    stated, configuration, bare, covered, term = 0, b"", False, 0, 0
     if stored.recovered.snapshot is not None:
         covered, before = stored.recovered.snapshot.index, stored.recovered.snapshot.meta
-        stated, configuration = before.configuration_index, before.configuration
+        stated, configuration, bare = before.configuration_index, before.configuration, before.bare
         table.restore(before.ids, before.floor)
         head = SnapshotHead.decode(stored.snapshot_file())
         machine.restore(pieces_of(stored.snapshot_file()[head.data_offset :][: head.data_bytes]), covered)
@@ -87,7 +87,7 @@ def _replay(stored: StoredLog, machine: StateMachine, index: int, progress: Prog
         if entry_type(entry) == EntryType.STATE:
             machine.apply(at, entry_reqid(entry), entry_data(entry))
         elif entry_type(entry) == EntryType.CONFIG:
-            stated, configuration = at, bytes(entry_data(entry))
+            stated, configuration, bare = at, bytes(entry_data(entry)), False
             machine.configuration(at, Configuration.decode(configuration))
     ids = b"".join(table.freeze(index))
-    return SnapshotMeta(configuration, stated, machine.name, machine.level, table.floor, ids), term
+    return SnapshotMeta(configuration, stated, machine.name, machine.level, table.floor, ids, bare), term

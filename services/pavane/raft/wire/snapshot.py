@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 from pavane.raft.wire.entry import decode_configuration
 from pavane.raft.wire.frames import UINT_MAX, Frame
-from pavane.raft.wire.msgpack import decode, encode_pv
+from pavane.raft.wire.msgpack import Value, decode, encode_pv
 from pavane.wire import RemoteProtocolError
 
 MAGIC = b"PVRS"
@@ -72,7 +72,8 @@ class SnapshotMeta:
     ``configuration`` is the data of the CONFIG entry in force at the snapshot's index, which was at
     ``configuration_index`` (0: no entry stated it). ``ids`` are the request ids at or below the snapshot's index, in
     groups of u32 second · u32 n · n × (last 8 bytes of the id · u64 index), little-endian but for the id;
-    ``floor`` is the greatest second that is forgotten (10.3).
+    ``floor`` is the greatest second that is forgotten (10.3). ``bare`` says that no leader told the configuration: it
+    is the one that was in force where the snapshot came as data alone (9.4, 5).
     """
 
     configuration: bytes
@@ -81,19 +82,19 @@ class SnapshotMeta:
     level: int
     floor: int
     ids: bytes
+    bare: bool = False
 
     def encode(self) -> bytes:
         """Return the meta part of the file."""
-        return encode_pv(
-            {
-                "config": self.configuration,
-                "config_index": self.configuration_index,
-                "machine": self.machine,
-                "level": self.level,
-                "floor": self.floor,
-                "ids": self.ids,
-            }
-        )
+        meta: dict[str, Value] = {
+            "config": self.configuration,
+            "config_index": self.configuration_index,
+            "machine": self.machine,
+            "level": self.level,
+            "floor": self.floor,
+            "ids": self.ids,
+        }
+        return encode_pv(meta | {"bare": True} if self.bare else meta)
 
     @classmethod
     def decode(cls, data: Frame) -> "SnapshotMeta":
@@ -107,11 +108,12 @@ class SnapshotMeta:
                     "level": int() as level,
                     "floor": int() as floor,
                     "ids": bytes() as ids,
+                    **others,
                 }:
                     if configuration:
                         decode_configuration(configuration)
                     _check_groups(ids)
-                    return cls(configuration, index, machine, level, floor, ids)
+                    return cls(configuration, index, machine, level, floor, ids, others.get("bare") is True)
         except RemoteProtocolError as error:
             raise BadSnapshotFile("its meta part does not decode") from error
         raise BadSnapshotFile("its meta part is no map of the right fields")
