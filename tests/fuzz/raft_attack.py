@@ -53,12 +53,12 @@ from pavane.raft.wire import (
     RequestVoteReply,
     UpdateItem,
     Value,
-    decode_configuration,
     encode_blob,
     encode_configuration,
     encode_entry,
 )
 from pavane.raft.wire.decoder import Reply
+from pavane.raft.wire.frames import UINT_MAX
 from tests.fuzz.choices import Choices
 from tests.services.raft.ensemble import IDENT, Ensemble, Frames, members, reqid
 
@@ -225,10 +225,15 @@ class Attack:
         return replies[ask.reply]() if ask.reply in replies else None
 
     def _term(self) -> int:
-        return max(0, self.room.status(PEER).term + self.choices.number(4) - 1)
+        return self._near(self.room.status(PEER).term + self.choices.number(4) - 1)
 
     def _index(self) -> int:
-        return max(0, self.room.status(PEER).last + self.choices.number(6) - 3)
+        return self._near(self.room.status(PEER).last + self.choices.number(6) - 3)
+
+    def _near(self, number: int) -> int:
+        """Return the number, or, rarely, one of the greatest that there are."""
+        far = self.choices.number(100)
+        return UINT_MAX - far if far < 2 else min(max(0, number), UINT_MAX)
 
     def _append(self, kind: type[AppendEntries] | type[PvAppend]) -> AppendEntries | PvAppend:
         """Return entries that mostly fit behind the peer's log."""
@@ -253,7 +258,8 @@ class Attack:
         if kind == EntryType.CONFIG:
             new, old = members(self.choices.pick(MEMBERS)), members(self.choices.pick(MEMBERS))
             data = encode_configuration(new, old if self.choices.number(2) else None)
-            decode_configuration(data)
+            if not self.choices.number(8):
+                data = b"no configuration"
         return encode_entry(reqid(self.choices.number(30)), kind, term, data)
 
     @staticmethod

@@ -39,6 +39,7 @@ from pavane.raft.wire import (
     UpdateStatus,
     encode_entry,
 )
+from pavane.raft.wire.frames import UINT_MAX
 from pavane.wire import LocalProtocolError
 from tests.services.raft.core_views import isolate, others, statuses
 from tests.services.raft.ensemble import IDENT, WALL_S, Ensemble, decoded, members, reqid
@@ -363,6 +364,18 @@ def test_garbage_is_counted_and_changes_nothing() -> None:
     for frames in ((b"q",), (b"q", b"^", b"wrong"), (b"q", b"zz", IDENT), (b"\x01", b"+", IDENT, b"b")):
         assert ensemble.ask("a", frames) == []
     assert dict(ensemble.status("a").dropped) == {"frames": 2, "ident": 1, "type": 1}
+
+
+def test_a_peer_lives_with_the_greatest_term_that_there_is() -> None:
+    """A forged one must not end it, at once or when its time to stand comes; nobody can lead after that."""
+    ensemble = Ensemble("abc")
+    ensemble.elect()
+    for name, liar in ("ab", "bc", "ca"):
+        ensemble.ask(name, (b"\x01", *AppendEntries(liar, UINT_MAX, 0, 0, 0).encode(IDENT)), "liar")
+        ensemble.ask(name, (b"\x02", *PvNow(liar, UINT_MAX, 0, 0).encode(IDENT)), "liar")
+    ensemble.advance(3.0)
+    assert Role.LEADER not in ensemble.roles().values()
+    assert len(ensemble.ask("b", (b"there?", *RequestConfig().encode(IDENT)))) == 1
 
 
 def test_a_timer_that_fired_wants_a_later_time() -> None:

@@ -6,9 +6,11 @@ import pytest
 
 from pavane.raft.config import LostVoter
 from pavane.raft.core.fence import Fence
+from pavane.raft.core.links import Ask
 from pavane.raft.core.outputs import (
     Channel,
     ConfigurationChanged,
+    Dropped,
     Fork,
     RecoveringChanged,
     RoleChanged,
@@ -21,6 +23,7 @@ from pavane.raft.wire import (
     ConfigStatus,
     ConfigUpdate,
     ConfigUpdateReply,
+    EntriesStatus,
     EntryType,
     PvAppend,
     PvFollow,
@@ -31,13 +34,16 @@ from pavane.raft.wire import (
     PvVote,
     PvVoteReply,
     RequestConfigReply,
+    RequestEntriesReply,
     RequestLogInfoReply,
     UpdateStatus,
     Value,
+    encode_blob,
     encode_entry,
     entry_type,
 )
-from pavane.raft.wire.pv import FOLLOW_NOT_LEADER
+from pavane.raft.wire.decoder import Reply
+from pavane.raft.wire.pv import FEATURE_FOLLOW, FOLLOW_ENTRIES, FOLLOW_NOT_LEADER
 from pavane.raft.wire.snapshot import DIGEST_BYTES, SnapshotHead, SnapshotMeta
 from pavane.wire import LocalProtocolError, Stage
 from tests.services.raft.core_views import changes, isolate, lose_disk, others
@@ -50,6 +56,31 @@ def permit(ensemble: Ensemble, names: str) -> None:
     for name in names:
         ensemble.cores[name].set_stage(Stage.READ_WRITE, ensemble.now())
     ensemble.settle()
+
+
+class Answered:
+    """A peer whose questions to another, by its url, are answered by the test."""
+
+    def __init__(self, ensemble: Ensemble, name: str, other: str) -> None:
+        self._ensemble, self._core, self._url = ensemble, ensemble.cores[name], url(other)
+
+    def _asked(self, reply: type[Reply]) -> list[Ask]:
+        asks = self._core._links._outstanding[Channel.SEED, self._url].values()
+        return [ask for ask in asks if ask.reply is reply]
+
+    def _answer(self, ask: Ask, reply: Reply) -> None:
+        self._core.reply(self._url, Channel.SEED, (ask.id, *reply.encode()), self._ensemble.now())
+        self._ensemble.settle()
+
+    def tell(self, reply: Reply) -> None:
+        asked = self._asked(type(reply))
+        assert asked, f"nobody asked for {reply}"
+        for ask in asked:
+            self._answer(ask, reply)
+
+    def greet(self, features: int) -> None:
+        for ask in self._asked(PvHelloReply):
+            self._answer(ask, PvHelloReply(bytes(ask.frames[4]), {"feat": features}))
 
 
 def test_learners_follow_without_being_sent_anything_and_never_vote() -> None:
@@ -306,17 +337,11 @@ def test_a_removed_and_wiped_voter_does_not_believe_the_old_entries_that_name_it
 def test_a_voter_that_learns_of_its_loss_by_a_message_does_not_answer_that_message(how: str) -> None:
     """The leader may be an older one than that which has its forgotten vote: it must not count this log."""
     ensemble = Ensemble("", "ad", absent="a")
-    core = ensemble.cores["d"]
-
-    def tell(question: type[RequestConfigReply | RequestLogInfoReply], *frames: bytes | memoryview) -> None:
-        for ask in list(core._links._outstanding[Channel.SEED, url("a")].values()):
-            if ask.reply is question:
-                core.reply(url("a"), Channel.SEED, (ask.id, *frames), ensemble.now())
-
+    learner = Answered(ensemble, "d", "a")
     ensemble.advance(0.3)
-    tell(RequestConfigReply, *RequestConfigReply(True, "a", members("abc")).encode())
+    learner.tell(RequestConfigReply(True, "a", members("abc")))
     ensemble.advance(0.01)
-    tell(RequestLogInfoReply, *RequestLogInfoReply(True, "a", 5, 1, 2, 2, 2, 0, 0).encode())
+    learner.tell(RequestLogInfoReply(True, "a", 5, 1, 2, 2, 2, 0, 0))
     past = Configuration(members("abcd"))
     entry = encode_entry(bytes(12), EntryType.CONFIG, 4, past.encode())
     meta = SnapshotMeta(past.encode(), 1, "Broadcast", 1, 0, b"").encode()
@@ -425,6 +450,26 @@ def test_a_voter_with_damaged_entries_starts_recovering_and_is_refilled() -> Non
     assert ensemble.status(victim).role == Role.RECOVERING
     ensemble.until(lambda: ensemble.status(victim).role == Role.FOLLOWER)
     assert ensemble.entries(victim) == ensemble.entries(leader)
+
+
+@pytest.mark.parametrize("how", ["pv.follow", "<"])
+def test_a_leader_whose_entry_is_no_configuration_is_not_followed(how: str) -> None:
+    ensemble = Ensemble("", "ad", absent="a")
+    learner = Answered(ensemble, "d", "a")
+    ensemble.advance(0.3)
+    learner.tell(RequestConfigReply(True, "a", members("abc")))
+    ensemble.advance(0.01)
+    learner.tell(RequestLogInfoReply(True, "a", 5, 1, 2, 2, 2, 0, 0))
+    if how == "pv.follow":
+        learner.greet(FEATURE_FOLLOW)
+    ensemble.advance(0.1)
+    entry = encode_entry(bytes(12), EntryType.CONFIG, 4, b"no configuration")
+    if how == "pv.follow":
+        learner.tell(PvFollowReply(FOLLOW_ENTRIES, [1, 5, 1], 1, encode_blob([entry])))
+    else:
+        learner.tell(RequestEntriesReply(EntriesStatus.LAST, 1, (entry,)))
+    assert ensemble.entries("d") == []
+    assert Dropped("config") in ensemble.events["d"]
 
 
 @pytest.mark.parametrize("how", ["shorter", "different"])

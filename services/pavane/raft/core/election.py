@@ -15,7 +15,7 @@ from pavane.raft.core.recovering import Recovering
 from pavane.raft.errors import DropReason
 from pavane.raft.state.quorum import has_majority
 from pavane.raft.state.roles import Role
-from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.frames import UINT_MAX, Frame
 from pavane.raft.wire.pv import FEATURE_VOTE, PvVote, PvVoteReply
 from pavane.raft.wire.replies import RequestVoteReply
 from pavane.raft.wire.requests import RequestVote
@@ -108,10 +108,15 @@ class Election:
         if self._round is not None and self._node.is_stored(self._round.ticket):
             self._count(self._node.id, granted=True)
 
+    @property
+    def may_stand(self) -> bool:
+        """Whether this log tells who would have to vote (9.4, 5), and there is a next term."""
+        return not self._node.doubts_configuration and self._node.term < UINT_MAX
+
     def _armed(self) -> bool:
         voter = self._node.role in {Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE}
         idle = self._open_ticket is None and not self._recovering.undecided
-        return voter and idle and not self._node.doubts_configuration
+        return voter and idle and self.may_stand
 
     def _timeout_s(self) -> float:
         config, effective = self._node.config, self._node.configurations.effective

@@ -17,7 +17,7 @@ from pavane.raft.core.recovering import Recovering
 from pavane.raft.errors import Code, DropReason
 from pavane.raft.state.configuration import Members, generation_of
 from pavane.raft.state.roles import Role
-from pavane.raft.wire.entry import decode_blob, entry_term
+from pavane.raft.wire.entry import check_configuration, decode_blob, entry_term
 from pavane.raft.wire.frames import NONCE_BYTES, Frame
 from pavane.raft.wire.msgpack import Value
 from pavane.raft.wire.pv import (
@@ -427,6 +427,12 @@ class Learner:
             return True
         last = previous + len(entries)
         if previous > node.log.last:
+            return False
+        try:
+            for entry in entries:
+                check_configuration(entry)
+        except RemoteProtocolError:
+            node.drop(DropReason.CONFIG)
             return False
         self._recovering.judge_history(previous, entries)
         if not node.merge(previous, entries):

@@ -149,7 +149,7 @@ class Transfer:
         if message.leader != node.leader or message.term != node.term or node.role != Role.FOLLOWER:
             self._refuse(route, request_id)
             return
-        fit = node.stage == Stage.READ_WRITE and not node.doubts_configuration
+        fit = node.stage == Stage.READ_WRITE and self._election.may_stand
         if node.verified < message.last_index or not fit:
             self._refuse(route, request_id)
             return
