@@ -20,7 +20,7 @@ from pavane.raft.connections import Connections
 from pavane.raft.core.outputs import Channel, PeerChannel, Route
 from pavane.raft.curve import CurveServer, Zap
 from pavane.raft.messages import descriptor, has_input, receive, send
-from pavane.raft.state.configuration import needs_resolving
+from pavane.raft.state.configuration import host_of, needs_resolving
 from pavane.raft.wire.frames import FRAME_BYTES
 
 INPUT_MESSAGES = 512  # INPUT_BATCH: no peer waits longer than one batch of others (14.4)
@@ -287,7 +287,8 @@ class Sockets:
         socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
         socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
         socket.set(zmq.TCP_KEEPALIVE, 1)
-        socket.set(zmq.IPV6, int(":" in (urlsplit(to.url).hostname or "")))
+        host = host_of(to.url)  # None: what others told us as an url may be anything; nobody is there then
+        socket.set(zmq.IPV6, int(":" in (host or "")))
         if self._curve_keys is not None:
             self._curve_keys.secure(socket)
         monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_WANTED_EVENTS)
@@ -297,8 +298,8 @@ class Sockets:
         self._loop.add_reader(descriptor(monitor), self._monitor_signalled, dealer)
         if needs_resolving(to.url):
             self._look_up(to.url)
-        else:
-            self._connect(dealer, [urlsplit(to.url).hostname or ""])
+        elif host:
+            self._connect(dealer, [host])
         rpc = PeerChannel(Channel.RPC, to.peer, to.url)
         if to.channel is Channel.SIDE and rpc not in self._dealers:
             # Whoever is greeted is led or asked for its vote next; a connection made only then would cost a write gap.

@@ -334,6 +334,26 @@ async def test_a_seed_is_asked_at_all_its_addresses(outside: Outside) -> None:
             assert (await asyncio.to_thread(router.recv_multipart))[1] in (b"one", b"two")
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "tcp://",
+        "tcp://10.0.0.1",
+        "tcp://10.0.0.1:0",
+        "tcp://[::1:7",
+        "tcp://10.0.0.1:99999",
+        "ipc:///x",
+        "tcp://a b:7",
+    ],
+)
+async def test_an_url_that_leads_nowhere_ends_nobody(url: str) -> None:
+    """A leader's configuration, or a seed's answer, may hold any text."""
+    async with bench() as peer:
+        assert not peer.sockets.send(PeerChannel(Channel.SEED, url, url), [b"question"])
+        assert not peer.sockets.send(PeerChannel(Channel.SIDE, "b", url), [b"question"])
+
+
 async def test_connections_come_from_the_source_address(outside: Outside) -> None:
     async with bench(source="127.0.0.6") as peer:
         router, url = outside.server()
