@@ -140,6 +140,28 @@ def test_saved_file_is_the_one_that_is_sent(folder: MemoryFolder) -> None:
     assert folder.folder("snap").open(name(10)).read(0, 1 << 20) == file_of(10)
 
 
+@pytest.mark.parametrize("form", ["whole", "bare"])
+@pytest.mark.parametrize("rotten", [False, True])
+def test_nobody_is_given_the_last_of_a_file_that_has_rotted_since_the_start(
+    disk: MemoryDisk, folder: MemoryFolder, form: str, rotten: bool
+) -> None:
+    store = Store(folder)
+    store.do(SnapshotPart, True, file_of(9, data=b"the state of the machine"))
+    store.do(SnapshotInstall, 9, 1, False)
+    reader = store.storage.open_snapshot(9)
+    start, end = reader.head.data_offset, reader.head.data_offset + reader.head.data_bytes
+    if rotten:
+        disk.flip_bit("data/snap", name(9), start + 3)
+    if form == "whole":
+        start, end = 0, reader.head.total
+    assert len(reader.read(start, 20)) == 20
+    if rotten:
+        with pytest.raises(OSError, match="digest"):
+            reader.read(start + 20, end - start - 20)
+    else:
+        assert len(reader.read(start + 20, end - start - 20)) == end - start - 20
+
+
 def test_a_segment_that_goes_before_it_is_checked_is_no_damage(folder: MemoryFolder) -> None:
     store = Store(folder)
     store.fill(1, 100)

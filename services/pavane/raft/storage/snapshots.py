@@ -180,18 +180,35 @@ class SnapshotWriter:
 
 
 class SnapshotReader:
-    """``SnapshotSource`` over a file, which stays readable when the folder forgets it."""
+    """``SnapshotSource`` over a file, which stays readable when the folder forgets it.
+
+    Who reads on from the beginning, of the file or of the machine's data, is not given the last of it if it has rotted.
+    """
 
     def __init__(self, file: File) -> None:
         self._file = file
         self.head = SnapshotHead.decode(file.read(0, HEAD_BYTES))
+        self._digest = blake2b(digest_size=DIGEST_BYTES)
+        self._seen = 0  # bytes from the beginning on that the digest covers
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return ``length`` bytes from ``offset``."""
+        """Return ``length`` bytes from ``offset``; raises ``OSError``."""
         data = self._file.read(offset, length)
         if len(data) < length:
             raise OSError("the snapshot file is cut off")
+        if self._seen == 0 and offset == self.head.data_offset:
+            self._see(self._file.read(0, offset))
+        if offset == self._seen:
+            self._see(data)
         return data
+
+    def _see(self, data: bytes) -> None:
+        end = self.head.total - DIGEST_BYTES
+        if self._seen < end:
+            self._digest.update(memoryview(data)[: end - self._seen])
+            if self._seen + len(data) >= end and self._digest.digest() != self._file.read(end, DIGEST_BYTES):
+                raise OSError("the snapshot file does not match its digest")
+        self._seen += len(data)
 
     def close(self) -> None:
         """Close the file."""
