@@ -93,6 +93,7 @@ def test_learners_follow_without_being_sent_anything_and_never_vote() -> None:
     ballot = PvVote(leader, 99, 99, 98, 1)
     reply = decoded(PvVoteReply, ensemble.ask("d", (b"\x01", *ballot.encode(IDENT)))[0])
     assert (reply.granted, reply.reason) == (False, 5)
+    assert dict(ensemble.status("d").dropped) == {"stage": 1}
 
 
 def test_a_generation_is_replaced_by_another_with_one_transfer() -> None:
@@ -347,11 +348,12 @@ def test_a_voter_that_learns_of_its_loss_by_a_message_does_not_answer_that_messa
     meta = SnapshotMeta(past.encode(), 1, "Broadcast", 1, 0, b"").encode()
     front = SnapshotHead(1, 4, len(meta), 4).encode() + meta + b"data"
     file = front + blake2b(front, digest_size=DIGEST_BYTES).digest()
-    message: AppendEntries | PvAppend | PvSnapshot = {
+    messages: dict[str, AppendEntries | PvAppend | PvSnapshot] = {
         "entries": AppendEntries("a", 5, 0, 0, 0, (entry,)),
         "blob": PvAppend("a", 5, 0, 0, 0, (entry,)),
         "snapshot": PvSnapshot("a", 5, 1, 4, 0, len(file), file),
-    }[how]
+    }
+    message = messages[how]
     assert ensemble.ask("d", (b"\x01", *message.encode(IDENT)), "leader") == []
     assert ensemble.status("d").role == Role.RECOVERING
     assert ensemble.ask("d", (b"\x01", *message.encode(IDENT)), "leader") == []

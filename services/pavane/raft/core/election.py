@@ -277,6 +277,7 @@ class Election:
             return
         if isinstance(message, PvVote) and message.phase == PHASE_PREVOTE:
             reason = STICKY if self._is_led(asking=True) else self._judge(message, newer)
+            self._count_refusal(reason)
             reply = PvVoteReply(node.term, reason == GRANTED, reason)
             node.send(route, (request_id, *reply.encode()), node.term_ticket)
             return
@@ -295,6 +296,7 @@ class Election:
                 node.event(VoteGranted(node.term, asker))
             self._doublings = 0
             self.reset()
+        self._count_refusal(reason)
         granted = reason == GRANTED
         answer: RequestVoteReply | PvVoteReply = (
             PvVoteReply(node.term, granted, reason)
@@ -302,6 +304,10 @@ class Election:
             else RequestVoteReply(node.term, granted)
         )
         node.send(route, (request_id, *answer.encode()), node.term_ticket)
+
+    def _count_refusal(self, reason: int) -> None:
+        if reason == NO_VOTER and self._node.stage != Stage.READ_WRITE:
+            self._node.drop(DropReason.STAGE)
 
     def _is_led(self, *, asking: bool) -> bool:
         """Whether there is a live leader that a candidate should not disturb (6.4).

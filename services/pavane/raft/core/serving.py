@@ -1,8 +1,10 @@
 """Updates of clients, exactly once (docs/specs/raft.md 10.2, 10.3), and the broadcast of what was applied (10.7)."""
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import PUBLISH, Apply, ProposalDone, Route, UpdateDone
@@ -138,8 +140,8 @@ class Serving:
             node.event(UpdateDone(reqid, "repeat", index, 0.0, _method(requester)))
             return
         pending = _Pending(reqid, [requester], node.now.mono, 0, index)
-        position = next((at for at, other in enumerate(self._logged) if other.index > index), len(self._logged))
-        self._logged.insert(position, pending)
+        # A new leader is told again of all that its clients had under way: no walk through the queue for each.
+        insort(self._logged, pending, key=attrgetter("index"))
         self._watch(pending)
         self._accept(requester, reqid)
 
