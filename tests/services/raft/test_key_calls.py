@@ -127,9 +127,19 @@ def test_parts_of_a_revision_are_put_together_and_begun_anew_with_the_stream() -
     assert read(call) == []
     assert asked(call) == 5
     told(call, 5, b"a", previous=0, code=Code.PENDING)
-    told(call, 5, b"b", previous=5, code=Code.PENDING)
-    told(call, 5, b"c", previous=5)
-    assert read(call) == [(5, [b"a", b"b", b"c"])]
+    told(call, 5, b"b", previous=6, code=Code.PENDING)
+    told(call, 5, b"c", previous=7)
+    told(call, 6, b"d", previous=5)
+    assert read(call) == [(5, [b"a", b"b", b"c"]), (6, [b"d"])]
+
+
+@pytest.mark.parametrize(("revision", "previous"), [(5, 7), (6, 5)], ids=["between", "last"])
+def test_a_lost_part_of_a_revision_begins_the_stream_anew(revision: int, previous: int) -> None:
+    call = watch()
+    told(call, 5, b"a", previous=0, code=Code.PENDING)
+    assert told(call, revision, b"c", previous=previous) == Pending(repeat_after_s=0.0)
+    assert read(call) == []
+    assert asked(call) == 5
 
 
 def test_a_watcher_from_now_on_keeps_its_beginning() -> None:

@@ -168,7 +168,7 @@ class WatchCall(StreamCall[Changes]):
         super().__init__(call_id, timeout_s)
         self._watch = replace(watch, progress=True)
         self._next = watch.first
-        self._last = 0
+        self._expected = 0  # what the next message says of the one before it, if none is lost
         self._begun = False  # the first message of the stream that was asked for last has come
         self._parts: list[Event] = []
         self._unacknowledged = 0
@@ -191,7 +191,7 @@ class WatchCall(StreamCall[Changes]):
 
     def stop(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the frames that end the stream at the server."""
-        return PvWatchAcknowledge(self._last, proceed=False).encode(ident)
+        return PvWatchAcknowledge(max(0, self._next - 1), proceed=False).encode(ident)
 
     def judge(self, frames: Frames) -> Verdict[None]:
         """Take one message; one behind a message that we miss begins a new stream, what we have is skipped."""
@@ -217,15 +217,16 @@ class WatchCall(StreamCall[Changes]):
             self._parts.clear()
         elif not self._begun:
             return None  # of the stream before
-        elif reply.previous != self._last:
+        elif reply.previous != self._expected:
             self._begun = False
             return Pending(repeat_after_s=0.0)
-        self._last = reply.revision
         try:
             self._parts += [Event(*event) for event in reply.events]  # type: ignore[misc]
         except TypeError:
             return None
+        self._expected = reply.revision + len(self._parts)
         if reply.code == Code.OK:
+            self._expected = reply.revision
             known = reply.revision < self._next
             events, self._parts = () if known else tuple(self._parts), []
             # Without events only what lies behind the revision is still to come; with them that is so as well.

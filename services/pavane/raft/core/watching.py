@@ -28,7 +28,7 @@ class _Stream:
     cursor: Cursor
     deadline: float = 0.0
     silent: bool = True
-    told: int = 0  # revision of the last message: a full route loses messages, and the watcher sees the gap by this
+    told: int = 0  # the next message names it as the one before: a full route loses messages, and the watcher sees that
     unacknowledged: deque[int] = field(default_factory=deque)
 
 
@@ -133,7 +133,10 @@ class Watching:
         stream.unacknowledged.append(revision)
         stream.silent = False
         reply = PvWatchReply(code, revision, [list(event) for event in events], stream.told)
-        stream.told = revision
+        if code == Code.OK:
+            stream.told = revision
+        else:  # the next part says by this how many events of the revision lie before it
+            stream.told = max(stream.told, revision) + len(events)
         self._node.send(stream.route, (stream.id, *reply.encode()))
 
     def _refuse(self, key: tuple[Route, bytes], failed: Failed) -> None:

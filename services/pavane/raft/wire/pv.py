@@ -411,7 +411,10 @@ class PvWatchAcknowledge:
 
 @dataclass(frozen=True, slots=True)
 class PvWatchReply:
-    """One message of a watch: the events of ``revision``, behind the message of ``previous`` (0: it is the first)."""
+    """One message of a watch: the events of ``revision``, behind the message of ``previous`` (0: it is the first).
+
+    Behind a part of the same revision ``previous`` is that revision and the number of its events before.
+    """
 
     REQUIRED: ClassVar[int] = 4
 
