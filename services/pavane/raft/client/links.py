@@ -7,6 +7,7 @@ every sending we look whether something came in meanwhile.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 import zmq
@@ -149,17 +150,17 @@ class _Link:
         """Send behind what waits."""
         self.waiting.append(frames)
         self.flush()
-        if has_input(self.socket):
-            self.read_soon()
 
     def flush(self) -> None:
-        """Send what waits as far as the socket takes it."""
-        while self.waiting:
-            try:
+        """Send what waits as far as the socket takes it, and see to what comes in meanwhile."""
+        if not self.waiting:
+            return
+        with suppress(zmq.Again):
+            while self.waiting:
                 send(self.socket, self.waiting[0])
-            except zmq.Again:
-                return
-            self.waiting.popleft()
+                self.waiting.popleft()
+        if has_input(self.socket):
+            self.read_soon()
 
     def read_soon(self) -> None:
         """Look for input in the next turn of the loop, without waiting for the descriptor."""

@@ -1,0 +1,48 @@
+"""The client's sockets: nothing that came in is left lying (docs/specs/raft.md 14.3)."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+import zmq
+
+from pavane.raft.client import links
+from pavane.raft.client.links import Links
+from pavane.raft.messages import has_input
+from pavane.raft.messages import send as really_send
+from pavane.raft.wire import Frame
+
+
+async def test_an_answer_that_comes_while_waiting_messages_go_out_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    endpoint = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+    told: asyncio.Queue[list[bytes]] = asyncio.Queue()
+    full = False
+
+    def send(socket: "zmq.Socket[bytes]", frames: Sequence[Frame]) -> None:
+        """Send when there is room. ØMQ notes what comes in meanwhile, and its descriptor is silent about it then."""
+        if full:
+            raise zmq.Again
+        really_send(socket, frames)
+        while frames[0] == b"second" and not has_input(socket):
+            pass
+
+    monkeypatch.setattr(links, "send", send)
+    loop = asyncio.get_running_loop()
+    client = Links(loop, None, lambda _, frames: told.put_nowait(frames), lambda *_: None, lambda: None)
+    try:
+        client.keep(frozenset({endpoint}))
+        client.send(endpoint, (b"first",))
+        route, first = await asyncio.to_thread(router.recv_multipart)
+        full = True
+        client.send(endpoint, (b"second",))
+        full = False
+        echoing = asyncio.create_task(asyncio.to_thread(lambda: router.send_multipart(router.recv_multipart())))
+        router.send_multipart([route, first])
+        assert await told.get() == [b"first"]
+        assert await told.get() == [b"second"]
+        await echoing
+    finally:
+        client.close()
+        context.destroy(linger=0)
