@@ -248,7 +248,9 @@ class Procedure:
     def _judged(self, call: AnyCall, verdict: Verdict[Any], endpoint: str, now: float) -> None:
         match verdict:
             case Done(value):
-                self._leader_proven = self._leader_proven or endpoint == self._leader
+                if endpoint == self._leader:
+                    self._redirects = 0
+                    self._leader_proven = True
                 self._finish(Finished(call, value))
             case Failed(error):
                 self._finish(Finished(call, error=error))
