@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pavane.raft.client import Changes, Item, Keys, RaftClient, Reset, TreeKeys, guard, keys, prefix_range
+from pavane.raft.client import client as client_module
 from pavane.raft.config import Config
 from pavane.raft.errors import Behind, Code, Refused, Unreachable, Unsupported
 from pavane.raft.machines import LeaseGrant, LeaseRevoke, limits
@@ -466,6 +467,20 @@ async def test_a_stale_read_is_answered_by_whoever_is_there(cluster: Cluster, cl
     await cluster.stop(last)
     with pytest.raises(Unreachable):
         await client.stale_kv.get(b"k")
+
+
+@three_peers
+async def test_a_stale_read_waits_for_no_member_that_is_known_to_be_away(
+    cluster: Cluster, client: RaftClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "STALE_READ_S", 3600.0)
+    revision = await client.kv.put(b"k", b"v")
+    await eventually(lambda: all(server.status().applied >= revision for server in cluster.servers.values()))
+    away = cluster.leader()
+    await cluster.stop(away)
+    await eventually(lambda: client._procedure.is_down(dict(cluster.peers)[away]))
+    for _ in range(20):
+        assert await client.stale_kv.get(b"k") is not None
 
 
 async def test_a_stale_read_asks_the_seeds_when_no_member_can_be_reached(tmp_path: Path) -> None:

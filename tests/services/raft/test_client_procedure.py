@@ -596,3 +596,17 @@ def test_changes_of_leader_long_ago_do_not_slow_down_the_next_one() -> None:
         network.reply(old, call, negative(new))
         assert network.requests[-1] == (new, "=")
         network.reply(new, call, DONE)
+
+
+def test_of_a_peer_with_many_addresses_one_that_stands_is_asked() -> None:
+    network = led_by("1")
+    service = "tcp://service:8047"
+    network.addresses[service] = (URLS["2"], URLS["3"])
+    network.submit(StatusCall(b"first", 5.0, service))
+    assert network.requests[-1] == ("2", "pv.status")
+    assert not network.procedure.is_down(service)
+    network.connection("2", up=False)
+    network.submit(StatusCall(b"second", 5.0, service))
+    assert network.requests[-1] == ("3", "pv.status")
+    network.connection("3", up=False)
+    assert network.procedure.is_down(service)

@@ -534,9 +534,11 @@ class _KeySession:
         revision = self._revision
         if revision is None:
             return await self._client._run(ReadCall(self._client._call_id(), ops, timeout_s))
-        members = self._client._procedure.peer_urls()
+        procedure = self._client._procedure
+        members = procedure.peer_urls()
+        members = sorted(random.sample(members, len(members)), key=procedure.is_down)
         # Seeds come last: they may be a Service that knows peers when all members that we know are gone.
-        urls = dict.fromkeys((*random.sample(members, len(members)), *self._client._peers))
+        urls = dict.fromkeys((*members, *self._client._peers))
         failed: RaftError = Unreachable(tuple(urls), STALE_READ_S * len(urls))
         for url in urls:
             try:

@@ -167,7 +167,8 @@ class Procedure:
             self._direct[call.id] = call
             self._targets_changed = True
             if call.url in self._endpoints:
-                self._send(call, self._endpoints[call.url][0], now)
+                found = self._endpoints[call.url]
+                self._send(call, next((each for each in found if each not in self._down), found[0]), now)
             else:
                 self._outputs.resolve.append(call.url)
         elif self._leader is not None:
@@ -308,6 +309,11 @@ class Procedure:
     def peer_urls(self) -> list[str]:
         """Return the urls of the members or, while these are not known, of the seeds."""
         return list(self._peers.values() or self._seeds)
+
+    def is_down(self, url: str) -> bool:
+        """Say whether it is known that no address of ``url`` can be reached now."""
+        endpoints = self._endpoints.get(url, ())
+        return bool(endpoints) and self._down.issuperset(endpoints)
 
     def _targets(self) -> list[str]:
         """Every endpoint worth a connection, in the order of ``_urls``."""
