@@ -113,7 +113,7 @@ def test_a_watcher_that_does_not_notice_a_lost_message(monkeypatch: pytest.Monke
     original = WatchCall._take
 
     def take(self: WatchCall, reply: PvWatchReply) -> Any:
-        return original(self, replace(reply, previous=self._last) if self._begun and reply.previous else reply)
+        return original(self, replace(reply, previous=self._expected) if self._begun and reply.previous else reply)
 
     monkeypatch.setattr(WatchCall, "_take", take)
     found(STORMY, ["S12"])
