@@ -14,7 +14,7 @@ from pavane.raft.client.calls import (
     TransferCall,
     UpdateCall,
 )
-from pavane.raft.client.procedure import REDIRECTS_MAX, Finished, Procedure
+from pavane.raft.client.procedure import Finished, Procedure
 from pavane.raft.errors import Compacted, Expired, Overloaded, Refused, Unreachable, Unsupported
 from pavane.raft.wire import (
     ConfigStatus,
@@ -585,28 +585,3 @@ def test_compacted_log_is_an_error_with_the_first_index_left() -> None:
     error = network.finished[0].error
     assert isinstance(error, Compacted)
     assert error.first == 41
-
-
-def test_changes_of_leader_long_ago_do_not_slow_down_the_next_one() -> None:
-    network = led_by("1")
-    for number in range(2 * REDIRECTS_MAX):
-        old, new = ("1", "2") if number % 2 == 0 else ("2", "1")
-        call = update(number)
-        network.submit(call)
-        network.reply(old, call, negative(new))
-        assert network.requests[-1] == (new, "=")
-        network.reply(new, call, DONE)
-
-
-def test_of_a_peer_with_many_addresses_one_that_stands_is_asked() -> None:
-    network = led_by("1")
-    service = "tcp://service:8047"
-    network.addresses[service] = (URLS["2"], URLS["3"])
-    network.submit(StatusCall(b"first", 5.0, service))
-    assert network.requests[-1] == ("2", "pv.status")
-    assert not network.procedure.is_down(service)
-    network.connection("2", up=False)
-    network.submit(StatusCall(b"second", 5.0, service))
-    assert network.requests[-1] == ("3", "pv.status")
-    network.connection("3", up=False)
-    assert network.procedure.is_down(service)
