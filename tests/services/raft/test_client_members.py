@@ -1,4 +1,4 @@
-"""The client and changes: of members, its own and those of others, of leaders, of addresses (docs/specs/raft.md 11.2)."""
+"""The client and changes: of members, its own and others, of leaders, of addresses (docs/specs/raft.md 11.2)."""
 
 from pavane.raft.client.calls import ChangeMembersCall, StatusCall
 from pavane.raft.client.procedure import REDIRECTS_MAX, Finished
