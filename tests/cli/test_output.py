@@ -81,6 +81,9 @@ def _condition(kind: str, status: str, reason: str, message: str = "") -> dict[s
     }
 
 
+STALLED = (("Stalled", "True"), ("UpToDate", "False"))
+
+
 def test_why_says_that_nothing_is_waited_for() -> None:
     fine = [_condition("Ready", "True", "Ready"), _condition("UpToDate", "True", "Applied")]
     document = {"metadata": {"name": "q"}, "status": {"activeGeneration": 2, "conditions": fine}}
@@ -106,6 +109,12 @@ def test_why_names_blocker_pod_and_what_to_do() -> None:
     assert "CreatingNext with generation 2, generation 1 is active and untouched" in text
     assert "q-server-g2-1: ImagePull – no such image" in text
     assert "correct spec.image" in text
+
+
+def test_why_tells_once_what_two_conditions_say() -> None:
+    said = [_condition(kind, status, "KeysLost", "Secret q-keys is gone") for kind, status in STALLED]
+    text = explain({"metadata": {"name": "q"}, "status": {"activeGeneration": 1, "conditions": said}}, "raft/q")
+    assert text.count("Secret q-keys is gone") == 1
 
 
 def test_why_names_pods_that_wait_for_the_same_together() -> None:

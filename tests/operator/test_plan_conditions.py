@@ -1,9 +1,12 @@
-"""What a user reads while nothing is rolled out and something live cannot be applied (docs/specs/operator.md 2.9)."""
+"""What a user reads where something cannot be applied, or does not stay up (docs/specs/operator.md 2.6, 2.9)."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from pavane_operator.crds.status import State
 from pavane_operator.plan.model import ActionFailure, Certificates, Problem
 from tests.operator.test_plan_status import Lab, conditions_of
 
@@ -31,3 +34,16 @@ def test_an_object_that_cannot_be_written_is_told_although_nothing_is_rolled_out
     assert conditions_of(told)["UpToDate"] == up_to_date
     assert conditions_of(told)[condition] == ("True", "Invalid")
     assert {"Stalled", "Reconciling"} & conditions_of(told).keys() == {condition}
+
+
+def test_a_crash_is_told_with_what_the_container_left_to_say_for_its_logs_go_with_the_pod() -> None:
+    lab = Lab(crashLimit=1)
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.state is State.INITIALIZING)
+    first, *others = (pod for pod in lab.operator.observe().pods if pod.generation == 2)
+    ended = dataclasses.replace(first, waiting_reason="CrashLoopBackOff", ended="exit code 2: the disk is full")
+    for restarts, kept in ((1, "blockers"), (2, "message")):
+        told = lab.status(pods=(dataclasses.replace(ended, restarts=restarts), *others)).rollout
+        assert told is not None
+        assert "exit code 2: the disk is full" in str(getattr(told, kept))

@@ -12,6 +12,8 @@ from pavane_operator.plan.model import GENERATION_LABEL
 from pavane_operator.runtime.observe import pods_of, resource_of
 
 DEFAULTS = RenderDefaults("image", "0.1.0", None, b"k" * 32, "pavane-system")
+SAID = "the log is damaged at byte 12"
+END = {"exitCode": 2, "reason": "Error", "message": f"{SAID}\n"}
 METADATA = {"name": "q", "namespace": "default", "uid": "1", "resourceVersion": "1"}
 
 
@@ -32,6 +34,28 @@ def test_fields_of_a_newer_definition_hold_up_nothing() -> None:
 def test_a_value_that_no_definition_allows_is_refused() -> None:
     with pytest.raises(ValidationError, match="replicas"):
         resource_of(kind(DEFAULTS), body({"replicas": "many"}))
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (
+            {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": END}},
+            f"exit code 2: {SAID}",
+        ),
+        ({"state": {"terminated": END}}, f"exit code 2: {SAID}"),
+        ({"lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}, "exit code 137 (OOMKilled)"),
+        ({"lastState": {"terminated": {"exitCode": 0, "reason": "Completed"}}}, ""),
+        ({"state": {"running": {}}, "lastState": {}}, ""),
+    ],
+)
+def test_how_a_container_failed_is_what_it_left_to_say(status: dict[str, Any], told: str) -> None:
+    pod = {
+        "metadata": {"name": "q-server-g1-0", "uid": "1", "resourceVersion": "1", "labels": {GENERATION_LABEL: "1"}},
+        "status": {"containerStatuses": [{"name": "server", "restartCount": 1, **status}]},
+    }
+    (seen,) = pods_of([(PODS, pod)], lambda _: None)
+    assert seen.ended == told
 
 
 def test_why_no_node_takes_a_pod_is_what_the_scheduler_says() -> None:

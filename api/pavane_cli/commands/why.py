@@ -15,7 +15,8 @@ ADVICE = {
     "VolumePending": "The volume is not bound; look at its claim and storage class.",
     "PodNotScheduled": "No node takes the pod; look at its events.",
     "ImagePull": "The image cannot be pulled: correct spec.image; the change supersedes this attempt.",
-    "CrashLoop": "The new pods crash: look at their log (`pavane logs POD --previous`), then correct the spec.",
+    "CrashLoop": "The new pods crash: look at their log (`pavane logs POD --previous`) while they are there, then "
+    "correct the spec.",
     "StageUnreachable": "The pod runs but its stage port does not answer; look at its log.",
     "NotInitialized": "The pod is starting; it goes on by itself.",
     "NoQuorum": "A majority of the members does not answer: bring their pods back.",
@@ -66,6 +67,8 @@ def _waits(document: dict[str, Any], reference: str) -> list[str]:
         found = condition(document, name)
         if found is None or _is_fine(found) or (name == "UpToDate" and _state(document) != "Idle"):
             continue
+        if name == "UpToDate" and found["reason"] == (condition(document, "Stalled") or {}).get("reason"):
+            continue  # told already
         text = f"{name} is {found['status']} since {output.age(found['lastTransitionTime'])}: {found['reason']}"
         sentences.append(f"{text} – {found['message']}" if found.get("message") else f"{text}.")
         sentences.append(_advice(found["reason"], reference))

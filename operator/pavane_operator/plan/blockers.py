@@ -185,7 +185,8 @@ def _pod(view: View, pod: Pod) -> Iterator[_Found]:
         yield _Found("ImagePull", pod.waiting_message or "the image cannot be pulled; check spec.image", pod.name)
     elif pod.waiting_reason in CRASH_REASONS:
         text = pod.waiting_message or f"the container does not stay up ({pod.waiting_reason})"
-        yield _Found("CrashLoop", f"{text}; see the logs of the pod", pod.name)
+        last = f"; it ended with {pod.ended}" if pod.ended else ""
+        yield _Found("CrashLoop", f"{text}{last}; see the logs of the pod", pod.name)
     elif not pod.scheduled:
         reason = "VolumePending" if _waits_for_volume(view, pod) else "PodNotScheduled"
         yield _Found(reason, pod.waiting_message or "no node has room for the pod", pod.name)

@@ -93,7 +93,8 @@ def _failure(view: View) -> Problem | None:
     limit = view.spec.rollout.crash_limit
     for pod in view.live_pods(view.next):
         if limit and pod.restarts > limit:
-            return Problem("CrashLoop", f"pod {pod.name} restarted {pod.restarts} times; see its logs")
+            last = f"last with {pod.ended}" if pod.ended else "see its logs"  # which are gone with the pod
+            return Problem("CrashLoop", f"pod {pod.name} restarted {pod.restarts} times; {last}")
     overdue = image_pull_overdue(view)
     if overdue is not None:
         return Problem("ImagePull", f"pod {overdue.pod}: {overdue.message}")

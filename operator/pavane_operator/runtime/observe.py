@@ -19,6 +19,8 @@ from pavane_operator.plan.model import (
     parse_number,
 )
 
+ENDED_MAX_CHARACTERS = 300
+"""Of a container's last words in a message of the status, which has more to say."""
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 
 
@@ -110,10 +112,22 @@ def _pod(body: Object, generation: int, stage: StageView | None) -> Pod:
         restarts=sum(int(one.get("restartCount") or 0) for one in containers),
         waiting_reason=waiting.get("reason"),
         waiting_message=str(waiting.get("message") or scheduling.get("message") or ""),
+        ended=next(filter(None, map(_ended, containers)), ""),
         created_at=timestamp(created) if created else None,
         repair=parse_number((metadata.get("annotations") or {}).get(REPAIR_ANNOTATION)) or 0,
         stage=stage,
     )
+
+
+def _ended(container: Object) -> str:
+    """Exit code, and the reason and the last words where there are any; empty where it never failed."""
+    states = (container.get(name) or {} for name in ("state", "lastState"))
+    end: Object = next((state["terminated"] for state in states if state.get("terminated")), {})
+    if not end.get("exitCode"):
+        return ""
+    why = "" if end.get("reason") in (None, "", "Error") else f" ({end['reason']})"
+    said = " ".join(str(end.get("message") or "").split())
+    return f"exit code {end['exitCode']}{why}" + (f": {said[:ENDED_MAX_CHARACTERS]}" if said else "")
 
 
 def _owned_by(body: Object, uid: str) -> bool:
