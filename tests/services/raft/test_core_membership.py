@@ -64,7 +64,7 @@ class Answered:
     def __init__(self, ensemble: Ensemble, name: str, other: str) -> None:
         self._ensemble, self._core, self._url = ensemble, ensemble.cores[name], url(other)
 
-    def _asked(self, reply: type[Reply]) -> list[Ask]:
+    def asked(self, reply: type[Reply]) -> list[Ask]:
         asks = self._core._links._outstanding[Channel.SEED, self._url].values()
         return [ask for ask in asks if ask.reply is reply]
 
@@ -73,13 +73,15 @@ class Answered:
         self._ensemble.settle()
 
     def tell(self, reply: Reply) -> None:
-        asked = self._asked(type(reply))
-        assert asked, f"nobody asked for {reply}"
-        for ask in asked:
+        assert self.asked(type(reply)), f"nobody asked for {reply}"
+        self.tell_if_asked(reply)
+
+    def tell_if_asked(self, reply: Reply) -> None:
+        for ask in self.asked(type(reply)):
             self._answer(ask, reply)
 
     def greet(self, features: int) -> None:
-        for ask in self._asked(PvHelloReply):
+        for ask in self.asked(PvHelloReply):
             self._answer(ask, PvHelloReply(bytes(ask.frames[4]), {"feat": features}))
 
 
@@ -472,6 +474,26 @@ def test_a_leader_whose_entry_is_no_configuration_is_not_followed(how: str) -> N
         learner.tell(RequestEntriesReply(EntriesStatus.LAST, 1, (entry,)))
     assert ensemble.entries("d") == []
     assert Dropped("config") in ensemble.events["d"]
+
+
+def test_a_stream_that_a_later_leader_has_overtaken_commits_nothing_that_is_not_here() -> None:
+    ensemble = Ensemble("", "ad", absent="a")
+    learner = Answered(ensemble, "d", "a")
+    ensemble.advance(0.3)
+    learner.tell(RequestConfigReply(True, "a", members("abc")))
+    ensemble.advance(0.01)
+    learner.tell(RequestLogInfoReply(True, "a", 5, 1, 0, 0, 0, 0, 0))
+    learner.greet(FEATURE_FOLLOW)
+    old, new = (encode_entry(bytes(12), EntryType.STATE, term, b"data") for term in (5, 6))
+    ensemble.ask("d", (b"\x01", *AppendEntries("a", 5, 0, 0, 0, (old, old, old)).encode(IDENT)))
+    while not learner.asked(PvFollowReply):  # once nobody sends entries any more
+        ensemble.advance(0.1)
+        learner.tell_if_asked(RequestConfigReply(True, "a", members("abc")))
+    ensemble.ask("d", (b"\x01", *AppendEntries("c", 6, 1, 5, 0, (new,)).encode(IDENT)))
+    ensemble.advance(0.7)
+    learner.tell(PvFollowReply(FOLLOW_ENTRIES, [3, 5, 1], 3, b""))
+    status = ensemble.status("d")
+    assert (status.last, status.commit) == (2, 0)
 
 
 @pytest.mark.parametrize("how", ["shorter", "different"])

@@ -117,6 +117,14 @@ def test_gap_repetition_and_another_transfer() -> None:
     assert follower.info().last_index == 22
 
 
+def test_data_of_two_leaders_are_not_put_together() -> None:
+    """Bare data have no digest, and what an application makes of the log may differ from peer to peer."""
+    follower = Follower()
+    assert follower.chunk(0, DATA[:50]) == TAKEN
+    successor = InstallSnapshot("c", TERM + 1, 20, 3, 0, len(DATA), DATA[::-1][:50])
+    assert follower.answer(successor.encode(IDENT), InstallSnapshotReply) == InstallSnapshotReply(TERM + 1)
+
+
 def test_log_that_holds_the_entry_stays() -> None:
     follower = Follower()
     entries = [entry(number) for number in range(1, 25)]

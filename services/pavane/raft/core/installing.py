@@ -32,6 +32,7 @@ class Chunk:
     """One piece of a snapshot up to entry ``index``, whichever message it came in.
 
     ``term`` is that of this entry, ``None`` if only the file tells; ``whole`` says that it is the file, not bare data.
+    ``sender`` is whose bare data it is: those of two peers may differ, and have no digest that would tell.
     """
 
     index: int
@@ -40,16 +41,17 @@ class Chunk:
     total: int
     data: Frame
     whole: bool
+    sender: str = ""
 
     @property
-    def key(self) -> tuple[int, int | None, int, bool]:
+    def key(self) -> tuple[int, int | None, int, bool, str]:
         """What all pieces of one transfer have in common."""
-        return self.index, self.term, self.total, self.whole
+        return self.index, self.term, self.total, self.whole, self.sender
 
 
 @dataclass(slots=True)
 class _Transfer:
-    key: tuple[int, int | None, int, bool]
+    key: tuple[int, int | None, int, bool, str]
     since: float
     taken: int = 0
     scan: SnapshotScan = field(default_factory=SnapshotScan)
@@ -121,7 +123,10 @@ class Installing:
             following.answer(route, request_id, message.leader, InstallSnapshotReply(node.term))
             return
         following.follow(message.leader, message.term)
-        chunk = Chunk(message.last_index, message.last_term, message.offset, message.total, message.chunk, whole)
+        sender = "" if whole else message.leader
+        chunk = Chunk(
+            message.last_index, message.last_term, message.offset, message.total, message.chunk, whole, sender
+        )
         if not self.fits(chunk):
             node.drop(DropReason.SIZE)
             return
@@ -177,7 +182,7 @@ class Installing:
 
     def _finish(self, transfer: _Transfer) -> int | None:
         node, scan = self._node, transfer.scan
-        index, term, _, whole = transfer.key
+        index, term, _, whole, _ = transfer.key
         if not whole:
             self._store(transfer, scan.digest)
         head, meta = scan.finish()

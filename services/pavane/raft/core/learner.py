@@ -345,7 +345,8 @@ class Learner:
             except RemoteProtocolError:
                 return None
             previous = reply.index - len(entries)
-            if previous > self._agreed or not self._take(previous, entries):
+            here = min(self._agreed, self._node.log.last)  # a leader may have cut off what was sent in this stream
+            if previous > here or not self._take(previous, entries):
                 return None
             self._agreed = max(self._agreed, reply.index)
             known = min(commit, reply.index)
@@ -391,7 +392,9 @@ class Learner:
         self.target = max(self.target, reply.index)
         if reply.status == EntriesStatus.SNAPSHOT and reply.part is not None and not self._fed():
             part = reply.part
-            chunk = Chunk(reply.index, part.term, part.offset, part.total, reply.entries[0], whole=False)
+            chunk = Chunk(
+                reply.index, part.term, part.offset, part.total, reply.entries[0], whole=False, sender=ask.to.url
+            )
             wanted = self._take_chunk(chunk)
             if wanted is None:
                 self._links.again(ask, RequestEntries(self._asked_from, None, part.offset + len(reply.entries[0])))

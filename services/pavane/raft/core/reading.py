@@ -87,7 +87,8 @@ class Reading:
     def timer(self) -> None:
         """Give up streams that nobody acknowledges."""
         now = self._node.now.mono
-        for key, stream in list(self._streams.items()):
+        while self._streams:
+            key, stream = next(iter(self._streams.items()))
             if stream.deadline > now:
                 break
             self._end(key)
