@@ -11,7 +11,7 @@ from pavane.raft.core.outputs import (
     QuorumLost,
     SlowDisk,
 )
-from pavane.raft.core.transfer import REQUESTS_MAX
+from pavane.raft.core.transfer import REQUESTS_MAX, WAITING_MAX
 from pavane.raft.errors import Code
 from pavane.raft.state.commands import Recovered
 from pavane.raft.state.configuration import Configuration
@@ -282,6 +282,17 @@ def test_a_transfer_to_a_dead_peer_ends_and_the_leader_goes_on() -> None:
     assert decoded(PvReply, ensemble.told("admin")[-1]).code == Code.BUSY
     assert statuses(ensemble, "client")[-1] == UpdateStatus.DONE
     assert ensemble.leader() == leader
+
+
+def test_of_a_crowd_that_asks_for_a_transfer_the_newest_are_told_its_end() -> None:
+    ensemble = Ensemble("abc")
+    leader = ensemble.elect()
+    target = others(ensemble, leader)[-1]
+    ensemble.down(target)
+    for number in range(WAITING_MAX + 1):
+        ensemble.ask(leader, (b"t", *PvTransfer(target).encode(IDENT)), f"admin{number}")
+    ensemble.advance(0.5)
+    assert [len(ensemble.told(f"admin{number}")) for number in range(WAITING_MAX + 1)] == [0] + [1] * WAITING_MAX
 
 
 def test_a_target_that_was_not_connected_is_told_when_it_is() -> None:

@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 import pytest
 
-from pavane.raft.core.outputs import Channel, Dropped, SnapshotChanged
+from pavane.raft.core.outputs import Channel, Dropped, Freeze, SnapshotChanged
 from pavane.raft.machines import Tree
 from pavane.raft.state.commands import Recovered, SnapshotInstall
 from pavane.raft.state.configuration import Configuration
@@ -222,6 +222,21 @@ def test_a_crash_before_the_answer_does_not_make_a_peer_sure_of_its_members() ->
     assert ensemble.status("b").snapshot == 20
     ensemble.advance(5.0)
     assert ensemble.status("b").term == TERM
+
+
+@pytest.mark.parametrize("sure", [False, True])
+def test_the_next_snapshot_says_as_well_that_nobody_told_the_members(sure: bool) -> None:
+    follower = Follower()
+    core, now = follower.ensemble.cores["b"], follower.ensemble.now()
+    old = encode_entry(reqid(21, WALL_S - 9 * 3600), EntryType.STATE, 3, b"data")
+    follower.chunk(0, DATA)
+    follower.append(20, 3, 21, old)
+    if sure:
+        core._node.trust_configuration()
+    assert core.offer_snapshot(21, 3, now)
+    (freeze,) = core.outputs().apply
+    assert isinstance(freeze, Freeze)
+    assert freeze.bare != sure
 
 
 def test_who_is_sure_of_its_members_is_so_after_a_restart() -> None:

@@ -16,6 +16,7 @@ from pavane.raft.wire.pv import PvNow, PvNowReply, PvReply, PvTransfer
 from pavane.wire import LocalProtocolError, Stage
 
 REQUESTS_MAX = 3  # pv.now is sent at most this often, each rpc_timeout
+WAITING_MAX = 64  # who asked for the transfer under way and is told its end; the newest are kept
 
 
 @dataclass(slots=True)
@@ -99,6 +100,7 @@ class Transfer:
             self._answer(route, request_id, PvReply(Code.BAD_COMMAND, "no voter of ours fit to lead"))
         else:
             self._attempt.waiting.append((route, bytes(request_id)))
+            del self._attempt.waiting[:-WAITING_MAX]
 
     def progress(self) -> None:
         """Tell the target to stand once it has everything. Called after answers and time."""
