@@ -94,7 +94,7 @@ class RestSession:
             path = f"/keys?start={_quoted(watch.start)}&end={_quoted(watch.end)}&watch=true&from={watch.first}"
         else:
             path = f"{_tree(watch.start)}?watch=true&scope={name_of(watch.scope)}&from={watch.first}"
-        behind = watch.first
+        behind, reason = watch.first, ""
         async for event, data in self._rest.events(self._path + path):
             match event:
                 case "changes" | "progress":
@@ -104,8 +104,9 @@ class RestSession:
                 case "expired":
                     raise Compacted(0)
                 case _:
+                    reason = f": {data}"
                     break
-        raise UserError(f"the control plane ended the watch; go on with --from {behind}")
+        raise UserError(f"the control plane ended the watch{reason}; go on with --from {behind}")
 
     async def _of_lease(self, method: str, path: str, timeout_s: float) -> Any:
         """Ask for something about a lease; ``Refused`` if it has ended, ``RaftError`` if nobody can say so."""

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import RaftError
-from pavane.raft.machines import LeaseRevoke, limits
+from pavane.raft.machines import LeaseRevoke, Watch, limits
+from pavane.raft.machines.history import Scope
 from pavane.raft.wire import EntryType
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
@@ -354,3 +355,12 @@ async def test_a_control_plane_that_is_away_for_a_moment_costs_no_lease(status: 
             await session.keep_alive(7, 1.0)
         with pytest.raises(RaftError, match="does not answer: refused"):  # and who ends it goes on: it ends by itself
             await session.command(LeaseRevoke(7), None, 1.0)
+
+
+async def test_why_the_control_plane_ended_a_watch_is_told() -> None:
+    told = 'event: progress\ndata: {"revision": 7, "events": []}\n\nevent: error\ndata: nobody leads\n\n'
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, text=told))
+    async with httpx2.AsyncClient(base_url="http://plane", transport=transport) as http:
+        with pytest.raises(UserError, match="nobody leads; go on with --from 8"):
+            async for _ in RestSession(RestClient(http), "/x").changes(Watch(Scope.KEYS, b"a", b"b")):
+                pass

@@ -333,6 +333,8 @@ async def test_repeating_with_the_same_id_gives_the_same_index(
 async def test_wrong_arguments_are_refused_at_once(peers: dict[str, ScriptedPeer], cluster: Cluster) -> None:
     with pytest.raises(ValueError, match="tcp://host:port"):
         RaftClient(["127.0.0.1:8047"], IDENT)
+    with pytest.raises(ValueError, match=":99999"):
+        RaftClient(["tcp://127.0.0.1:99999"], IDENT)
     with pytest.raises(ValueError, match="at least one"):
         RaftClient([], IDENT)
     cluster.hold = True

@@ -559,9 +559,13 @@ class _KeySession:
 def split_url(url: str) -> tuple[str, int]:
     """Return host and port of ``tcp://host:port``; raises ``ValueError`` that names the url otherwise."""
     parts = urlsplit(url)
-    if parts.scheme != "tcp" or not parts.hostname or parts.port is None or parts.path:
+    try:
+        port = parts.port
+    except ValueError:  # beyond 65535, or no number
+        port = None
+    if parts.scheme != "tcp" or not parts.hostname or port is None or parts.path:
         raise ValueError(f"{url!r} is no url of a peer; write tcp://host:port")
-    return parts.hostname, parts.port
+    return parts.hostname, port
 
 
 def endpoint_of(address: str, port: int) -> str:
