@@ -220,6 +220,11 @@ async def test_an_export_is_imported_elsewhere(cli: Cli) -> None:
     # Not a number that was given before.
     assert await tree.create(b"/w/s_", sequential=True) > b"/w/s_0000000002"
     assert "line 2" in await cli.fails(ExitCode.USAGE, "kv", "import", str(written(cli.folder, exported)))
+    file = cli.folder / "exported"
+    file.write_text("what an earlier export wrote")
+    await cli("kv", "export", str(file))
+    assert file.read_bytes() == await cli.raw("kv", "export")
+    assert await cli("kv", "export", "/dev/null") == ""
 
 
 def written(folder: Path, exported: bytes) -> Path:
@@ -332,6 +337,11 @@ async def test_a_plain_log_takes_entries_and_no_keys(cli: Cli) -> None:
     assert f"commit {index}" in await cli("info")
     for command in (("kv", "get", "k"), ("kv", "put", "k", "v"), ("kv", "watch"), ("tree", "ls"), ("kv", "lease")):
         await cli.fails(ExitCode.REFUSED, *command)
+    earlier = cli.folder / "keys.jsonl"
+    earlier.write_text("what an earlier export wrote")
+    await cli.fails(ExitCode.REFUSED, "kv", "export", str(earlier))
+    assert earlier.read_text() == "what an earlier export wrote"
+    assert list(cli.folder.glob("keys*")) == [earlier]
 
 
 @pytest.mark.parametrize("cli", [("peers", "Tree")], indirect=True)

@@ -5,10 +5,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -27,6 +27,7 @@ from pavane_cli.target import run
 from pavane_cli.transactions import parse_compare, parse_op
 
 TTL_S = 10.0
+UNFINISHED = ".unfinished"  # behind the name of a file until it is whole
 SIGNALLED = 128  # and the number of the signal: how a shell tells what ended a program
 
 app = typer.Typer(
@@ -250,16 +251,21 @@ def lock(
 
 @command("export")
 def export(reach: Reach, file: Archive = None) -> None:
-    """Write all keys and nodes as lines of JSON to FILE, default standard output; what a lease holds is left out."""
+    """Write all keys and nodes as lines of JSON to FILE, default standard output; what a lease holds is left out.
 
-    async def read() -> int:
+    FILE is replaced when all is written. Of what others write meanwhile some may be in it and some not.
+    """
+
+    async def read(target: TextIO) -> int:
         async with reach.store() as store:
-            if file is None:
-                return await export_to(store, sys.stdout)
-            with file.open("w", encoding="ascii") as target:
-                return await export_to(store, target)
+            return await export_to(store, target)
 
-    output.note(f"keys and nodes: {run(read())}")
+    if file is None:
+        count = run(read(sys.stdout))
+    else:
+        with _replacing(file) as target:
+            count = run(read(target))
+    output.note(f"keys and nodes: {count}")
 
 
 @command("import")
@@ -274,6 +280,22 @@ def import_keys(reach: Reach, file: Archive = None) -> None:
                 return await import_from(store, source)
 
     output.note(f"keys and nodes: {run(send())}")
+
+
+@contextmanager
+def _replacing(file: Path) -> Iterator[TextIO]:
+    """Lend a file to write, which takes the place of ``file`` at the end; a device or a link is written itself."""
+    if file.is_symlink() or (file.exists() and not file.is_file()):
+        with file.open("w", encoding="ascii") as target:
+            yield target
+        return
+    unfinished = file.with_name(file.name + UNFINISHED)
+    try:
+        with unfinished.open("w", encoding="ascii") as target:
+            yield target
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def request_id(text: str | None) -> bytes | None:
