@@ -10,6 +10,7 @@ from pavane.raft.core.links import Ask
 from pavane.raft.core.outputs import (
     Channel,
     ConfigurationChanged,
+    Disconnect,
     Dropped,
     Fork,
     RecoveringChanged,
@@ -316,6 +317,22 @@ def test_a_wiped_voter_that_is_the_only_one_named_stays_as_it_is() -> None:
                 core.reply(ask.to.peer, ask.to.channel, (ask.id, *alone), ensemble.now())
         ensemble.settle()
     assert ensemble.status("a").role == Role.RECOVERING
+
+
+def test_nobody_looks_for_a_removed_member_any_more() -> None:
+    ensemble = Ensemble("abc")
+    leader = ensemble.elect()
+    removed = others(ensemble, leader)[0]
+    ensemble.change(leader, 50, "".join(name for name in "abc" if name != removed))
+    ensemble.advance(10)
+    for name in others(ensemble, removed):
+        closed = {event.to.channel for event in ensemble.events[name] if isinstance(event, Disconnect)}
+        assert closed == {Channel.SIDE, Channel.RPC}
+        assert {event.to.peer for event in ensemble.events[name] if isinstance(event, Disconnect)} == {removed}
+    ensemble.asked.clear()
+    ensemble.advance(30)
+    assert ensemble.asked
+    assert not [target for _, target, _ in ensemble.asked if target == removed]
 
 
 def test_a_removed_and_wiped_voter_does_not_believe_the_old_entries_that_name_it() -> None:

@@ -118,10 +118,17 @@ class Kinds:
             if peer != self._node.id
         }
         for peer in [peer for peer, known in self._peers.items() if wanted.get(peer) != known.url]:
-            self._links.cancel(self._peers.pop(peer).ask)
+            self._drop(peer)
         for peer, url in wanted.items():
             if peer not in self._peers:
                 self._peers[peer] = self._recall(peer, url)
+
+    def _drop(self, peer: str) -> None:
+        """Let go of who is no member any more: else its address would be looked for as long as this program runs."""
+        known = self._peers.pop(peer)
+        self._links.disconnect(PeerChannel(Channel.SIDE, peer, known.url))
+        if self._node.role != Role.LEADER:  # which still feeds it, until it knows
+            self._links.disconnect(PeerChannel(Channel.RPC, peer, known.url))
 
     def hello(self, route: Route, request_id: Frame, message: PvHello) -> None:
         """Answer a hello."""

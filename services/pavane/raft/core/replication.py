@@ -526,6 +526,7 @@ class Replication:
 
     def _forget(self, progress: Progress) -> None:
         self._drop_asks(progress)
+        self._links.disconnect(progress.to)
         del self.peers[progress.id]
 
     def _drop_asks(self, progress: Progress) -> None:
