@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -352,6 +352,20 @@ async def test_wrong_arguments_are_refused_at_once(peers: dict[str, ScriptedPeer
         with pytest.raises(ValueError, match="no member"):
             await client.status("unknown")
         first.cancel()
+
+
+async def test_a_repetition_is_answered_whenever_it_is_tried(peers: dict[str, ScriptedPeer]) -> None:
+    """Also in the turn of the loop between the answer to the first call and its end."""
+
+    async def repeated() -> int:
+        while True:
+            await asyncio.sleep(0)
+            with suppress(UnderWay):
+                return await client.update(b"data", reqid=REQID)
+
+    async with RaftClient(urls(peers), IDENT) as client, asyncio.timeout(20):
+        first = asyncio.create_task(client.update(b"data", reqid=REQID))
+        assert await repeated() == await first
 
 
 async def test_entries_stream_acknowledges_message_by_message(peers: dict[str, ScriptedPeer]) -> None:

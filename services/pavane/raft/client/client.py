@@ -384,9 +384,13 @@ class RaftClient:
             return self.new_reqid()
         if len(reqid) != REQID_BYTES:
             raise ValueError(f"a request id has {REQID_BYTES} bytes, not {len(reqid)}")
-        if self._procedure.holds(reqid):
-            raise UnderWay(reqid)
+        self._check_free(reqid)
         return reqid
+
+    def _check_free(self, call_id: bytes) -> None:
+        """Raise ``UnderWay`` if a call has this id, also one that is answered but whose caller has not gone on yet."""
+        if call_id in self._results:
+            raise UnderWay(call_id)
 
     def _call_id(self) -> bytes:
         self._call_number = (self._call_number + 1) % CALL_ID_MODULUS
@@ -407,8 +411,7 @@ class RaftClient:
 
     def _start(self, call: Call[Result]) -> "asyncio.Future[Result]":
         self._check_open()
-        if self._procedure.holds(call.id):
-            raise UnderWay(call.id)
+        self._check_free(call.id)
         result: asyncio.Future[Result] = self._loop.create_future()
         self._results[call.id] = result
         self._procedure.submit(call, self._loop.time())

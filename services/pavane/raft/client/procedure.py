@@ -150,10 +150,6 @@ class Procedure:
         """Return the url of a member by its id, if it is known."""
         return self._peers.get(peer)
 
-    def holds(self, call_id: bytes) -> bool:
-        """Say whether a call with this id is under way."""
-        return call_id in self._calls
-
     def submit(self, call: AnyCall, now: float) -> None:
         """Begin a call; its id must be free."""
         if not self._calls:
