@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from pavane.raft.state.commands import (
+    RECOVERING_FLOOR,
     Append,
     Compact,
     HardState,
@@ -87,6 +88,8 @@ class Disk:
         del self.entries[at - 1 :]
 
     def recovered(self, *, corrupt: bool) -> Recovered:
+        if corrupt:
+            self.vote_floor = RECOVERING_FLOOR  # written in the step that sets the damage aside (13.3)
         newest = max(self.snapshots, default=0)
         if newest > self.last:
             self.entries, self.first = [], newest + 1  # the log behind it was damaged, and set aside
