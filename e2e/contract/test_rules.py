@@ -71,6 +71,10 @@ BREACHES = {
     "encryption none needs no keyringSecretRef": Breach(
         "spec", {"encryption": "none", "keyringSecretRef": {"name": "one"}}, of=SWIM_GROUPS
     ),
+    "In and NotIn need values": Breach(
+        "spec.networkPolicy.clientSelector.podSelector.matchExpressions[0]",
+        {"networkPolicy": {"clientSelector": {"podSelector": {"matchExpressions": [{"key": "x", "operator": "In"}]}}}},
+    ),
     "encryption cannot be changed": Breach(
         "spec.encryption", {"encryption": "e1"}, {"encryption": "e0"}, of=SWIM_GROUPS
     ),

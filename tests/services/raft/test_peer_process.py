@@ -4,7 +4,7 @@ import asyncio
 import random
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import zmq
 from pavane.raft.client import RaftClient
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import RaftError
-from pavane.raft.wire import EntryType
+from pavane.raft.wire import EntryType, Value
 from pavane_cli.commands.raft_peer import announced_url, peer
 from pavane_cli.failures import ExitCode, UserError
 from tests.services.eventually import eventually
@@ -56,6 +56,22 @@ class Peers(Processes):
         assert await first_line(process) == f"up {peer}\n"
         return process
 
+    async def three_up(self, urls: Sequence[str], *options: str) -> None:
+        """Start peers 1 to 3 and wait until all of them vote.
+
+        One that is late finds a cluster that lives already, which may have its vote, and first finds back (5.5).
+        """
+        members = ",".join(f"{number}={url}" for number, url in enumerate(urls, 1))
+        await asyncio.gather(*(self.up(str(number), members, *options) for number in (1, 2, 3)))
+        async with RaftClient(urls, SECRET.encode()) as client:
+            for url in urls:
+                while not _votes(await client.status(url)):
+                    await asyncio.sleep(0.02)
+
+
+def _votes(status: dict[str, Value]) -> bool:
+    return status["role"] in ("Leader", "Follower") and status["leader"] is not None
+
 
 @pytest.fixture
 async def peers(tmp_path: Path) -> AsyncIterator[Peers]:
@@ -72,7 +88,7 @@ async def test_no_acknowledged_write_is_lost_or_doubled_when_leaders_are_killed(
     urls = free_urls(3)
     members = ",".join(f"{number}={url}" for number, url in enumerate(urls, 1))
     options = ("--election-min-ms", "300", "--election-max-ms", "600")
-    await asyncio.gather(*(peers.up(str(number), members, *options) for number in (1, 2, 3)))
+    await peers.three_up(urls, *options)
     rng = random.Random(11)
     acknowledged: list[bytes] = []
     enough = asyncio.Event()

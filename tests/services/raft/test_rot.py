@@ -71,7 +71,7 @@ async def test_a_wiped_voter_and_a_killed_leader_lose_nothing_acknowledged(peers
     """The voter's forgotten acknowledgements could elect a leader without what they helped to commit (A21)."""
     urls = free_urls(3)
     members = ",".join(f"{number}={url}" for number, url in enumerate(urls, 1))
-    await asyncio.gather(*(peers.up(str(number), members, *OPTIONS) for number in (1, 2, 3)))
+    await peers.three_up(urls, *OPTIONS)
     rng = random.Random(21)
     acknowledged: list[bytes] = []
     enough = asyncio.Event()

@@ -36,8 +36,7 @@ class Cluster:
         self.urls = free_urls(3)
 
     async def start(self) -> None:
-        members = ",".join(f"{number}={url}" for number, url in enumerate(self.urls, 1))
-        await asyncio.gather(*(self.peers.up(str(number), members, *OPTIONS) for number in (1, 2, 3)))
+        await self.peers.three_up(self.urls, *OPTIONS)
 
     def client(self) -> RaftClient:
         return RaftClient(self.urls, SECRET.encode())

@@ -53,7 +53,7 @@ async def seen_by(client: RaftClient, started: asyncio.Semaphore) -> list[bytes]
 async def test_every_watcher_sees_every_change_once_and_in_order(peers: Peers, tmp_path: Path) -> None:
     urls = free_urls(3)
     members = ",".join(f"{number}={url}" for number, url in enumerate(urls, 1))
-    await asyncio.gather(*(peers.up(str(number), members, *OPTIONS) for number in (1, 2, 3)))
+    await peers.three_up(urls, *OPTIONS)
     started = asyncio.Semaphore(0)
     async with AsyncExitStack() as stack:
         writer = await stack.enter_async_context(RaftClient(urls, SECRET.encode()))
