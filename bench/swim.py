@@ -61,7 +61,11 @@ async def _side_by_side(program: Path | None, common: dict[str, int], settle_s: 
         # Without the stream pings that hide lost datagrams; on a loss-free network they change nothing.
         theirs = common | {name: f"{seconds}s" for name, seconds in times.items()}
         runs["memberlist: "] = _run([str(program), *_flags(theirs), "--stream-pings=false"])
-    return dict(zip(runs, await asyncio.gather(*runs.values()), strict=True))
+    found = await asyncio.gather(*runs.values(), return_exceptions=True)  # no program is left when the other fails
+    for failed in found:
+        if isinstance(failed, BaseException):
+            raise failed
+    return dict(zip(runs, found, strict=True))
 
 
 def _flags(flags: Mapping[str, int | str]) -> list[str]:

@@ -21,10 +21,11 @@ import (
 )
 
 const (
-	settle  = 3 * time.Second               // after each change
-	patient = 60 * time.Second              // for anything to be known by all
-	look    = 5 * time.Millisecond          // between looks at what is known
-	suspect = "[INFO] memberlist: Suspect " // how the library reports a suspicion of its own
+	settle       = 3 * time.Second      // after each change
+	patient      = 60 * time.Second     // for anything to be known by all
+	look         = 5 * time.Millisecond // between looks at what is known
+	portAttempts = 10
+	suspect      = "[INFO] memberlist: Suspect " // how the library reports a suspicion of its own
 )
 
 var (
@@ -118,6 +119,19 @@ type group struct {
 	started     int
 }
 
+// listen takes a port that is free for streams, and for datagrams too at one of the attempts.
+func listen() (transport *memberlist.NetTransport, err error) {
+	for attempt := 0; attempt < portAttempts; attempt++ {
+		transport, err = memberlist.NewNetTransport(&memberlist.NetTransportConfig{
+			BindAddrs: []string{"127.0.0.1"}, BindPort: 0, Logger: log.New(io.Discard, "", 0),
+		})
+		if err == nil {
+			break
+		}
+	}
+	return transport, err
+}
+
 func (g *group) start() *node {
 	g.started++
 	one := &node{name: fmt.Sprintf("n%d", g.started), sees: map[string]bool{}, dead: map[string]bool{}}
@@ -125,9 +139,7 @@ func (g *group) start() *node {
 	config.Name, config.BindAddr, config.BindPort, config.AdvertisePort = one.name, "127.0.0.1", 0, 0
 	config.DisableTcpPings = !g.streamPings
 	config.Events, config.Logger = one, log.New(watcher{}, "", 0)
-	transport, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
-		BindAddrs: []string{"127.0.0.1"}, BindPort: 0, Logger: log.New(io.Discard, "", 0),
-	})
+	transport, err := listen()
 	check(err)
 	config.Transport = &counted{transport}
 	config.BindPort = transport.GetAutoBindPort()

@@ -29,6 +29,7 @@ async def test_events_of_the_resource_are_shown_and_no_others(
             spec = {"replicas": 1, "stateMachine": "Broadcast", "storage": {"size": "64Mi"}}
             made = await kube.create(RAFT_CLUSTERS, {"metadata": {"name": name}, "spec": spec}, "default")
             await recorder.post(made, "Warning", "ReconcileFailed", f"the quota of {name} is used up", NOW)
+        capsys.readouterr()  # the recorder logs what it posts
         await show(One(RAFT_CLUSTERS, "a", "default", Where(server.api.kubeconfig)))
     told = capsys.readouterr().out
     assert "ReconcileFailed" in told
