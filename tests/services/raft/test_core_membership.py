@@ -86,6 +86,17 @@ class Answered:
             self._answer(ask, PvHelloReply(bytes(ask.frames[4]), {"feat": features}))
 
 
+def following_learner(last: int) -> tuple[Ensemble, Answered]:
+    """Return a learner d that a, who leads members a, b and c in term 5, has told of a log of ``last`` entries."""
+    ensemble = Ensemble("", "ad", absent="a")
+    learner = Answered(ensemble, "d", "a")
+    ensemble.advance(0.3)
+    learner.tell(RequestConfigReply(True, "a", members("abc")))
+    ensemble.advance(0.01)
+    learner.tell(RequestLogInfoReply(True, "a", 5, 1, last, last, last, 0, 0))
+    return ensemble, learner
+
+
 def test_learners_follow_without_being_sent_anything_and_never_vote() -> None:
     ensemble = Ensemble("abc", "de")
     leader = ensemble.elect()
@@ -356,12 +367,7 @@ def test_a_removed_and_wiped_voter_does_not_believe_the_old_entries_that_name_it
 @pytest.mark.parametrize("how", ["entries", "blob", "snapshot"])
 def test_a_voter_that_learns_of_its_loss_by_a_message_does_not_answer_that_message(how: str) -> None:
     """The leader may be an older one than that which has its forgotten vote: it must not count this log."""
-    ensemble = Ensemble("", "ad", absent="a")
-    learner = Answered(ensemble, "d", "a")
-    ensemble.advance(0.3)
-    learner.tell(RequestConfigReply(True, "a", members("abc")))
-    ensemble.advance(0.01)
-    learner.tell(RequestLogInfoReply(True, "a", 5, 1, 2, 2, 2, 0, 0))
+    ensemble, _ = following_learner(2)
     past = Configuration(members("abcd"))
     entry = encode_entry(bytes(12), EntryType.CONFIG, 4, past.encode())
     meta = SnapshotMeta(past.encode(), 1, "Broadcast", 1, 0, b"").encode()
@@ -475,12 +481,7 @@ def test_a_voter_with_damaged_entries_starts_recovering_and_is_refilled() -> Non
 
 @pytest.mark.parametrize("how", ["pv.follow", "<"])
 def test_a_leader_whose_entry_is_no_configuration_is_not_followed(how: str) -> None:
-    ensemble = Ensemble("", "ad", absent="a")
-    learner = Answered(ensemble, "d", "a")
-    ensemble.advance(0.3)
-    learner.tell(RequestConfigReply(True, "a", members("abc")))
-    ensemble.advance(0.01)
-    learner.tell(RequestLogInfoReply(True, "a", 5, 1, 2, 2, 2, 0, 0))
+    ensemble, learner = following_learner(2)
     if how == "pv.follow":
         learner.greet(FEATURE_FOLLOW)
     ensemble.advance(0.1)
@@ -494,12 +495,7 @@ def test_a_leader_whose_entry_is_no_configuration_is_not_followed(how: str) -> N
 
 
 def test_a_stream_that_a_later_leader_has_overtaken_commits_nothing_that_is_not_here() -> None:
-    ensemble = Ensemble("", "ad", absent="a")
-    learner = Answered(ensemble, "d", "a")
-    ensemble.advance(0.3)
-    learner.tell(RequestConfigReply(True, "a", members("abc")))
-    ensemble.advance(0.01)
-    learner.tell(RequestLogInfoReply(True, "a", 5, 1, 0, 0, 0, 0, 0))
+    ensemble, learner = following_learner(0)
     learner.greet(FEATURE_FOLLOW)
     old, new = (encode_entry(bytes(12), EntryType.STATE, term, b"data") for term in (5, 6))
     ensemble.ask("d", (b"\x01", *AppendEntries("a", 5, 0, 0, 0, (old, old, old)).encode(IDENT)))
