@@ -311,11 +311,11 @@ async def test_one_answer_of_the_name_service_connects_all_sockets_to_a_peer(
     assert asked == ["pod-0.example"]
 
 
-async def sent_until_received(peer: Bench, to: PeerChannel, router: zmq.Socket[bytes]) -> None:
+async def sent_until_received(peer: Bench, to: PeerChannel, *routers: zmq.Socket[bytes]) -> None:
     async with asyncio.timeout(WAIT_S):
-        while not router.poll(0):
+        while not all(router.poll(0) for router in routers):
             peer.poll()
-            peer.sockets.send(to, [b"to the second"])
+            peer.sockets.send(to, [b"again"])
             await asyncio.sleep(0.02)
 
 
@@ -328,10 +328,8 @@ async def test_a_seed_is_asked_at_all_its_addresses(outside: Outside) -> None:
         to = PeerChannel(Channel.SEED, seed, seed)
         peer.sockets.send(to, [b"early"])
         await peer.until(lambda: peer.got.connections.count((to, True)) == 2)
-        assert peer.sockets.send(to, [b"one"])
-        assert peer.sockets.send(to, [b"two"])
-        for router in (first, second):
-            assert (await asyncio.to_thread(router.recv_multipart))[1] in (b"one", b"two")
+        # In turn, but libzmq may take note of a second connection up to a millisecond after it was reported as made.
+        await sent_until_received(peer, to, first, second)
 
 
 @pytest.mark.parametrize(
