@@ -13,6 +13,8 @@ REGRESSIONS: dict[int, str] = {
     1: "a timer that was due never fired, for two comparisons rounded differently",
     421: "a damaged learner that had its log back could not become a learner again",
     402706: "a voter that crashed as it began with damage took the shortened log for sound (the model of the disk did)",
+    401422: "five originals and one of ours stand against each other again and again in a change of members",
+    404198: "two originals are needed, and one that was removed disturbs their election",
     2950: "a removed voter that was wiped believed the old entries that name it, and voted by them",
     2458: "an original leader left by an entry that it alone held: the old members had no majority without it",
     5676: "an original took up again a change whose entry another leader had replaced",
