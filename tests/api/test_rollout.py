@@ -73,8 +73,11 @@ async def test_a_repeated_idempotency_key_acts_once(tmp_path: Path) -> None:
     async with plane(tmp_path) as api:
         await created(api)
         first = await act(api, "restart", {"Idempotency-Key": "k1"}, reason="one")
-        again = await act(api, "restart", {"Idempotency-Key": "k1"}, reason="two")
+        again = await act(api, "restart", {"Idempotency-Key": "k1"}, reason="one")
         assert first.json() == again.json()
+        changed = await act(api, "restart", {"Idempotency-Key": "k1"}, reason="two")
+        assert changed.status_code == 422
+        assert "Idempotency-Key k1" in changed.json()["detail"]
         assert (await rollout_of(api))["restart"] == "one"
         other = await act(api, "restart", {"Idempotency-Key": "k2"}, reason="two")
         assert other.json()["value"] == "two"

@@ -72,7 +72,7 @@ class ActionResult(BaseModel):
 
 
 Key = Annotated[
-    str | None, Header(max_length=KEY_CHARACTERS_MAX, description="The same key again gives the same answer")
+    str | None, Header(max_length=KEY_CHARACTERS_MAX, description="The same request with the same key acts once")
 ]
 
 
@@ -133,7 +133,8 @@ class Endpoints:
                     raise Conflict(str(error)) from error
                 return {"field": ACTIONS[action].path, "value": value}
 
-            return await control.idempotency.once(self._of(caller, namespace, name, action), idempotency_key, perform)
+            scope = self._of(caller, namespace, name, action)
+            return await control.idempotency.once(scope, idempotency_key, said, perform)
 
         endpoint.__doc__ = summary
         return endpoint
@@ -154,7 +155,7 @@ class Endpoints:
             return {"field": "spec.replicas", "value": body.replicas}
 
         scope = self._of(caller, namespace, name, "scale")
-        return ActionResult(**await control.idempotency.once(scope, idempotency_key, perform))
+        return ActionResult(**await control.idempotency.once(scope, idempotency_key, body, perform))
 
     async def undo(
         self,
@@ -176,7 +177,7 @@ class Endpoints:
             return {"generation": number, "changes": changes}
 
         scope = self._of(caller, namespace, name, "undo")
-        return UndoResult(**await control.idempotency.once(scope, idempotency_key, perform))
+        return UndoResult(**await control.idempotency.once(scope, idempotency_key, to, perform))
 
     def _of(self, caller: Identity, namespace: str, name: str, action: str) -> tuple[str, ...]:
         """Within what a key of a caller means the same request."""

@@ -270,6 +270,22 @@ def test_leadership_moves_to_the_peer_that_was_named() -> None:
     assert ensemble.leader() == target
 
 
+@pytest.mark.parametrize(
+    ("peers", "target", "words"),
+    [
+        ("abc", "z", "z is no member"),
+        ("a", None, "there is no other peer of Pavane that may vote and answers"),
+    ],
+)
+def test_a_transfer_that_nobody_can_take_is_refused_with_the_reason(peers: str, target: str | None, words: str) -> None:
+    ensemble = Ensemble(peers)
+    leader = ensemble.elect()
+    frames = ensemble.ask(leader, (b"t", *PvTransfer(target).encode(IDENT)))
+    reply = decoded(PvReply, frames[0])
+    assert (reply.code, reply.value) == (Code.BAD_COMMAND, words)
+    assert ensemble.leader() == leader
+
+
 def test_a_transfer_to_a_dead_peer_ends_and_the_leader_goes_on() -> None:
     ensemble = Ensemble("abc")
     leader = ensemble.elect()

@@ -97,10 +97,18 @@ class Transfer:
         elif message.target == node.id:
             self._answer(route, request_id, PvReply(Code.OK, node.id))
         elif not self.start(message.target) or self._attempt is None:
-            self._answer(route, request_id, PvReply(Code.BAD_COMMAND, "no voter of ours fit to lead"))
+            self._answer(route, request_id, PvReply(Code.BAD_COMMAND, self._unfit(message.target)))
         else:
             self._attempt.waiting.append((route, bytes(request_id)))
             del self._attempt.waiting[:-WAITING_MAX]
+
+    def _unfit(self, target: str | None) -> str:
+        """Say why ``start`` refused."""
+        if target is None:
+            return "there is no other peer of Pavane that may vote and answers"
+        if self._node.configurations.effective.url(target) is None:
+            return f"{target} is no member"
+        return f"{target} is no peer of Pavane that may vote and answers"
 
     def progress(self) -> None:
         """Tell the target to stand once it has everything. Called after answers and time."""
