@@ -255,9 +255,8 @@ async def test_a_namesake_starts_only_when_the_former_process_is_gone(tmp_path: 
             await node.cluster.delete("pods", "default", "a", _NO_GRACE)
             shutil.rmtree(lock, ignore_errors=True)
             await node.run("a", "sh", "-c", hold)
-            await eventually(lambda: node.is_ready("a"))
+            await eventually(lambda: node.is_ready("a") and lock.exists())
             assert node.pod("a")["metadata"]["uid"] != uid
-        await eventually(lock.exists)
         assert "running" in node.container("a")["state"]
 
 
@@ -265,11 +264,13 @@ async def test_pods_that_ran_are_terminated_and_started_again_on_their_volumes(t
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "claim"}}]
     mounts = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
     command = "echo x >> $PAVANE_ROOT/data/starts; exec sleep 1000"
+    starts = tmp_path / "volumes/default/claim/starts"
     stale = [tmp_path / "volumes/default/gone/file", tmp_path / "pods/default/a/gone/main/0.log"]
     async with running_node(tmp_path) as node:
         await node.cluster.create("persistentvolumeclaims", CLAIM)
         await node.run("a", "sh", "-c", command, volumes=volumes, container=mounts)
-        await eventually(lambda: node.is_ready("a"))
+        # Ready comes with the process: it may not have run any of its command yet.
+        await eventually(lambda: node.is_ready("a") and starts.exists() and starts.read_text() == "x\n")
         address = node.pod("a")["status"]["podIP"]
     for file in stale:
         file.parent.mkdir(parents=True)
@@ -280,7 +281,7 @@ async def test_pods_that_ran_are_terminated_and_started_again_on_their_volumes(t
         last = node.container("a")["lastState"]["terminated"]
         assert (last["exitCode"], last["reason"]) == (137, "ContainerStatusUnknown")
         assert node.pod("a")["status"]["podIP"].rpartition(".")[2] == address.rpartition(".")[2]
-        await eventually(lambda: (tmp_path / "volumes/default/claim/starts").read_text() == "x\nx\n")
+        await eventually(lambda: starts.read_text() == "x\nx\n")
 
 
 async def test_a_child_that_escaped_is_killed_at_the_next_start(tmp_path: Path) -> None:
