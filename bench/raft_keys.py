@@ -17,8 +17,9 @@ from bench.options import Options
 from bench.raft import Peers, running
 from bench.report import Measure, greatest_of, latencies, median_of, percentile
 from pavane.raft.client import Keys, RaftClient
-from pavane.raft.machines import Txn, encode_command
+from pavane.raft.machines import Txn, Watch, encode_command
 from pavane.raft.machines.commands import Compare, Put, Relation, Target
+from pavane.raft.machines.history import Scope
 
 WARM_UP = 200
 SEQUENTIAL = 500
@@ -28,6 +29,8 @@ VALUE = bytes(100)
 
 WATCHERS = 100
 CHANGES = 1000
+OTHERS = 10_000  # watchers of other keys, in whose ranges nothing happens
+OTHER_CLIENTS = 10
 KNOWN_TIMEOUT_S = 60.0
 
 NEVER = 1 << 40  # entries between two snapshots
@@ -68,6 +71,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
     times: dict[str, list[float]] = {}
     rates: dict[str, list[float]] = {}
     fan_out: list[float] = []
+    beside: list[float] = []
     for number in range(options.runs):
         async with _cluster(folder / f"keys-{number}", ENTRIES) as (peers, client):
             for name, operation in _operations(client.kv).items():
@@ -75,10 +79,12 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
                 times.setdefault(name, []).extend((await _timed(operation, SEQUENTIAL, 1)).ms)
                 rates.setdefault(name, []).append((await _timed(operation, BULK, IN_FLIGHT)).rate)
             fan_out.append(await _fan_out(peers, client.kv))
+            beside.append(await _beside_others(peers, client.kv))
     return [
         *(measure for name, found in times.items() for measure in latencies(f"{name}, one by one", found, None, None)),
         *(median_of(f"{name}, {IN_FLIGHT} in flight", "/s", found) for name, found in rates.items()),
         median_of(f"changes told to {WATCHERS} watchers", "/s", fan_out),
+        median_of(f"put, {IN_FLIGHT} in flight, beside {OTHERS:,} watchers of other keys", "/s", beside),
     ]
 
 
@@ -196,6 +202,31 @@ async def _fan_out(peers: Peers, keys: Keys) -> float:
         await _timed(lambda _: keys.put(b"watched", VALUE), CHANGES, IN_FLIGHT)
         await asyncio.gather(*watching)
         return CHANGES * WATCHERS / (time.perf_counter() - began)
+
+
+async def _beside_others(peers: Peers, keys: Keys) -> float:
+    """Puts per second while many watch what is not written; each of them has heard of its begin before."""
+    begun = asyncio.Semaphore(0)
+
+    async def watch(watching: Keys, number: int) -> None:
+        changes = watching.changes(Watch(Scope.KEYS, b"other-%05d" % number, b""))
+        async with contextlib.aclosing(changes):
+            await anext(changes)
+            begun.release()
+            async for _ in changes:
+                pass
+
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(KNOWN_TIMEOUT_S):
+        clients = [await stack.enter_async_context(peers.client()) for _ in range(OTHER_CLIENTS)]
+        tasks = [asyncio.create_task(watch(clients[number % OTHER_CLIENTS].kv, number)) for number in range(OTHERS)]
+        try:
+            for _ in tasks:
+                await begun.acquire()
+            return (await _timed(lambda number: keys.put(_key(number), VALUE), BULK, IN_FLIGHT)).rate
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _growth(samples: Sequence[float]) -> float:

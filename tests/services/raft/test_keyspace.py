@@ -1,5 +1,6 @@
 """Peers that serve a key-value machine: results, reads, leases, watches (docs/specs/raft.md 4.4, 12.4-12.7)."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from pavane.raft.core import serving, watching
 from pavane.raft.errors import Code
 from pavane.raft.machines import Command, LeaseExpire, LeaseGrant, Txn, encode_command, limits
 from pavane.raft.machines.commands import Compare, Delete, DeleteRange, Op, Put, Range, Relation, Target, op_fields
-from pavane.raft.machines.history import Scope, Watch
+from pavane.raft.machines.history import Cursor, Scope, Watch
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
     PvHello,
@@ -377,6 +378,65 @@ def test_a_watcher_at_a_follower_is_told_of_every_change_in_order(cluster: Clust
     second = cluster.do(Put(b"k", b"2"), Put(b"other", b""), Put(b"k2", b""))
     cluster.advance(0.2)
     assert cluster.watched() == [(0, first, [b"k"]), (0, second, [b"k", b"k2"])]
+
+
+def test_an_event_is_looked_at_only_for_those_whom_it_interests(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(50):
+        watch = Watch(Scope.KEYS, b"k%d" % number, b"", 1)
+        cluster.ask(cluster.leader(), (b"%d" % number, *PvWatch(watch.encode()).encode(IDENT)), "watcher")
+    looked: list[bytes] = []
+    take = Cursor.take
+
+    def counting(cursor: Cursor, *arguments: Any) -> Any:
+        looked.append(cursor.watch.start)
+        return take(cursor, *arguments)
+
+    monkeypatch.setattr(Cursor, "take", counting)
+    revision = cluster.do(Put(b"k7", b""), Put(b"other", b""))
+    assert cluster.watched() == [(0, revision, [b"k7"])]
+    assert set(looked) == {b"k7"}
+
+
+def test_a_watcher_in_whose_range_nothing_happens_is_never_behind(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HISTORY_EVENTS_MAX", 4)
+    leader = cluster.leader()
+    cluster.watch(leader, Watch(Scope.KEYS, b"k", b"", 1))
+    for _ in range(10):
+        cluster.do(Put(b"other", b""))
+    revision = cluster.do(Put(b"k", b""))
+    assert cluster.watched() == [(0, revision, [b"k"])]
+
+
+def test_what_happens_while_a_window_is_full_by_a_sign_of_life_is_told_later(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    cluster.watch(leader, Watch(Scope.KEYS, b"k", b"", 1, progress=True))
+    for _ in range(watching.WINDOW_MESSAGES - 1):
+        cluster.do(Put(b"k", b""))
+    cluster.advance(2 * watching.PROGRESS_S + 0.1)
+    assert len(cluster.watched()) == watching.WINDOW_MESSAGES
+    revisions = [cluster.do(Put(b"k", b"")) for _ in range(2)]
+    assert len(cluster.watched()) == watching.WINDOW_MESSAGES
+    cluster.acknowledge(leader, cluster.watched()[-1][1])
+    assert [found for _, found, _ in cluster.watched()[watching.WINDOW_MESSAGES :]] == revisions
+
+
+def test_signs_of_life_of_many_watchers_are_spread_over_the_second(cluster: Cluster) -> None:
+    cluster.do(Put(b"other", b""))
+    count = 3 * watching.LOOK_STREAMS
+    query = PvWatch(Watch(Scope.KEYS, b"k", b"", 1, progress=True).encode())
+    for number in range(count):
+        cluster.ask(cluster.leader(), (b"%d" % number, *query.encode(IDENT)), "watcher")
+    told = [len(cluster.watched())]
+    for _ in range(100):
+        cluster.advance(2 * watching.PROGRESS_S / 100)
+        told.append(len(cluster.watched()))
+    assert max(later - former for former, later in pairwise(told)) <= watching.LOOK_STREAMS
+    cluster.advance(watching.PROGRESS_S)
+    assert {frames[0] for frames in cluster.told("watcher")} == {b"%d" % number for number in range(count)}
 
 
 def test_a_watcher_from_now_on_is_told_when_that_is(cluster: Cluster) -> None:

@@ -5,10 +5,11 @@ from pavane.raft.client.calls import Entry
 from pavane.raft.client.client import ClientConfig, RaftClient
 from pavane.raft.client.held_lease import HeldLease
 from pavane.raft.client.key_calls import Changes
-from pavane.raft.client.keys import Item, Items, Keys, Reset, TxnResult, guard, prefix_range
+from pavane.raft.client.keys import Item, Items, Keys, Reset, TxnResult, guard
 from pavane.raft.client.snapshot_call import Snapshot
 from pavane.raft.client.subscription import Fresh
 from pavane.raft.client.tree import NodeInfo, TreeKeys
+from pavane.raft.machines.commands import prefix_range
 
 __all__ = [
     "BlockingRaftClient",

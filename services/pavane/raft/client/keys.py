@@ -282,9 +282,3 @@ class Keys:
 def guard(key: bytes, token: int) -> Compare:
     """Return the condition that a lock is held with ``token``."""
     return Compare(Target.CREATE_REVISION, Relation.EQUAL, key, token)
-
-
-def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
-    """Return start and end of the range of all keys that begin with ``prefix``."""
-    stem = prefix.rstrip(b"\xff")
-    return prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else END_OF_KEYS

@@ -8,6 +8,7 @@ from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Route
 from pavane.raft.errors import Code
 from pavane.raft.machines import Cursor, Event, Failed, KeyValue, message_parts
+from pavane.raft.machines.interests import Interests
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.pv import PvWatch, PvWatchAcknowledge, PvWatchReply
@@ -15,7 +16,8 @@ from pavane.raft.wire.pv import PvWatch, PvWatchAcknowledge, PvWatchReply
 WATCHES_MAX = 10_000
 WINDOW_MESSAGES = 16  # not yet acknowledged
 SILENCE_MAX_S = 10.0  # after a message that is not acknowledged
-PROGRESS_S = 0.5  # between two looks at all streams; a watcher that wants progress hears within two of them
+PROGRESS_S = 0.5  # between two looks at a stream; a watcher that wants progress hears within two of them
+LOOK_STREAMS = 100  # at once: signs of life to all of thousands would hold up heartbeats
 BUSY_MS = 1000
 
 
@@ -30,6 +32,7 @@ class _Stream:
     silent: bool = True
     told: int = 0  # the next message names it as the one before: a full route loses messages, and the watcher sees that
     unacknowledged: deque[int] = field(default_factory=deque)
+    waiting: bool = False  # it was sent all there is, and is woken by what interests it
 
 
 class Watching:
@@ -39,7 +42,11 @@ class Watching:
         self._node = node
         self._machine = machine
         self._streams: dict[tuple[Route, bytes], _Stream] = {}
+        self._interests = Interests[_Stream]()
+        self._seen = 0  # of the revisions up to here all waiting streams were told what interests them
         self._look_at = 0.0
+        self._unlooked: list[_Stream] = []  # of this round, the last one first
+        self._pause_s = PROGRESS_S  # between two parts of it
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -47,7 +54,7 @@ class Watching:
     def watch(self, route: Route, request_id: Frame, message: PvWatch) -> None:
         """Begin a watch; one with the same id is replaced."""
         key = (route, bytes(request_id))
-        self._streams.pop(key, None)
+        self._forget(key)
         if len(self._streams) >= WATCHES_MAX:
             self._refuse(key, Failed(Code.BUSY, BUSY_MS))
             return
@@ -73,20 +80,31 @@ class Watching:
         if stream is None:
             return
         if not message.proceed:
-            del self._streams[key]
+            self._forget(key)
             return
         while stream.unacknowledged and stream.unacknowledged[0] <= message.revision:
             stream.unacknowledged.popleft()
         stream.deadline = self._node.now.mono + SILENCE_MAX_S
-        self._pump(stream)
+        if not stream.waiting:
+            self._pump(stream)
 
     def applied(self) -> None:
-        """Send what has happened."""
-        for stream in list(self._streams.values()):
+        """Send what has happened to those whom it interests."""
+        history, first = self._machine.state.history, self._seen + 1
+        self._seen = self._node.applied
+        if not self._streams:
+            return
+        if history.floor > first:  # a snapshot took the place of what they waited for
+            woken = {stream: None for stream in self._streams.values() if stream.waiting}
+        else:
+            new = (event for _, events in history.since(first) for event in events)
+            woken = {stream: None for event in new for stream in self._interests.of(event)}
+        for stream in woken:
+            stream.cursor.next = max(stream.cursor.next, first)
             self._pump(stream)
 
     def next_timer(self) -> float | None:
-        """Return when all streams have to be looked at."""
+        """Return when streams have to be looked at."""
         return self._look_at if self._streams else None
 
     def timer(self) -> None:
@@ -97,18 +115,27 @@ class Watching:
         now = self._node.now.mono
         if not self._streams or now < self._look_at:
             return
-        self._look_at = now + PROGRESS_S
-        node = self._node
-        for key, stream in list(self._streams.items()):
-            if node.role == Role.REMOVED:
-                del self._streams[key]
-                self._refuse(key, Failed(Code.NOT_LEADER, node.leader))
-            elif stream.unacknowledged and stream.deadline <= now:
-                del self._streams[key]
-            elif node.leader is None:
-                continue
-            elif stream.cursor.progress and stream.silent and len(stream.unacknowledged) < WINDOW_MESSAGES:
-                self._send(stream, Code.OK, stream.cursor.next - 1, ())
+        if not self._unlooked:
+            self._unlooked = list(reversed(self._streams.values()))
+            self._pause_s = PROGRESS_S / -(-len(self._unlooked) // LOOK_STREAMS)
+        self._look_at = now + self._pause_s
+        for stream in self._unlooked[: -LOOK_STREAMS - 1 : -1]:
+            if self._streams.get((stream.route, stream.id)) is stream:
+                self._look(stream, now)
+        del self._unlooked[-LOOK_STREAMS:]
+
+    def _look(self, stream: _Stream, now: float) -> None:
+        node, key = self._node, (stream.route, stream.id)
+        if node.role == Role.REMOVED:
+            self._refuse(key, Failed(Code.NOT_LEADER, node.leader))
+        elif stream.unacknowledged and stream.deadline <= now:
+            self._forget(key)
+        elif node.leader is None:
+            return
+        elif stream.cursor.progress and stream.silent and len(stream.unacknowledged) < WINDOW_MESSAGES:
+            reached = stream.cursor.next - 1
+            self._send(stream, Code.OK, max(reached, self._seen) if stream.waiting else reached, ())
+        else:
             stream.silent = True
 
     def _pump(self, stream: _Stream) -> None:
@@ -116,16 +143,29 @@ class Watching:
             try:
                 found = stream.cursor.take(self._machine.state.history, self._node.applied)
             except Failed as failed:
-                del self._streams[stream.route, stream.id]
                 self._refuse((stream.route, stream.id), failed)
                 return
             if found is None:
+                if not stream.waiting:
+                    stream.waiting = True
+                    self._interests.add(stream.cursor.watch, stream)
                 return
             revision, events = found
             parts = list(message_parts(events))
             for part in parts[:-1]:
                 self._send(stream, Code.PENDING, revision, part)
             self._send(stream, Code.OK, revision, parts[-1])
+        self._end_waiting(stream)
+
+    def _end_waiting(self, stream: _Stream) -> None:
+        if stream.waiting:
+            stream.waiting = False
+            self._interests.remove(stream.cursor.watch, stream)
+
+    def _forget(self, key: tuple[Route, bytes]) -> None:
+        stream = self._streams.pop(key, None)
+        if stream is not None:
+            self._end_waiting(stream)
 
     def _send(self, stream: _Stream, code: Code, revision: int, events: Sequence[Event]) -> None:
         if not stream.unacknowledged:
@@ -141,6 +181,7 @@ class Watching:
 
     def _refuse(self, key: tuple[Route, bytes], failed: Failed) -> None:
         """End a watch; of a compacted history the revision is the first that is still there."""
+        self._forget(key)
         route, request_id = key
         revision = failed.argument if failed.code == Code.COMPACTED and isinstance(failed.argument, int) else 0
         reply = PvWatchReply(failed.code, revision, [failed.argument])

@@ -228,6 +228,12 @@ def span(start: bytes, end: bytes) -> tuple[bytes, bytes | None]:
     return start, end or start + b"\x00"
 
 
+def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
+    """Return start and end of the range of all keys that begin with ``prefix``."""
+    stem = prefix.rstrip(b"\xff")
+    return prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else END_OF_KEYS
+
+
 def parent_of(path: bytes) -> bytes:
     """Return the path of the node above ``path``, which is not the root."""
     return path[: path.rindex(b"/")] or ROOT

@@ -1,10 +1,10 @@
 """The last events, part of the replicated state, and the cursors of watchers into it (docs/specs/raft.md 12.6)."""
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 from typing import NamedTuple
 
 from pavane.raft.errors import Code
@@ -51,7 +51,8 @@ class History:
     """
 
     def __init__(self, revisions: Iterable[tuple[int, tuple[Event, ...]]] = (), floor: int = 1) -> None:
-        self._revisions: deque[tuple[int, tuple[Event, ...]]] = deque()
+        self._revisions: list[tuple[int, tuple[Event, ...]]] = []  # a deque is slow in its middle
+        self._start = 0  # what lies before it is forgotten
         self._events = 0
         self._bytes = 0
         self.floor = floor
@@ -59,28 +60,35 @@ class History:
             self.add(revision, events)
 
     def __len__(self) -> int:
-        return len(self._revisions)
+        return len(self._revisions) - self._start
 
     def __iter__(self) -> Iterator[tuple[int, tuple[Event, ...]]]:
-        return iter(self._revisions)
+        return islice(self._revisions, self._start, None)
 
     def add(self, revision: int, events: tuple[Event, ...]) -> None:
         """Remember what the command at ``revision`` did; at least one event."""
         self._revisions.append((revision, events))
         self._count(events, 1)
         while self._events > limits.HISTORY_EVENTS_MAX or self._bytes > limits.HISTORY_BYTES_MAX:
-            oldest, forgotten = self._revisions.popleft()
+            oldest, forgotten = self._revisions[self._start]
+            self._revisions[self._start] = _FORGOTTEN
+            self._start += 1
             self._count(forgotten, -1)
             self.floor = oldest + 1
+        if self._start > len(self._revisions) // 2:
+            del self._revisions[: self._start]
+            self._start = 0
 
     def since(self, revision: int) -> Iterator[tuple[int, tuple[Event, ...]]]:
-        """Yield what is known from ``revision`` on; the history does not grow meanwhile."""
-        for position in range(bisect_left(self._revisions, revision, key=_revision), len(self._revisions)):
-            yield self._revisions[position]
+        """Return what is known from ``revision`` on; the history does not grow meanwhile."""
+        return islice(self._revisions, bisect_left(self._revisions, revision, self._start, key=_revision), None)
 
     def _count(self, events: tuple[Event, ...], sign: int) -> None:
         self._events += sign * len(events)
         self._bytes += sign * sum(event.size for event in events)
+
+
+_FORGOTTEN: tuple[int, tuple[Event, ...]] = (0, ())
 
 
 def _revision(entry: tuple[int, tuple[Event, ...]]) -> int:
@@ -159,18 +167,18 @@ class Cursor:
     """How far one watcher has read: a place in the history, not a queue."""
 
     def __init__(self, watch: Watch, applied: int) -> None:
-        self._watch = watch
+        self.watch = watch
         self.next = watch.first or applied + 1
 
     @property
     def from_now(self) -> bool:
         """Whether the watcher does not know the revision at which it begins."""
-        return self._watch.first == 0
+        return self.watch.first == 0
 
     @property
     def progress(self) -> bool:
         """Whether the watcher wants to hear how far nothing has happened."""
-        return self._watch.progress
+        return self.watch.progress
 
     def take(self, history: History, applied: int) -> tuple[int, tuple[Event, ...]] | None:
         """Return the next revision with events of interest, all of them in order, or ``None`` if there is none yet.
@@ -181,7 +189,7 @@ class Cursor:
         if self.next < history.floor:
             raise Failed(Code.COMPACTED, history.floor)
         for revision, events in history.since(self.next):
-            wanted = tuple(event for event in events if self._watch.wants(event))
+            wanted = tuple(event for event in events if self.watch.wants(event))
             if wanted:
                 self.next = revision + 1
                 return revision, wanted
