@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pavane.raft.client.key_calls import WatchCall
+from pavane.raft.core import watching
 from pavane.raft.core.keyspace import Keyspace
 from pavane.raft.core.outputs import Route
 from pavane.raft.machines import KeyValue, LeaseKeeper, Result, keyvalue, reading
@@ -36,6 +37,14 @@ ISOLATED = replace(KEYS, faults_s=6.0, only=("isolate_leader",))
 def test_every_invariant_holds_with_keys(seeds: range) -> None:
     for seed in seeds:
         with_keys(seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_watchers_that_are_behind_are_read_for_in_groups(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "ALONE_REVISIONS", 1)
+    monkeypatch.setattr(watching, "GROUP_STREAMS", 2)
+    monkeypatch.setattr(watching, "GROUP_REVISIONS", 3)
+    with_keys(seed)
 
 
 @pytest.mark.parametrize("seed", FOUND)

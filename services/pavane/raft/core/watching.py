@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import islice
 
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Route
@@ -18,7 +20,19 @@ WINDOW_MESSAGES = 16  # not yet acknowledged
 SILENCE_MAX_S = 10.0  # after a message that is not acknowledged
 PROGRESS_S = 0.5  # between two looks at a stream; a watcher that wants progress hears within two of them
 LOOK_STREAMS = 100  # at once: signs of life to all of thousands would hold up heartbeats
+ALONE_REVISIONS = 20  # that are looked at for one stream; who has more to read is read for together with others
+GROUP_STREAMS = 1000
+GROUP_REVISIONS = 2000  # that are looked at for a group at once: some milliseconds
+GROUP_PAUSE_S = 0.01  # then others have their turn
 BUSY_MS = 1000
+
+
+class _Reads(Enum):
+    """How a stream gets to what it has not read."""
+
+    ALONE = auto()  # its window is full: it goes on when the watcher acknowledges
+    BEHIND = auto()  # together with others that are behind
+    WAITING = auto()  # it has read all there is, and is woken by what interests it
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +46,48 @@ class _Stream:
     silent: bool = True
     told: int = 0  # the next message names it as the one before: a full route loses messages, and the watcher sees that
     unacknowledged: deque[int] = field(default_factory=deque)
-    waiting: bool = False  # it was sent all there is, and is woken by what interests it
+    reads: _Reads = _Reads.ALONE
+
+
+class _Behind:
+    """Streams that are behind: one walk through the history reads for a group of them.
+
+    After a change of leader thousands of watchers come at once, and each has to learn that it missed nothing.
+    """
+
+    def __init__(self) -> None:
+        self._arrived: dict[_Stream, None] = {}
+        self._interests = Interests[_Stream]()
+        self.group: dict[_Stream, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._arrived or self.group)
+
+    def add(self, stream: _Stream) -> None:
+        """Let it go with the next group."""
+        self._arrived[stream] = None
+
+    def remove(self, stream: _Stream) -> None:
+        """Let it go with none."""
+        if stream in self.group:
+            del self.group[stream]
+            self._interests.remove(stream.cursor.watch, stream)
+        else:
+            del self._arrived[stream]
+
+    def gather(self) -> None:
+        """Form a group if there is none."""
+        if self.group:
+            return
+        for stream in list(islice(self._arrived, GROUP_STREAMS)):
+            del self._arrived[stream]
+            self.group[stream] = None
+            self._interests.add(stream.cursor.watch, stream)
+
+    def interested(self, revision: int, events: Sequence[Event]) -> list[_Stream]:
+        """Return who in the group may want ``events`` and has not read them."""
+        found = {stream: None for event in events for stream in self._interests.of(event)}
+        return [stream for stream in found if stream.cursor.next <= revision]
 
 
 class Watching:
@@ -44,6 +99,8 @@ class Watching:
         self._streams: dict[tuple[Route, bytes], _Stream] = {}
         self._interests = Interests[_Stream]()
         self._seen = 0  # of the revisions up to here all waiting streams were told what interests them
+        self._behind = _Behind()
+        self._catch_up_at = 0.0
         self._look_at = 0.0
         self._unlooked: list[_Stream] = []  # of this round, the last one first
         self._pause_s = PROGRESS_S  # between two parts of it
@@ -71,7 +128,7 @@ class Watching:
         stream = self._streams[key] = _Stream(*key, cursor)
         if cursor.from_now:
             self._send(stream, Code.OK, self._node.applied, ())
-        self._pump(stream)
+        self._read(stream)
 
     def acknowledge(self, route: Route, request_id: Frame, message: PvWatchAcknowledge) -> None:
         """Go on with a stream, or end it."""
@@ -85,8 +142,8 @@ class Watching:
         while stream.unacknowledged and stream.unacknowledged[0] <= message.revision:
             stream.unacknowledged.popleft()
         stream.deadline = self._node.now.mono + SILENCE_MAX_S
-        if not stream.waiting:
-            self._pump(stream)
+        if stream.reads == _Reads.ALONE:
+            self._read(stream)
 
     def applied(self) -> None:
         """Send what has happened to those whom it interests."""
@@ -95,26 +152,33 @@ class Watching:
         if not self._streams:
             return
         if history.floor > first:  # a snapshot took the place of what they waited for
-            woken = {stream: None for stream in self._streams.values() if stream.waiting}
+            woken = {stream: None for stream in self._streams.values() if stream.reads == _Reads.WAITING}
         else:
             new = (event for _, events in history.since(first) for event in events)
             woken = {stream: None for event in new for stream in self._interests.of(event)}
         for stream in woken:
             stream.cursor.next = max(stream.cursor.next, first)
-            self._pump(stream)
+            self._read(stream)
 
     def next_timer(self) -> float | None:
-        """Return when streams have to be looked at."""
-        return self._look_at if self._streams else None
+        """Return when streams have to be looked at, or read for."""
+        if not self._streams:
+            return None
+        return min(self._look_at, self._catch_up_at) if self._behind else self._look_at
 
     def timer(self) -> None:
-        """Give up streams that nobody acknowledges; tell the others how far nothing has happened.
+        """Read for those that are behind; give up streams that nobody acknowledges, tell others that nothing happened.
 
         A peer that was removed ends them, one without a leader is silent: so their watchers go elsewhere.
         """
         now = self._node.now.mono
-        if not self._streams or now < self._look_at:
-            return
+        if self._behind and self._catch_up_at <= now:
+            self._catch_up()
+            self._catch_up_at = now + GROUP_PAUSE_S
+        if self._streams and self._look_at <= now:
+            self._look_at_some(now)
+
+    def _look_at_some(self, now: float) -> None:
         if not self._unlooked:
             self._unlooked = list(reversed(self._streams.values()))
             self._pause_s = PROGRESS_S / -(-len(self._unlooked) // LOOK_STREAMS)
@@ -134,38 +198,72 @@ class Watching:
             return
         elif stream.cursor.progress and stream.silent and len(stream.unacknowledged) < WINDOW_MESSAGES:
             reached = stream.cursor.next - 1
-            self._send(stream, Code.OK, max(reached, self._seen) if stream.waiting else reached, ())
+            self._send(stream, Code.OK, max(reached, self._seen) if stream.reads == _Reads.WAITING else reached, ())
         else:
             stream.silent = True
 
-    def _pump(self, stream: _Stream) -> None:
+    def _read(self, stream: _Stream) -> None:
+        """Send a stream what it has not read, as far as that is found soon and the window goes."""
         while len(stream.unacknowledged) < WINDOW_MESSAGES:
             try:
-                found = stream.cursor.take(self._machine.state.history, self._node.applied)
+                found = stream.cursor.take(self._machine.state.history, self._node.applied, ALONE_REVISIONS)
             except Failed as failed:
                 self._refuse((stream.route, stream.id), failed)
                 return
             if found is None:
-                if not stream.waiting:
-                    stream.waiting = True
-                    self._interests.add(stream.cursor.watch, stream)
+                self._let(stream, _Reads.WAITING if stream.cursor.next > self._node.applied else _Reads.BEHIND)
                 return
-            revision, events = found
-            parts = list(message_parts(events))
-            for part in parts[:-1]:
-                self._send(stream, Code.PENDING, revision, part)
-            self._send(stream, Code.OK, revision, parts[-1])
-        self._end_waiting(stream)
+            self._tell(stream, *found)
+        self._let(stream, _Reads.ALONE)
 
-    def _end_waiting(self, stream: _Stream) -> None:
-        if stream.waiting:
-            stream.waiting = False
+    def _catch_up(self) -> None:
+        """Read on for the group of those that are behind."""
+        behind, history = self._behind, self._machine.state.history
+        behind.gather()
+        for stream in [stream for stream in behind.group if stream.cursor.next < history.floor]:
+            self._refuse((stream.route, stream.id), Failed(Code.COMPACTED, history.floor))
+        read_to = min((stream.cursor.next for stream in behind.group), default=1) - 1
+        looked = 0
+        for revision, events in islice(history.since(read_to + 1), GROUP_REVISIONS):
+            looked, read_to = looked + 1, revision
+            for stream in behind.interested(revision, events):
+                wanted = stream.cursor.wanted(events)
+                if wanted and len(stream.unacknowledged) >= WINDOW_MESSAGES:
+                    stream.cursor.next = revision
+                    self._let(stream, _Reads.ALONE)
+                elif wanted:
+                    self._tell(stream, revision, wanted)
+        if looked < GROUP_REVISIONS:
+            read_to = self._node.applied
+        for stream in list(behind.group):
+            stream.cursor.next = max(stream.cursor.next, read_to + 1)
+            if stream.cursor.next > self._node.applied:
+                self._let(stream, _Reads.WAITING)
+
+    def _tell(self, stream: _Stream, revision: int, events: Sequence[Event]) -> None:
+        parts = list(message_parts(events))
+        for part in parts[:-1]:
+            self._send(stream, Code.PENDING, revision, part)
+        self._send(stream, Code.OK, revision, parts[-1])
+
+    def _let(self, stream: _Stream, reads: _Reads) -> None:
+        """Change how a stream reads."""
+        if stream.reads == reads:
+            return
+        if stream.reads == _Reads.WAITING:
             self._interests.remove(stream.cursor.watch, stream)
+        elif stream.reads == _Reads.BEHIND:
+            self._behind.remove(stream)
+        stream.reads = reads
+        if reads == _Reads.WAITING:
+            self._interests.add(stream.cursor.watch, stream)
+        elif reads == _Reads.BEHIND:
+            self._behind.add(stream)
 
     def _forget(self, key: tuple[Route, bytes]) -> None:
         stream = self._streams.pop(key, None)
         if stream is not None:
-            self._end_waiting(stream)
+            self._let(stream, _Reads.ALONE)
 
     def _send(self, stream: _Stream, code: Code, revision: int, events: Sequence[Event]) -> None:
         if not stream.unacknowledged:

@@ -180,21 +180,29 @@ class Cursor:
         """Whether the watcher wants to hear how far nothing has happened."""
         return self.watch.progress
 
-    def take(self, history: History, applied: int) -> tuple[int, tuple[Event, ...]] | None:
+    def take(self, history: History, applied: int, most: int | None = None) -> tuple[int, tuple[Event, ...]] | None:
         """Return the next revision with events of interest, all of them in order, or ``None`` if there is none yet.
 
-        ``applied`` is the revision that the history is complete to. Raises ``Failed`` with COMPACTED and the first
+        ``applied`` is the revision that the history is complete to. With ``most`` only so many revisions are looked
+        at: ``None`` then says nothing of those from ``next`` on. Raises ``Failed`` with COMPACTED and the first
         revision still known when the place is no longer in it.
         """
         if self.next < history.floor:
             raise Failed(Code.COMPACTED, history.floor)
-        for revision, events in history.since(self.next):
-            wanted = tuple(event for event in events if self.watch.wants(event))
+        looked = 0
+        for revision, events in islice(history.since(self.next), most):
+            looked += 1
+            self.next = revision + 1
+            wanted = self.wanted(events)
             if wanted:
-                self.next = revision + 1
                 return revision, wanted
-        self.next = max(self.next, applied + 1)
+        if looked != most:
+            self.next = max(self.next, applied + 1)
         return None
+
+    def wanted(self, events: Iterable[Event]) -> tuple[Event, ...]:
+        """Return those of the events that are of interest."""
+        return tuple(event for event in events if self.watch.wants(event))
 
 
 def message_parts(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
