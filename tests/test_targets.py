@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from e2e.kubernetes import tools
+from e2e.kubernetes.patience import Patient
 
 ROOT = Path(__file__).parents[1]
 
@@ -84,3 +86,16 @@ def test_without_go_the_line_says_what_to_install(places: dict[str, Path], monke
     monkeypatch.setattr(tools, "GO_FOLDER", str(places["path"]))
     with pytest.raises(tools.ToolError, match=r"helm: no Go to build them with: install Go .*go\.dev"):
         tools.build(["helm"])
+
+
+def test_storage_that_is_not_ready_is_asked_again_and_a_budget_is_not() -> None:
+    refusals = [b'{"message":"storage is (re)initializing"}', b'{"message":"it would violate the budget"}']
+    asked: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.url.path)
+        return httpx2.Response(429, content=refusals[len(asked) - 1])
+
+    with httpx2.Client(transport=Patient(httpx2.MockTransport(answer)), base_url="http://kubernetes") as http:
+        assert http.get("/apis").content == refusals[1]
+    assert asked == ["/apis"] * 2

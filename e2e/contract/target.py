@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import httpx2
 import yaml
 
+from e2e.kubernetes.patience import Patient
 from pavane_operator.kube.resources import Object, Resource
 from tests.requires import requires
 
@@ -25,9 +26,9 @@ Value = TypeVar("Value")
 Server = Literal["embedded", "kubernetes"]
 
 WAIT_S = 30.0
+"""For what controllers do; a loaded machine needs more than the second that it takes."""
 COLLECTED_S = 75.0
 """Kubernetes' garbage collector looks every 30 s for new kinds, and follows the objects of a kind only from then on."""
-"""For what controllers do; a loaded machine needs more than the second that it takes."""
 PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
@@ -237,7 +238,8 @@ def connected(name: Server, kubeconfig: Path) -> Iterator[KubeTarget]:
     else:
         context = ssl.create_default_context(cafile=cluster["certificate-authority"])
     headers = {"Authorization": f"Bearer {user['token']}", "User-Agent": "contract/1"}
-    with httpx2.Client(base_url=cluster["server"], headers=headers, verify=context, timeout=WAIT_S) as http:
+    transport = Patient(httpx2.HTTPTransport(verify=context))
+    with httpx2.Client(base_url=cluster["server"], headers=headers, transport=transport, timeout=WAIT_S) as http:
         version = http.get("/version").json()
         minor = int("".join(filter(str.isdigit, version["minor"])))
         yield KubeTarget(name, kubeconfig, http, (int(version["major"]), minor))
