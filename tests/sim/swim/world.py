@@ -184,7 +184,11 @@ class World:
         due = process.core.next_timer()
         if due is not None and (process.armed is None or due < process.armed):
             process.armed = due
-            self.schedule(due, lambda: self._timer(process))
+            self.schedule(due, lambda: self._due(process, due))
+
+    def _due(self, process: Process, at: float) -> None:
+        if process.armed == at:  # else an earlier one took its place, and has set the next
+            self._timer(process)
 
     def _timer(self, process: Process) -> None:
         process.armed = None
