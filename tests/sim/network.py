@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -39,6 +40,7 @@ class Connection:
     forward: int = 0  # messages under way
     backward: int = 0
     closed_at: float = math.inf
+    life: int = 0  # of the target: what is under way to a process ends with it
 
 
 @dataclass
@@ -52,10 +54,11 @@ class Network:
     originals: frozenset[str] = frozenset()  # peers of the original kind, which a message of another age may damage
     connections: dict[bytes, Connection] = field(default_factory=dict)
     opened: int = 0
+    lives: Counter[str] = field(default_factory=Counter)  # how often each node has ended
 
     def open(self, source: str, target: str, deliver_reply: Callable[[Frames], None]) -> Connection:
         self.opened += 1
-        connection = Connection(b"route-%d" % self.opened, source, target, deliver_reply)
+        connection = Connection(b"route-%d" % self.opened, source, target, deliver_reply, life=self.lives[target])
         self.connections[connection.route] = connection
         return connection
 
@@ -101,6 +104,8 @@ class Network:
         """Whether nothing of a broken connection arrives any more; those among originals leave nothing behind."""
         if connection.target not in self.originals:
             return False
+        if connection.life != self.lives[connection.target]:
+            return True
         return self.now() > connection.closed_at + (0.0 if connection.source in self.originals else DRAIN_S)
 
     def _return(self, connection: Connection, message: Frames) -> None:

@@ -174,6 +174,7 @@ class World:
 
     def node_gone(self, gone: str) -> None:
         """Break everybody's connections to a node that ended."""
+        self.network.lives[gone] += 1
         for node in self.nodes.values():
             for to, connection in list(node.sockets.items()):
                 if connection.target == gone:
