@@ -234,10 +234,12 @@ class Administrator(Client):
             case ConfigStatus.ACCEPTED:
                 self.arm()
             case ConfigStatus.ARGUMENT:
-                message = reply.argument.get("message") if isinstance(reply.argument, dict) else None
+                message = str(reply.argument.get("message") if isinstance(reply.argument, dict) else None)
                 if message == "no change in cluster membership":
                     self.wanted = None
                     self.done += 1
+                elif "empty its folder first" in message and not self.world.scenario.promotion:  # it was away too long
+                    self.wanted = None
             case ConfigStatus.EXPIRED:
                 self._new_id()
             case ConfigStatus.BUSY:

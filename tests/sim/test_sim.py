@@ -15,6 +15,8 @@ REGRESSIONS: dict[int, str] = {
     402706: "a voter that crashed as it began with damage took the shortened log for sound (the model of the disk did)",
     401422: "five originals and one of ours stand against each other again and again in a change of members",
     404198: "two originals are needed, and one that was removed disturbs their election",
+    730795: "what was under way to an original arrived at its next process (the model of networks let it)",
+    731739: "an original that had been away while the members changed was taken in again, and heard nobody",
     2950: "a removed voter that was wiped believed the old entries that name it, and voted by them",
     2458: "an original leader left by an entry that it alone held: the old members had no majority without it",
     5676: "an original took up again a change whose entry another leader had replaced",

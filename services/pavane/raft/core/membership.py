@@ -229,7 +229,7 @@ class Membership:
         return self._node.now.mono - heard_at <= ANSWERED_S
 
     def _unfit(self, held: _Held) -> Refusal | None:
-        """Judge kinds and host names (8.2), and whether a majority of the new members has most of the log (8.5)."""
+        """Judge kinds, host names (8.2), and who knows the members; a majority must have most of the log (8.5)."""
         node = self._node
         if node.config.serves_keys:
             strange = [peer for peer, _ in held.joining if not self._kinds.offers(peer, FEATURE_KV)]
@@ -243,11 +243,23 @@ class Membership:
             deaf = [p for p, _ in everybody if p != node.id and not self._kinds.offers(p, FEATURE_HOST_NAMES)]
             if deaf:
                 return Refusal("Error", f"host names need peers of ours; {', '.join(deaf)} did not say so")
+        deaf = [peer for peer, _ in held.joining if self._stale(held, peer)]
+        if deaf:
+            return Refusal(
+                "NotCaughtUp",
+                f"without entry {node.configurations.index}, by which it would know the members: {', '.join(deaf)}; "
+                "let it read the log, or empty its folder first",
+            )
         near = {peer for peer, _ in held.members if self._near(held, peer)}
         if has_majority(Configuration(held.members), near):
             return None
         behind = ", ".join(peer for peer, _ in held.members if peer not in near)
         return Refusal("NotCaughtUp", f"not within {CONFIG_LAG_ENTRIES} entries of the commit index: {behind}")
+
+    def _stale(self, held: _Held, peer: str) -> bool:
+        """Whether a peer of another program may follow former members alone, and be deaf to all others (1.4)."""
+        last = held.reports[peer][1] if peer in held.reports else 0
+        return self._kinds.kind(peer) != Kind.OURS and 0 < last < self._node.configurations.index
 
     def _near(self, held: _Held, peer: str) -> bool:
         node = self._node
