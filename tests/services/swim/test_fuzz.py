@@ -21,6 +21,10 @@ from tests.sim.swim.world import Process, World
 
 DATAGRAMS = sized(4000, 3_000_000)  # seven times three million of some 50 bytes are the gigabyte of A11
 
+# Without keys a source that is a member's address can tell of members that do not exist. At full size 200 of them are
+# left at the end, and a group that finds most of its members dead looks for the next one slowly (local health).
+GHOSTS_GONE_S = sized(200, 2000)
+
 
 def recorded() -> list[bytes]:
     """Return what a busy group says: joins, refusals, pings, news, pages, leaves, stages, data, announcements."""
@@ -88,7 +92,7 @@ def test_no_input_raises_or_outgrows_a_table(config: dict[str, Any]) -> None:
             member.events.clear()  # the test's own
     figures(f"A11 fuzzed {config}", [size / 1e6], "MB")
     assert sum(victim.core.dropped.values()) > DATAGRAMS / 10
-    world.must(world.all_see_all, 200, "the group is as before")
+    world.must(world.all_see_all, GHOSTS_GONE_S, "the group is as before")
 
 
 def test_nothing_that_a_key_holder_says_raises_or_outgrows_a_table() -> None:
