@@ -8,6 +8,7 @@ Asking a socket costs as much as a message; so only those are asked that signall
 import asyncio
 import socket as system_socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import cast
@@ -37,13 +38,15 @@ PROBE_S = 3  # within this
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 500
 BACKLOG = 512
+GIVEN_UP_S = 0.5  # after a loss that libzmq does not begin to mend at once
 RESOLVE_AGAIN_S = 1.0  # a name is asked again when its peer was silent for so long (8.2)
 
 IDENT_FRAME = 3  # of a request as the ROUTER gives it: route, id, type, ident
 
 _UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _DOWN = zmq.EVENT_DISCONNECTED
-_WANTED_EVENTS = _UP | _DOWN
+_RETRIED = zmq.EVENT_CONNECT_RETRIED
+_WANTED_EVENTS = _UP | _DOWN | _RETRIED
 Frames = list[bytes]
 
 
@@ -72,6 +75,7 @@ class _Dealer:
     heard_s: float = 0.0
     hot: bool = True  # whether the socket may have input
     news: bool = True  # whether the monitor may
+    given_up: asyncio.TimerHandle | None = None  # runs from a loss until libzmq tries again or a connection stands
 
 
 class Sockets:
@@ -307,6 +311,8 @@ class Sockets:
         return dealer
 
     def _close_dealer(self, dealer: _Dealer) -> None:
+        if dealer.given_up is not None:
+            dealer.given_up.cancel()
         self._loop.remove_reader(descriptor(dealer.socket))
         self._loop.remove_reader(descriptor(dealer.monitor))
         dealer.socket.disable_monitor()
@@ -356,13 +362,24 @@ class Sockets:
                 self._look_up(dealer.to.url)
         self._sweep = self._loop.call_later(RESOLVE_AGAIN_S, self._resolve_silent)
 
-    @staticmethod
-    def _poll_monitor(dealer: _Dealer, found: Input) -> None:
+    def _poll_monitor(self, dealer: _Dealer, found: Input) -> None:
         dealer.news = False
         while has_input(dealer.monitor):
             event = parse_monitor_message(dealer.monitor.recv_multipart(zmq.DONTWAIT))["event"]
             if event in (_UP, _DOWN):
                 found.connections.append((dealer.to, event == _UP))
+            if dealer.given_up is not None:
+                dealer.given_up.cancel()
+                dealer.given_up = None
+            if event == _DOWN:
+                dealer.given_up = self._loop.call_later(GIVEN_UP_S, self._connect_again, dealer)
+
+    def _connect_again(self, dealer: _Dealer) -> None:
+        """Make connections that libzmq does not make: after a stranger's answer it tries no more."""
+        for endpoint in dealer.endpoints:
+            with suppress(zmq.ZMQError):
+                dealer.socket.disconnect(endpoint)
+            dealer.socket.connect(endpoint)
 
     def _poll_dealer(self, dealer: _Dealer, found: Input) -> None:
         for _ in range(INPUT_MESSAGES):

@@ -11,6 +11,7 @@ from pavane.raft.client.links import Links
 from pavane.raft.messages import has_input
 from pavane.raft.messages import send as really_send
 from pavane.raft.wire import Frame
+from tests.services.raft.stranger import Stranger
 
 
 async def test_an_answer_that_comes_while_waiting_messages_go_out_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +44,26 @@ async def test_an_answer_that_comes_while_waiting_messages_go_out_is_read(monkey
         assert await told.get() == [b"first"]
         assert await told.get() == [b"second"]
         await echoing
+    finally:
+        client.close()
+        context.destroy(linger=0)
+
+
+async def test_a_server_is_reached_behind_a_stranger_that_answered_in_its_place() -> None:
+    """A proxy may do so before a Service has its rules, or a new pod with a former one's address."""
+    context, stranger = zmq.Context(), Stranger()
+    endpoint = stranger.url
+    up = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    client = Links(loop, None, lambda *_: None, lambda _, stands: up.set() if stands else None, lambda: None)
+    router = context.socket(zmq.ROUTER)
+    try:
+        client.keep(frozenset({endpoint}))
+        await asyncio.to_thread(stranger.answer_and_go)
+        router.bind(endpoint)
+        await up.wait()
+        client.send(endpoint, (b"hello",))
+        assert (await asyncio.to_thread(router.recv_multipart))[1] == b"hello"
     finally:
         client.close()
         context.destroy(linger=0)

@@ -15,6 +15,7 @@ from pavane.raft.sockets import INPUT_MESSAGES, NOISE_MESSAGES, CannotBind, Inpu
 from pavane.raft.wire.frames import FRAME_BYTES, FRAMES_MAX
 from tests.services.eventually import eventually
 from tests.services.raft.crowd import Member, message
+from tests.services.raft.stranger import Stranger
 
 WAIT_S = 20.0
 ANYWHERE = "tcp://127.0.0.1:0"
@@ -250,6 +251,18 @@ async def test_connections_are_reported_and_replies_carry_their_channel(
         router.close(0)
         await peer.until(lambda: {(rpc, False), (side, False)} <= set(peer.got.connections))
         assert not peer.sockets.send(rpc, [b"id"])
+
+
+async def test_a_peer_is_reached_behind_a_stranger_that_answered_in_its_place(outside: Outside) -> None:
+    """A proxy may do so before a Service has its rules, or a new pod with a former one's address."""
+    stranger = Stranger()
+    to = PeerChannel(Channel.SIDE, "2", stranger.url)
+    async with bench() as peer:
+        peer.sockets.send(to, [b"early"])
+        await asyncio.to_thread(stranger.answer_and_go)
+        router, _ = outside.server(stranger.url)
+        await sent(peer, to, b"hello")
+        assert (await asyncio.to_thread(router.recv_multipart))[1] == b"hello"
 
 
 async def test_a_closed_channel_opens_anew_with_another_identity(outside: Outside) -> None:

@@ -24,9 +24,11 @@ WAITING_MESSAGES = 10_000  # unsent messages of one link; as many as there may b
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 500
 CONNECT_TIMEOUT_MS = 2000  # an address without a host would else be tried for minutes
+GIVEN_UP_S = 0.5  # after a loss that libzmq does not begin to mend at once
 
 _UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
-_DOWN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+_RETRIED = zmq.EVENT_CONNECT_RETRIED
+_DOWN = zmq.EVENT_DISCONNECTED | _RETRIED
 
 OnMessage: TypeAlias = Callable[[str, list[bytes]], None]
 OnConnection: TypeAlias = Callable[[str, bool], None]
@@ -64,7 +66,7 @@ class Links:
         for endpoint in endpoints - self._links.keys():
             link = _Link(endpoint, self._socket(endpoint), self._loop, self._read)
             self._links[endpoint] = link
-            link.socket.connect(self._address(endpoint))
+            link.connect(self._address(endpoint))
 
     def send(self, endpoint: str, frames: tuple[Frame, ...]) -> None:
         """Send, or keep until the link is up; what exceeds WAITING_MESSAGES is lost, as on a broken connection."""
@@ -116,6 +118,7 @@ class Links:
             event = parse_monitor_message(link.monitor.recv_multipart(zmq.DONTWAIT))["event"]
             if event & _DOWN:
                 link.waiting.clear()
+            link.lost(event not in (_UP, _RETRIED))
             self._on_connection(link.endpoint, event == _UP)
         if not link.closed:
             link.flush()
@@ -140,11 +143,34 @@ class _Link:
         self._loop = loop
         self._read = read
         self._read_due = False
+        self._address = ""
+        self._given_up: asyncio.TimerHandle | None = None
         self.news = True  # whether the monitor may have something
         self._descriptors = (socket.fileno(), self.monitor.fileno())
         for descriptor, ready in zip(self._descriptors, (self._ready, self._monitor_ready), strict=True):
             loop.add_reader(descriptor, ready)
         self.read_soon()
+
+    def connect(self, address: str) -> None:
+        """Connect to the ØMQ ``address``."""
+        self._address = address
+        self.socket.connect(address)
+
+    def lost(self, lost: bool) -> None:
+        """Take note that a connection ended, or that libzmq makes another one.
+
+        It makes none after a stranger's answer, such as that of a proxy before a Service has its rules.
+        """
+        if self._given_up is not None:
+            self._given_up.cancel()
+            self._given_up = None
+        if lost:
+            self._given_up = self._loop.call_later(GIVEN_UP_S, self._connect_again)
+
+    def _connect_again(self) -> None:
+        with suppress(zmq.ZMQError):
+            self.socket.disconnect(self._address)
+        self.connect(self._address)
 
     def send(self, frames: tuple[Frame, ...]) -> None:
         """Send behind what waits."""
@@ -171,6 +197,7 @@ class _Link:
     def close(self) -> None:
         """Close both sockets."""
         self.closed = True
+        self.lost(False)
         for descriptor in self._descriptors:
             self._loop.remove_reader(descriptor)
         self.socket.disable_monitor()
