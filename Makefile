@@ -2,7 +2,6 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-SEEDS ?= 2000
 RUNS ?= 20
 TIME ?= 60
 WORKERS ?= 2
@@ -13,7 +12,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -36,12 +35,20 @@ check: setup ## lint, types, layers, generated files: under a minute
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -p no:randomly tests/test_layout.py tests/test_tidy.py
 
-test: setup ## all tests that belong to every change
-	$(BIN)/pytest -q -n $(WORKERS) tests
+test: setup ## all tests that belong to every change, with few seeds of each simulation (SEEDS=60)
+	SEEDS=$${SEEDS:-60} $(BIN)/pytest -q -n $(WORKERS) tests --ignore=tests/spark
 	$(BIN)/pytest -q e2e
 
+test-all: setup ## the same as CI runs it (SEEDS=300)
+	$(BIN)/pytest -q -n $(WORKERS) tests --ignore=tests/spark
+	$(BIN)/pytest -q e2e
+
+test-spark: setup ## tests of the log as a source and a sink of Spark (installs the extra `spark`, 500 MB)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[local,otel,spark]"
+	$(BIN)/pytest -q -p no:xdist tests/spark
+
 sim: setup ## simulated clusters and groups: SEEDS=2000, or PAVANE_SEED=… to replay one
-	SEEDS=$(SEEDS) $(BIN)/pytest -q -n $(WORKERS) --timeout=0 tests/sim
+	SEEDS=$${SEEDS:-2000} $(BIN)/pytest -q -n $(WORKERS) --timeout=0 tests/sim
 
 interop-tools: ## npm's zmq-raft for tests, into the user's cache folder (Node.js, a C++ compiler, libzmq with headers)
 	$(PYTHON) -m tests.interop.npm
@@ -104,6 +111,18 @@ openapi: setup ## regenerate the description of the REST API
 
 openapi-check: setup
 	$(BIN)/python -m pavane_api.openapi --check
+
+dashboard-tools: api/dashboard/node_modules/.package-lock.json
+
+api/dashboard/node_modules/.package-lock.json: api/dashboard/package-lock.json
+	cd api/dashboard && npm install --no-save --no-audit --no-fund --loglevel=error
+	@touch $@
+
+dashboard: dashboard-tools ## rebuild the dashboard's files, which are part of the package (Node.js 20 or newer)
+	cd api/dashboard && npm run --silent build
+
+dashboard-check: dashboard
+	@git diff --exit-code --stat -- api/pavane_api/static && test -z "$$(git status --porcelain -- api/pavane_api/static)" || { echo "the dashboard's files are stale: run make dashboard and commit them"; exit 1; }
 
 protos: setup ## regenerate the gRPC modules
 	$(BIN)/python services/pavane/compute/proto/generate.py

@@ -11,6 +11,7 @@ RAFT = ROOT / "docs" / "specs" / "raft.md"
 GROUP = "pavane.dev"  # the API group; its labels and annotations begin with it
 POD_MODULES = "pavane.pods."  # modules that `pavane pod` imports by name
 MACHINES = "pavane.raft.machines"  # the group of entry points
+IMPORTED = ("pavane.ambrosia", "pavane.application")  # modules that are imported, or run, by name
 LABELS = frozenset({"code", "done", "kind", "op", "peer", "reason", "result", "where"})  # told beside their metric
 METRIC_PREFIX = re.compile(r"pavane_[a-z]+_")
 METRIC = re.compile(r"pavane_[a-z_]+[a-z]")
@@ -40,7 +41,7 @@ def literals(module: ast.Module) -> list[str]:
 def attributes() -> set[str]:
     """What begins with `pavane.`: our attributes and the scopes of our spans."""
     found = {text for module in modules() for text in module if text.startswith("pavane.") and " " not in text}
-    return {text for text in found if not text.startswith((GROUP, POD_MODULES, MACHINES))}
+    return {text for text in found if not text.startswith((GROUP, POD_MODULES, MACHINES, *IMPORTED))}
 
 
 def metric_names() -> set[str]:

@@ -2,29 +2,28 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 
-from pavane_api import problems
+from pavane.parts.rates import Bucket
+from pavane_api import answers, dashboard, pages
 from pavane_api.auth import Authority
 from pavane_api.bodies import BodyLimit
 from pavane_api.control import Control
 from pavane_api.idempotency import Idempotency
+from pavane_api.overview.endpoints import router as overview
 from pavane_api.raft_clients import RaftClients
-from pavane_api.raftkeys.endpoints import router as raftkeys
-from pavane_api.raftlog.endpoints import router as raftlog
-from pavane_api.raftmembers.endpoints import router as raftmembers
-from pavane_api.rate import Rate
 from pavane_api.resources import endpoints as resources
 from pavane_api.rollout import endpoints as rollout
 from pavane_api.settings import ApiSettings
 from pavane_api.streams import Streams
-from pavane_api.swimmembers.endpoints import router as swimmembers
 from pavane_api.traces.endpoints import receiver
 from pavane_api.traces.endpoints import router as traces
 from pavane_api.traces.store import TraceStore
+from pavane_api.waltz_clients import WaltzClients
 from pavane_operator.crds.definitions import KINDS
 from pavane_operator.kube import KubeClient
 
@@ -36,8 +35,9 @@ DESCRIPTION = (
 
 
 def _is_untraced(scope: MutableMapping[str, Any]) -> bool:
-    """Spans about the arrival of spans would never end."""
-    return str(scope.get("path", "")).startswith("/v1/traces")
+    """Spans about the arrival of spans would never end; files of the page say nothing."""
+    path = str(scope.get("path", ""))
+    return path == "/" or path.startswith(("/v1/traces", dashboard.PREFIX))
 
 
 def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient]] = KubeClient.connect) -> FastAPI:
@@ -53,20 +53,22 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
         )
         await traces_store.open()
         kube = await connect()
-        clients = RaftClients(kube)
+        clients, logs = RaftClients(kube), WaltzClients(kube)
         app.state.control = Control(
             kube=kube,
             authority=Authority(kube, settings.audience),
             idempotency=Idempotency(),
             raft=clients,
+            waltz=logs,
             streams=streams,
             traces=traces_store,
-            trace_rate=Rate(settings.trace_requests_per_s),
+            trace_rate=Bucket(settings.trace_requests_per_s),
         )
         try:
             yield
         finally:
             await clients.close()
+            await logs.close()
             await kube.close()
             await traces_store.close()
 
@@ -75,20 +77,24 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
         version=version("pavane"),
         description=DESCRIPTION,
         lifespan=lifespan,
-        docs_url="/docs",
+        docs_url=None,
         redoc_url=None,
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=pages.DESCRIPTION_URL,
         telemetry={"operation_spans": False, "metrics": False, "exclude": _is_untraced},
     )
     app.add_middleware(BodyLimit)
     app.state.streams = streams
-    problems.install(app)
+    answers.install(app)
+    pages.install(app)
     v1 = APIRouter(prefix="/api/v1")
     for kind in KINDS:
         v1.include_router(resources.router_of(kind))
         v1.include_router(rollout.router_of(kind))
-    for router in (raftlog, raftkeys, raftmembers, swimmembers, traces):
-        v1.include_router(router)
+        for package in kind.routers:
+            v1.include_router(import_module(f"pavane_api.{package}.endpoints").router)
+    v1.include_router(overview)
+    v1.include_router(traces)
     app.include_router(v1)
     app.include_router(receiver)
+    dashboard.install(app)
     return app

@@ -5,12 +5,13 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from pavane.parts.rates import Bucket
 from pavane_api.auth import Authority
 from pavane_api.idempotency import Idempotency
 from pavane_api.raft_clients import RaftClients
-from pavane_api.rate import Rate
 from pavane_api.streams import Streams
 from pavane_api.traces.store import TraceStore
+from pavane_api.waltz_clients import WaltzClients
 from pavane_operator.kube import KubeClient
 
 
@@ -22,9 +23,10 @@ class Control:
     authority: Authority
     idempotency: Idempotency
     raft: RaftClients
+    waltz: WaltzClients
     streams: Streams
     traces: TraceStore
-    trace_rate: Rate
+    trace_rate: Bucket
 
 
 def _control(request: Request) -> Control:

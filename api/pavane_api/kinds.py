@@ -1,9 +1,13 @@
-"""The custom resources that this API serves: all that are defined."""
+"""The custom resources that this API serves, as the Kubernetes client names them: all that are defined."""
 
-from pavane_operator.crds import raftcluster, swimgroup
-from pavane_operator.kube.resources import custom
+from pavane_operator.crds.definitions import definition_of
+from pavane_operator.kube.resources import Resource, custom
 
-RAFT_CLUSTERS = custom(raftcluster.KIND, raftcluster.PLURAL)
-"""RaftClusters, as the Kubernetes client names them."""
-SWIM_GROUPS = custom(swimgroup.KIND, swimgroup.PLURAL)
-"""SwimGroups."""
+
+def _named(kind: str) -> Resource:
+    return custom(kind, definition_of(kind).plural)
+
+
+RAFT_CLUSTERS = _named("RaftCluster")
+SWIM_GROUPS = _named("SwimGroup")
+WALTZ_CLUSTERS = _named("WaltzCluster")

@@ -15,7 +15,7 @@ FILE = "openapi.json"
 
 def document() -> str:
     """Return the description as it is committed."""
-    return json.dumps(create_app(ApiSettings()).openapi(), indent=2, sort_keys=True) + "\n"
+    return json.dumps(create_app(ApiSettings()).openapi(), indent=1, sort_keys=True) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,25 +1,16 @@
-"""Errors of the REST API as RFC 9457 problem documents, in one place.
+"""Errors of the REST API as RFC 9457 problem documents, in one place; ``answers`` sends them.
 
-Whatever goes wrong below an endpoint leaves the API as ``application/problem+json`` with the words a user can act on:
-our own ``Problem`` classes, the Kubernetes client's errors, FastAPI's validation errors, and the unexpected.
+Nothing here needs a web framework: the command line uses the same services, and those raise these errors.
 """
 
 from typing import Any, ClassVar
 
-import structlog
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from opentelemetry import trace
 from pydantic import BaseModel, Field
-from starlette.exceptions import HTTPException
 
 from pavane_operator import kube
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_BASE = "https://pavane.dev/problems/"
-
-_log = structlog.get_logger(__name__)
 
 
 class FieldProblem(BaseModel):
@@ -105,6 +96,12 @@ class Conflict(Problem):
     status, kind, title = 409, "conflict", "Conflict"
 
 
+class LockConflict(Problem):
+    """A newer transaction may have written under a lock of an append; nothing was written."""
+
+    status, kind, title = 409, "lock-conflict", "Conflict of locks"
+
+
 class ListExpired(Problem):
     """The continuation token or resource version is too old."""
 
@@ -153,6 +150,12 @@ class Unavailable(Problem):
     status, kind, title = 503, "unavailable", "Unavailable"
 
 
+class OutcomeUnknown(Problem):
+    """A write was sent and not answered: it may have been carried out."""
+
+    status, kind, title = 504, "outcome-unknown", "Outcome unknown"
+
+
 COMMON: dict[int | str, dict[str, Any]] = {
     **Unauthenticated.schema(),
     **Forbidden.schema(),
@@ -195,61 +198,3 @@ def from_kubernetes(error: kube.KubeError) -> Problem:
     errors = [FieldProblem(pointer=cause.field, detail=cause.message) for cause in error.causes]
     headers = {} if error.retry_after_s is None else {"Retry-After": str(max(1, round(error.retry_after_s)))}
     return problem(detail, errors=errors, headers=headers)
-
-
-def _answer(
-    request: Request,
-    status: int,
-    kind: str,
-    title: str,
-    detail: str,
-    errors: list[FieldProblem],
-    headers: dict[str, str],
-) -> JSONResponse:
-    context = trace.get_current_span().get_span_context()
-    document = ProblemDocument(
-        type=TYPE_BASE + kind,
-        title=title,
-        status=status,
-        detail=detail,
-        instance=request.url.path,
-        errors=errors,
-        trace_id=format(context.trace_id, "032x") if context.is_valid else "",
-    )
-    return JSONResponse(document.model_dump(), status_code=status, headers=headers, media_type=MEDIA_TYPE)
-
-
-def install(app: FastAPI) -> None:
-    """Make ``app`` answer every error as a problem document."""
-
-    @app.exception_handler(Problem)
-    async def own(request: Request, error: Problem) -> JSONResponse:
-        return _answer(request, error.status, error.kind, error.title, error.detail, error.errors, error.headers)
-
-    @app.exception_handler(kube.KubeError)
-    async def kubernetes(request: Request, error: kube.KubeError) -> JSONResponse:
-        problem = from_kubernetes(error)
-        return _answer(
-            request, problem.status, problem.kind, problem.title, problem.detail, problem.errors, problem.headers
-        )
-
-    @app.exception_handler(RequestValidationError)
-    async def validation(request: Request, error: RequestValidationError) -> JSONResponse:
-        fields = [
-            FieldProblem(pointer=".".join(str(part) for part in item["loc"]), detail=item["msg"])
-            for item in error.errors()
-        ]
-        return _answer(request, 422, Invalid.kind, Invalid.title, "The request has wrong fields.", fields, {})
-
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> JSONResponse:
-        kind = {404: "not-found", 405: "method-not-allowed", 413: TooLarge.kind}.get(error.status_code, "http")
-        return _answer(
-            request, error.status_code, kind, str(error.detail), str(error.detail), [], dict(error.headers or {})
-        )
-
-    @app.exception_handler(Exception)
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        _log.error("request failed", path=request.url.path, error=repr(error), exc_info=error)
-        detail = "This is a fault of the control plane; its log has the details under this trace id."
-        return _answer(request, 500, Problem.kind, Problem.title, detail, [], {})

@@ -6,6 +6,7 @@ when it has reached nobody.
 """
 
 import asyncio
+import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,12 +18,13 @@ from pavane.raft import errors
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import Code
 from pavane_api.kinds import RAFT_CLUSTERS
-from pavane_api.problems import BadRequest, Conflict, NotFound, Problem, TooLarge, Unavailable
+from pavane_api.problems import BadRequest, Conflict, Invalid, NotFound, Problem, TooLarge, Unavailable
 from pavane_operator import kube
 from pavane_operator.crds.raftcluster import StateMachine
 from pavane_operator.kinds.raft.access import NotServing, raft_client
 
 CLIENTS_MAX = 64  # a client is a few sockets; the one not used for longest is closed first
+REQUESTS_MAX = 10_000  # ids whose requests are known; the oldest goes first
 
 
 class Use(Enum):
@@ -73,6 +75,21 @@ class RaftClients:
         self._kube = client
         self._slots: OrderedDict[tuple[str, str], _Slot] = OrderedDict()
         self._opening = asyncio.Lock()
+        self._requests: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
+
+    def claim(self, namespace: str, name: str, request_id: str | None, *said: object) -> None:
+        """Note what came with a request id; raises ``Invalid`` if another request came with it before.
+
+        A cluster tells a repetition by its id alone, and would answer with what the first one did.
+        """
+        if request_id is None:
+            return
+        digest = hashlib.sha256(repr(said).encode()).digest()
+        first = self._requests.setdefault((namespace, name, request_id), digest)
+        while len(self._requests) > REQUESTS_MAX:
+            self._requests.popitem(last=False)
+        if first != digest:
+            raise Invalid(f"The Idempotency-Key {request_id} came with another request before: send a new key.")
 
     async def check(self, namespace: str, name: str, use: Use) -> kube.Object:
         """Return the RaftCluster if it serves ``use``; raises ``kube.NotFound`` and ``Conflict``."""

@@ -13,6 +13,8 @@ class ExitCode(IntEnum):
     REFUSED = 4
     TIME_OUT = 5
     ATTEMPT_FAILED = 6
+    CONFLICT = 7
+    OUTCOME_UNKNOWN = 8
     INTERRUPTED = 130
 
 
@@ -22,3 +24,16 @@ class UserError(Exception):
     def __init__(self, message: str, code: ExitCode = ExitCode.ERROR) -> None:
         super().__init__(message)
         self.code = code
+
+
+OURS = ("pavane", "pavane_operator", "pavane_local", "pavane_api", "pavane_cli")
+
+
+def lacks(error: ModuleNotFoundError, extra: str) -> UserError:
+    """Return what to say when a package is absent that is no part of the default install; ``extra`` brings it.
+
+    A module of our own that is absent is a fault of ours: raises ``error``.
+    """
+    if (error.name or "").partition(".")[0] in OURS:
+        raise error
+    return UserError(f"not installed ({error.name} is missing): pip install 'pavane[{extra}]'")

@@ -9,6 +9,13 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from pavane_cli.failures import lacks
+
+EXTRAS = {"member": "services", "operator": "operator", "api": "api", "pod": "services"}
+"""The extra that a command needs, where it is not ``local``, which has them all."""
+
+_ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+
 
 def group(commands: dict[str, str]) -> type[TyperGroup]:
     """Return a group class for ``commands``: name → ``module:attribute`` below ``pavane_cli.commands``.
@@ -29,12 +36,19 @@ def group(commands: dict[str, str]) -> type[TyperGroup]:
             if place is None:
                 return None
             module_name, _, attribute = place.partition(":")
-            part = getattr(importlib.import_module(f"pavane_cli.commands.{module_name}"), attribute)
+            try:
+                part = getattr(importlib.import_module(f"pavane_cli.commands.{module_name}"), attribute)
+            except ModuleNotFoundError as error:
+                part = _absent(lacks(error, EXTRAS.get(cmd_name, "local")))
             if isinstance(part, typer.Typer):
                 command: Any = typer.main.get_group(part)
             else:
                 single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-                single.command(cmd_name, cls=getattr(part, "command_class", None))(part)
+                single.command(
+                    cmd_name,
+                    cls=getattr(part, "command_class", None),
+                    context_settings=getattr(part, "context_settings", None),
+                )(part)
                 command = typer.main.get_command(single)
             command.name = cmd_name
             return command
@@ -55,3 +69,14 @@ def group(commands: dict[str, str]) -> type[TyperGroup]:
             return name, command, [rest[0], *given, *rest[1:]] if named else rest
 
     return LazyGroup
+
+
+def _absent(error: Exception) -> Any:
+    """Return a command that raises ``error``: a group can be listed where one of its commands is not installed."""
+
+    def command(context: typer.Context) -> None:
+        raise error
+
+    command.__doc__ = str(error)
+    command.context_settings = _ANYTHING  # type: ignore[attr-defined]
+    return command

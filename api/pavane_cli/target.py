@@ -13,14 +13,15 @@ from typing import Any, TypeVar
 import httpx2
 import yaml
 
+from pavane.runtime import local
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import gathering
 from pavane_cli.options import Context, Kubeconfig, Namespace, Reference
+from pavane_cli.output import note
 from pavane_operator import kube
 from pavane_operator.crds import definitions
 from pavane_operator.kube.resources import ENDPOINT_SLICES, custom
 
-LOCAL_KUBECONFIG = Path(".pavane/kubeconfig")
 API_SERVICE = "pavane-api"
 PLATFORM_NAMESPACE = "pavane-system"
 REST_TIMEOUT_S = 40.0  # the control plane waits up to 30 s for a cluster, and then says what it waited for
@@ -43,19 +44,22 @@ class Where:
     context: str | None = None
 
     def path(self) -> Path | None:
-        """Return the kubeconfig to use; None = what kubectl would take."""
+        """Return the kubeconfig to use; None = what kubectl would take. KUBECONFIG goes before a local cluster."""
         if self.kubeconfig is not None or self.context is not None:
             return self.kubeconfig
+        named = os.environ.get("KUBECONFIG")
+        if named:
+            return Path(named).expanduser() if os.pathsep not in named else None
         return nearest_local()
 
 
 def nearest_local(start: Path | None = None) -> Path | None:
-    """Return the nearest ``.pavane/kubeconfig`` from ``start`` (the working folder) upwards."""
-    folder = (start or Path.cwd()).resolve()
-    for candidate in (folder, *folder.parents):
-        if (candidate / LOCAL_KUBECONFIG).is_file():
-            return candidate / LOCAL_KUBECONFIG
-    return None
+    """Return the nearest ``.pavane/kubeconfig`` from ``start`` (the working folder) upwards that is ours."""
+
+    def ignored(found: Path) -> None:
+        note(f"{found.parent} is another user's and is not used; --kubeconfig {found} would use it all the same")
+
+    return local.nearest_local(start, ignored=ignored)
 
 
 _CODES: dict[type[kube.KubeError], ExitCode] = {
@@ -158,6 +162,7 @@ about_one = gathering(_one)
 """Gives a command KIND/NAME and the options of a cluster; it takes ``One`` as its first parameter."""
 
 
+_PROBLEMS = {"lock-conflict": ExitCode.CONFLICT, "outcome-unknown": ExitCode.OUTCOME_UNKNOWN}
 _ANSWERS = {
     400: ExitCode.USAGE,
     403: ExitCode.REFUSED,
@@ -226,7 +231,9 @@ class RestClient:
             message += "".join(f"\n  {item['pointer']}: {item['detail']}" for item in problem.get("errors") or ())
         except ValueError:
             message = f"the control plane answered {response.status_code}"
-        code = _ANSWERS.get(response.status_code, ExitCode.ERROR)
+            problem = {}
+        kind = str(problem.get("type")).rpartition("/")[2]
+        code = _PROBLEMS.get(kind) or _ANSWERS.get(response.status_code, ExitCode.ERROR)
         raise ApiError(message, code, response.status_code, response.headers)
 
 

@@ -8,19 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pavane_cli import output
+from pavane_cli import output, preflight
 from pavane_cli.commands.resources import is_current, read_documents, summary
 from pavane_cli.failures import ExitCode, UserError
 from pavane_local.api.cluster import Cluster, WriteOptions
 from pavane_local.api.errors import ApiError
 from pavane_local.controllers.loop import changes, is_ready, name_of
-from pavane_local.folder import FolderInUse
+from pavane_local.folder import FolderInUse, holder
 from pavane_local.kubelet.addresses import AddressesExhausted
 from pavane_local.platform import SYSTEM, LocalCluster, LocalSettings, local_cluster
 from pavane_local.store import StoreVersionError
 
 MANAGER = "pavane-up"
 OUR_GROUP = "pavane.dev"
+
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The last one comes when the terminal goes."""
 
 Place = tuple[str, str, str]
 """Resource (``plural`` or ``plural.group``), namespace, name."""
@@ -46,6 +49,8 @@ def run_cluster(
     """
     settings = LocalSettings(folder, images, fast=fast, platform_pods=not bare)
     documents = read_documents(files) if files else []
+    if holder(folder) is None:
+        preflight.check(folder, documents, bare=bare)
     failed: BaseException | None = None
     try:
         asyncio.run(_serve(settings, documents, output.say, timeout_s, report))
@@ -65,7 +70,7 @@ async def _serve(
     timeout_s: float,
     report: Report,
 ) -> None:
-    """Run a local cluster until SIGINT or SIGTERM; a second one ends it at once, and its pods with it.
+    """Run a local cluster until SIGINT, SIGTERM or SIGHUP; a second one ends it at once, and its pods with it.
 
     ``report`` is called when all is Ready, or after ``timeout_s``; the cluster stays in both cases.
     Raises UserError when a document is refused.
@@ -78,8 +83,9 @@ async def _serve(
             os._exit(ExitCode.INTERRUPTED)  # the parent-death signal takes the pods along
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
+    for number in END_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # of nohup
+            loop.add_signal_handler(number, on_signal)
     async with local_cluster(settings) as local:
         _greet(local, say)
         places = [await _apply(local.cluster, document) for document in documents]

@@ -65,12 +65,18 @@ PLURALS = {
     "Pod": "pods", "PodDisruptionBudget": "poddisruptionbudgets", "RaftCluster": "raftclusters", "Secret": "secrets",
     "Service": "services", "ServiceAccount": "serviceaccounts", "StatefulSet": "statefulsets",
     "SubjectAccessReview": "subjectaccessreviews", "SwimGroup": "swimgroups", "TokenReview": "tokenreviews",
+    "WaltzCluster": "waltzclusters",
 }  # fmt: skip
 OTHERS = """
 apiVersion: pavane.dev/v1alpha1
 kind: SwimGroup
 metadata: {name: o}
 spec: {replicas: 1}
+---
+apiVersion: pavane.dev/v1alpha1
+kind: WaltzCluster
+metadata: {name: o}
+spec: {metadata: {raftClusterRef: {name: meta}}}
 ---
 apiVersion: v1
 kind: PersistentVolumeClaim

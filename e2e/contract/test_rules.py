@@ -13,6 +13,12 @@ pytestmark = pytest.mark.contract(since="1.29")  # the first with quantity()
 
 RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 SWIM_GROUPS = custom("SwimGroup", "swimgroups")
+WALTZ_CLUSTERS = custom("WaltzCluster", "waltzclusters")
+
+
+def waltz(**spec: Any) -> dict[str, Any]:
+    """A spec of a WaltzCluster."""
+    return {"metadata": {"raftClusterRef": {"name": "meta"}}, **spec}
 
 
 class Breach(NamedTuple):
@@ -70,6 +76,23 @@ BREACHES = {
     "group cannot be changed": Breach("spec", {"group": "one"}, {"group": None}, of=SWIM_GROUPS),
     "encryption none needs no keyringSecretRef": Breach(
         "spec", {"encryption": "none", "keyringSecretRef": {"name": "one"}}, of=SWIM_GROUPS
+    ),
+    "storage.nodes must be odd": Breach("spec.storage.nodes", waltz(storage={"nodes": 2}), of=WALTZ_CLUSTERS),
+    "storage.nodes cannot be changed": Breach(
+        "spec.storage.nodes", waltz(), {"storage": {"nodes": 1}}, of=WALTZ_CLUSTERS
+    ),
+    "storage.storageClassName cannot be changed": Breach(
+        "spec.storage", waltz(), {"storage": {"storageClassName": "fast"}}, of=WALTZ_CLUSTERS
+    ),
+    "partitions cannot be changed": Breach("spec.partitions", waltz(), {"partitions": 9}, of=WALTZ_CLUSTERS),
+    "clusterName cannot be changed": Breach("spec", waltz(clusterName="one"), {"clusterName": None}, of=WALTZ_CLUSTERS),
+    "metadata.raftClusterRef cannot be changed": Breach(
+        "spec.metadata", waltz(), {"metadata": {"raftClusterRef": {"name": "other"}}}, of=WALTZ_CLUSTERS
+    ),
+    "metadata.sessionTimeout must be between": Breach(
+        "spec.metadata",
+        {"metadata": {"raftClusterRef": {"name": "meta"}, "sessionTimeout": "100ms"}},
+        of=WALTZ_CLUSTERS,
     ),
     "In and NotIn need values": Breach(
         "spec.networkPolicy.clientSelector.podSelector.matchExpressions[0]",

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from pavane.runtime import locks
+
 
 class FolderInUse(Exception):
     """Another local cluster runs in the folder; the text names its process."""
@@ -14,7 +16,8 @@ class FolderInUse(Exception):
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, with our pid in it. Raises FolderInUse."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)  # it holds keys, tokens and what users wrote
     with (folder / "lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -30,9 +33,4 @@ def locked(folder: Path) -> Iterator[None]:
 
 def holder(folder: Path) -> int | None:
     """The pid of the process that runs the local cluster of a folder, or None."""
-    with contextlib.suppress(FileNotFoundError), (folder / "lock").open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return int(file.read() or 0) or None
-    return None
+    return locks.holder(folder / "lock")

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
@@ -125,7 +126,7 @@ async def test_a_repetition_takes_effect_once_and_is_told_the_same(api: Plane) -
         await api.http.delete(f"{Q}/keys/a", headers={"Idempotency-Key": put.json()["requestId"]}),
         await api.http.post(f"{Q}/leases", json={"ttlMs": 5000}, headers=granted),
     ):
-        assert (answer.status_code, "another request" in answer.text) == (400, True), answer.text
+        assert (answer.status_code, "another request" in answer.text) == (422, True), answer.text
     assert (await api.http.get(f"{Q}/keys/a")).content == b"1"
 
 
@@ -405,3 +406,30 @@ async def test_a_stale_read_asks_one_peer(api: Plane, monkeypatch: pytest.Monkey
         assert (await api.http.get(f"{seen}{found['revision']}")).status_code == 200
         behind = await api.http.get(f"{seen}{found['revision'] + 1}")
         assert (behind.status_code, "Retry-After" in behind.headers) == (503, True)
+
+
+async def test_a_misspelt_condition_is_refused_and_writes_nothing(api: Plane) -> None:
+    put = {"op": "Put", "key": b64(b"k"), "value": b64(b"v")}
+    for body in (
+        {"comapre": [{"target": "Version", "key": b64(b"k"), "number": 9}], "then": [put]},
+        {"then": [{**put, "laese": 3}]},
+        {"compare": [{"target": "Version", "kee": b64(b"k"), "number": 0}], "then": [put]},
+    ):
+        assert (await api.http.post(f"{Q}/txn", json=body)).status_code == 422
+    assert (await api.http.post(f"{Q}/leases", json={"ttlMs": 1000, "hodler": "me"})).status_code == 422
+    assert (await api.http.get(f"{Q}/keys/k")).status_code == 404
+
+
+async def test_a_key_of_idempotency_is_of_one_request(api: Plane) -> None:
+    used = {"Idempotency-Key": f"{int(time.time()):08x}{'ab' * 8}"}
+    first = await api.http.put(f"{Q}/keys/a", content=b"1", headers=used)
+    assert first.status_code == 200
+    assert (await api.http.put(f"{Q}/keys/a", content=b"1", headers=used)).json() == first.json()
+    for other in (
+        await api.http.put(f"{Q}/keys/a", content=b"2", headers=used),
+        await api.http.put(f"{Q}/keys/b", content=b"1", headers=used),
+        await api.http.delete(f"{Q}/keys/a", headers=used),
+    ):
+        assert (other.status_code, "came with another request" in other.json()["detail"]) == (422, True)
+    assert (await api.http.get(f"{Q}/keys/a")).content == b"1"
+    assert (await api.http.get(f"{Q}/keys/b")).status_code == 404

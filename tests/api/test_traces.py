@@ -202,3 +202,25 @@ def test_spans_without_valid_ids_are_left_out() -> None:
 def test_a_bad_request_is_refused_in_words(body: bytes, encoding: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         receiver.decode(body, encoding)
+
+
+async def test_spans_of_the_future_displace_nothing(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path / "traces.sqlite", retention_s=3600, spans_max=1500)
+    await store.open()
+    now = 1000 * SECOND_NS
+    await store.add([span("a", 1, start=now)], now_ns=now)
+    # The year 2262, and what no column of SQLite holds.
+    later = [span("b", number, start=2**63 - 2 * SECOND_NS) for number in range(1, 2001)]
+    await store.add([*later, span("c", 1, start=2**64 - 1)], now_ns=now)
+    kept = [await store.trace(trace * 32) for trace in "abc"]
+    await store.close()
+    assert [found is not None for found in kept] == [True, False, False]
+    assert (tmp_path / "traces.sqlite").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_span_with_a_parent_of_any_length_is_dropped() -> None:
+    request = ExportTraceServiceRequest.FromString(otlp(2))
+    spans = request.resource_spans[0].scope_spans[0].spans
+    spans[0].parent_span_id = b"x" * 1_000_000
+    spans[1].parent_span_id = b"12345678"
+    assert [found.parent_span_id for found in receiver.decode(request.SerializeToString(), "")] == [b"12345678".hex()]

@@ -12,8 +12,9 @@ from pydantic import Field
 
 from pavane_operator.crds.base import Mark, marked
 from pavane_operator.crds.common import VolumesSpec
+from pavane_operator.crds.descriptor import Definition
 from pavane_operator.crds.status import Status
-from pavane_operator.kinds.port import Kind, PromotionStep
+from pavane_operator.kinds.port import NOTHING, Kind, PromotionStep
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
     REPAIR_ANNOTATION,
@@ -45,14 +46,20 @@ def spec_of(text: str) -> ModelSpec:
 class ModelRenderer:
     """Renders the least that a kind has."""
 
-    def references(self, resource: Resource) -> tuple[str, ...]:
-        named = resource.spec.config.get("references")
+    def targets(self, resource: Resource) -> tuple[str, ...]:
+        return ()
+
+    def standing(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
+        return ()
+
+    def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
+        named = resource.spec.config.get("references")  # type: ignore[attr-defined]
         return tuple(str(name) for name in named) if isinstance(named, list) else ()
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
         missing = [name for name in self.references(resource) if name not in references]
         found = [Problem("ReferenceNotReady", f"Secret {name} does not exist") for name in missing]
-        reason = resource.spec.config.get("problem")
+        reason = resource.spec.config.get("problem")  # type: ignore[attr-defined]
         return (*found, *((Problem(str(reason), "as the test asked"),) if reason else ()))
 
     def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
@@ -121,10 +128,7 @@ SCALE = "Scale"
 """What `Facts.due` names while the members are not those that the spec asks for."""
 FENCE = PromotionStep("Fence", irreversible=True)
 KIND = Kind(
-    name="Model",
-    plural="models",
-    spec_model=ModelSpec,
-    status_model=Status,
+    definition=Definition("Model", "models", "model", ModelSpec, Status, folder="model"),
     steps=(PERMIT, FENCE),
     bootstrap_steps=(PERMIT,),
     renderer=ModelRenderer(),

@@ -23,6 +23,7 @@ from pavane_operator.crds.definitions import definitions
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.crds.schema import structural_schema
 from pavane_operator.crds.swimgroup import SwimGroupSpec
+from pavane_operator.crds.waltzcluster import WaltzClusterSpec
 
 CHARTS = Path(__file__).parents[2] / gen.FOLDER
 SIZE_MAX_BYTES = 256 * 1024
@@ -30,7 +31,11 @@ SIZE_MAX_BYTES = 256 * 1024
 
 DEFINITIONS = {body["spec"]["names"]["kind"]: body for body in definitions()}
 SCHEMAS = {kind: body["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for kind, body in DEFINITIONS.items()}
-MODELS: dict[str, type[CommonSpec]] = {"RaftCluster": RaftClusterSpec, "SwimGroup": SwimGroupSpec}
+MODELS: dict[str, type[CommonSpec]] = {
+    "RaftCluster": RaftClusterSpec,
+    "SwimGroup": SwimGroupSpec,
+    "WaltzCluster": WaltzClusterSpec,
+}
 SPEC = SCHEMAS["RaftCluster"]["properties"]["spec"]
 each_kind = pytest.mark.parametrize("kind", DEFINITIONS)
 
@@ -337,6 +342,14 @@ OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "seeds": st.lists(st.sampled_from(["a.b:1", "[::1]:7946", "10.0.0.1:70000", "a", ":1", "a:b"]), max_size=3),
         "hostNetwork": st.booleans(),
         "storage": _object(size=QUANTITIES),
+    },
+    "WaltzCluster": {
+        "clusterName": NAMES,
+        "partitions": NUMBERS,
+        "servers": _object(replicas=NUMBERS, resources=_object(), replica=NUMBERS),
+        "storage": _object(size=QUANTITIES, storageClassName=NAMES, nodes=NUMBERS, retain=st.booleans()),
+        "metadata": _object(raftClusterRef=_object(name=NAMES), sessionTimeout=DURATIONS),
+        "deletionPolicy": st.sampled_from(["Retain", "Delete", "Keep"]),
     },
 }
 

@@ -1,19 +1,24 @@
 """The operator's core knows no kind: a new one is a model, a folder and a line in a list (docs/specs/operator.md 3)."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from pavane.pods.main import program_of
+from pavane_api.app import create_app
+from pavane_api.settings import ApiSettings
+from pavane_operator.crds.definitions import KINDS as DEFINED
+from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.kinds.registry import kinds
+
 ROOT = Path(__file__).parents[2] / "operator" / "pavane_operator"
 KINDS = sorted(path.name for path in (ROOT / "kinds").iterdir() if (path / "promotion.py").is_file())
-REGISTRY = ROOT / "kinds" / "registry.py"
 CORE = [
     path
     for path in sorted(ROOT.rglob("*.py"))
-    if path != REGISTRY
-    and "crds" not in path.parts
-    and not any((ROOT / "kinds" / kind) in path.parents for kind in KINDS)
+    if "crds" not in path.parts and not any((ROOT / "kinds" / kind) in path.parents for kind in KINDS)
 ]
 
 
@@ -29,3 +34,26 @@ def test_a_module_of_the_core_names_no_kind(path: Path) -> None:
     for kind in KINDS:
         found = re.findall(rf"\b{kind}\w*", text, re.IGNORECASE)
         assert found == [], f"{path.name} names a kind: {sorted(set(found))}"
+
+
+def test_the_operator_serves_every_kind_that_is_defined() -> None:
+    defaults = RenderDefaults("image", "1", None, b"-" * 32, "system")
+    assert [kind.definition for kind in kinds(defaults)] == list(DEFINED)
+
+
+def test_the_control_plane_serves_every_kind_and_its_data(tmp_path: Path) -> None:
+    paths = create_app(ApiSettings(data=tmp_path)).openapi()["paths"]
+    served = {operation["operationId"] for path in paths.values() for operation in path.values()}
+    for kind in DEFINED:
+        assert f"get_{kind.name.lower()}" in served
+        for package in kind.routers:
+            routes = import_module(f"pavane_api.{package}.endpoints").router.routes
+            assert {route.operation_id for route in routes} <= served
+
+
+def test_a_program_is_found_by_kind_and_role() -> None:
+    assert program_of("RaftCluster", "server") == "pavane.pods.raft_server"
+    assert program_of("SwimGroup", "member") == "pavane.pods.swim_member"
+    assert program_of("SwimGroup", "settings") is None
+    assert program_of("RaftCluster", "../../os") is None
+    assert program_of("", "") is None

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.raft import kind
 from pavane_operator.kube.resources import PODS
-from pavane_operator.plan.model import GENERATION_LABEL
-from pavane_operator.runtime.observe import pods_of, resource_of
+from pavane_operator.plan.model import GENERATION_LABEL, TEMPLATE_ANNOTATION
+from pavane_operator.runtime.observe import pods_of, resource_of, standing_of
 
 DEFAULTS = RenderDefaults("image", "0.1.0", None, b"k" * 32, "pavane-system")
 SAID = "the log is damaged at byte 12"
@@ -67,3 +67,17 @@ def test_why_no_node_takes_a_pod_is_what_the_scheduler_says() -> None:
     }
     (seen,) = pods_of([(PODS, pod)], lambda _: None)
     assert (seen.scheduled, seen.waiting_message) == (False, said)
+
+
+def test_a_pod_without_a_generation_belongs_to_the_resource() -> None:
+    storage = {
+        "metadata": {
+            "name": "q-storage-0",
+            "uid": "1",
+            "resourceVersion": "1",
+            "annotations": {TEMPLATE_ANNOTATION: "abc"},
+        }
+    }
+    assert pods_of([(PODS, storage)], lambda _: None) == ()
+    (pod,) = standing_of([(PODS, storage)])
+    assert (pod.name, pod.generation, pod.template) == ("q-storage-0", 0, "abc")

@@ -435,3 +435,14 @@ async def test_a_step_is_called_once_at_a_time() -> None:
     await woken.wait()
     assert promotion.calls == 1
     await steps.close()
+
+
+def test_an_object_is_found_by_its_name_until_it_goes() -> None:
+    cache = Cache()
+    first = body(version="1")
+    place = (CONFIG_MAPS, first["metadata"].get("namespace", ""), first["metadata"]["name"])
+    assert cache.named(*place) is None
+    cache.seen(CONFIG_MAPS, first)
+    assert cache.named(*place) is not None
+    cache.seen(CONFIG_MAPS, first, deleted=True)
+    assert cache.named(*place) is None

@@ -21,15 +21,7 @@ from pavane.raft.wire import (
 )
 from pavane.wire import Stage
 from tests.sim.disk import Disk
-
-
-class BrokenError(AssertionError):
-    """An invariant does not hold."""
-
-
-def holds(condition: bool, invariant: str, text: str) -> None:
-    if not condition:
-        raise BrokenError(f"{invariant}: {text}")
+from tests.sim.kit.seeds import holds
 
 
 @dataclass

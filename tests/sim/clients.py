@@ -19,8 +19,8 @@ from pavane.raft.wire import (
     UpdateStatus,
     decode_reply,
 )
-from tests.sim.checks import holds
-from tests.sim.network import Connection, Frames
+from tests.sim.kit.network import Connection, Frames
+from tests.sim.kit.seeds import holds
 
 if TYPE_CHECKING:
     from tests.sim.world import World

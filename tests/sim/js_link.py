@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from pavane.raft.core.outputs import Channel, PeerChannel
 from pavane.raft.wire import AppendEntries, Drop, RequestVote, decode_reply, encode_uint
 from pavane.raft.wire.decoder import Reply
-from tests.sim.checks import holds
 from tests.sim.clients import IDENT
-from tests.sim.network import Connection, Frames
+from tests.sim.kit.network import Connection, Frames
+from tests.sim.kit.seeds import holds
 
 if TYPE_CHECKING:
     from tests.sim.js_model import JsPeer

@@ -42,14 +42,15 @@ from pavane.raft.wire import (
 from pavane.raft.wire.decoder import Reply
 from pavane.raft.wire.entry import CHECKPOINT_DATA, ZERO_REQID
 from pavane.wire import Stage
-from tests.sim.checks import Mirror, holds
+from tests.sim.checks import Mirror
 from tests.sim.clients import IDENT
 from tests.sim.disk import Disk
-from tests.sim.inputs import Inputs
 from tests.sim.js_installing import JsInstalling
 from tests.sim.js_link import Answer, Debounce, Rpc
 from tests.sim.js_members import JsMembers
-from tests.sim.network import Connection, Frames
+from tests.sim.kit.inputs import Inputs
+from tests.sim.kit.network import Connection, Frames
+from tests.sim.kit.seeds import holds
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -11,9 +11,9 @@ from pavane.raft.machines import LeaseExpire, LeaseGrant, Result, Tree, Txn, Wat
 from pavane.raft.machines.commands import Compare, Delete, Put, Range, Relation, Target, op_fields
 from pavane.raft.machines.history import Event, Happened, Scope
 from pavane.raft.wire import Drop, PvKv, PvLease, PvRead, PvReply, Value, decode_reply
-from tests.sim.checks import holds
 from tests.sim.clients import IDENT, Client
-from tests.sim.network import Frames
+from tests.sim.kit.network import Frames
+from tests.sim.kit.seeds import holds
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -49,10 +49,11 @@ from pavane.raft.wire import (
 )
 from pavane.raft.wire.snapshot import SnapshotMeta
 from pavane.wire import Stage
-from tests.sim.checks import Mirror, holds
+from tests.sim.checks import Mirror
 from tests.sim.disk import Disk, scanned
-from tests.sim.inputs import Inputs
-from tests.sim.network import Connection, Frames
+from tests.sim.kit.inputs import Inputs
+from tests.sim.kit.network import Connection, Frames
+from tests.sim.kit.seeds import holds
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -18,8 +18,8 @@ from pavane.raft.machines.commands import Compare, Target
 from pavane.raft.machines.history import Happened
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import Frame, PvLease, PvWatchReply
-from tests.sim.network import Weather
-from tests.sim.seeds import played
+from tests.sim.kit.network import Weather
+from tests.sim.kit.seeds import played
 from tests.sim.test_planted_bugs import found
 from tests.sim.world import Scenario, play, scenario_of
 

@@ -14,8 +14,8 @@ from pavane.raft.state.roles import Role
 from pavane.raft.wire import AppendEntries, encode_uint
 from pavane.raft.wire.frames import decode_uint
 from tests.sim import js_model
-from tests.sim.network import Weather
-from tests.sim.seeds import ONE_SEED
+from tests.sim.kit.network import Weather
+from tests.sim.kit.seeds import ONE_SEED
 from tests.sim.test_planted_bugs import found
 from tests.sim.world import Scenario, World, play, scenario_of
 

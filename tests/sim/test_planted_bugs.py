@@ -15,8 +15,8 @@ from pavane.raft.state.dedup import DedupTable
 from pavane.raft.state.quorum import majority_value
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import AppendEntries, PvAppend, PvVote, RequestVote
-from tests.sim.checks import BrokenError
-from tests.sim.network import Weather
+from tests.sim.kit.network import Weather
+from tests.sim.kit.seeds import BrokenError
 from tests.sim.world import Scenario, play
 
 SEEDS_MAX = 120  # each bug is found by far fewer

@@ -5,7 +5,7 @@
 
 import pytest
 
-from tests.sim.seeds import ONE_SEED, played
+from tests.sim.kit.seeds import ONE_SEED, played
 from tests.sim.world import Scenario, World, play, scenario_of
 
 SEEDS_PER_TEST = 30  # several seconds of work, so that workers share it evenly

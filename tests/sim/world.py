@@ -1,14 +1,11 @@
 """A whole cluster in virtual time, all of it from one seed: first with faults (safety), then without (liveness)."""
 
-import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from unittest.mock import patch
-
-import pytest
 
 from pavane.raft.config import Config
 from pavane.raft.core import snapshots
@@ -18,12 +15,15 @@ from pavane.raft.state.roles import Role
 from pavane.raft.wire import entry_reqid, entry_term
 from pavane.raft.wire.snapshot import SnapshotMeta
 from pavane.wire import Stage
-from tests.sim.checks import BrokenError, Checks, holds
+from tests.sim.checks import Checks
 from tests.sim.clients import IDENT, Administrator, Reader, Writer
 from tests.sim.js_link import JsChecks
 from tests.sim.js_model import JsPeer
 from tests.sim.keys import Holder, KeyChecks, KeyClient, KeyReader, KeyWriter, Locker, Watcher
-from tests.sim.network import Connection, Frames, Network, Weather
+from tests.sim.kit.network import Connection, Frames, Weather
+from tests.sim.kit.scheduler import Scheduler
+from tests.sim.kit.seeds import holds, replayable
+from tests.sim.network import RaftNetwork
 from tests.sim.node import Node
 
 START_S = 0.8  # the first election is over, as a rule
@@ -59,20 +59,17 @@ class Scenario:
     only: tuple[str, ...] = ()  # names of the faults to choose from, all if empty
 
 
-class World:
-    """Nodes, clients, faults and the heap of what happens next."""
+class World(Scheduler):
+    """Nodes, clients and faults."""
 
     def __init__(self, seed: int, scenario: Scenario) -> None:
+        super().__init__(seed)
         self.scenario = scenario
-        self.rng = random.Random(seed)
-        self.time = 0.0
         self.wall_s = 1_750_000_000.0
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._sequence = 0
         self.checks = Checks()
         self.keys = KeyChecks()
         self.snapshots: Counter[str] = Counter()
-        self.network = Network(self.rng, self.schedule, lambda: self.time, self._receive)
+        self.network = RaftNetwork(self, self._receive)
         self.greatest_acknowledged = 0
         self.faulty = True
         self.nodes: dict[str, Node | JsPeer] = {}
@@ -147,23 +144,9 @@ class World:
 
     # --- machinery -----------------------------------------------------------------------------------------------
 
-    def schedule(self, at: float, what: Callable[[], None]) -> None:
-        self._sequence += 1
-        heapq.heappush(self._heap, (at, self._sequence, what))
-
-    def run_until(self, end: float, finished: Callable[[], bool] | None = None) -> bool:
+    def run_until(self, end: float, finished: Callable[[], bool] = lambda: False) -> bool:
         """Let things happen until ``end``, or until ``finished`` (looked at from time to time) is true."""
-        look_at = self.time
-        while self._heap and self._heap[0][0] <= end:
-            at, _, what = heapq.heappop(self._heap)
-            self.time = max(self.time, at)
-            what()
-            if finished is not None and self.time >= look_at:
-                look_at = self.time + FINISHED_PAUSE_S
-                if finished():
-                    return True
-        self.time = max(self.time, end)
-        return False
+        return self.until(finished, end - self.time, FINISHED_PAUSE_S) is not None
 
     def _receive(self, target: str, route: bytes, frames: Frames) -> None:
         self.nodes[target].receive(route, frames)
@@ -193,7 +176,7 @@ class World:
 
     # --- the play ------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def perform(self) -> None:
         """Play the scenario; raises ``BrokenError`` when an invariant breaks, anything else for other failures."""
         for writer in self.writers:
             writer.begin()
@@ -411,7 +394,7 @@ class World:
         if old is None or not self._all_sound():
             return
         lone = {(old.id, peer) for peer in self.nodes} | {(peer, old.id) for peer in self.nodes}
-        self._cut_for(lone, DEPOSED_S)
+        self.network.cut_for(lone, DEPOSED_S)
         self._await_successor(old, lone, self.time + DEPOSED_S)
 
     def _await_successor(self, old: Node | JsPeer, lone: set[tuple[str, str]], until: float) -> None:
@@ -426,7 +409,7 @@ class World:
             voter = self.rng.choice(voters)
             between = {(voter.id, old.id), (old.id, voter.id)}
             self.network.cuts -= between
-            self._cut_for({(voter.id, new.id), (new.id, voter.id)}, DEPOSED_S)
+            self.network.cut_for({(voter.id, new.id), (new.id, voter.id)}, DEPOSED_S)
             voter.crash()
             voter.disk.wipe()
             voter.start()
@@ -456,21 +439,17 @@ class World:
     def _cut(self) -> None:
         side = {peer for peer in self.nodes if self.rng.random() < 0.5}
         cuts = {(a, b) for a in self.nodes for b in self.nodes if (a in side) != (b in side)}
-        self._cut_for(cuts, self.rng.uniform(0.2, 1.2))
+        self.network.cut_for(cuts, self.rng.uniform(0.2, 1.2))
 
     def _cut_one_way(self) -> None:
         a, b = self.rng.sample(list(self.nodes), 2) if len(self.nodes) > 1 else (*self.nodes, *self.nodes)
-        self._cut_for({(a, b)}, self.rng.uniform(0.2, 1.5))
+        self.network.cut_for({(a, b)}, self.rng.uniform(0.2, 1.5))
 
     def _isolate_leader(self) -> None:
         leader = self.leader()
         if leader is not None:
             cuts = {(leader.id, peer) for peer in self.nodes} | {(peer, leader.id) for peer in self.nodes}
-            self._cut_for(cuts, self.rng.uniform(0.3, 1.5))
-
-    def _cut_for(self, cuts: set[tuple[str, str]], seconds: float) -> None:
-        self.network.cuts |= cuts
-        self.schedule(self.time + seconds, lambda: self.network.cuts.difference_update(cuts))
+            self.network.cut_for(cuts, self.rng.uniform(0.3, 1.5))
 
     def _break_connections(self) -> None:
         for node in self.nodes.values():
@@ -540,19 +519,11 @@ def scenario_of(seed: int) -> Scenario:
 
 
 def play(seed: int, scenario: Scenario | None = None) -> World:
-    """Play one seed and return the world as it was at the end.
-
-    Whatever goes wrong is told with the seed: ``BrokenError`` for an invariant, ``AssertionError`` for all else, a test
-    that takes too long included.
-    """
+    """Play one seed and return the world as it was at the end; whatever goes wrong is told with the seed."""
     world: World | None = None
-    try:
+    with replayable(seed, lambda: 0.0 if world is None else world.time):
         world = World(seed, scenario if scenario is not None else scenario_of(seed))
         with patch.object(snapshots, "PAUSE_S", SNAPSHOT_PAUSE_S):
-            world.run()
+            world.perform()
         holds(bool(world.checks.committed), "S13", "nothing was ever committed")
-    except (Exception, pytest.fail.Exception) as error:
-        time = world.time if world is not None else 0.0
-        kind, text = (BrokenError, str(error)) if isinstance(error, BrokenError) else (AssertionError, repr(error))
-        raise kind(f"PAVANE_SEED={seed} at {time:.3f} s: {text}") from error
     return world

@@ -138,6 +138,7 @@ def _or_changes(model: type[BaseModel], what: str, *more: type[Problem]) -> dict
 async def _stream(control: Control, cluster: KeyService, watch: Watch, last_event_id: str | None) -> Response:
     if last_event_id is not None:
         watch = Watch(watch.scope, watch.start, watch.end, int(last_event_id) + 1)
+    control.streams.admit()
     await cluster.check(watch)
     return EventSourceResponse(control.streams.serve(cluster.events(watch)))
 

@@ -91,6 +91,7 @@ class KeyService:
         use = Use.TREE if any(op.NUMBER >= _TREE_FIRST for op in branches) else Use.KEYS
         async with self._clients.of(self._namespace, self._name, use) as client:
             reqid = bytes.fromhex(request_id) if request_id else client.new_reqid()
+            self._clients.claim(self._namespace, self._name, reqid.hex(), txn)
             found = await client.kv.txn(txn.compares, txn.then, txn.otherwise, reqid=reqid, timeout_s=TIMEOUT_S)
         ops = txn.then if found.succeeded else txn.otherwise
         return TransactionResult(
@@ -113,6 +114,7 @@ class KeyService:
 
     async def grant(self, wanted: LeaseRequest, request_id: str | None) -> Lease:
         """Grant a lease."""
+        self._clients.claim(self._namespace, self._name, request_id, wanted)
         async with self._clients.of(self._namespace, self._name, Use.KEYS) as client:
             reqid = bytes.fromhex(request_id) if request_id else None
             outcome = await client.kv.command(LeaseGrant(wanted.ttl_ms, wanted.holder.encode()), reqid, TIMEOUT_S)
@@ -171,6 +173,7 @@ class KeyService:
         present = [] if expected is None else [Range(key, flags=Range.KEYS_ONLY)]
         async with self._clients.of(self._namespace, self._name, Use.KEYS) as client:
             reqid = bytes.fromhex(request_id) if request_id else client.new_reqid()
+            self._clients.claim(self._namespace, self._name, reqid.hex(), compares, op)
             result = await client.kv.txn(compares, [op], present, reqid=reqid, timeout_s=TIMEOUT_S)
         if not result.succeeded:
             [[items, _]] = result.results

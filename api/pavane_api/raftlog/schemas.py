@@ -7,9 +7,11 @@ from pydantic.alias_generators import to_camel
 
 
 class Document(BaseModel):
-    """camelCase outside, snake_case inside."""
+    """camelCase outside, snake_case inside. Unknown fields are refused: a misspelt condition would be none."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True, extra="forbid"
+    )
 
 
 class Peer(Document):

@@ -114,6 +114,7 @@ ACTIONS = {
 
 
 UNDO_MANAGER = "pavane-undo"
+ANNOTATION_MANAGER = "pavane-annotations"
 _OF_UNDO = f'conflict with "{UNDO_MANAGER}" '
 
 
@@ -139,7 +140,10 @@ async def act(
         raise Refused(f"The attempt is number {value} now, not {number}: look again before you decide.")
     metadata: dict[str, Any] = {"name": name, "namespace": namespace}
     if annotations:
-        metadata["annotations"] = annotations
+        # A manager of its own, and by force: the next action is another manager and writes other values. First, so
+        # that they stand there when the operator sees the field.
+        noted = {"metadata": {**metadata, "annotations": annotations}}
+        await client.apply(resource, noted, namespace, manager=ANNOTATION_MANAGER, force=True)
     spec: dict[str, Any] = {action.field: value}
     body = {"metadata": metadata, "spec": {"rollout": spec} if action.of_rollout else spec}
     apply = functools.partial(client.apply, resource, body, namespace, manager=f"pavane-{action.field}")

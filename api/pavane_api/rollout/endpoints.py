@@ -13,7 +13,7 @@ from pavane_api.control import Shared
 from pavane_api.idempotency import KEY_CHARACTERS_MAX
 from pavane_api.problems import Conflict, responses
 from pavane_api.rollout.actions import ACTIONS, Refused, act, scale, undo
-from pavane_operator.crds.definitions import Kind
+from pavane_operator.crds.descriptor import Definition
 from pavane_operator.kube import Identity
 from pavane_operator.kube.resources import custom
 
@@ -100,7 +100,7 @@ _ROUTES = {
 class Endpoints:
     """The endpoints of one kind; that their callers may patch is checked by their routes."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Definition) -> None:
         self._resource = custom(kind.name, kind.plural)
 
     def act(self, action: str, summary: str) -> Callable[..., Awaitable[dict[str, Any]]]:
@@ -184,7 +184,7 @@ class Endpoints:
         return (caller.user, self._resource.plural, namespace, name, action)
 
 
-def router_of(kind: Kind) -> APIRouter:
+def router_of(kind: Definition) -> APIRouter:
     """Return the routes of one kind."""
     endpoints, singular = Endpoints(kind), kind.name.lower()
     router = APIRouter(

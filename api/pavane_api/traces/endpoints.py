@@ -14,6 +14,7 @@ from pavane_api.traces.schemas import Trace, TraceList
 
 OTLP_TYPE = "application/x-protobuf"
 LIST_LIMIT_MAX = 200
+DURATION_MS_MAX = 1e9  # eleven days; the nanoseconds of far more are no number of SQLite's
 
 receiver = APIRouter(tags=["traces"])
 router = APIRouter(prefix="/traces", tags=["traces"])
@@ -29,7 +30,7 @@ async def export(request: Request, control: Shared) -> Response:
     """Take spans from an OpenTelemetry exporter (OTLP over HTTP, protobuf). Needs no token."""
     if request.headers.get("content-type", "").split(";")[0].strip() != OTLP_TYPE:
         raise BadRequest(f"Content-Type must be {OTLP_TYPE}: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf.")
-    if not control.trace_rate.take():
+    if not control.trace_rate.take(time.monotonic()):
         raise TooManyRequests("Too many trace exports at once.", headers={"Retry-After": "1"})
     body = bytearray()
     async for piece in request.stream():
@@ -48,7 +49,7 @@ async def recent(
     limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = 20,
     service: Annotated[str, Query(max_length=253, description="Program of the root span")] = "",
     name: Annotated[str, Query(max_length=253, description="Part of the root span's name")] = "",
-    min_duration_ms: Annotated[float, Query(ge=0, description="Only slower ones")] = 0.0,
+    min_duration_ms: Annotated[float, Query(ge=0, le=DURATION_MS_MAX, description="Only slower ones")] = 0.0,
     errors_only: Annotated[bool, Query(description="Only failed ones")] = False,
     parts: Annotated[bool, Query(description="Also those that are shown as a part of another trace")] = False,
 ) -> TraceList:

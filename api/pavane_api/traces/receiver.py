@@ -85,7 +85,8 @@ def _unpacked(body: bytes, encoding: str) -> bytes:
 
 
 def _is_valid(span: OtlpSpan) -> bool:
-    return len(span.trace_id) == _TRACE_ID_BYTES and len(span.span_id) == _SPAN_ID_BYTES
+    ids = len(span.trace_id) == _TRACE_ID_BYTES and len(span.span_id) == _SPAN_ID_BYTES
+    return ids and len(span.parent_span_id) in {0, _SPAN_ID_BYTES}
 
 
 def _span(item: OtlpSpan, service: str, instance: str) -> Span:

@@ -17,6 +17,7 @@ from pavane_api.traces.schemas import Span, SpanLink, Trace, TraceSummary
 
 TRACE_SPANS_MAX = 2000  # spans that one answer holds
 LINK_HOPS_MAX = 8  # how far links are followed from the trace asked for
+CLOCK_AHEAD_NS = 60 * 10**9  # by which the clock of a sender may be ahead of ours
 PRUNE_EVERY_SPANS = 1000  # the size is looked at after so many insertions
 
 _SCHEMA = """
@@ -64,8 +65,12 @@ class TraceStore:
         self._thread.shutdown()
 
     async def add(self, spans: Sequence[Span], *, now_ns: int) -> None:
-        """Store ``spans``; a span that is stored already is replaced. ``now_ns`` decides what is too old to keep."""
-        await self._run(self._add, spans, now_ns)
+        """Store ``spans``; a span that is stored already is replaced. ``now_ns`` decides what is too old to keep.
+
+        Spans of the future are dropped, beyond CLOCK_AHEAD_NS: they would outlive all others.
+        """
+        kept = [span for span in spans if 0 <= span.start_ns <= span.end_ns <= now_ns + CLOCK_AHEAD_NS]
+        await self._run(self._add, kept, now_ns)
 
     async def recent(
         self,
@@ -99,6 +104,7 @@ class TraceStore:
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.touch(mode=0o600)  # what spans tell is not for every user of the machine
         self._database = sqlite3.connect(self._path, check_same_thread=False)
         self._database.executescript(_SCHEMA)
 

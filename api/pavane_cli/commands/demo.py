@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +16,7 @@ from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_api.rollout.actions import ACTIONS, act
 from pavane_cli import output
 from pavane_cli.access import raft_client
+from pavane_cli.commands.local import OURSELVES
 from pavane_cli.commands.resources import read_documents
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.probe import Proof, SteadyWriter
@@ -40,6 +41,7 @@ def demo(
     ] = False,
 ) -> None:
     """Start a local cluster, write to it, roll it out under the writes and show the proof; Ctrl-C stops it all."""
+    os.umask(0o077)  # as `pavane up` does
     documents = read_documents([file])
     if len(documents) != 1 or documents[0].get("kind") != RAFT_CLUSTERS.kind:
         raise UserError("the demo needs a file with one RaftCluster", ExitCode.USAGE)
@@ -52,8 +54,9 @@ def demo(
 
 async def _demo(file: Path, document: dict[str, Any], once: bool) -> Proof | None:
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the last one comes when the terminal goes
+        if signal.getsignal(number) is not signal.SIG_IGN:  # of nohup
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with _platform(file) as up:
         show = asyncio.create_task(_show(up, document, stop, once))
         stopping = asyncio.create_task(stop.wait())
@@ -80,7 +83,7 @@ def _platform(file: Path) -> Iterator["subprocess.Popen[bytes]"]:
         raise UserError(f"a local cluster runs in {FOLDER} already (pid {pid}); stop it with `pavane down`")
     with (FOLDER / LOG_NAME).open("wb") as log:
         up = subprocess.Popen(  # noqa: S603 - ourselves
-            [sys.executable, "-m", "pavane_cli.main", "up", str(file)],
+            [*OURSELVES, "up", str(file)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

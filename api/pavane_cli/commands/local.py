@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from pavane_cli import output
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, lacks
 from pavane_cli.options import Namespace
 from pavane_cli.target import Where, cluster, nearest_local, run
 from pavane_local.folder import holder
@@ -26,6 +26,9 @@ LOG_LINES_SHOWN = 10
 UP_TIMEOUT_S = 300.0
 DOWN_TIMEOUT_S = 60.0  # longer than the grace period of any pod that we render
 POLL_S = 0.05
+
+OURSELVES = (sys.executable, "-P", "-m", "pavane_cli.main")
+"""This program as a child; what lies in the working folder is never imported."""
 
 Folder = Annotated[
     Path | None, typer.Option(help="Folder of the cluster; default: the nearest .pavane from here upwards.")
@@ -48,10 +51,14 @@ def up(
     report_to: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a local cluster until Ctrl-C, with operator, control plane and the resources of FILE…."""
+    os.umask(0o077)  # keys, tokens, what users write: of nobody else's
     if detach:
         _detach(folder, timeout)
         return
-    from pavane_cli.up import run_cluster  # noqa: PLC0415 - the parent of --detach needs none of it
+    try:
+        from pavane_cli.up import run_cluster  # noqa: PLC0415 - the parent of --detach needs none of it
+    except ModuleNotFoundError as error:
+        raise lacks(error, "local") from error
 
     def report(blockers: list[str]) -> None:
         if report_to is not None:
@@ -73,12 +80,12 @@ def _images(texts: list[str]) -> dict[str, Path]:
 
 def _detach(folder: Path, timeout_s: float) -> None:
     """Start the same command in the background and wait for its report (a list of blockers, or nothing: it ended)."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     reader, writer = os.pipe()
     arguments = [each for each in sys.argv[1:] if each != "--detach"]
     with (folder / LOG_NAME).open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - ourselves
-            [sys.executable, "-m", "pavane_cli.main", *arguments, "--report-to", str(writer)],
+            [*OURSELVES, *arguments, "--report-to", str(writer)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

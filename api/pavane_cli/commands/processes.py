@@ -1,24 +1,29 @@
 """What containers run: ``pavane operator``, ``pavane api``, ``pavane pod``; not for the shell."""
 
+import importlib
 import sys
+
+from pavane_cli.failures import lacks
 
 
 def operator() -> None:
     """Run the operator (in a container)."""
-    from pavane_operator.runtime.main import run  # noqa: PLC0415 - kopf is loaded by this process alone
-
-    sys.exit(run())
+    _run("pavane_operator.runtime.main", "operator")  # kopf is loaded by this process alone
 
 
 def api() -> None:
     """Run the control plane (in a container)."""
-    from pavane_api.main import run  # noqa: PLC0415 - FastAPI is loaded by this process alone
-
-    sys.exit(run())
+    _run("pavane_api.main", "api")  # FastAPI is loaded by this process alone
 
 
 def pod() -> None:
     """Run a pod of a resource (in a container); PAVANE_KIND and PAVANE_ROLE say which."""
-    from pavane.pods.main import run  # noqa: PLC0415 - the protocols are loaded by this process alone
+    _run("pavane.pods.main", "services")  # the protocols are loaded by this process alone
 
-    sys.exit(run())
+
+def _run(module: str, extra: str) -> None:
+    try:
+        main = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise lacks(error, extra) from error
+    sys.exit(main.run())

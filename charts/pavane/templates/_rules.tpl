@@ -2,13 +2,13 @@
 
 {{- define "pavane.rules.operator" -}}
 - apiGroups: [pavane.dev]
-  resources: [raftclusters, swimgroups]
+  resources: [raftclusters, swimgroups, waltzclusters]
   verbs: [get, list, watch, patch]
 - apiGroups: [pavane.dev]
-  resources: [raftclusters/status, swimgroups/status]
+  resources: [raftclusters/status, swimgroups/status, waltzclusters/status]
   verbs: [patch]
 - apiGroups: [pavane.dev]
-  resources: [raftclusters/finalizers, swimgroups/finalizers]
+  resources: [raftclusters/finalizers, swimgroups/finalizers, waltzclusters/finalizers]
   verbs: [update]
 - apiGroups: ['']
   resources: [configmaps, services]
@@ -42,7 +42,7 @@
 {{- define "pavane.rules.operatorDefinitions" -}}
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
-  resourceNames: [raftclusters.pavane.dev, swimgroups.pavane.dev]
+  resourceNames: [raftclusters.pavane.dev, swimgroups.pavane.dev, waltzclusters.pavane.dev]
   verbs: [get]
 {{- end }}
 
@@ -64,7 +64,7 @@
 
 {{- define "pavane.rules.api" -}}
 - apiGroups: [pavane.dev]
-  resources: [raftclusters, swimgroups]
+  resources: [raftclusters, swimgroups, waltzclusters]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: ['']
   resources: [secrets]
@@ -76,13 +76,13 @@
 
 {{- define "pavane.rules.view" -}}
 - apiGroups: [pavane.dev]
-  resources: [raftclusters, swimgroups]
+  resources: [raftclusters, swimgroups, waltzclusters]
   verbs: [get, list, watch]
 {{- end }}
 
 {{- define "pavane.rules.edit" -}}
 - apiGroups: [pavane.dev]
-  resources: [raftclusters, swimgroups]
+  resources: [raftclusters, swimgroups, waltzclusters]
   verbs: [create, update, patch, delete]
 - apiGroups: [pavane.dev]
   resources: [raftclusters/scale, swimgroups/scale]
@@ -91,6 +91,6 @@
 
 {{- define "pavane.rules.admin" -}}
 - apiGroups: [pavane.dev]
-  resources: [raftclusters, swimgroups]
+  resources: [raftclusters, swimgroups, waltzclusters]
   verbs: [deletecollection]
 {{- end }}

@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from pavane.runtime.http import HttpServer, listen
 from pavane_local.api.app import Api, PodLogs
@@ -43,9 +44,9 @@ class ApiServer:
         listener = self._listen()
         self._url = f"https://{ADDRESS}:{listener.getsockname()[1]}"
         write_private(self.kubeconfig, kubeconfig(self._url, self._authority, self._admin_token).encode())
-        limits = {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "timeout_graceful_shutdown": STOP_SECONDS}
-        tls = {"ssl_certfile": self._secrets / "server.crt", "ssl_keyfile": self._secrets / "server.key"}
-        server = HttpServer(Api(self._cluster, self._tokens, pod_logs), lifespan="off", **limits, **tls)
+        limits: dict[str, Any] = {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "timeout_graceful_shutdown": STOP_SECONDS}
+        limits |= {"ssl_certfile": self._secrets / "server.crt", "ssl_keyfile": self._secrets / "server.key"}
+        server = HttpServer(Api(self._cluster, self._tokens, pod_logs), lifespan="off", **limits)
         task = asyncio.create_task(server.serve([listener]), name="api-server")
         try:
             yield self._url

@@ -104,8 +104,8 @@ class EnvVar(Model):
     """Where its value comes from instead."""
 
 
-class StorageSpec(Model):
-    """The volume of each pod."""
+class VolumeSpec(Model):
+    """The volume of each pod of a role."""
 
     size: Quantity = Field(
         default="2Gi",
@@ -119,6 +119,11 @@ class StorageSpec(Model):
     """Size of the volume; it may grow, where the storage class allows that, and never shrink."""
     storage_class_name: Name | None = Field(default=None, json_schema_extra=marked(Mark.POD))
     """Storage class; absent = the cluster's default."""
+
+
+class StorageSpec(VolumeSpec):
+    """The volume of each pod."""
+
     retain: bool = Field(default=False, json_schema_extra=marked(Mark.CONTROL))
     """Whether the volumes of a retired generation are kept."""
 
@@ -128,8 +133,6 @@ class CommonSpec(PodSpec):
 
     image: Name = Field(default="", json_schema_extra=marked(Mark.POD))
     """Image of the pods; empty = the operator's default image at the moment when the generation is created."""
-    resources: ResourceRequirements = Field(default_factory=ResourceRequirements)
-    """Computing resources of the container."""
     extra_env: list[EnvVar] = Field(
         default_factory=list,
         max_length=LIST_MAX_ITEMS,
@@ -142,12 +145,6 @@ class CommonSpec(PodSpec):
         ),
     )
     """Further environment variables of the container."""
-    config: dict[str, JsonValue] = Field(
-        default_factory=dict,
-        max_length=MAP_MAX_ENTRIES,
-        json_schema_extra=marked(Mark.POD, **{"x-kubernetes-preserve-unknown-fields": True}),
-    )
-    """Further settings of the process; an unknown key makes the resource Stalled with reason InvalidConfig."""
     termination_grace_period: Duration = Field(
         default="30s",
         json_schema_extra=marked(
@@ -188,7 +185,20 @@ class CommonSpec(PodSpec):
         return cls.model_validate_json(json.dumps(stored), strict=True)
 
 
-class VolumesSpec(CommonSpec):
+class SingleRoleSpec(CommonSpec):
+    """What a resource whose pods all have the same role can be told beside that."""
+
+    resources: ResourceRequirements = Field(default_factory=ResourceRequirements)
+    """Computing resources of the container."""
+    config: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        max_length=MAP_MAX_ENTRIES,
+        json_schema_extra=marked(Mark.POD, **{"x-kubernetes-preserve-unknown-fields": True}),
+    )
+    """Further settings of the process; an unknown key makes the resource Stalled with reason InvalidConfig."""
+
+
+class VolumesSpec(SingleRoleSpec):
     """What a resource whose pods have volumes can be told beside that."""
 
     storage: StorageSpec = Field(default_factory=StorageSpec)

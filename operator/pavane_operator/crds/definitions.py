@@ -1,13 +1,12 @@
 """The CustomResourceDefinitions, built in memory from the models (docs/specs/operator.md 1)."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from pavane_operator.crds import raftcluster, swimgroup
+from pavane_operator.crds import raftcluster, swimgroup, waltzcluster
 from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS, rule
 from pavane_operator.crds.common import CommonSpec
+from pavane_operator.crds.descriptor import Definition, column
 from pavane_operator.crds.schema import structural_schema
-from pavane_operator.crds.status import Status
 
 GROUP = "pavane.dev"
 VERSION = "v1alpha1"
@@ -26,48 +25,13 @@ _NAME_RULES = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What is defined of a kind."""
-
-    name: str
-    """As in `kind:`."""
-    plural: str
-    """As in the path of the API."""
-    short: str
-    """What people type."""
-    spec: type[CommonSpec]
-    status: type[Status]
-    columns: tuple[dict[str, Any], ...] = ()
-    """Printer columns beside those of all kinds."""
+KINDS: tuple[Definition, ...] = (raftcluster.DEFINITION, swimgroup.DEFINITION, waltzcluster.DEFINITION)
+"""All kinds: operator, control plane and command line have no other list."""
 
 
-def _column(name: str, kind: str, path: str, *, priority: int = 0) -> dict[str, Any]:
-    column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path}
-    if priority:
-        column["priority"] = priority
-    return column
-
-
-KINDS = (
-    Kind(
-        name=raftcluster.KIND,
-        plural=raftcluster.PLURAL,
-        short="raft",
-        spec=raftcluster.RaftClusterSpec,
-        status=raftcluster.RaftClusterStatus,
-        columns=(_column("Leader", "string", ".status.leader", priority=1),),
-    ),
-    Kind(
-        name=swimgroup.KIND,
-        plural=swimgroup.PLURAL,
-        short="swim",
-        spec=swimgroup.SwimGroupSpec,
-        status=swimgroup.SwimGroupStatus,
-        columns=(_column("Members", "integer", ".status.members.alive", priority=1),),
-    ),
-)
-"""All kinds; operator, control plane and command line have no other list of what is defined."""
+def definition_of(kind: str) -> Definition:
+    """The definition of a kind; raises KeyError for one that is not ours."""
+    return {each.name: each for each in KINDS}[kind]
 
 
 def definitions(*, cel: bool = True, marks: bool = False) -> tuple[dict[str, Any], ...]:
@@ -82,10 +46,10 @@ def definitions(*, cel: bool = True, marks: bool = False) -> tuple[dict[str, Any
 
 def spec_model(kind: str) -> type[CommonSpec]:
     """The model of the spec of a kind; raises KeyError for one that is not ours."""
-    return {each.name: each.spec for each in KINDS}[kind]
+    return definition_of(kind).spec
 
 
-def _definition(kind: Kind, *, cel: bool, marks: bool) -> dict[str, Any]:
+def _definition(kind: Definition, *, cel: bool, marks: bool) -> dict[str, Any]:
     schema: dict[str, Any] = {
         "description": f"{kind.name}: {' '.join((kind.spec.__doc__ or '').split())}",
         "type": "object",
@@ -131,12 +95,12 @@ def _definition(kind: Kind, *, cel: bool, marks: bool) -> dict[str, Any]:
 
 def _columns() -> tuple[dict[str, Any], ...]:
     return (
-        _column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
-        _column("Active", "integer", ".status.activeGeneration"),
-        _column("Next", "integer", ".status.nextGeneration"),
-        _column("State", "string", ".status.rollout.state"),
-        _column("UpToDate", "string", '.status.conditions[?(@.type=="UpToDate")].reason'),
-        _column("Age", "date", ".metadata.creationTimestamp"),
-        _column("Image", "string", '.status.generations[?(@.role=="Active")].image', priority=1),
-        _column("Blocker", "string", ".status.rollout.blockers[0].reason", priority=1),
+        column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
+        column("Active", "integer", ".status.activeGeneration"),
+        column("Next", "integer", ".status.nextGeneration"),
+        column("State", "string", ".status.rollout.state"),
+        column("UpToDate", "string", '.status.conditions[?(@.type=="UpToDate")].reason'),
+        column("Age", "date", ".metadata.creationTimestamp"),
+        column("Image", "string", '.status.generations[?(@.role=="Active")].image', priority=1),
+        column("Blocker", "string", ".status.rollout.blockers[0].reason", priority=1),
     )

@@ -17,11 +17,10 @@ from pavane_operator.crds.base import (
     rules,
 )
 from pavane_operator.crds.common import ResourceRequirements, VolumesSpec
+from pavane_operator.crds.descriptor import Definition, column
 from pavane_operator.crds.status import Status, StatusModel
 from pavane_operator.crds.values import Duration, Quantity
 
-KIND = "RaftCluster"
-PLURAL = "raftclusters"
 REPLICAS_MAX = 9
 """Every write waits for a majority, so more members only make writes slower."""
 MEMBERS_MAX_ITEMS = 32
@@ -192,3 +191,15 @@ class RaftClusterStatus(Status):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     """All peers."""
+
+
+DEFINITION = Definition(
+    name="RaftCluster",
+    plural="raftclusters",
+    short="raft",
+    spec=RaftClusterSpec,
+    status=RaftClusterStatus,
+    folder="raft",
+    columns=(column("Leader", "string", ".status.leader", priority=1),),
+    routers=("raftlog", "raftkeys", "raftmembers"),
+)

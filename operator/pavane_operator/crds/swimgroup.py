@@ -16,13 +16,12 @@ from pavane_operator.crds.base import (
     rule,
     rules,
 )
-from pavane_operator.crds.common import CommonSpec, ResourceRequirements
+from pavane_operator.crds.common import ResourceRequirements, SingleRoleSpec
+from pavane_operator.crds.descriptor import Definition, column
 from pavane_operator.crds.rollout import LAG_MAX, CaughtUpSpec, RolloutSpec
 from pavane_operator.crds.status import Status, StatusModel
 from pavane_operator.crds.values import Quantity
 
-KIND = "SwimGroup"
-PLURAL = "swimgroups"
 REPLICAS_MAX = 1000
 """As far as the protocol was tried in full view."""
 CAPACITY_MIN = 4
@@ -98,7 +97,7 @@ class SwimRollout(RolloutSpec):
     """When a generation counts as caught up."""
 
 
-class SwimGroupSpec(CommonSpec):
+class SwimGroupSpec(SingleRoleSpec):
     """Members of a SWIM group: each tells within seconds who is there and who is gone."""
 
     model_config = ConfigDict(
@@ -167,3 +166,15 @@ class SwimGroupStatus(Status):
     leaves elsewhere is seen after at most 30 seconds divided by the number of pods."""
     digest: Name | None = None
     """Digest of who is there, 16 hexadecimal digits: members that have the same agree."""
+
+
+DEFINITION = Definition(
+    name="SwimGroup",
+    plural="swimgroups",
+    short="swim",
+    spec=SwimGroupSpec,
+    status=SwimGroupStatus,
+    folder="swim",
+    columns=(column("Members", "integer", ".status.members.alive", priority=1),),
+    routers=("swimmembers",),
+)

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Protocol
 
-from pavane_operator.crds.common import CommonSpec
-from pavane_operator.crds.status import Status
+from pavane_operator.crds.descriptor import Definition
 from pavane_operator.plan.model import Child, Facts, Manifest, Observed, Problem, Repair, Resource, Writers
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""No other resource is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +29,16 @@ class PromotionStep:
 class Renderer(Protocol):
     """Pure functions from a resource to the objects it wants. Pods come from the revision, never from the live spec."""
 
-    def references(self, resource: Resource) -> tuple[str, ...]:
-        """Names of the Secrets that this kind's spec refers to; of `spec.tls` the runtime knows itself."""
+    def targets(self, resource: Resource) -> tuple[str, ...]:
+        """The other resources of the namespace that this kind's spec refers to, each as `Kind/name`."""
+
+    def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
+        """Names of the Secrets that this kind's spec, or one of the present `targets`, refers to; of `spec.tls` the
+        runtime knows itself."""
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
         """Why this spec cannot be rolled out: reason `ReferenceNotReady`, `InvalidConfig` or `UnsupportedVersion`.
-        `references` are the present Secrets of these names, as `Observed` has them."""
+        `references` are the present Secrets of these names, and the present targets, as `Observed` has them."""
 
     def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
         """The ControllerRevision of a new generation: P fields, resolved image, render version; create only.
@@ -64,6 +71,11 @@ class Renderer(Protocol):
 
         A StatefulSet has as many replicas as the spec asks for; the planner decides how many it gets now.
         """
+
+    def standing(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
+        """ConfigMaps, headless Services and StatefulSets of the roles that belong to the resource, without the label of
+        a generation, as the revision of the generation that serves has them. No retirement deletes them; a changed
+        template is applied, and pods of the former one are replaced one at a time, as `Facts.exchange` lets them."""
 
     def image(self, revision: Child) -> str:
         """The image that the revision recorded."""
@@ -98,14 +110,9 @@ class PromotionFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """All that a kind brings."""
+    """What the operator does with a kind: its definition, and behaviour."""
 
-    name: str
-    """As in `kind:`."""
-    plural: str
-    """As in the path of the API."""
-    spec_model: type[CommonSpec]
-    status_model: type[Status]
+    definition: Definition
     steps: tuple[PromotionStep, ...]
     """Of an ordinary promotion, in order."""
     bootstrap_steps: tuple[PromotionStep, ...]
@@ -115,5 +122,18 @@ class Kind:
     partings: int = 1
     """In how many batches at least the pods of a former generation go, the next one when `Facts.parting` lets it; 1 =
     all at once."""
-    stage_kind: str = ""
-    """What its pods call themselves on the stage port (`CreateInstance.kind`, docs/specs/compute.md 6)."""
+
+    @property
+    def name(self) -> str:
+        """As in `kind:`."""
+        return self.definition.name
+
+    @property
+    def plural(self) -> str:
+        """As in the path of the API."""
+        return self.definition.plural
+
+    @property
+    def stage_kind(self) -> str:
+        """What its pods call themselves on the stage port."""
+        return self.definition.folder

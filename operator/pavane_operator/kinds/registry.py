@@ -1,12 +1,14 @@
-"""The kinds that this operator serves: the only list of them."""
+"""The kinds that this operator serves: all that are defined."""
 
 from __future__ import annotations
 
-from pavane_operator.kinds import raft, swim
+from importlib import import_module
+
+from pavane_operator.crds.definitions import KINDS
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.port import Kind
 
 
 def kinds(defaults: RenderDefaults) -> tuple[Kind, ...]:
     """All kinds, for an operator with these settings."""
-    return (raft.kind(defaults), swim.kind(defaults))
+    return tuple(import_module(f"pavane_operator.kinds.{each.folder}").kind(defaults) for each in KINDS)

@@ -40,3 +40,18 @@ def disruption_budget(
         },
     }
     return (Manifest.of(body),)
+
+
+def standing_budget(
+    resource: Resource, role: str, labels: Mapping[str, str], selector: Mapping[str, str], *, spare: int
+) -> tuple[Manifest, ...]:
+    """PodDisruptionBudget `{name}-{role}` over the pods of a role that belongs to the resource, as above."""
+    wanted = resource.spec.pod_disruption_budget
+    if not wanted.enabled:
+        return ()
+    body = owned(resource, "policy/v1", "PodDisruptionBudget", f"{resource.name}-{role}", labels)
+    body["spec"] = {
+        "maxUnavailable": min(wanted.max_unavailable, max(spare, 1)),
+        "selector": {"matchLabels": dict(selector)},
+    }
+    return (Manifest.of(body),)

@@ -6,6 +6,8 @@ operator release touches running pods.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +16,15 @@ import yaml
 
 from pavane_operator.crds.common import pod_fields
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.objects.names import Names
+from pavane_operator.objects.names import Names, StandingNames
 from pavane_operator.objects.owned import owned
 from pavane_operator.objects.pods import CONFIG_KEY, Port, image_of
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
     REPAIR_ANNOTATION,
     ROLLOUT_ID_ANNOTATION,
+    SPEC_HASH_DIGITS,
+    TEMPLATE_ANNOTATION,
     Child,
     Manifest,
     Problem,
@@ -56,8 +60,12 @@ def revision(
     rollout_id: str,
     content: Content,
     repair: Repair | None,
+    standing: Mapping[StandingNames, Content] | None = None,
 ) -> Manifest:
-    """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair; create only."""
+    """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair; create only.
+
+    `standing` is what the roles that belong to the resource are made of once this generation serves.
+    """
     time = 0 if repair is None else repair.time
     labels = names.labels(resource.name, defaults.version, number)
     body = owned(resource, "apps/v1", "ControllerRevision", names.revision(resource.name, number, time), labels)
@@ -74,15 +82,16 @@ def revision(
         "version": defaults.version,
         "image": image_of(resource.spec, defaults),
         "fields": pod_fields(resource.spec),
-        "config": yaml.safe_dump(dict(content.config), sort_keys=True),
-        "service": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": names.selector(resource.name, number),
-            "ports": service_ports(content.ports),
-        },
+        **_recorded(resource, names, number, content),
         "statefulSet": stateful_set,
     }
+    if standing:
+        body["data"]["standing"] = {
+            each.role: _stamped(
+                {**_recorded(resource, each, 0, content), "statefulSet": _stateful_set(resource, each, 0, content)}
+            )
+            for each, content in standing.items()
+        }
     return Manifest.of(body, create_only=True)
 
 
@@ -110,6 +119,22 @@ def objects(resource: Resource, names: Names, standing: Child, replicas: int) ->
     return Manifest.of(config), Manifest.of(service), Manifest.of(stateful_set)
 
 
+def standing_objects(resource: Resource, names: StandingNames, revision: Child, replicas: int) -> tuple[Manifest, ...]:
+    """ConfigMap, headless Service and StatefulSet `{name}-{role}` of a role that belongs to the resource."""
+    version = Recorded.of(revision).version
+    data = revision.body["data"]["standing"][names.role]
+
+    def made(api_version: str, kind: str) -> dict[str, Any]:
+        name = names.stateful_set(resource.name)
+        return owned(resource, api_version, kind, name, names.labels(resource.name, version))
+
+    config, service, stateful_set = made("v1", "ConfigMap"), made("v1", "Service"), made("apps/v1", "StatefulSet")
+    config["data"] = {CONFIG_KEY: data["config"]}
+    service["spec"] = dict(data["service"])
+    stateful_set["spec"] = {**data["statefulSet"], "replicas": replicas}
+    return Manifest.of(config), Manifest.of(service), Manifest.of(stateful_set)
+
+
 def public_service(
     resource: Resource, names: Names, defaults: RenderDefaults, generation: int, ports: Sequence[Port]
 ) -> Manifest:
@@ -131,6 +156,29 @@ def service_ports(ports: Sequence[Port]) -> list[dict[str, Any]]:
     return [
         {"name": port.name, "port": port.number, "targetPort": port.name, "protocol": port.protocol} for port in ports
     ]
+
+
+def _recorded(resource: Resource, names: Names, generation: int, content: Content) -> dict[str, Any]:
+    """What a revision keeps of a role beside its StatefulSet."""
+    return {
+        "config": yaml.safe_dump(dict(content.config), sort_keys=True),
+        "service": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": names.selector(resource.name, generation),
+            "ports": service_ports(content.ports),
+        },
+    }
+
+
+def _stamped(recorded: dict[str, Any]) -> dict[str, Any]:
+    """The same, its pods with a mark that differs whenever they, or their config file, do."""
+    template = recorded["statefulSet"]["template"]
+    text = json.dumps([recorded["config"], template], sort_keys=True, separators=(",", ":"))
+    mark = hashlib.sha256(text.encode()).hexdigest()[:SPEC_HASH_DIGITS]
+    metadata = template["metadata"]
+    marked = {**metadata, "annotations": {**metadata.get("annotations", {}), TEMPLATE_ANNOTATION: mark}}
+    return {**recorded, "statefulSet": {**recorded["statefulSet"], "template": {**template, "metadata": marked}}}
 
 
 def _stateful_set(resource: Resource, names: Names, generation: int, content: Content) -> dict[str, Any]:

@@ -14,7 +14,7 @@ MANAGER_LABEL_VALUE = "pavane-operator"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Those of a kind whose pods have one role; `name` is always that of the resource."""
+    """Those of a role of a kind; `name` is always that of the resource."""
 
     kind: str
     role: str
@@ -39,13 +39,13 @@ class Names:
         """DNS name of all pods of a generation; one label before it is that of one pod."""
         return f"{self.stateful_set(name, generation)}.{namespace}.svc"
 
+    def of_resource(self, name: str) -> dict[str, str]:
+        """Labels that select the pods of all roles and generations."""
+        return {"app.kubernetes.io/name": self.kind.lower(), "app.kubernetes.io/instance": name}
+
     def all_pods(self, name: str) -> dict[str, str]:
-        """Labels that select the pods of all generations."""
-        return {
-            "app.kubernetes.io/name": self.kind.lower(),
-            "app.kubernetes.io/instance": name,
-            "app.kubernetes.io/component": self.role,
-        }
+        """Labels that select the pods of the role, of all generations."""
+        return {**self.of_resource(name), "app.kubernetes.io/component": self.role}
 
     def selector(self, name: str, generation: int) -> dict[str, str]:
         """Labels that select the pods of a generation, and nothing else for ever; generation 0 selects none."""
@@ -66,3 +66,20 @@ class Names:
         hosts = [self.headless_host(name, namespace, generation) for generation in generations]
         pods = [f"*.{host}" for host in hosts]
         return (f"{name}.{namespace}.svc", *hosts, *pods, f"{name}.{namespace}", name)
+
+
+@dataclass(frozen=True, slots=True)
+class StandingNames(Names):
+    """Those of a role that belongs to the resource and to none of its generations: they carry no number."""
+
+    def stateful_set(self, name: str, generation: int = 0) -> str:
+        """Name of the StatefulSet, of its headless Service and of its ConfigMap."""
+        return f"{name}-{self.role}"
+
+    def selector(self, name: str, generation: int = 0) -> dict[str, str]:
+        """Labels that select the pods of the role."""
+        return self.all_pods(name)
+
+    def labels(self, name: str, version: str, generation: int | None = None) -> dict[str, str]:
+        """Labels of a child."""
+        return Names.labels(self, name, version)

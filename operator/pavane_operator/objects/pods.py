@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pavane_operator.crds.common import CommonSpec
+from pavane_operator.crds.common import CommonSpec, ResourceRequirements
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.kinds.defaults import RenderDefaults
@@ -111,6 +111,7 @@ def template(
     mounts: Sequence[Mount],
     environment: Sequence[Mapping[str, Any]],
     *,
+    resources: ResourceRequirements | None = None,
     host_network: bool = False,
 ) -> dict[str, Any]:
     """`spec.template` of the StatefulSet.
@@ -121,6 +122,7 @@ def template(
         ports: Of the container beside `stage` and `ops`.
         mounts: Volumes beside `config`, `live`, `tls` and `tmp`.
         environment: Variables of the kind's process.
+        resources: Computing resources of the container.
         host_network: Whether the pods use the addresses of their nodes, one pod of the resource per node.
     """
     resource, spec = inputs.resource, inputs.resource.spec
@@ -153,9 +155,9 @@ def template(
         "readinessProbe": _probe("/readyz", period_s=2, failures=2),
         "volumeMounts": [*(each.mount() for each in all_mounts), {"name": "tmp", "mountPath": TEMPORARY_MOUNT}],
     }
-    resources = spec.resources.model_dump(mode="json", by_alias=True, exclude_none=True)
-    if resources:
-        container["resources"] = resources
+    wanted = {} if resources is None else resources.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if wanted:
+        container["resources"] = wanted
     return {
         "metadata": _metadata(inputs, names),
         "spec": {

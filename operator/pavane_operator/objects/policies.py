@@ -1,7 +1,7 @@
 """NetworkPolicies: who may reach the pods of a resource, and whom they may reach (docs/specs/operator.md 4.1)."""
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -48,6 +48,7 @@ def network_policies(
     selector: Mapping[str, str],
     ports: Ports,
     surroundings: Surroundings,
+    targets: Sequence[tuple[Mapping[str, str], tuple[Port, ...]]] = (),
 ) -> tuple[Manifest, ...]:
     """NetworkPolicies `{name}-peers`, `-clients`, `-operator` and `-egress`; none if they are disabled.
 
@@ -57,6 +58,7 @@ def network_policies(
         selector: Labels of all pods of the resource, of every role and generation.
         ports: The ports of its pods.
         surroundings: The installation.
+        targets: Labels of the pods of other resources of the namespace that the pods are clients of, and their ports.
     """
     wanted = resource.spec.network_policy
     if not wanted.enabled:
@@ -75,6 +77,7 @@ def network_policies(
     egress: list[dict[str, Any]] = [
         {"to": peers, "ports": _ports(ports.peers)},
         *([{"to": clients, "ports": _ports(ports.of_clients)}] if ports.of_clients else []),
+        *({"to": [{"podSelector": {"matchLabels": dict(pods)}}], "ports": _ports(of)} for pods, of in targets),
         # Anywhere: the address of a cluster's DNS, often the node's own, is not known here.
         {"ports": [{"protocol": "UDP", "port": DNS_PORT}, {"protocol": "TCP", "port": DNS_PORT}]},
         *_collector(surroundings.otlp_endpoint),

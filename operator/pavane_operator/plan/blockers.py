@@ -7,6 +7,7 @@ from pavane.wire.stages import Stage
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import BLOCKERS_MAX_ITEMS, Blocker, Rollout, State
 from pavane_operator.crds.values import parse_duration
+from pavane_operator.plan.children import pods_of_sets
 from pavane_operator.plan.gates import closed_gate
 from pavane_operator.plan.model import Pod, Problem
 from pavane_operator.plan.view import BEFORE_PROMOTION, View
@@ -99,6 +100,8 @@ def _found(view: View, rollout: Rollout) -> Iterator[_Found]:
         yield from _going(view, lambda number: number == view.next)
     elif view.resizing or view.unrepaired:
         yield from _keeping(view)
+    elif view.outdated:
+        yield from _exchanging(view)
 
 
 def _before_promotion(view: View, rollout: Rollout) -> Iterator[_Found]:
@@ -110,6 +113,7 @@ def _before_promotion(view: View, rollout: Rollout) -> Iterator[_Found]:
     elif state is State.CAUGHT_UP and view.facts.safety is not None:
         yield _of(view.facts.safety)
     yield from (_of(problem) for problem in view.problems if problem.reason in ("ReferenceNotReady", "KeysLost"))
+    yield from _standing(view)
     yield from _pods(view, number, lag=state in (State.CATCHING_UP, State.CAUGHT_UP) and not view.bootstrap)
     expected = view.expected_pods(number)
     for pod in view.pods(number):
@@ -127,6 +131,7 @@ def _promoting(view: View) -> Iterator[_Found]:
         yield from map(_of, view.problems)
     if not view.irreversible and view.facts.safety is not None and not view.bootstrap:
         yield _of(view.facts.safety)
+    yield from _standing(view)
     yield from _pods(view, view.next, lag=False)
     if view.selected == view.next:
         yield _Found("NoReadyEndpoint", f"the public Service has no ready pod of generation {view.next} yet")
@@ -142,6 +147,30 @@ def _keeping(view: View) -> Iterator[_Found]:
     yield from _pods(view, view.active, lag=False)
     for pod in view.joining if view.facts.members else ():
         yield from _behind(view, pod)
+
+
+def _exchanging(view: View) -> Iterator[_Found]:
+    """What the replacement of the next pod of a former template waits for."""
+    if view.facts.exchange is not None:
+        yield _of(view.facts.exchange)
+    yield from _standing(view)
+
+
+def _standing(view: View) -> Iterator[_Found]:
+    """Pods of the roles that belong to the resource, which the pods of its generations need."""
+    pods = {pod.name: pod for pod in view.observed.standing}
+    for name in pods_of_sets(view.standing):
+        if name not in pods:
+            yield _Found(
+                "PodPending",
+                f"the pod does not exist yet: kubectl describe statefulset {name.rpartition('-')[0]}",
+                name,
+            )
+        elif pods[name].deleting:
+            yield _Found("PodTerminating", "the pod is stopping", name)
+        elif not pods[name].ready:
+            found = list(_pod(view, pods[name]))
+            yield from found or [_Found("PodPending", "the pod is not ready yet; see its logs", name)]
 
 
 def _failed_step(view: View) -> Iterator[_Found]:

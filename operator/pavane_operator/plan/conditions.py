@@ -43,6 +43,8 @@ def conditions(view: View, status: Status) -> list[Condition]:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, rollout.state.value)
     elif view.unrepaired or view.resizing:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, "Repairing" if view.unrepaired else "Scaling")
+    elif view.outdated and rollout.state is State.IDLE:
+        verdicts["Reconciling"] = _Verdict(Truth.TRUE, "Replacing", f"{len(view.outdated)} pods have a former template")
     elif verdicts["UpToDate"].reason == "ReferenceNotReady":
         verdicts["Reconciling"] = replace(verdicts["UpToDate"], truth=Truth.TRUE)
     elif grows is not None and grows.reason == RESIZING:

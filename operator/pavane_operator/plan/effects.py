@@ -7,7 +7,7 @@ from typing import Any
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
-from pavane_operator.crds.common import DeletionPolicy, VolumesSpec
+from pavane_operator.crds.common import DeletionPolicy, StorageSpec
 from pavane_operator.crds.status import HISTORY_MAX_ITEMS, Attempt, Failure, Result, Rollout, State, Step
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.plan.children import STATEFUL_SET, WITHDRAWN, find, is_missing_or_drifted
@@ -24,12 +24,14 @@ from pavane_operator.plan.model import (
     LeadUp,
     Manifest,
     MarkResource,
+    Pod,
     Repair,
     RunStep,
     Undo,
     parse_number,
 )
 from pavane_operator.plan.sizes import differs, next_parting, surplus_volumes
+from pavane_operator.plan.standing import replaceable
 from pavane_operator.plan.view import RETIRE, SERVE, View
 from pavane_operator.plan.volumes import growth
 
@@ -82,11 +84,12 @@ def delete(view: View) -> Decision:
     if skipped or view.now >= due:
         event = Event("DeletionIncomplete", "the finalizer was removed before all pods were gone", warning=True)
         return Decision(actions=(release,), events=() if skipped else (event,), critical=True, frozen=True)
-    actions: tuple[Action, ...] = tuple(
-        deletion(child) for child in view.observed.children if child.kind == STATEFUL_SET and not child.deleting
-    )
-    waiting = bool(view.observed.pods) or any(child.kind == STATEFUL_SET for child in view.observed.children)
-    if not waiting and isinstance(view.spec, VolumesSpec) and view.spec.deletion_policy is DeletionPolicy.DELETE:
+    sets = [child for child in view.observed.children if child.kind == STATEFUL_SET]
+    # What belongs to the resource serves the pods of its generations: it stops after them.
+    first = [child for child in sets if child.generation is not None]
+    actions = _deletions(first or (() if view.observed.pods else sets))
+    waiting = bool(view.observed.pods or view.observed.standing or sets)
+    if not waiting and getattr(view.spec, "deletion_policy", None) is DeletionPolicy.DELETE:
         actions = _deletions(view.volumes)
         waiting = bool(view.volumes)
     if not waiting:
@@ -125,7 +128,11 @@ def repair_actions(view: View) -> tuple[Action, ...]:
     drifted = repairs(view, generation)
     if drifted or any(pod.deleting for pod in view.pods(generation)):
         return drifted
-    return tuple(DeleteChild(POD, pod.name, pod.uid, pod.resource_version) for pod in view.unrepaired[:1])
+    return tuple(map(_pod_deletion, view.unrepaired[:1]))
+
+
+def _pod_deletion(pod: Pod) -> DeleteChild:
+    return DeleteChild(POD, pod.name, pod.uid, pod.resource_version)
 
 
 def upkeep(view: View) -> Decision:
@@ -148,11 +155,13 @@ def _kept(view: View, *, former_volumes: bool) -> Decision:
         return _record(view, due)
     calls, retry_at = ((), None) if step is None else _calls(view, step, view.active)
     volumes = surplus_volumes(view, view.active)
-    if former_volumes and view.storage is not None and not view.storage.retain:
+    if former_volumes and isinstance(view.storage, StorageSpec) and not view.storage.retain:
         volumes += [volume for volume in view.volumes if volume.generation not in (None, view.active)]
-    deletions = (*_leftovers(view), *_deletions(volumes))
+    exchanged = replaceable(view)
+    replaced = () if exchanged is None else (_pod_deletion(exchanged),)
+    deletions = (*_leftovers(view), *_deletions(volumes), *replaced)
     settling = [time for pod in view.joining if (time := view.settles_at(pod)) is not None and time > view.now]
-    looks = [view.now + STORE_LOOK] if view.resizing else []
+    looks = [view.now + STORE_LOOK] if view.resizing or view.outdated else []
     return Decision(
         actions=(*deletions, *_lead_up_active(view), *calls, *growth(view)),
         wake_at=min([*settling, *looks, *([retry_at] if retry_at else [])], default=None),
@@ -258,7 +267,7 @@ def is_incomplete(view: View) -> bool:
     that the spec asks for."""
     if view.revision(view.next) is None:
         return True
-    wanted = (*view.shared, view.service_manifest, *view.manifests(view.next))
+    wanted = (*view.shared, view.service_manifest, *view.standing, *view.manifests(view.next))
     missing = any(find(view.observed.children, manifest.kind, manifest.name) is None for manifest in wanted)
     return missing or bool(view.observed.certificates.actions) or is_resized(view)
 
@@ -414,6 +423,7 @@ def repairs(view: View, *generations: int) -> tuple[Action, ...]:
     shared = () if invalid else view.shared
     manifests = (
         *(manifest for manifest in shared if manifest not in view.lost_secrets),
+        *view.standing,
         *(manifest for number in generations for manifest in view.manifests(number)),
     )
     wanted = [_put(view, manifest) for manifest in manifests if is_missing_or_drifted(manifest, view.observed.children)]

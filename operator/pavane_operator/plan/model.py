@@ -26,6 +26,8 @@ REPLICAS_ANNOTATION = "pavane.dev/replicas"
 suspended, or on its way there."""
 REPAIR_ANNOTATION = "pavane.dev/repair"
 """On a revision and on the pods of its template: which repair of the generation it is (2.13); absent = none."""
+TEMPLATE_ANNOTATION = "pavane.dev/template"
+"""On the pods of a role that belongs to the resource: which template, with its config file, they are made of."""
 PAUSE_ANNOTATION = "pavane.dev/pause-reconciliation"
 SKIP_FINALIZER_ANNOTATION = "pavane.dev/skip-finalizer"
 FINALIZER = "pavane.dev/cleanup"
@@ -146,6 +148,8 @@ class Pod:
     created_at: datetime | None = None
     repair: int = 0
     """Which repair of its generation its template is from (2.13); 0 = the one it was created with."""
+    template: str = ""
+    """What `TEMPLATE_ANNOTATION` says on it."""
     stage: StageView | None = None
     """None while nothing was heard of it."""
 
@@ -204,6 +208,8 @@ class Facts:
     """Pods that the store took out: they can come back on a new volume alone."""
     stops_last: str | None = None
     """The pod that a suspension stops after all others; None = any order."""
+    exchange: Problem | None = Problem("NoQuorum", "the store has not been asked yet")
+    """Why the next pod of a role that belongs to the resource must not be replaced yet; None = it may."""
     parting: Problem | None = None
     """Why the next pods of a former generation must not go yet; only asked where they go in batches."""
     due: str | None = None
@@ -279,6 +285,8 @@ class Observed:
     """Objects owned by the resource, but pods; and all PersistentVolumeClaims with its labels name and instance, also
     those that a former resource of this name left: their numbers count, only those with our uid are deleted."""
     pods: tuple[Pod, ...] = ()
+    standing: tuple[Pod, ...] = ()
+    """Pods of the roles that belong to the resource and to none of its generations."""
     facts: Facts = Facts()
     service_pods: frozenset[str] = frozenset()
     """Names of the pods that are ready in the EndpointSlices of the public Service."""
@@ -287,7 +295,8 @@ class Observed:
     """Secrets that the resource owns and revisions of its active generation, by kind and name, as seen last: also those
     that are gone."""
     references: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The user's Secrets that the spec refers to, by name, as read last; one that does not exist is missing here."""
+    """What the spec refers to, as read last: Secrets by name, other resources as `Kind/name`; what does not exist is
+    missing here."""
     failure: ActionFailure | None = None
     step_call: StepCall | None = None
     refusals: Mapping[str, Refusal] = field(default_factory=dict)

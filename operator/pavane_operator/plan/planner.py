@@ -62,7 +62,7 @@ def plan(kind: Kind, resource: Resource, observed: Observed, now: datetime, sett
     """
     if not observed.fresh:
         return Plan(row="A3")
-    status = resource.status or kind.status_model()
+    status = resource.status or kind.definition.status()
     view = View(kind, resource, status, observed, now, settings or Settings())
     if status.rollout is None and resource.deleted_at is None:
         rebuilt = rebuilt_status(view)

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from pavane.wire.stages import Stage
-from pavane_operator.crds.common import StorageSpec, VolumesSpec, rollout_id
+from pavane_operator.crds.common import VolumeSpec, rollout_id
 from pavane_operator.crds.rollout import Strategy, parse_repair
 from pavane_operator.crds.status import Blocker, Result, Rollout, State, Status
 from pavane_operator.crds.values import parse_duration
@@ -30,6 +30,7 @@ from pavane_operator.plan.model import (
     parse_number,
 )
 from pavane_operator.plan.sizes import differs, size_of, sized
+from pavane_operator.plan.standing import outdated_pods, standing_manifests
 
 SERVE = "Serve"
 """Last step of a bootstrap: from here the public Service may let clients in (D10)."""
@@ -208,10 +209,24 @@ class View:
             )
         return self._manifests[generation]
 
+    @cached_property
+    def standing(self) -> tuple[Manifest, ...]:
+        """Objects of the roles that belong to the resource, as they should be now."""
+        revision = self.revision(self.active or self.next)
+        return (
+            () if revision is None else standing_manifests(self, self.kind.renderer.standing(self.resource, revision))
+        )
+
+    @cached_property
+    def outdated(self) -> list[Pod]:
+        """Pods of these roles that are made of a former template, the next to be replaced first."""
+        return outdated_pods(self)
+
     @property
-    def storage(self) -> StorageSpec | None:
+    def storage(self) -> VolumeSpec | None:
         """What the spec says about volumes; None for a kind without any."""
-        return self.spec.storage if isinstance(self.spec, VolumesSpec) else None
+        storage = getattr(self.spec, "storage", None)
+        return storage if isinstance(storage, VolumeSpec) else None
 
     @cached_property
     def volumes(self) -> list[Child]:

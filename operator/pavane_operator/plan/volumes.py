@@ -50,7 +50,7 @@ def _active_claims(view: "View") -> Iterator[Child]:
     """A claim that is not bound cannot be changed; its volume will be made as it asks."""
     for claim in view.volumes:
         bound = (claim.body.get("status") or {}).get("phase") == "Bound"
-        if bound and view.active and claim.generation == view.active and not claim.deleting:
+        if bound and view.active and claim.generation in (None, view.active) and not claim.deleting:
             yield claim
 
 

@@ -30,6 +30,7 @@ class Cache:
         self._objects: dict[str, tuple[Resource, Object]] = {}
         self._members: defaultdict[tuple[str, str, str], set[str]] = defaultdict(set)
         self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._named: dict[tuple[str, str, str], str] = {}
 
     def seen(self, resource: Resource, body: Object, *, deleted: bool = False) -> bool:
         """Take over a state, or the end, of an object; returns whether that was news."""
@@ -45,6 +46,7 @@ class Cache:
         if known is not None and not _newer(body, known[1]):
             return False
         self._objects[uid] = (resource, _compact(body))
+        self._named[_place(resource, body)] = uid
         key = _key(body)
         if key is not None:
             self._members[key].add(uid)
@@ -54,6 +56,10 @@ class Cache:
         """The object with this uid, or None where it is unknown or gone."""
         entry = self._objects.get(uid)
         return None if entry is None else entry[1]
+
+    def named(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        """The object of this type and name, or None where it is unknown or gone."""
+        return self.get(self._named.get((resource.plural, namespace, name), ""))
 
     def members(self, kind: str, namespace: str, name: str) -> list[tuple[Resource, Object]]:
         """All known objects that belong to the resource, in an order that does not change between calls."""
@@ -85,6 +91,9 @@ class Cache:
         entry = self._objects.pop(uid, None)
         if entry is None:
             return False
+        place = _place(*entry)
+        if self._named.get(place) == uid:
+            del self._named[place]
         key = _key(entry[1])
         if key is not None:
             members = self._members[key]
@@ -97,6 +106,10 @@ class Cache:
 def belongs_to(body: Object) -> tuple[str, str, str] | None:
     """(kind in lower case, namespace, name) of the resource that the object's labels name, or None."""
     return _key(body)
+
+
+def _place(resource: Resource, body: Object) -> tuple[str, str, str]:
+    return resource.plural, body["metadata"].get("namespace", ""), body["metadata"]["name"]
 
 
 def _key(body: Object) -> tuple[str, str, str] | None:

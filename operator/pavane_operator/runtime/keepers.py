@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from pavane.parts.backoff import backoff_s
 from pavane_operator.runtime.metrics import Metrics, Source
 
 RECONCILES_OPEN_MAX = 20
@@ -100,8 +101,7 @@ class Keepers:
                 except Exception:
                     errors += 1
                     log.exception("reconcile failed", uid=uid, errors=errors)
-                    wanted = min(ERROR_DELAY_MIN_S * 2 ** min(errors, 10), ERROR_DELAY_MAX_S)
-                    wanted *= self._rng.uniform(0.5, 1.0)
+                    wanted = backoff_s(errors, ERROR_DELAY_MIN_S, ERROR_DELAY_MAX_S, self._rng)
                 else:
                     errors = 0
                 if not self._alive(uid):

@@ -12,6 +12,7 @@ from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
     REPAIR_ANNOTATION,
+    TEMPLATE_ANNOTATION,
     Child,
     Pod,
     Resource,
@@ -37,8 +38,8 @@ def resource_of(kind: Kind, body: Object) -> Resource:
         uid=metadata["uid"],
         resource_version=metadata["resourceVersion"],
         metadata_generation=int(metadata.get("generation") or 0),
-        spec=kind.spec_model.model_validate(body.get("spec") or {}, extra="ignore"),
-        status=kind.status_model.parse(body.get("status")),
+        spec=kind.definition.spec.model_validate(body.get("spec") or {}, extra="ignore"),
+        status=kind.definition.status.parse(body.get("status")),
         finalizers=tuple(metadata.get("finalizers") or ()),
         annotations=metadata.get("annotations") or {},
         deleted_at=_deleted_at(metadata),
@@ -70,6 +71,15 @@ def pods_of(
         if resource == PODS and generation is not None:
             found.append(_pod(body, generation, stage(body)))
     return tuple(found)
+
+
+def standing_of(members: Iterable[tuple[ResourceType, Object]]) -> tuple[Pod, ...]:
+    """The pods of the roles that belong to the resource: no label says a generation, and they have no stages."""
+    return tuple(
+        _pod(body, 0, None)
+        for resource, body in members
+        if resource == PODS and GENERATION_LABEL not in (body["metadata"].get("labels") or {})
+    )
 
 
 def service_pods_of(service: str, members: Iterable[tuple[ResourceType, Object]]) -> frozenset[str]:
@@ -115,6 +125,7 @@ def _pod(body: Object, generation: int, stage: StageView | None) -> Pod:
         ended=next(filter(None, map(_ended, containers)), ""),
         created_at=timestamp(created) if created else None,
         repair=parse_number((metadata.get("annotations") or {}).get(REPAIR_ANNOTATION)) or 0,
+        template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
         stage=stage,
     )
 

@@ -64,6 +64,10 @@ class Operator:
         elif self._uids.get(key) == uid:
             del self._uids[key]
         self.keepers.wake(uid, "resource")
+        name = f"{resource_type.kind}/{metadata['name']}"
+        for other, reconciler in self._reconcilers.items():
+            if reconciler.refers_to(metadata["namespace"], name):
+                self.keepers.wake(other, "reference")
 
     def child_seen(self, child_type: ResourceType, body: Object, *, deleted: bool) -> None:
         """Something that belongs to one of our resources, by its labels, came, changed or went."""

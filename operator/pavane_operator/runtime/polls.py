@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import httpx2
 import structlog
 
+from pavane.parts.backoff import backoff_s
 from pavane.wire.stages import Stage
 from pavane_operator.plan.model import PodBlocker, StageView
 from pavane_operator.runtime.streams import socket_address
@@ -103,11 +104,11 @@ class StagePolls:
         poll.asked = True
         self._asked.set()
         poll.failures = 0 if view is not None else poll.failures + 1
-        now, jitter = asyncio.get_running_loop().time(), self._rng.uniform(0.8, 1.0)
+        now = asyncio.get_running_loop().time()
         if view is None:
-            poll.due = now + min(RETRY_MIN_S * 2.0 ** min(poll.failures, 10), RETRY_MAX_S) * jitter
+            poll.due = now + backoff_s(poll.failures, RETRY_MIN_S, RETRY_MAX_S, self._rng)
         else:
-            poll.due = next_turn(now, [each.due for each in self._polls.values()], jitter)
+            poll.due = next_turn(now, [each.due for each in self._polls.values()], self._rng.uniform(0.8, 1.0))
         if view != poll.view:
             poll.view = view
             self._wake()

@@ -15,6 +15,8 @@ from typing import Any
 import httpx2
 import structlog
 
+from pavane.parts.backoff import backoff_s
+from pavane_operator.crds.definitions import definition_of
 from pavane_operator.crds.status import State, Status
 from pavane_operator.kinds.port import Kind, Promotion
 from pavane_operator.kube import Conflict, Gone, KubeClient, KubeError, TooManyRequests, Unavailable
@@ -31,6 +33,7 @@ from pavane_operator.kube.resources import (
     STATEFUL_SETS,
     VOLUME_CLAIMS,
     Object,
+    custom,
 )
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import (
@@ -54,7 +57,7 @@ from pavane_operator.runtime.cache import INSTANCE_LABEL, NAME_LABEL, Cache
 from pavane_operator.runtime.events import EventRecorder, EventType
 from pavane_operator.runtime.execute import Executor, failure_of
 from pavane_operator.runtime.metrics import Metrics, Outcome, Source
-from pavane_operator.runtime.observe import children_of, pods_of, resource_of, service_pods_of
+from pavane_operator.runtime.observe import children_of, pods_of, resource_of, service_pods_of, standing_of
 from pavane_operator.runtime.polls import PollTarget, StagePolls
 from pavane_operator.runtime.references import References
 from pavane_operator.runtime.spans import RunSpan
@@ -140,6 +143,8 @@ class Reconciler:
         self._polls = StagePolls(shared.http, shared.rng, pod_spoke)
         self._references = References(shared.kube)
         self._remembered: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self._targeted: frozenset[tuple[str, str]] = frozenset()
+        """Namespace and `Kind/name` of the resources that this one refers to."""
         self._promotion: Promotion | None = None
         self._steps: StepRunner | None = None
         self._listed_at = listed_at
@@ -163,6 +168,10 @@ class Reconciler:
     def reference_changed(self, namespace: str, name: str) -> bool:
         """A Secret that is not ours came, changed or went; returns whether this resource uses it."""
         return self._references.changed(namespace, name)
+
+    def refers_to(self, namespace: str, name: str) -> bool:
+        """Whether this resource refers to that one, named as `Kind/name`."""
+        return (namespace, name) in self._targeted
 
     async def close(self) -> None:
         """End streams, polls and connections; the pods go on."""
@@ -266,7 +275,8 @@ class Reconciler:
         children = children_of(self._uid, members)
         self._remember(resource, children)
         renderer, tls_name = self._kind.renderer, resource.spec.tls.secret_name
-        named = (*renderer.references(resource), *(() if tls_name is None else (tls_name,)))
+        targets = self._targets(resource)
+        named = (*renderer.references(resource, targets), *(() if tls_name is None else (tls_name,)))
         references = await self._references.read(resource.namespace, named)
         identity = Identity(renderer.labels(resource), renderer.dns_names(resource))
         given = None if tls_name is None else references.get(tls_name)
@@ -277,10 +287,11 @@ class Reconciler:
             fresh=self._listed_at is not None,
             children=children,
             pods=pods_of(members, self._stage_of),
+            standing=standing_of(members),
             service_pods=service_pods_of(resource.name, members),
             certificates=tls.plan,
             remembered=self._remembered,
-            references=references,
+            references={**references, **targets},
             failure=self._failure,
             step_call=self._steps.call if self._steps is not None else None,
             refusals=self._executor.refusals,
@@ -288,6 +299,18 @@ class Reconciler:
         )
         facts = await self._promotion.observe(resource, observed)
         return resource, replace(observed, facts=facts)
+
+    def _targets(self, resource: Resource) -> dict[str, Object]:
+        """The other resources that this one refers to, as far as they exist."""
+        named = self._kind.renderer.targets(resource)
+        self._targeted = frozenset((resource.namespace, name) for name in named)
+        found = {}
+        for name in named:
+            kind, _, plain = name.partition("/")
+            body = self._shared.cache.named(custom(kind, definition_of(kind).plural), resource.namespace, plain)
+            if body is not None:
+                found[name] = body
+        return found
 
     def _remember(self, resource: Resource, children: Iterable[Child]) -> None:
         """What nobody can make a second time: Secrets, and what the active generation is made of."""
@@ -452,8 +475,7 @@ class Reconciler:
 
     def _retry_after_s(self, error: Exception) -> float:
         named = error.retry_after_s if isinstance(error, (TooManyRequests, Unavailable)) else None
-        delay = min(RETRY_MIN_S * 2.0 ** min(self._failures, 10), RETRY_MAX_S)
-        return max(named or 0.0, delay * self._shared.rng.uniform(0.5, 1.0))
+        return max(named or 0.0, backoff_s(self._failures, RETRY_MIN_S, RETRY_MAX_S, self._shared.rng))
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> Exception:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from pavane.parts.backoff import backoff_s
 from pavane_operator.kinds.port import Promotion
 from pavane_operator.plan.model import Observed, Resource, StepCall
 
@@ -66,7 +67,7 @@ class StepRunner:
             log.warning("promotion step failed", **about, step=call.name, error=message)
         if message:
             self._failures += 1
-        delay_s = min(RETRY_MIN_S * 2.0 ** min(self._failures, 10), RETRY_MAX_S)
-        retry_at = self._now() + timedelta(seconds=delay_s * self._rng.uniform(0.5, 1.0))
+        pause_s = backoff_s(self._failures, RETRY_MIN_S, RETRY_MAX_S, self._rng)
+        retry_at = self._now() + timedelta(seconds=pause_s)
         self.call = replace(call, running=False, retry_at=retry_at, message=message)
         self._wake()

@@ -15,6 +15,7 @@ from datetime import datetime
 import structlog
 
 from pavane.compute.wire import Epoch, StageReport, Token
+from pavane.parts.backoff import backoff_s
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageStreamError, StageSuperseded, StaleEpoch
 from pavane.stage.tls import StageCredentials
@@ -153,8 +154,7 @@ class PodStream:
             self._connected, self._asked, self._wanted, self._within_lag_since = False, None, None, None
             if was_connected:
                 self._context.wake()
-            delay_s = min(RETRY_MIN_S * 2.0 ** min(failures, 10), RETRY_MAX_S)
-            await asyncio.sleep(delay_s * self._context.rng.uniform(0.5, 1.0))
+            await asyncio.sleep(backoff_s(failures, RETRY_MIN_S, RETRY_MAX_S, self._context.rng))
 
     async def _one_stream(self) -> None:
         """Open a stream and serve it until it ends, which is always by an exception."""

@@ -128,15 +128,19 @@ class Unreachable(RaftError):
     """Nobody took and finished the request within the time allowed.
 
     The outcome is unknown: the caller may repeat with the same request id (``reqid``, ``None`` for reads). ``peers``
-    are the urls that were tried, for ``tried_for_s`` seconds.
+    are the urls that were tried, for ``tried_for_s`` seconds, and ``why`` is what the client knows of the cause.
     """
 
-    def __init__(self, peers: Sequence[str], tried_for_s: float, reqid: bytes | None = None) -> None:
+    def __init__(
+        self,
+        peers: Sequence[str],
+        tried_for_s: float,
+        reqid: bytes | None = None,
+        why: str = "Check the addresses, the cluster secret and that a majority of the peers runs",
+    ) -> None:
         again = f"; outcome unknown, repeat with request id {reqid.hex()}" if reqid is not None else ""
-        super().__init__(
-            f"no answer within {tried_for_s:.1f} s; tried {', '.join(peers)}{again}. "
-            "Check the addresses, the cluster secret and that a majority of the peers runs"
-        )
+        super().__init__(f"no answer within {tried_for_s:.1f} s; tried {', '.join(peers)}{again}. {why}")
+        self.why = why
         self.peers = tuple(peers)
         self.tried_for_s = tried_for_s
         self.reqid = reqid

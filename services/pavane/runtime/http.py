@@ -7,18 +7,26 @@ from typing import Any
 
 import uvicorn
 
+from pavane.runtime.connections import CONNECTIONS_MAX, bounded
+
 
 class HttpServer(uvicorn.Server):
     """Serves ``app`` on sockets that the caller bound: ``await server.serve(sockets=[listener])``.
 
-    ``limits`` are further settings of uvicorn. Set ``should_exit`` to end it: answers under way are finished within
+    It keeps at most ``connections_max`` connections: idle ones end by themselves, or make room for others. ``limits``
+    are further settings of uvicorn. Set ``should_exit`` to end it: answers under way are finished within
     ``timeout_graceful_shutdown`` seconds.
     """
 
-    def __init__(self, app: Any, **limits: Any) -> None:
-        super().__init__(
-            uvicorn.Config(app, log_config=None, log_level="warning", access_log=False, ws="none", **limits)
-        )
+    def __init__(self, app: Any, *, connections_max: int = CONNECTIONS_MAX, **limits: Any) -> None:
+        settings: dict[str, Any] = {
+            "log_config": None,
+            "log_level": "warning",
+            "access_log": False,
+            "ws": "none",
+            **limits,
+        }
+        super().__init__(uvicorn.Config(app, http=bounded(connections_max), **settings))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

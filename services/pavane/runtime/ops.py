@@ -16,7 +16,7 @@ from pavane.runtime.process import Process
 OPS_PORT = 7071
 LOOP_TICK_SECONDS = 0.5
 LOOP_LATE_SECONDS_MAX = 5.0  # a pod whose event loop did not turn for so long is as good as dead (operator.md 4.2)
-CONNECTIONS_MAX = 64  # probes, a scraper, the operator
+CONNECTIONS_MAX = 64  # probes, a scraper, the operator; strangers' idle ones give way
 
 Check = Callable[[], str | None]
 """Returns what is wrong, or ``None``."""
@@ -86,7 +86,7 @@ class OpsServer:
             Route("/metrics", self._answer_metrics),
             *(_document_route(path, document) for path, document in self._documents.items()),
         ]
-        self._server = HttpServer(Starlette(routes=routes), lifespan="off", limit_concurrency=CONNECTIONS_MAX)
+        self._server = HttpServer(Starlette(routes=routes), lifespan="off", connections_max=CONNECTIONS_MAX)
         self._serving = process.spawn(self._server.serve(sockets=[listener]), name="ops port")
         process.spawn(self._watch.run(), name="event loop watch")
 

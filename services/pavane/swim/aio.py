@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-from pavane.runtime.timers import CoreTimer
+from pavane.runtime.adapter import CoreAdapter
 from pavane.swim.config import Config
 from pavane.swim.core.core import Core
-from pavane.swim.core.outputs import Event, Persist, Send
+from pavane.swim.core.outputs import Event, Output, Persist, Send
 from pavane.swim.tracing import Tracing
 from pavane.swim.wire.values import Address, NodeId
 
@@ -40,7 +40,7 @@ class Adapter(asyncio.DatagramProtocol):
         self._failed = failed
         self._save = save
         self._transport: asyncio.DatagramTransport | None = None
-        self._timer = CoreTimer(self._loop, self._fired)
+        self._driver: CoreAdapter[Output] | None = None
         self._closed = self._loop.create_future()
         self._ipv6 = False
         self._full = False
@@ -69,6 +69,7 @@ class Adapter(asyncio.DatagramProtocol):
             self._socket().setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         self._tracing = Tracing(config.group)
         self.core = Core(config, random.Random(), os.urandom, self._loop.time(), time.time())  # noqa: S311
+        self._driver = CoreAdapter(self.core, self._execute, self._core_failed)
 
     @property
     def bound(self) -> Address:
@@ -83,17 +84,14 @@ class Adapter(asyncio.DatagramProtocol):
 
     def call(self, what: Callable[[float], None]) -> None:
         """Call into the core with the present time and do what it asks for."""
-        if self._transport is None:
-            return
-        try:
-            what(self._loop.time())
-            self._carry_out()
-        except Exception as error:
-            self._fail(error)
+        if self._driver is not None:
+            self._driver.call(what)
 
     async def close(self) -> None:
         """Close the socket; nothing is received or sent any more."""
-        self._stop()
+        if self._driver is not None:
+            await self._driver.close()
+        self._close_socket()
         await self._closed
 
     # --- called by asyncio ---------------------------------------------------------------------------------------
@@ -106,7 +104,9 @@ class Adapter(asyncio.DatagramProtocol):
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
-        """Hand a datagram to the core."""
+        """Hand a datagram to the core; one that comes before there is a core is lost."""
+        if self._driver is None:
+            return
         source = _address(str(addr[0]), addr[1])
         self.call(lambda now: self.core.receive(source, data, now))
 
@@ -127,8 +127,8 @@ class Adapter(asyncio.DatagramProtocol):
         """Tell that the socket is closed."""
         if not self._closed.done():
             self._closed.set_result(None)
-        if exc is not None:
-            self._fail(exc)
+        if exc is not None and self._driver is not None:
+            self._driver.fail(exc)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -137,21 +137,16 @@ class Adapter(asyncio.DatagramProtocol):
             raise OSError("the socket is closed")
         return cast("socket.socket", self._transport.get_extra_info("socket"))
 
-    def _carry_out(self) -> None:
-        for output in self.core.outputs():
-            match output:
-                case Send():
-                    self._send(output)
-                case Persist() if self._save is not None:
-                    # It blocks for one fsync; a generation changes at starts and refutations, which are rare.
-                    self._save(NodeId(output.id, output.gen))
-                case Event():
-                    self._tracing.event(output, self.core.info.node)
-                    self._happened(output)
-        self._timer.arm(self.core.next_timer())
-
-    def _fired(self) -> None:
-        self.call(self.core.handle_timer)
+    def _execute(self, output: Output) -> None:
+        match output:
+            case Send():
+                self._send(output)
+            case Persist() if self._save is not None:
+                # It blocks for one fsync; a generation changes at starts and refutations, which are rare.
+                self._save(NodeId(output.id, output.gen))
+            case Event():
+                self._tracing.event(output, self.core.info.node)
+                self._happened(output)
 
     def _send(self, send: Send) -> None:
         if self._transport is None:
@@ -163,13 +158,11 @@ class Adapter(asyncio.DatagramProtocol):
         host = send.to.host
         self._transport.sendto(send.datagram, (_MAPPED + host if ipv4 and self._ipv6 else host, send.to.port))
 
-    def _fail(self, error: Exception) -> None:
-        if self._transport is not None:
-            self._stop()
-            self._failed(error)
+    def _core_failed(self, error: Exception) -> None:
+        self._close_socket()
+        self._failed(error)
 
-    def _stop(self) -> None:
-        self._timer.cancel()
+    def _close_socket(self) -> None:
         if self._transport is not None:
             self._transport.close()
             self._transport = None

@@ -88,6 +88,14 @@ class Folder(Protocol):
         """Return the folder within, made durably if it is missing."""
         ...
 
+    def folders(self) -> list[str]:
+        """Return the names of the folders within, sorted."""
+        ...
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder within, durably after ``sync``; ``OSError`` if anything is in it."""
+        ...
+
     def lock(self, name: str) -> "Lock":
         """Take the exclusive lock ``name``; ``BlockingIOError`` while another process holds it."""
         ...
@@ -125,14 +133,18 @@ class DiskFile:
         if written < wanted:
             # The kernel takes at most 2 GiB at a time, and less when a signal or a quota interferes.
             rest = memoryview(b"".join(parts))[written:]
-            while rest:
-                written = os.pwrite(self._descriptor, rest, self._end)
-                self._end += written
-                rest = rest[written:]
+            try:
+                self.overwrite(self._end, rest)
+            finally:
+                self._end = self.size
 
     def overwrite(self, offset: int, data: Buffer) -> None:
-        """Write ``data`` over what is there."""
-        os.pwrite(self._descriptor, data, offset)
+        """Write all of ``data`` over what is there."""
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self._descriptor, rest, offset)
+            offset += written
+            rest = rest[written:]
 
     def sync(self) -> None:
         """Sync contents and size."""
@@ -203,6 +215,14 @@ class DiskFolder:
     def folder(self, name: str) -> "DiskFolder":
         """Return the directory within."""
         return DiskFolder(self._path / name)
+
+    def folders(self) -> list[str]:
+        """Return the names of directories, sorted."""
+        return sorted(path.name for path in self._path.iterdir() if path.is_dir())
+
+    def remove_folder(self, name: str) -> None:
+        """Remove an empty directory."""
+        (self._path / name).rmdir()
 
     def lock(self, name: str) -> "DiskLock":
         """Take the exclusive lock ``name``."""

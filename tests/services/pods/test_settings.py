@@ -99,7 +99,7 @@ def test_a_kind_that_this_release_lacks_is_refused_in_words(
     monkeypatch.setenv("PAVANE_KIND", kind)
     monkeypatch.setenv("PAVANE_ROLE", "server")
     assert run() == 2
-    assert "RaftCluster/server" in capsys.readouterr().err
+    assert "raft_server" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a key"])

@@ -7,6 +7,7 @@ import pytest
 import zmq
 
 from pavane.raft.client import links
+from pavane.raft.client.causes import Causes
 from pavane.raft.client.links import Links
 from pavane.raft.messages import has_input
 from pavane.raft.messages import send as really_send
@@ -31,7 +32,9 @@ async def test_an_answer_that_comes_while_waiting_messages_go_out_is_read(monkey
 
     monkeypatch.setattr(links, "send", send)
     loop = asyncio.get_running_loop()
-    client = Links(loop, None, lambda _, frames: told.put_nowait(frames), lambda *_: None, lambda: None)
+    client = Links(
+        loop, None, lambda _, frames: told.put_nowait(frames), lambda *_: None, lambda: None, Causes(encrypts=False)
+    )
     try:
         client.keep(frozenset({endpoint}))
         client.send(endpoint, (b"first",))
@@ -55,7 +58,14 @@ async def test_a_server_is_reached_behind_a_stranger_that_answered_in_its_place(
     endpoint = stranger.url
     up = asyncio.Event()
     loop = asyncio.get_running_loop()
-    client = Links(loop, None, lambda *_: None, lambda _, stands: up.set() if stands else None, lambda: None)
+    client = Links(
+        loop,
+        None,
+        lambda *_: None,
+        lambda _, stands: up.set() if stands else None,
+        lambda: None,
+        Causes(encrypts=False),
+    )
     router = context.socket(zmq.ROUTER)
     try:
         client.keep(frozenset({endpoint}))

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from pavane.parts.timers import PRUNED_FROM
 from pavane.swim.config import WAN
 from pavane.swim.core.outputs import Happened, Own
-from pavane.swim.state.timers import PRUNED_FROM
 from pavane.swim.wire.messages import JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
 from pavane.swim.wire.payload import Payload, Suspicion, Unlink, User
 from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo

@@ -428,8 +428,9 @@ async def test_events_count_from_the_call_and_a_reader_that_is_dropped_is_forgot
     events = member.events()
     other = await group.start()
     await other.joined()  # the event comes before anybody reads
-    kinds = [await anext(events), await anext(events)]
-    assert Happened.JOINED in {event.kind for event in kinds}
+    async for event in events:  # in which order the news come is up to the network
+        if event.kind is Happened.JOINED:
+            break
 
 
 async def test_members_with_few_slots_are_one_group_that_hears_everything(group: Group) -> None:

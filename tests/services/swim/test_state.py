@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from pavane.parts.rates import BUCKETS_MAX, Bucket, SharedLimit
+from pavane.parts.timers import Timers
 from pavane.swim.state.members import TOMBSTONES_PER_PEER, Members, entry_hash
 from pavane.swim.state.news import News, NewsQueue
 from pavane.swim.state.precedence import RULES, Verdict, judge
-from pavane.swim.state.rates import BUCKETS_MAX, Bucket, SharedLimit
 from pavane.swim.state.suspicion import Suspicion, transmissions
-from pavane.swim.state.timers import Timers
 from pavane.swim.wire.values import UNSPECIFIED, Address, NodeId, NodeInfo, State
 
 VECTORS = {row["name"]: row for row in json.loads((Path(__file__).parent / "vectors.json").read_text())["auth"]}

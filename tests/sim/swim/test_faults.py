@@ -13,7 +13,7 @@ from pavane.swim.core.dialing import Dialing
 from pavane.swim.core.rumours import Rumours
 from pavane.swim.state import precedence
 from pavane.swim.wire.values import Stage, State
-from tests.sim.seeds import ONE_SEED, played
+from tests.sim.kit.seeds import ONE_SEED, played
 from tests.sim.swim.faults import Play, play
 
 SEEDS_PER_TEST = 6  # a second or two of work

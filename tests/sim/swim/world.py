@@ -4,7 +4,6 @@ A fake UDP with loss, delay, duplication, reordering (by delay) and cuts per dir
 input queued, stop without a word and start again; invariants (19.2) after every event.
 """
 
-import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -15,14 +14,13 @@ from pavane.swim.config import Config
 from pavane.swim.core.core import Core
 from pavane.swim.core.outputs import Event, Happened, Own, Persist, Send
 from pavane.swim.wire.values import Address, State
+from tests.sim.kit.scheduler import Scheduler
 from tests.sim.swim.checks import Checks
 
 UNIX_S = 1_750_000_000.0
 USUAL_DELAY_S = (0.0002, 0.002)
 LATE_DELAY_S = (0.02, 0.3)
-AT_ONCE_MAX = 100_000  # events at one moment; more is a loop
 ASSEMBLED_S = 8.0  # in which everybody probes a few others
-LOOK_S = 0.02  # how often a condition is looked at
 
 
 @dataclass
@@ -57,13 +55,11 @@ class Process:
         return {member.id: (member.gen, member.state) for member in self.core.members()}
 
 
-class World:
-    """Processes and the heap of what happens next."""
+class World(Scheduler):
+    """Processes and their network."""
 
     def __init__(self, seed: int, *, check: bool = True, **config: Any) -> None:
-        self.seed = seed
-        self.rng = random.Random(seed)
-        self.time = 1000.0
+        super().__init__(seed, begin_s=1000.0)
         self.weather = Weather()
         self.cuts: set[tuple[Address, Address]] = set()
         self.processes: dict[str, Process] = {}
@@ -71,37 +67,8 @@ class World:
         self.config = config
         self.checks = Checks(enabled=check)
         self.suspected: Counter[int] = Counter()
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._planned = 0
-        self._at_once = 0
         self.trace: list[tuple[float, str, int]] = []
         self.tap: Callable[[Process, Address, bytes], None] | None = None
-
-    # --- machinery -----------------------------------------------------------------------------------------------
-
-    def schedule(self, at: float, call: Callable[[], None]) -> None:
-        self._planned += 1
-        heapq.heappush(self._heap, (at, self._planned, call))
-
-    def run(self, seconds: float) -> None:
-        self.until(lambda: False, seconds)
-
-    def until(self, condition: Callable[[], bool], seconds: float) -> float | None:
-        """Let things happen until ``condition`` holds; returns after how long, or ``None``."""
-        began, end, look_at = self.time, self.time + seconds, self.time
-        while True:
-            if self.time >= look_at:
-                if condition():
-                    return self.time - began
-                look_at = self.time + LOOK_S
-            if not self._heap or self._heap[0][0] > end:
-                self.time = end
-                return self.time - began if condition() else None
-            at, _, call = heapq.heappop(self._heap)
-            self._at_once = 0 if at > self.time else self._at_once + 1
-            assert self._at_once < AT_ONCE_MAX, f"seed {self.seed}: time stands still"
-            self.time = max(self.time, at)
-            call()
 
     def must(self, condition: Callable[[], bool], seconds: float, what: str) -> float:
         took = self.until(condition, seconds)

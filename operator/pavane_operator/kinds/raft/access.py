@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pavane.raft.client import RaftClient
+from pavane.raft.keys import RaftKeys
 from pavane.runtime import names
 from pavane_operator.crds.raftcluster import SecretRef
 from pavane_operator.kinds.raft.keys import known, name_of
@@ -21,7 +22,13 @@ class NotServing(Exception):
 async def raft_client(
     kube: KubeClient, document: Object, resolve: Callable[[str], Sequence[str]] = names.resolve
 ) -> RaftClient:
-    """A client, not yet open, of the RaftCluster `document`, whose status names its endpoints.
+    """A client, not yet open, of the RaftCluster `document`, whose status names its endpoints. Raises as `way_to`."""
+    seeds, keys = await way_to(kube, document)
+    return RaftClient(seeds, keys.ident, curve=keys.curve, resolve=resolve)
+
+
+async def way_to(kube: KubeClient, document: Object) -> tuple[list[str], RaftKeys]:
+    """The urls of the RaftCluster `document`, from its status, and what a client is known by.
 
     Raises NotServing while there are none, KubeError when its keys cannot be read, ValueError when they are damaged.
     """
@@ -35,5 +42,4 @@ async def raft_client(
     references = {}
     if reference is not None:
         references[reference.name] = await kube.get(SECRETS, reference.name, namespace)
-    keys = known(await kube.get(SECRETS, name_of(name), namespace), reference, references)
-    return RaftClient(seeds, keys.ident, curve=keys.curve, resolve=resolve)
+    return seeds, known(await kube.get(SECRETS, name_of(name), namespace), reference, references)

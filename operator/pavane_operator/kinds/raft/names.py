@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from pavane_operator.crds.raftcluster import DEFINITION
 from pavane_operator.objects.names import Names
 
-KIND = "RaftCluster"
-PLURAL = "raftclusters"
 ROLE = "server"
 
 RAFT_PORT = 8047
 PUBLISH_PORT = 8048
 
-NAMES = Names(KIND, ROLE)
+NAMES = Names(DEFINITION.name, ROLE)
 stateful_set = NAMES.stateful_set
 pod = NAMES.pod
 """Name of a pod, which is also its peer id: so a configuration tells generations apart (3.1)."""

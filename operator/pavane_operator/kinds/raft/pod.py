@@ -38,4 +38,4 @@ def template(inputs: Inputs, spec: RaftClusterSpec) -> dict[str, Any]:
             variable("PAVANE_RAFT_CURVE_SERVER_SECRET_FILE", f"{KEYS_MOUNT}/{SERVER_SECRET_KEY}"),
             variable("PAVANE_RAFT_CURVE_CLIENTS", KEYS_MOUNT),
         ]
-    return pods.template(inputs, names.NAMES, (RAFT, PUBLISH), mounts, environment)
+    return pods.template(inputs, names.NAMES, (RAFT, PUBLISH), mounts, environment, resources=spec.resources)

@@ -14,15 +14,16 @@ import yaml
 
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.crds.tls import TlsMode
-from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.kinds.base import BaseRenderer
+from pavane_operator.kinds.port import NOTHING
 from pavane_operator.kinds.raft import keys, names, pod
 from pavane_operator.kinds.raft.settings import config_problem, timers_ms
 from pavane_operator.objects import generations
 from pavane_operator.objects.budget import disruption_budget
-from pavane_operator.objects.generations import Content, Recorded
+from pavane_operator.objects.generations import Content
 from pavane_operator.objects.owned import owned, service_account
 from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
-from pavane_operator.objects.policies import Ports, Surroundings, network_policies
+from pavane_operator.objects.policies import Ports, network_policies
 from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
 
 KEPT_BY_REPAIRS = ("clusterId", "secretRef", "stateMachine", "storage", "tls")
@@ -36,13 +37,13 @@ PORTS = Ports(
 """Who may connect to which port; `publish` is for subscribers, and no peer is one of another."""
 
 
-class RaftRenderer:
+class RaftRenderer(BaseRenderer):
     """Implements `pavane_operator.kinds.port.Renderer`."""
 
-    def __init__(self, defaults: RenderDefaults) -> None:
-        self._defaults = defaults
+    names = names.NAMES
+    kept_by_repairs = KEPT_BY_REPAIRS
 
-    def references(self, resource: Resource) -> tuple[str, ...]:
+    def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """The Secret with the ident, where the user gives it."""
         reference = _spec(resource).secret_ref
         return () if reference is None else (reference.name,)
@@ -75,20 +76,6 @@ class RaftRenderer:
         )
         return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
 
-    def repair_problem(self, resource: Resource, revision: Child) -> Problem | None:
-        """Volumes hold the data of one `clusterId` and `stateMachine`; a storage class is that of the volumes."""
-        return generations.repair_problem(resource, revision, KEPT_BY_REPAIRS)
-
-    def labels(self, resource: Resource) -> Mapping[str, str]:
-        """Labels of an object of the whole cluster."""
-        return names.NAMES.labels(resource.name, self._defaults.version)
-
-    def dns_names(self, resource: Resource) -> tuple[str, ...]:
-        """The public Service, and the pods of the generations that stand in the status."""
-        status = resource.status
-        numbers = (status.active_generation, status.next_generation) if status is not None else ()
-        return names.NAMES.dns_names(resource.name, resource.namespace, [number for number in numbers if number])
-
     def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
         """What all generations share: Secret `{name}-keys` (whoever creates it first decides), ConfigMap `{name}-live`,
         ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
@@ -106,13 +93,12 @@ class RaftRenderer:
         kept = {"snapshot_entries": spec.snapshot.entries, "log_retention": spec.snapshot.log_retention}
         live["data"] = {LIVE_KEY: yaml.safe_dump(kept)}
         pods = names.NAMES.all_pods(resource.name)
-        surroundings = Surroundings(self._defaults.platform_namespace, self._defaults.otlp_endpoint)
         spare = (spec.replicas - 1) // 2
         return (
             Manifest.of(secret, create_only=True),
             Manifest.of(live),
             service_account(resource, labels),
-            *network_policies(resource, labels, pods, PORTS, surroundings),
+            *network_policies(resource, labels, pods, PORTS, self._surroundings),
             *disruption_budget(resource, names.ROLE, labels, pods, writers, spare=spare),
         )
 
@@ -124,10 +110,6 @@ class RaftRenderer:
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """ConfigMap, headless Service and StatefulSet `{name}-server-g{n}` of the generation of this revision."""
         return generations.objects(resource, names.NAMES, revision, _spec(resource).replicas)
-
-    def image(self, revision: Child) -> str:
-        """The image that the revision recorded."""
-        return Recorded.of(revision).image
 
     def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
         """Nothing, but in a bootstrap the members of the first configuration (docs/specs/raft.md 8.4)."""

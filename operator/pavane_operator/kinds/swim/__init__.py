@@ -1,14 +1,11 @@
 """SwimGroup: rendered objects and promotion (docs/specs/operator.md 3.2, 4)."""
 
-from pavane_operator.crds.swimgroup import SwimGroupSpec, SwimGroupStatus
+from pavane_operator.crds.swimgroup import DEFINITION
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.port import Kind
-from pavane_operator.kinds.swim import names
 from pavane_operator.kinds.swim.promotion import BOOTSTRAP_STEPS, STEPS, SwimPromotion
 from pavane_operator.kinds.swim.render import SwimRenderer
 
-STAGE_KIND = "swim"
-"""`CreateInstance.kind` of its pods (docs/specs/compute.md 6)."""
 PARTINGS = 4
 """A quarter of the old members leaves at a time (docs/specs/swim.md 16.4)."""
 
@@ -16,14 +13,10 @@ PARTINGS = 4
 def kind(defaults: RenderDefaults) -> Kind:
     """All that SwimGroup brings."""
     return Kind(
-        name=names.KIND,
-        plural=names.PLURAL,
-        spec_model=SwimGroupSpec,
-        status_model=SwimGroupStatus,
+        definition=DEFINITION,
         steps=STEPS,
         bootstrap_steps=BOOTSTRAP_STEPS,
         renderer=SwimRenderer(defaults),
         promotion=SwimPromotion,
         partings=PARTINGS,
-        stage_kind=STAGE_KIND,
     )

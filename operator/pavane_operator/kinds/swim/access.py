@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 import httpx2
 
 from pavane.runtime import names as resolving
+from pavane_operator.crds.swimgroup import DEFINITION
 from pavane_operator.kinds.swim.members import Table, ask
-from pavane_operator.kinds.swim.names import KIND, NAMES
+from pavane_operator.kinds.swim.names import NAMES
 from pavane_operator.kube.resources import Object
 
 PORT_NAME = "swim"
@@ -41,4 +42,4 @@ async def group_members(
         table = await ask(http, address, ASK_TIMEOUT_S)
         if table is not None:
             return table
-    raise NotServing(f"no member of {KIND} {name} answers: `pavane why swim/{name}` says what it waits for")
+    raise NotServing(f"no member of {DEFINITION.name} {name} answers: `pavane why swim/{name}` says what it waits for")

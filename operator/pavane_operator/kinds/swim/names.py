@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pavane.swim.config import id_of_name
+from pavane_operator.crds.swimgroup import DEFINITION
 from pavane_operator.objects.names import Names
 
-KIND = "SwimGroup"
-PLURAL = "swimgroups"
 ROLE = "member"
 
 SWIM_PORT = 7946
 
-NAMES = Names(KIND, ROLE)
+NAMES = Names(DEFINITION.name, ROLE)
 
 
 def active(name: str) -> str:

@@ -25,4 +25,6 @@ def template(inputs: Inputs, spec: SwimGroupSpec) -> dict[str, Any]:
         mounts.append(Mount("keys", KEYS_MOUNT, secret=keys.name_of(name)))
         role = "PSK" if spec.encryption is Encryption.PSK else "KEYS"
         environment.append(variable(f"PAVANE_SWIM_{role}_FILE", f"{KEYS_MOUNT}/{keys.KEYRING}"))
-    return pods.template(inputs, names.NAMES, (SWIM,), mounts, environment, host_network=spec.host_network)
+    return pods.template(
+        inputs, names.NAMES, (SWIM,), mounts, environment, resources=spec.resources, host_network=spec.host_network
+    )

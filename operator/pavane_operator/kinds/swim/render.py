@@ -8,15 +8,16 @@ from typing import Any
 import yaml
 
 from pavane_operator.crds.swimgroup import Encryption, SwimGroupSpec
-from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.kinds.base import BaseRenderer, known_generations
+from pavane_operator.kinds.port import NOTHING
 from pavane_operator.kinds.swim import keys, names, pod
 from pavane_operator.kinds.swim.settings import config_problem
 from pavane_operator.objects import generations
 from pavane_operator.objects.budget import disruption_budget
-from pavane_operator.objects.generations import Content, Recorded
+from pavane_operator.objects.generations import Content
 from pavane_operator.objects.owned import owned, service_account
 from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
-from pavane_operator.objects.policies import Ports, Surroundings, network_policies
+from pavane_operator.objects.policies import Ports, network_policies
 from pavane_operator.plan.model import Child, Manifest, Problem, Repair, Resource, Writers
 
 KEPT_BY_REPAIRS = ("encryption", "group", "tls")
@@ -31,13 +32,13 @@ PORTS = Ports(
 """Who may connect to which port: members that others run are clients, and are probed."""
 
 
-class SwimRenderer:
+class SwimRenderer(BaseRenderer):
     """Implements `pavane_operator.kinds.port.Renderer`."""
 
-    def __init__(self, defaults: RenderDefaults) -> None:
-        self._defaults = defaults
+    names = names.NAMES
+    kept_by_repairs = KEPT_BY_REPAIRS
 
-    def references(self, resource: Resource) -> tuple[str, ...]:
+    def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """The Secret with the keys, where the user gives them."""
         reference = _spec(resource).keyring_secret_ref
         return () if reference is None else (reference.name,)
@@ -69,18 +70,6 @@ class SwimRenderer:
         )
         return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
 
-    def repair_problem(self, resource: Resource, revision: Child) -> Problem | None:
-        """Members of one group share its name and what protects it."""
-        return generations.repair_problem(resource, revision, KEPT_BY_REPAIRS)
-
-    def labels(self, resource: Resource) -> Mapping[str, str]:
-        """Labels of an object of the whole group."""
-        return names.NAMES.labels(resource.name, self._defaults.version)
-
-    def dns_names(self, resource: Resource) -> tuple[str, ...]:
-        """The public Service, and the pods of the generations that stand in the status."""
-        return names.NAMES.dns_names(resource.name, resource.namespace, _generations(resource))
-
     def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
         """What all generations share: ConfigMaps `{name}-active` and `{name}-live`, Secret `{name}-keys` unless
         nothing is protected, ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
@@ -88,15 +77,14 @@ class SwimRenderer:
         active = owned(resource, "v1", "ConfigMap", names.active(resource.name), labels)
         active["data"] = {pod.ACTIVE_KEY: f"{writers.fence}\n"}
         live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
-        live["data"] = {LIVE_KEY: yaml.safe_dump(_live(resource, spec, _generations(resource)))}
+        live["data"] = {LIVE_KEY: yaml.safe_dump(_live(resource, spec, known_generations(resource)))}
         pods = names.NAMES.all_pods(resource.name)
-        surroundings = Surroundings(self._defaults.platform_namespace, self._defaults.otlp_endpoint)
         return (
             Manifest.of(active, guarded=True),
             Manifest.of(live),
             *self._keys(resource, spec, references),
             service_account(resource, labels),
-            *network_policies(resource, labels, pods, PORTS, surroundings),
+            *network_policies(resource, labels, pods, PORTS, self._surroundings),
             *disruption_budget(resource, names.ROLE, labels, pods, writers, spare=spec.replicas - 1),
         )
 
@@ -107,14 +95,6 @@ class SwimRenderer:
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """ConfigMap, headless Service and StatefulSet `{name}-member-g{n}` of the generation of this revision."""
         return generations.objects(resource, names.NAMES, revision, _spec(resource).replicas)
-
-    def image(self, revision: Child) -> str:
-        """The image that the revision recorded."""
-        return Recorded.of(revision).image
-
-    def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
-        """Nothing: live settings travel in a file."""
-        return {}
 
     def _keys(self, resource: Resource, spec: SwimGroupSpec, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
         """The Secret that pods mount; none while the user's cannot be used: what members have stays."""
@@ -137,16 +117,9 @@ def _spec(resource: Resource) -> SwimGroupSpec:
     return resource.spec
 
 
-def _generations(resource: Resource) -> list[int]:
-    """The active generation and the one that is being rolled out, as far as there are any."""
-    status = resource.status
-    numbers = (status.active_generation, status.next_generation) if status is not None else ()
-    return [number for number in numbers if number]
-
-
 def _member_config(resource: Resource, spec: SwimGroupSpec, generation: int) -> dict[str, Any]:
     """The member's settings; those that live on are what it begins with, `{name}-live` has the present ones."""
-    known = dict.fromkeys([*_generations(resource), generation])
+    known = dict.fromkeys([*known_generations(resource), generation])
     return {
         **spec.config,
         "group": spec.group or f"{resource.namespace}/{resource.name}",

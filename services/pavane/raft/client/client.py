@@ -33,6 +33,7 @@ from pavane.raft.client.calls import (
     TransferCall,
     UpdateCall,
 )
+from pavane.raft.client.causes import Causes
 from pavane.raft.client.key_calls import Changes, CommandCall, KeepAliveCall, Outcome, ReadCall, WatchCall
 from pavane.raft.client.keys import Keys
 from pavane.raft.client.links import Links
@@ -138,6 +139,7 @@ class RaftClient:
         self._streams: dict[bytes, asyncio.Event] = {}
         self._lookups: dict[str, asyncio.Task[None]] = {}
         self._window = Window()
+        self._causes = Causes(encrypts=curve is not None)
         self._settling = False
         self._settle_planned = False
         self._clock_offset_s = 0
@@ -152,9 +154,8 @@ class RaftClient:
         # Looked at once: it takes longer than any other step of an update.
         self._traced = self._traced or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
         self._open = True
-        self._links = Links(
-            self._loop, self._config.source or None, self._on_message, self._on_connection, self._settle, self._curve
-        )
+        source, told = self._config.source or None, (self._on_message, self._on_connection, self._settle)
+        self._links = Links(self._loop, source, *told, self._causes, self._curve)
         return self
 
     async def __aexit__(
@@ -435,6 +436,7 @@ class RaftClient:
         self._forget(call)
 
     def _on_message(self, endpoint: str, frames: list[bytes]) -> None:
+        self._causes.heard(endpoint)
         self._procedure.receive(endpoint, frames, self._loop.time())
 
     def _on_connection(self, endpoint: str, up: bool) -> None:
@@ -484,7 +486,7 @@ class RaftClient:
         result = self._results.get(finished.call.id)
         if result is not None and not result.done():
             if finished.error is not None:
-                result.set_exception(finished.error)
+                result.set_exception(self._causes.explain(finished.error))
             else:
                 result.set_result(finished.value)
         if finished.call.id in self._streams:
@@ -504,6 +506,7 @@ class RaftClient:
             addresses = ()  # a pod that is not up has no name yet
         finally:
             del self._lookups[url]
+        self._causes.resolved(url, found=bool(addresses))
         self._procedure.resolved(url, [endpoint_of(address, port) for address in addresses], self._loop.time())
         self._settle()
 

@@ -255,9 +255,9 @@ class Keys:
         less = Compare(Target.VALUE, Relation.LESS, key, token)
         return (await self.txn([less], [Put(key, token)])).succeeded
 
-    async def read(self, *ops: ReadOp) -> Outcome:
+    async def read(self, *ops: ReadOp, timeout_s: float = TIMEOUT_S) -> Outcome:
         """Evaluate reads on one state; the value is the list of their results as 12.3 writes them."""
-        return await self._session.read(ops, TIMEOUT_S)
+        return await self._session.read(ops, timeout_s)
 
     async def command(self, command: Command, reqid: bytes | None = None, timeout_s: float = TIMEOUT_S) -> Outcome:
         """Apply any command and return its payload."""

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from pavane.raft.client.causes import FAILED, Causes
 from pavane.raft.curve import CurveKeys
 from pavane.raft.messages import has_input, receive, send
 from pavane.raft.wire import Frame
@@ -29,6 +30,7 @@ GIVEN_UP_S = 0.5  # after a loss that libzmq does not begin to mend at once
 _UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _RETRIED = zmq.EVENT_CONNECT_RETRIED
 _DOWN = zmq.EVENT_DISCONNECTED | _RETRIED
+_TOLD = _UP | _DOWN | FAILED
 
 OnMessage: TypeAlias = Callable[[str, list[bytes]], None]
 OnConnection: TypeAlias = Callable[[str, bool], None]
@@ -38,7 +40,8 @@ class Links:
     """The DEALERs of one client, used by the thread of ``loop`` only.
 
     ``source`` is the address to connect from, if any. ``on_message(endpoint, frames)`` and ``on_connection(endpoint,
-    up)`` are called from the loop; ``on_settled()`` after each batch of them. ``curve`` encrypts all connections.
+    up)`` are called from the loop; ``on_settled()`` after each batch of them. ``causes`` is told what becomes of
+    connections. ``curve`` encrypts all of them.
     """
 
     def __init__(
@@ -48,8 +51,10 @@ class Links:
         on_message: OnMessage,
         on_connection: OnConnection,
         on_settled: Callable[[], None],
+        causes: Causes,
         curve: CurveKeys | None = None,
     ) -> None:
+        self._causes = causes
         self._curve = curve
         self._loop = loop
         self._source = source
@@ -116,6 +121,9 @@ class Links:
             if not link.news:
                 break
             event = parse_monitor_message(link.monitor.recv_multipart(zmq.DONTWAIT))["event"]
+            self._causes.event(link.endpoint, event)
+            if event & FAILED:
+                continue  # a loss follows
             if event & _DOWN:
                 link.waiting.clear()
             link.lost(event not in (_UP, _RETRIED))
@@ -137,7 +145,7 @@ class _Link:
     ) -> None:
         self.endpoint = endpoint
         self.socket = socket
-        self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_UP | _DOWN)
+        self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_TOLD)
         self.waiting: deque[tuple[Frame, ...]] = deque(maxlen=WAITING_MESSAGES)
         self.closed = False
         self._loop = loop

@@ -3,6 +3,7 @@
 import hmac
 from collections.abc import Callable
 
+from pavane.parts.rates import Bucket, SharedLimit
 from pavane.swim.config import JoinPolicy, RequireToken
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import AMPLIFICATION_MAX, GEN_AHEAD_MAX, GEN_STEP_MAX, Node, Origin, usable
@@ -13,7 +14,6 @@ from pavane.swim.errors import DropReason
 from pavane.swim.state.auth import label, proof
 from pavane.swim.state.cookie import ROTATION_S, Cookies
 from pavane.swim.state.members import Peer
-from pavane.swim.state.rates import Bucket, SharedLimit
 from pavane.swim.wire.messages import ERROR_DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq, Message
 from pavane.swim.wire.payload import Payload
 from pavane.swim.wire.refusals import Refusal

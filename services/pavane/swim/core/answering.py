@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from pavane.parts.rates import SharedLimit
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import Node, Origin
 from pavane.swim.core.outputs import Own
@@ -11,7 +12,6 @@ from pavane.swim.core.rumours import Rumours
 from pavane.swim.core.sync import EMPTY, Sync
 from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
-from pavane.swim.state.rates import SharedLimit
 from pavane.swim.wire.messages import PingRequest, PingResponse
 from pavane.swim.wire.payload import Page, Payload, Unlink
 from pavane.swim.wire.values import Address, NodeId, NodeInfo, Stage, State

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from typing import TypeVar
 
+from pavane.parts.timers import Timer
 from pavane.swim.config import SEEDS_MAX
 from pavane.swim.core.node import GEN_AHEAD_MAX, GEN_STEP_MAX, Node, Origin, usable
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.errors import DropReason
 from pavane.swim.state.auth import label
 from pavane.swim.state.members import Peer
-from pavane.swim.state.timers import Timer
 from pavane.swim.wire.messages import ERROR_DOMAIN, Broadcast, JoinAck, JoinNak, JoinRedirect, JoinReq, Leave
 from pavane.swim.wire.refusals import Refusal
 from pavane.swim.wire.values import U32_MAX, Address, Stage, State

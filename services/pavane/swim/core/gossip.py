@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
+from pavane.parts.timers import Timer
 from pavane.swim.core.node import Node
 from pavane.swim.core.outputs import Own
 from pavane.swim.state.extras import TRACE_BYTES, Extra
 from pavane.swim.state.members import Peer
 from pavane.swim.state.news import News
 from pavane.swim.state.partial import PASSIVE_MAX, PartialView
-from pavane.swim.state.timers import Timer
 from pavane.swim.wire.messages import PingRequest, PingResponse
 from pavane.swim.wire.payload import HEADER_BYTES, Digest, KeyStep, Meta, Page, Payload, Suspicion, Unlink, User
 from pavane.swim.wire.values import Address, NodeId, NodeInfo, State

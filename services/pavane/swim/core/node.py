@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pavane.parts.rates import Bucket
+from pavane.parts.timers import Timers
 from pavane.swim.config import Config, Encoding, Profile, Start, View
 from pavane.swim.core.outputs import Event, Happened, Member, Output, Own, Persist, Send
 from pavane.swim.errors import DropReason
@@ -17,9 +19,7 @@ from pavane.swim.state.extras import ExtraQueue
 from pavane.swim.state.members import Members, Peer
 from pavane.swim.state.news import News, NewsQueue
 from pavane.swim.state.partial import PartialView
-from pavane.swim.state.rates import Bucket
 from pavane.swim.state.suspicion import transmissions
-from pavane.swim.state.timers import Timers
 from pavane.swim.wire import libtribe, messages
 from pavane.swim.wire.messages import NAMES, Leave, Message, PingResponse
 from pavane.swim.wire.payload import Payload, StageShown, Trace

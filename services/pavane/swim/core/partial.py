@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
+from pavane.parts.rates import Bucket
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import Node, Origin, usable
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.core.probing import Probing
 from pavane.swim.state.members import Peer
 from pavane.swim.state.partial import KEPT_S, LINKS_MIN, Link, PartialView
-from pavane.swim.state.rates import Bucket
 from pavane.swim.wire.messages import JoinAck, Message, PingResponse
 from pavane.swim.wire.payload import Payload, Unlink
 from pavane.swim.wire.refusals import Refusal

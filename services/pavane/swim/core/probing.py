@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
+from pavane.parts.timers import Timer
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import LOSS_WEIGHT, Node
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.core.rumours import Rumours
 from pavane.swim.state.members import Peer
-from pavane.swim.state.timers import Timer
 from pavane.swim.wire.messages import PingRequest, PingResponse
 from pavane.swim.wire.payload import Digest, Payload
 from pavane.swim.wire.values import U32_MAX, Address, NodeId, Stage, State

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from enum import Enum
 from itertools import pairwise
 
+from pavane.parts.timers import Timer
 from pavane.swim.core.gossip import Gossip, MakePage
 from pavane.swim.core.node import GEN_AHEAD_MAX, Node
 from pavane.swim.core.outputs import Own
@@ -13,7 +14,6 @@ from pavane.swim.core.rumours import Heard, Rumours
 from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
 from pavane.swim.state.precedence import Verdict, judge
-from pavane.swim.state.timers import Timer
 from pavane.swim.wire.payload import PAGE_HEADER_BYTES, Digest, Listed, Page, Payload
 from pavane.swim.wire.values import U32_MAX, Stage, State
 

@@ -5,8 +5,8 @@ import hashlib
 from collections.abc import Callable, Iterator, ValuesView
 from typing import TYPE_CHECKING
 
+from pavane.parts.timers import Timer
 from pavane.swim.state.suspicion import Suspicion
-from pavane.swim.state.timers import Timer
 from pavane.swim.wire.payload import Digest
 from pavane.swim.wire.values import Address, NodeId, NodeInfo, Stage, State
 

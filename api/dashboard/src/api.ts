@@ -1,0 +1,124 @@
+// Calls of the REST API, and its event streams. The token lives in this tab alone.
+import type { components } from "./schema";
+
+export type Schemas = components["schemas"];
+export type Problem = Partial<Schemas["ProblemDocument"]>;
+
+const TOKEN = "pavane-token";
+const RETRY_MS_MIN = 500;
+const RETRY_MS_MAX = 8000;
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly problem: Problem,
+  ) {
+    super(problem.detail || problem.title || `The control plane answered ${status}.`);
+  }
+}
+
+export function takeToken(): string | null {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) {
+    sessionStorage.setItem(TOKEN, given);
+    history.replaceState(null, "", "/"); // a link that is shared later must not carry the token
+  }
+  return sessionStorage.getItem(TOKEN);
+}
+
+export function setToken(token: string | null): void {
+  if (token) sessionStorage.setItem(TOKEN, token);
+  else sessionStorage.removeItem(TOKEN);
+}
+
+async function send(path: string, init: RequestInit = {}): Promise<Response> {
+  const headers = new Headers(init.headers);
+  headers.set("Authorization", `Bearer ${sessionStorage.getItem(TOKEN) ?? ""}`);
+  if (!init.method) headers.set("traceparent", unsampled()); // this page reads all the time; traces are for what changes
+  const response = await fetch(`/api/v1${path}`, { ...init, headers });
+  if (!response.ok) {
+    const problem = (await response.json().catch(() => ({}))) as Problem;
+    throw new ApiError(response.status, problem);
+  }
+  return response;
+}
+
+function unsampled(): string {
+  const hex = Array.from(crypto.getRandomValues(new Uint8Array(24)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return `00-${hex.slice(0, 32)}-${hex.slice(32)}-00`;
+}
+
+export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return (await (await send(path, { signal })).json()) as T;
+}
+
+export async function post<T>(path: string, body?: unknown): Promise<T> {
+  const init = body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
+  return (await (await send(path, { method: "POST", ...init })).json()) as T;
+}
+
+export interface StreamEvent {
+  event: string;
+  id: string;
+  data: string;
+}
+
+export type Connection = "connecting" | "live" | "lost" | "refused";
+
+/** Read a stream of server-sent events until `signal` fires; a broken one is opened again. */
+export async function follow(
+  path: string,
+  onEvent: (event: StreamEvent) => void,
+  onState: (state: Connection, why?: ApiError) => void,
+  signal: AbortSignal,
+): Promise<void> {
+  let wait = RETRY_MS_MIN;
+  while (!signal.aborted) {
+    try {
+      const response = await send(path, { signal, headers: { Accept: "text/event-stream" } });
+      onState("live");
+      wait = RETRY_MS_MIN;
+      if (response.body) await readEvents(response.body, onEvent);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof ApiError && (error.status === 401 || error.status === 403)) {
+        onState("refused", error);
+        return;
+      }
+    }
+    if (signal.aborted) return;
+    onState("lost");
+    await new Promise((resolve) => setTimeout(resolve, wait));
+    wait = Math.min(wait * 2, RETRY_MS_MAX);
+  }
+}
+
+async function readEvents(body: ReadableStream<Uint8Array>, onEvent: (event: StreamEvent) => void): Promise<void> {
+  const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split(/\r?\n\r?\n/);
+    rest = blocks.pop() ?? "";
+    for (const block of blocks) {
+      const event = parseEvent(block);
+      if (event) onEvent(event);
+    }
+  }
+}
+
+function parseEvent(block: string): StreamEvent | null {
+  const event: StreamEvent = { event: "message", id: "", data: "" };
+  const lines: string[] = [];
+  for (const line of block.split(/\r?\n/)) {
+    const [field, ...more] = line.split(":");
+    const value = more.join(":").replace(/^ /, "");
+    if (field === "event") event.event = value;
+    else if (field === "id") event.id = value;
+    else if (field === "data") lines.push(value);
+  }
+  if (!lines.length) return null; // a comment: a sign of life
+  event.data = lines.join("\n");
+  return event;
+}

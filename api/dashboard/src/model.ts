@@ -1,0 +1,189 @@
+// What a resource says about itself, in the words of the page.
+import type { Schemas } from "./api";
+
+export type Generation = Schemas["Generation"];
+export type Attempt = Schemas["Attempt"];
+export type Blocker = Schemas["Blocker"];
+export type Condition = Schemas["Condition"];
+
+export interface Status {
+  activeGeneration?: number | null;
+  nextGeneration?: number | null;
+  generations?: Generation[];
+  history?: Attempt[];
+  conditions?: Condition[];
+  rollout?: Schemas["Rollout"] | null;
+  [field: string]: unknown;
+}
+
+export interface Resource {
+  apiVersion: string;
+  kind: string;
+  metadata: { name: string; namespace: string; uid: string; creationTimestamp?: string; deletionTimestamp?: string };
+  spec: Record<string, unknown>;
+  status?: Status;
+}
+
+export interface KindList {
+  kind: string;
+  plural: string;
+  items: Resource[];
+}
+
+export const STAGES = ["Creation", "Initialization", "ReadOnly", "ReadWrite"] as const;
+
+export type Tone = "good" | "busy" | "bad" | "off";
+
+export interface Health {
+  tone: Tone;
+  word: string;
+  why: string;
+}
+
+export function condition(resource: Resource, type: string): Condition | undefined {
+  return resource.status?.conditions?.find((each) => each.type === type);
+}
+
+export function health(resource: Resource): Health {
+  const ready = condition(resource, "Ready");
+  const state = resource.status?.rollout?.state ?? "Idle";
+  const why = ready?.message || ready?.reason || "";
+  if (resource.metadata.deletionTimestamp) return { tone: "off", word: "Deleting", why };
+  if (resource.spec["suspend"] === true) return { tone: "off", word: "Suspended", why };
+  if (state !== "Idle") return { tone: "busy", word: STATE_WORDS[state] ?? state, why };
+  if (ready?.status === "True") return { tone: "good", word: "Ready", why };
+  if (ready?.status === "False" && resource.status?.activeGeneration) return { tone: "bad", word: "Not ready", why };
+  return { tone: "busy", word: "Starting", why };
+}
+
+const STATE_WORDS: Record<string, string> = {
+  CreatingNext: "Starting pods",
+  Initializing: "Building state",
+  CatchingUp: "Catching up",
+  CaughtUp: "Caught up",
+  Promoting: "Handing over",
+  Retiring: "Retiring the old",
+  Aborting: "Giving up",
+};
+
+export function blockers(resource: Resource): Blocker[] {
+  return resource.status?.rollout?.blockers ?? [];
+}
+
+export function lastGapMs(resource: Resource): number | null {
+  const gaps = (resource.status?.history ?? []).map((each) => each.writeGapMs).filter((gap) => gap != null);
+  return gaps.length ? (gaps[gaps.length - 1] as number) : null;
+}
+
+export function pathOf(plural: string, resource: Resource): string {
+  return `/namespaces/${encodeURIComponent(resource.metadata.namespace)}/${plural}/${encodeURIComponent(resource.metadata.name)}`;
+}
+
+export function ago(text: string | null | undefined, now: number): string {
+  if (!text) return "";
+  const seconds = Math.max(0, Math.round((now - Date.parse(text)) / 1000));
+  if (seconds < 60) return `${seconds} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
+  return `${Math.floor(seconds / 86400)} d ago`;
+}
+
+export function duration(ns: number): string {
+  if (ns < 1e6) return `${(ns / 1e3).toFixed(0)} µs`;
+  if (ns < 1e9) return `${(ns / 1e6).toFixed(1)} ms`;
+  return `${(ns / 1e9).toFixed(2)} s`;
+}
+
+export interface Action {
+  name: string;
+  path: string;
+  label: string;
+  effect: (resource: Resource) => string;
+  danger?: boolean;
+}
+
+const next = (resource: Resource) => {
+  const number = resource.status?.nextGeneration ?? resource.status?.rollout?.generation;
+  return number ? `generation ${number}` : "the attempt";
+};
+const active = (resource: Resource) =>
+  resource.status?.activeGeneration ? `generation ${resource.status.activeGeneration}` : "the active generation";
+
+const ACTIONS: Record<string, Action> = {
+  restart: {
+    name: "restart",
+    path: "/rollout/restart",
+    label: "Restart",
+    effect: (r) => `A new generation starts beside ${active(r)}, catches up read-only and takes over. Clients keep writing.`,
+  },
+  promote: {
+    name: "promote",
+    path: "/rollout/promote",
+    label: "Promote",
+    effect: (r) => `You approve ${next(r)}. As soon as it has caught up it takes over the right to write from ${active(r)}.`,
+  },
+  pause: {
+    name: "pause",
+    path: "/rollout/pause",
+    label: "Pause",
+    effect: (r) => `No new attempt starts and no attempt is promoted. ${cap(active(r))} goes on serving.`,
+  },
+  resume: {
+    name: "resume",
+    path: "/rollout/resume",
+    label: "Resume",
+    effect: (r) => `The rollout of ${next(r)} goes on, and may be promoted.`,
+  },
+  abort: {
+    name: "abort",
+    path: "/rollout/abort",
+    label: "Abort",
+    danger: true,
+    effect: (r) => `The pods of ${next(r)} stop and are deleted. ${cap(active(r))} is untouched and goes on serving.`,
+  },
+  retry: {
+    name: "retry",
+    path: "/rollout/retry",
+    label: "Retry",
+    effect: () => "The failed attempt starts again under a new number.",
+  },
+  undo: {
+    name: "undo",
+    path: "/rollout/undo",
+    label: "Undo",
+    danger: true,
+    effect: (r) => `The spec goes back to what it was before ${active(r)}. A new generation with it rolls out.`,
+  },
+  suspend: {
+    name: "suspend",
+    path: "/suspend",
+    label: "Suspend",
+    danger: true,
+    effect: () => "All pods stop and nobody can read or write. The volumes stay.",
+  },
+  unsuspend: {
+    name: "unsuspend",
+    path: "/resume",
+    label: "Start again",
+    effect: () => "The pods start again on their volumes.",
+  },
+};
+
+const cap = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
+
+/** The actions that make sense for the state in which the resource is. */
+export function actionsOf(resource: Resource): Action[] {
+  const pick = (...names: string[]) => names.map((name) => ACTIONS[name]).filter((each) => each !== undefined);
+  if (resource.metadata.deletionTimestamp) return [];
+  if (resource.spec["suspend"] === true) return pick("unsuspend");
+  const paused = condition(resource, "Paused")?.status === "True";
+  const running = (resource.status?.rollout?.state ?? "Idle") !== "Idle";
+  const failed = resource.status?.["failed"] != null;
+  const number = resource.status?.activeGeneration ?? 0;
+  return [
+    ...(running ? pick("promote", "abort") : failed ? pick("retry", "restart") : pick("restart")),
+    ...pick(paused ? "resume" : "pause"),
+    ...(running || number < 2 ? [] : pick("undo")),
+    ...(running ? [] : pick("suspend")),
+  ];
+}

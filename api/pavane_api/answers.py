@@ -1,0 +1,83 @@
+"""How errors leave the REST API: as ``application/problem+json``, with words that a user can act on.
+
+Our own ``Problem`` classes, the Kubernetes client's errors, FastAPI's validation errors, and the unexpected.
+"""
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from opentelemetry import trace
+from starlette.exceptions import HTTPException
+
+from pavane_api.problems import (
+    MEDIA_TYPE,
+    TYPE_BASE,
+    FieldProblem,
+    Invalid,
+    Problem,
+    ProblemDocument,
+    TooLarge,
+    from_kubernetes,
+)
+from pavane_operator import kube
+
+_log = structlog.get_logger(__name__)
+
+
+def _answer(
+    request: Request,
+    status: int,
+    kind: str,
+    title: str,
+    detail: str,
+    errors: list[FieldProblem],
+    headers: dict[str, str],
+) -> JSONResponse:
+    context = trace.get_current_span().get_span_context()
+    document = ProblemDocument(
+        type=TYPE_BASE + kind,
+        title=title,
+        status=status,
+        detail=detail,
+        instance=request.url.path,
+        errors=errors,
+        trace_id=format(context.trace_id, "032x") if context.is_valid else "",
+    )
+    return JSONResponse(document.model_dump(), status_code=status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Make ``app`` answer every error as a problem document."""
+
+    @app.exception_handler(Problem)
+    async def own(request: Request, error: Problem) -> JSONResponse:
+        return _answer(request, error.status, error.kind, error.title, error.detail, error.errors, error.headers)
+
+    @app.exception_handler(kube.KubeError)
+    async def kubernetes(request: Request, error: kube.KubeError) -> JSONResponse:
+        problem = from_kubernetes(error)
+        return _answer(
+            request, problem.status, problem.kind, problem.title, problem.detail, problem.errors, problem.headers
+        )
+
+    @app.exception_handler(RequestValidationError)
+    async def validation(request: Request, error: RequestValidationError) -> JSONResponse:
+        fields = [
+            FieldProblem(pointer=".".join(str(part) for part in item["loc"]), detail=item["msg"])
+            for item in error.errors()
+        ]
+        return _answer(request, 422, Invalid.kind, Invalid.title, "The request has wrong fields.", fields, {})
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        kind = {404: "not-found", 405: "method-not-allowed", 413: TooLarge.kind}.get(error.status_code, "http")
+        return _answer(
+            request, error.status_code, kind, str(error.detail), str(error.detail), [], dict(error.headers or {})
+        )
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        _log.error("request failed", path=request.url.path, error=repr(error), exc_info=error)
+        detail = "This is a fault of the control plane; its log has the details under this trace id."
+        return _answer(request, 500, Problem.kind, Problem.title, detail, [], {})

@@ -1,0 +1,1 @@
+"""All resources of all kinds as one stream, for pages that show everything."""

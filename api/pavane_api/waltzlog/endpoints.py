@@ -1,0 +1,176 @@
+"""``/api/v1/…/waltzclusters/NAME/partitions``."""
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.sse import EventSourceResponse
+
+from pavane.waltz.client import Lock, NotFound, Rejected, Unavailable, Waltz
+from pavane.waltz.wire.locks import lock_hash
+from pavane.wire import LocalProtocolError
+from pavane_api import problems
+from pavane_api.auth import may
+from pavane_api.bodies import bounded
+from pavane_api.control import Control, Shared
+from pavane_api.kinds import WALTZ_CLUSTERS
+from pavane_api.problems import BadRequest, Problem, responses
+from pavane_api.waltzlog.schemas import Appended, LogTransaction, LogTransactions, Partition, Partitions
+
+TRANSACTIONS_MAX = 1000  # per answer
+ANSWER_BYTES_MAX = 16 * 1024 * 1024  # data per answer; a single larger transaction is still sent whole
+BODY_BYTES_MAX = 10 * 1024 * 1024  # of an append by HTTP; the log itself takes 16 MiB
+TXID_MAX = (1 << 63) - 1
+
+router = APIRouter(prefix="/namespaces/{namespace}/waltzclusters/{name}/partitions", tags=["transactions"])
+
+MayGet = Annotated[object, Depends(may("get", WALTZ_CLUSTERS))]
+MayUpdate = Annotated[object, Depends(may("update", WALTZ_CLUSTERS))]
+Number = Annotated[int, Path(ge=0, le=(1 << 31) - 1, description="Which partition, from 0")]
+Txid = Annotated[int, Path(ge=0, le=TXID_MAX, description="Its place in the partition, from 0")]
+Locks = Annotated[list[str], Query(max_length=1000, description="Lock, NAME/NUMBER, for example account/7")]
+LastEventId = Annotated[str | None, Header(pattern="^[0-9]{1,18}$", description="Where a broken stream goes on")]
+
+
+@router.get("", operation_id="list_partitions", response_model=Partitions, responses=responses(problems.NotFound))
+async def partitions(control: Shared, _: MayGet, namespace: str, name: str) -> Partitions:
+    """List the partitions of the log: who may write to each, and its last transaction."""
+    async with control.waltz.of(namespace, name) as log:
+        infos = (await log.partitions()).items()
+        return Partitions(
+            items=[Partition.of(info, await _hwm_of(log, p) if info.server else None) for p, info in infos]
+        )
+
+
+@router.post(
+    "/{partition}/transactions",
+    operation_id="append_transaction",
+    status_code=201,
+    response_model=Appended,
+    responses=responses(
+        problems.NotFound, problems.BadRequest, problems.LockConflict, problems.TooLarge, problems.OutcomeUnknown
+    ),
+    openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
+)
+async def append(
+    control: Shared,
+    _: MayUpdate,
+    request: Request,
+    namespace: str,
+    name: str,
+    partition: Number,
+    write: Locks = [],  # noqa: B006 - FastAPI copies it
+    read: Locks = [],  # noqa: B006
+    seen: Annotated[
+        int | None, Query(ge=-1, le=TXID_MAX, description="The last transaction that the data takes into account")
+    ] = None,
+    header: Annotated[int, Query(ge=-(1 << 31), lt=1 << 31, description="Readers see it beside the data")] = 0,
+) -> Appended:
+    """Append the body as one transaction; the answer comes when it is on the disks of a majority.
+
+    If a lock of it was written after `seen` nothing is written. Without `seen` it counts as having seen what the
+    control plane last heard of the partition.
+    """
+    locks = [_lock(text) for text in write], [_lock(text) for text in read]
+    body = await bounded(request.stream(), BODY_BYTES_MAX, "A transaction")
+    async with control.waltz.of(namespace, name) as log:
+        _check(log, partition)
+        txid = await log.append(partition, body, header=header, write=locks[0], read=locks[1], seen=seen)
+    return Appended(partition=partition, transaction=txid)
+
+
+@router.get(
+    "/{partition}/transactions",
+    operation_id="list_transactions",
+    response_model=LogTransactions,
+    responses={
+        200: {"model": LogTransactions, "content": {"text/event-stream": {}}, "description": "A page, or a stream"},
+        **responses(problems.NotFound, problems.Conflict),
+    },
+)
+async def transactions(
+    control: Shared,
+    _: MayGet,
+    namespace: str,
+    name: str,
+    partition: Number,
+    from_: Annotated[int, Query(alias="from", ge=0, le=TXID_MAX, description="The first transaction")] = 0,
+    limit: Annotated[int, Query(ge=1, le=TRANSACTIONS_MAX, description="At most so many")] = 100,
+    watch: Annotated[bool, Query(description="Stream them, and each further one, as server-sent events")] = False,
+    last_event_id: LastEventId = None,
+) -> Any:
+    """List transactions in order, or stream them: each once, over fail-overs and rollouts."""
+    async with control.waltz.of(namespace, name) as log:
+        _check(log, partition)
+        if not watch:
+            return await _page(log, partition, from_, limit)
+    control.streams.admit()
+    start = from_ if last_event_id is None else int(last_event_id) + 1
+    events = _events(control, namespace, name, partition, start)
+    return EventSourceResponse(control.streams.serve_log(events))
+
+
+@router.get(
+    "/{partition}/transactions/{transaction}",
+    operation_id="get_transaction",
+    response_model=LogTransaction,
+    responses=responses(problems.NotFound),
+)
+async def transaction(
+    control: Shared, _: MayGet, namespace: str, name: str, partition: Number, transaction: Txid
+) -> LogTransaction:
+    """Return one transaction."""
+    async with control.waltz.of(namespace, name) as log:
+        _check(log, partition)
+        return LogTransaction.of(await log.get(partition, transaction))
+
+
+async def _page(log: Waltz, partition: int, start: int, limit: int) -> LogTransactions:
+    found: list[LogTransaction] = []
+    size = 0
+    async with aclosing(log.read(partition, start, start + limit)) as stream:
+        async for each in stream:
+            found.append(LogTransaction.of(each))
+            size += len(each.data)
+            if size >= ANSWER_BYTES_MAX:
+                break
+    return LogTransactions(items=found, next_from=start + len(found))
+
+
+async def _events(
+    control: Control, namespace: str, name: str, partition: int, start: int
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield transactions as events, for ever; an error ends it with ``event: error``."""
+    try:
+        async with control.waltz.of(namespace, name) as log, aclosing(log.feed(partition, from_=start)) as feed:
+            async for each in feed:
+                data = LogTransaction.of(each).model_dump_json(by_alias=True)
+                yield {"event": "transaction", "id": str(each.id), "data_str": data}
+    except Problem as problem:
+        yield {"event": "error", "data_str": problem.detail}
+
+
+async def _hwm_of(log: Waltz, partition: int) -> int | None:
+    try:
+        return await log.hwm(partition)
+    except (Unavailable, Rejected, NotFound):
+        return None
+
+
+def _check(log: Waltz, partition: int) -> None:
+    if partition >= log.partition_count:
+        raise problems.NotFound(f"The log has partitions 0 to {log.partition_count - 1}, not {partition}.")
+
+
+def _lock(text: str) -> Lock:
+    found = re.fullmatch(r"(.*)/(-?[0-9]{1,19})", text, re.DOTALL)
+    try:
+        if found is None:
+            raise LocalProtocolError("it looks like account/7")
+        lock = found[1], int(found[2])
+        lock_hash(*lock)
+    except LocalProtocolError as error:
+        raise BadRequest(f"{text!r} is no lock: {error}.") from error
+    return lock

@@ -1,0 +1,84 @@
+"""Transactions and partitions as the REST API and the command line show them."""
+
+import base64
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from pavane.waltz.client import PartitionInfo, Transaction
+
+
+class Document(BaseModel):
+    """camelCase outside, snake_case inside."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True)
+
+
+class Appended(Document):
+    """An append that was committed."""
+
+    partition: int
+    """Where."""
+    transaction: int
+    """Its place in the partition, from 0."""
+
+
+class LogTransaction(Document):
+    """One committed transaction."""
+
+    transaction: int
+    """Its place in the partition, from 0."""
+    header: int
+    """The number that the application gave it."""
+    data: str
+    """The data in base64."""
+
+    @classmethod
+    def of(cls, transaction: Transaction) -> Self:
+        """Show a transaction."""
+        data = base64.b64encode(transaction.data).decode()
+        return cls(transaction=transaction.id, header=transaction.header, data=data)
+
+
+class Partition(Document):
+    """One partition of the log."""
+
+    partition: int
+    """Its number, from 0."""
+    server: str | None
+    """Who may write to it: host:port; null while nobody may."""
+    generation: int
+    """How often it changed its server."""
+    stage: str | None
+    """Stage of that server's pod."""
+    high_water_mark: int | None
+    """Its last transaction, -1 while it has none; null while nobody answers for it."""
+
+    @classmethod
+    def of(cls, info: PartitionInfo, hwm: int | None) -> Self:
+        """Show a partition."""
+        stage = info.stage.title if info.stage else None
+        return cls(
+            partition=info.partition,
+            server=info.server,
+            generation=info.generation,
+            stage=stage,
+            high_water_mark=hwm,
+        )
+
+
+class Partitions(Document):
+    """All partitions."""
+
+    items: list[Partition]
+    """In the order of their numbers."""
+
+
+class LogTransactions(Document):
+    """Transactions in order."""
+
+    items: list[LogTransaction]
+    """In the order of their numbers."""
+    next_from: int
+    """Where the next page begins."""

@@ -1,0 +1,85 @@
+"""``pavane ambrosia call`` and ``query``: an immortal that runs on this machine."""
+
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx2
+import typer
+
+from pavane_cli import output
+from pavane_cli.failures import ExitCode, UserError
+
+DEFAULT_LOG = Path(".pavane/ambrosia")
+RETRY_S = 0.25  # between two attempts while the immortal is started again
+
+Name = Annotated[str, typer.Argument(help="Name of the instance.")]
+Log = Annotated[Path, typer.Option("--log", help="Folder of logs, as given to `run`.")]
+Arguments = Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENT]…", help="JSON, or plain text.")]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait, also for an immortal that is being started again.")]
+
+
+def call(
+    name: Name,
+    method: Annotated[str, typer.Argument(help="Name of the method.")],
+    arguments: Arguments = None,
+    key: Annotated[str | None, typer.Option(help="Repeated with the same key, a call happens once.")] = None,
+    log: Log = DEFAULT_LOG,
+    timeout: Timeout = 60.0,
+) -> None:
+    """Call a method and print its result as JSON. A crash in between does not double it: the call carries a key."""
+    headers = {"Idempotency-Key": key or str(uuid.uuid4())}
+    body = [_value(argument) for argument in arguments or []]
+    _ask("POST", log, name, f"/call/{method}", timeout, headers=headers, json=body)
+
+
+def query(
+    name: Name,
+    query: Annotated[str, typer.Argument(help="Name of the query.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]…")] = None,
+    log: Log = DEFAULT_LOG,
+    timeout: Timeout = 60.0,
+) -> None:
+    """Answer a query and print the result as JSON."""
+    parameters = {}
+    for argument in arguments or []:
+        parameter, separator, value = argument.partition("=")
+        if not separator:
+            raise UserError(f"{argument}: write NAME=VALUE", ExitCode.USAGE)
+        parameters[parameter] = value
+    _ask("GET", log, name, f"/query/{query}", timeout, params=parameters)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _ask(verb: str, log: Path, name: str, path: str, timeout: float, **request: Any) -> None:
+    end = time.monotonic() + timeout
+    while True:
+        left = max(RETRY_S, end - time.monotonic())
+        try:
+            address = (log / f"{name}.http").read_text().strip()
+            with httpx2.Client(timeout=left, trust_env=False) as client:
+                answer = client.request(verb, f"http://{address}{path}", **request)
+            if answer.status_code != httpx2.codes.SERVICE_UNAVAILABLE:
+                break
+            why = answer.text
+        except FileNotFoundError:
+            why = f"no immortal {name} was started with --log {log}"
+        except httpx2.HTTPError as error:
+            why = f"{name} does not answer ({error})"
+        if time.monotonic() >= end:
+            raise UserError(f"{why}; start it: pavane ambrosia run MODULE:CLASS --name {name}", ExitCode.TIME_OUT)
+        time.sleep(RETRY_S)
+    content = answer.json()
+    if answer.is_success:
+        output.say(json.dumps(content["result"], ensure_ascii=False))
+        return
+    code = ExitCode.NOT_FOUND if answer.status_code == httpx2.codes.NOT_FOUND else ExitCode.REFUSED
+    raise UserError(f"{content['error']}: {content['detail']}", code)

@@ -1,0 +1,118 @@
+"""``pavane ambrosia run`` and ``replay``: an immortal of a class that the user wrote."""
+
+import asyncio
+import importlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pavane.ambrosia.client import CoordinatorLost, DefinitionError, Diverged, Immortal, ImmortalError, serve
+from pavane.ambrosia.client.recorded import replay_folder
+from pavane.ambrosia.errors import FatalError
+from pavane_cli import output
+from pavane_cli.failures import UserError
+
+DEFAULT_LOG = Path(".pavane/ambrosia")
+EXIT_DIVERGED = 9
+
+Class = Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="The application, as in accounts:Account.")]
+Log = Annotated[Path, typer.Option("--log", help="Folder of logs, shared by the immortals of this machine.")]
+
+
+def address_file(log: Path, name: str) -> Path:
+    """Return the file that says where a running immortal listens."""
+    return log / f"{name}.http"
+
+
+def run(
+    application: Class,
+    name: Annotated[str, typer.Option("--name", help="Name of the instance: its address for others.")],
+    log: Log = DEFAULT_LOG,
+    http: Annotated[str, typer.Option(help="HOST:PORT for calls over HTTP; port 0 takes a free one.")] = "127.0.0.1:0",
+    version: Annotated[int, typer.Option(help="Version of the application.")] = 0,
+) -> None:
+    """Run an immortal and its coordinator until Ctrl-C; started again, it goes on where it was."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of sets must be the same in every life, and Python decides it at its start.
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
+    kind = load(application)
+    try:
+        asyncio.run(_run(kind, name, log, http, version))
+    except (ImmortalError, FatalError) as error:
+        raise UserError(str(error)) from error
+
+
+def load(path: str) -> type[Immortal]:
+    """Return the class that ``module:class`` names, from the current folder or what is installed."""
+    module, _, name = path.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{path}: {error}; write MODULE:CLASS as in accounts:Account") from error
+    except DefinitionError as error:
+        raise UserError(str(error)) from error
+    if not (isinstance(found, type) and issubclass(found, Immortal)):
+        raise UserError(f"{path} is not a class derived from pavane.ambrosia.Immortal")
+    return found
+
+
+async def _run(kind: type[Immortal], name: str, log: Path, http: str, version: int) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    stopping = asyncio.create_task(stopped.wait())
+    living = asyncio.create_task(_live(kind, name, log, http, version, stopped))
+    await asyncio.wait({stopping, living}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not living.done() and not _entered.is_set():
+        living.cancel()
+    try:
+        await living
+    except asyncio.CancelledError:
+        return
+
+
+_entered = asyncio.Event()
+
+
+async def _live(kind: type[Immortal], name: str, log: Path, http: str, version: int, stopped: asyncio.Event) -> None:
+    async with serve(kind, name=name, log=log, http=http, version=version) as immortal:
+        _entered.set()
+        if immortal.http is None:
+            raise CoordinatorLost("no HTTP server")
+        host, port = immortal.http
+        file = address_file(log, name)
+        temporary = file.with_suffix(".http.tmp")
+        temporary.write_text(f"{host}:{port}\n")
+        temporary.rename(file)
+        output.say(
+            f"{name} is live; try: pavane ambrosia call {name} METHOD ARGUMENTS, or POST http://{host}:{port}/call/METHOD"
+        )
+        sys.stdout.flush()
+        await stopped.wait()
+        file.unlink(missing_ok=True)
+
+
+def replay(
+    application: Class,
+    name: Annotated[str, typer.Argument(help="Name of the instance.")],
+    log: Log = DEFAULT_LOG,
+    version: Annotated[int, typer.Option(help="Version of the application.")] = 0,
+) -> None:
+    """Replay an immortal's log beside its class: exit code 9 if a handler does something else than it did."""
+    kind = load(application)
+    try:
+        report = replay_folder(kind, log / f"{name}_{version}")
+    except Diverged as error:
+        sys.stderr.write(f"pavane: {error}\n")
+        raise typer.Exit(EXIT_DIVERGED) from error
+    except (ImmortalError, FatalError) as error:
+        raise UserError(str(error)) from error
+    found = f"{report.records} records replayed, state and outputs are those of {report.compared} later checkpoints"
+    output.say(f"{report.name}: {found}; {report.uncompared} records stand behind the last one")

@@ -1,0 +1,45 @@
+"""``pavane connection``: what an application needs to reach a RaftCluster (docs/connect.md)."""
+
+import shlex
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from pavane.application.finding import VARIABLE, Connection
+from pavane_cli import output
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.options import Context, Kubeconfig, Namespace
+from pavane_cli.target import KINDS, Where, cluster, run
+from pavane_operator.kinds.raft import access
+
+
+class Form(StrEnum):
+    """How a connection is printed."""
+
+    ENV = "env"
+    FILE = "file"
+
+
+def connection(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A RaftCluster.")],
+    form: Annotated[
+        Form, typer.Option("--output", "-o", help="env: a line for a shell; file: the JSON alone.")
+    ] = Form.ENV,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Print addresses and keys of a RaftCluster for an application; treat it as a password."""
+    found = run(_connection(Where(kubeconfig, context), name.removeprefix("raft/"), namespace))
+    output.say(found.text() if form is Form.FILE else f"export {VARIABLE}={shlex.quote(found.text())}")
+
+
+async def _connection(where: Where, name: str, namespace: str) -> Connection:
+    async with cluster(where) as client:
+        document = await client.get(KINDS["raft"], name, namespace)
+        try:
+            seeds, keys = await access.way_to(client, document)
+        except (access.NotServing, ValueError) as error:
+            raise UserError(str(error), ExitCode.REFUSED) from error
+    return Connection(name, tuple(seeds), keys.ident, keys.curve)

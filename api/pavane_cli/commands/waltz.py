@@ -1,0 +1,21 @@
+"""``pavane waltz``: the log of a WaltzCluster."""
+
+import typer
+
+from pavane_cli import lazy
+
+COMMANDS = {
+    "append": "waltz_log:append",
+    "feed": "waltz_log:feed",
+    "get": "waltz_log:get",
+    "hwm": "waltz_log:hwm",
+    "partitions": "waltz_log:partitions",
+}
+_HELP = "The log of a WaltzCluster: append, read and follow transactions."
+
+app = typer.Typer(cls=lazy.group(COMMANDS), help=_HELP, no_args_is_help=True)
+
+
+@app.callback()
+def _root() -> None:
+    """The log of a WaltzCluster: append, read and follow transactions."""

@@ -1,0 +1,183 @@
+"""``pavane waltz append|feed|get|hwm|partitions``."""
+
+import base64
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated
+from urllib.parse import urlencode
+
+import typer
+
+from pavane.waltz.client import Lock, NotFound, Rejected, Unavailable, Waltz
+from pavane_api.waltzlog.schemas import Appended, LogTransaction, Partition, Partitions
+from pavane_cli import output
+from pavane_cli.data import DataFile, data_of, show
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.output import Format, Output
+from pavane_cli.target import run
+from pavane_cli.waltz_reach import Reach, reaching
+
+_LOCK = "Lock, NAME/NUMBER; may be given more than once."
+
+
+@reaching
+def append(
+    reach: Reach,
+    text: Annotated[str | None, typer.Argument(help="The data; default: standard input.")] = None,
+    file: DataFile = None,
+    header: Annotated[int, typer.Option(help="A number of 32 bits that readers see without the data.")] = 0,
+    write: Annotated[list[str] | None, typer.Option("--write", metavar="LOCK", help=f"Write: {_LOCK}")] = None,
+    read: Annotated[list[str] | None, typer.Option("--read", metavar="LOCK", help=f"Depend on: {_LOCK}")] = None,
+    seen: Annotated[
+        int | None,
+        typer.Option(min=-1, help="The last transaction that the data takes into account; default: the present end."),
+    ] = None,
+    form: Output = Format.TABLE,
+) -> None:
+    """Append one transaction and print its number, once it is on the disks of a majority.
+
+    If a lock was written after --seen nothing is written, and the exit code is 7.
+    """
+    data = data_of(text, file)
+    locks = [parse_lock(lock) for lock in write or ()], [parse_lock(lock) for lock in read or ()]
+
+    async def send() -> int:
+        if not reach.servers:
+            query = [("write", f"{name}/{number}") for name, number in locks[0]]
+            query += [("read", f"{name}/{number}") for name, number in locks[1]]
+            query += [("header", str(header)), *([("seen", str(seen))] if seen is not None else [])]
+            async with reach.rest() as rest:
+                return int((await rest.post(f"{reach.transactions}?{urlencode(query)}", data))["transaction"])
+        async with reach.log() as log:
+            return await log.append(reach.partition, data, header=header, write=locks[0], read=locks[1], seen=seen)
+
+    txid = run(send())
+    if form.structured:
+        done = Appended(partition=reach.partition, transaction=txid)
+        output.structured(done.model_dump(mode="json", by_alias=True), form)
+    else:
+        output.say(str(txid))
+
+
+@reaching
+def feed(
+    reach: Reach,
+    from_: Annotated[int, typer.Option("--from", min=0, help="The first transaction.")] = 0,
+    count: Annotated[int, typer.Option(min=0, help="End after so many transactions; 0: go on for ever.")] = 0,
+    form: Output = Format.TABLE,
+) -> None:
+    """Print the data of each transaction on a line, and of each further one when it is committed, until Ctrl-C.
+
+    With -o wide number and header come first; with -o json each is an object on a line of its own.
+    """
+
+    async def follow() -> None:
+        left = count
+        async with aclosing(_transactions(reach, from_)) as transactions:
+            async for transaction in transactions:
+                _say(transaction, form)
+                left -= 1
+                if left == 0:
+                    return
+
+    run(follow())
+
+
+@reaching
+def get(
+    reach: Reach,
+    transaction: Annotated[int, typer.Argument(min=0, help="Its number.")],
+    form: Output = Format.TABLE,
+) -> None:
+    """Print the data of one transaction."""
+
+    async def fetch() -> LogTransaction:
+        if not reach.servers:
+            async with reach.rest() as rest:
+                return LogTransaction.model_validate(await rest.get(f"{reach.transactions}/{transaction}"))
+        async with reach.log() as log:
+            return LogTransaction.of(await log.get(reach.partition, transaction))
+
+    found = run(fetch())
+    show(base64.b64decode(found.data), found, form)
+
+
+@reaching
+def hwm(reach: Reach) -> None:
+    """Print the number of the last transaction; -1 if there is none."""
+
+    async def ask() -> int | None:
+        if not reach.servers:
+            found = {each.partition: each.high_water_mark for each in await _partitions(reach)}
+            if reach.partition not in found:
+                raise UserError(f"the log has partitions 0 to {len(found) - 1}, not {reach.partition}", ExitCode.USAGE)
+            return found[reach.partition]
+        async with reach.log() as log:
+            return await log.hwm(reach.partition)
+
+    txid = run(ask())
+    if txid is None:
+        raise UserError(f"nobody answers for partition {reach.partition} now; ask again", ExitCode.TIME_OUT)
+    output.say(str(txid))
+
+
+@reaching
+def partitions(reach: Reach, form: Output = Format.TABLE) -> None:
+    """Show each partition: who may write to it, and its last transaction."""
+
+    found = run(_partitions(reach))
+    if form.structured:
+        output.structured(Partitions(items=found).model_dump(mode="json", by_alias=True), form)
+        return
+    rows = [
+        (each.partition, each.server or "none", each.generation, each.stage, each.high_water_mark) for each in found
+    ]
+    output.table(("PARTITION", "SERVER", "GENERATION", "STAGE", "HWM"), rows)
+
+
+async def _partitions(reach: Reach) -> list[Partition]:
+    if not reach.servers:
+        async with reach.rest() as rest:
+            return Partitions.model_validate(await rest.get(reach.path)).items
+    async with reach.log() as log:
+        infos = await log.partitions()
+        return [Partition.of(info, await _hwm_of(log, p) if info.server else None) for p, info in infos.items()]
+
+
+async def _transactions(reach: Reach, start: int) -> AsyncGenerator[LogTransaction, None]:
+    """Yield transactions for ever; the control plane ends its streams when it stops."""
+    if reach.servers:
+        async with reach.log() as log, aclosing(log.feed(reach.partition, from_=start)) as feed:
+            async for transaction in feed:
+                yield LogTransaction.of(transaction)
+        return
+    async with reach.rest() as rest:
+        async for kind, data in rest.events(f"{reach.transactions}?watch=true&from={start}"):
+            if kind == "error":
+                raise UserError(data, ExitCode.TIME_OUT)
+            yield LogTransaction.model_validate_json(data)
+    raise UserError("the control plane ended the stream; begin again behind the last transaction", ExitCode.TIME_OUT)
+
+
+async def _hwm_of(log: Waltz, partition: int) -> int | None:
+    try:
+        return await log.hwm(partition)
+    except (Unavailable, Rejected, NotFound):
+        return None
+
+
+def parse_lock(text: str) -> Lock:
+    """Return the lock ``NAME/NUMBER``; raises ``UserError``."""
+    name, slash, number = text.rpartition("/")
+    if not slash or not number.removeprefix("-").isdecimal():
+        raise UserError(f"{text!r} is no lock: it looks like account/7", ExitCode.USAGE)
+    return name, int(number)
+
+
+def _say(transaction: LogTransaction, form: Format) -> None:
+    if form.structured:
+        output.say(json.dumps(transaction.model_dump(mode="json", by_alias=True)))
+        return
+    text = output.printable(base64.b64decode(transaction.data))
+    output.say(f"{transaction.transaction}  {transaction.header}  {text}".rstrip() if form is Format.WIDE else text)

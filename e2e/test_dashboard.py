@@ -1,0 +1,117 @@
+"""The dashboard in a real browser: a rollout is followed and steered by clicks and keys, without a reload."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Locator, Page, async_playwright, expect
+
+from e2e.cluster import RaftTest
+from e2e.targets import Capability
+from tests.requires import requires
+
+SHOWN_MS = 60_000
+AXE = Path(__file__).parents[1] / "api/dashboard/node_modules/axe-core/axe.min.js"
+
+pytestmark = pytest.mark.needs(Capability.EMBEDDED)
+
+
+@pytest.fixture
+async def page(raft: RaftTest) -> AsyncIterator[Page]:
+    """The dashboard, signed in by the link that `pavane dashboard` prints."""
+    chromium = requires("chromium")
+    await raft.apply(stateMachine="KeyValue")
+    await raft.until_current()
+    link = raft.platform.run("dashboard").stdout.strip()
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        try:
+            page = await browser.new_page(reduced_motion="reduce")
+            page.set_default_timeout(SHOWN_MS)
+            faults: list[str] = []
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+            await page.goto(link)
+            await expect(page.get_by_text("● live")).to_be_visible(timeout=SHOWN_MS)
+            assert "token" not in page.url  # a link that is copied from the address bar signs nobody in
+            yield page
+            assert [fault for fault in faults if "401" not in fault] == []  # a refused token is shown on the page
+        finally:
+            await browser.close()
+
+
+def lane(page: Page, number: int) -> Locator:
+    return page.locator(".lane", has_text=f"Generation {number}")
+
+
+async def test_a_restart_by_click_is_seen_from_the_first_pod_to_the_end(raft: RaftTest, page: Page) -> None:
+    raft.platform.run("raft", "kv", "put", "q", "greeting", "hello", "-n", raft.namespace)
+    await page.get_by_label("Filter by name or namespace").fill(raft.namespace)
+    await page.get_by_role("link", name="q", exact=True).click()
+    await expect(lane(page, 1).get_by_label("Stage: ReadWrite")).to_be_visible(timeout=SHOWN_MS)
+    await expect(page.get_by_role("row", name="greeting")).to_contain_text("hello", timeout=SHOWN_MS)
+    await expect(page.get_by_text("★ leader")).to_have_count(1, timeout=SHOWN_MS)
+
+    await page.get_by_role("button", name="Restart").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("A new generation starts beside generation 1")
+    await dialog.get_by_role("button", name="Restart").click()
+    await expect(lane(page, 2)).to_contain_text("is next", timeout=SHOWN_MS)
+    await expect(lane(page, 2)).to_contain_text("serves", timeout=SHOWN_MS)
+    await expect(lane(page, 1)).to_have_count(0, timeout=SHOWN_MS)
+    await expect(
+        page.get_by_role("region", name="History, table").get_by_role("row", name="2 Promoted")
+    ).to_be_visible()
+    assert (await raft.get())["status"]["activeGeneration"] == 2
+
+
+async def test_an_attempt_is_aborted_by_keys_alone(raft: RaftTest, page: Page) -> None:
+    await raft.apply(stateMachine="KeyValue", rollout={"strategy": "Manual"})
+    raft.platform.run("rollout", "restart", "raft/q", "-n", raft.namespace)
+    await page.goto(f"{page.url.split('#', maxsplit=1)[0]}#/raftclusters/{raft.namespace}/q")
+    await expect(lane(page, 2)).to_contain_text("is next", timeout=SHOWN_MS)
+    await page.get_by_role("button", name="Abort").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("dialog")).to_contain_text("Generation 1 is untouched")
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await page.get_by_role("button", name="Abort").focus()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_role("dialog").get_by_role("button", name="Abort")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(lane(page, 2)).to_have_count(0, timeout=SHOWN_MS)
+    assert (await raft.get())["status"]["activeGeneration"] == 1
+
+
+async def test_a_traced_write_is_found_and_opened(raft: RaftTest, page: Page) -> None:
+    raft.platform.run("raft", "kv", "put", "q", "traced", "yes", "-n", raft.namespace)
+    await page.get_by_role("link", name="Traces", exact=True).click()
+    await page.get_by_label("Part of the first span's name").fill("txn")
+    await page.get_by_role("link", name="txn").first.click()
+    await expect(page.locator(".span", has_text="raft/pv.kv").first).to_be_visible(timeout=SHOWN_MS)
+    await page.locator(".span", has_text="raft/pv.kv").first.click()
+    await expect(page.get_by_role("region", name="Attributes, table")).to_contain_text("pavane.raft", timeout=SHOWN_MS)
+
+
+async def test_no_view_has_a_serious_fault_of_accessibility(raft: RaftTest, page: Page) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is missing: make dashboard-tools")
+    for view in ("#/", f"#/raftclusters/{raft.namespace}/q", "#/traces"):
+        await page.goto(page.url.split("#", maxsplit=1)[0] + view)
+        await expect(page.locator("tbody tr").first).to_be_visible(timeout=SHOWN_MS)
+        for scheme in ("light", "dark"):
+            await page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+            await page.evaluate(AXE.read_text(encoding="utf-8"))
+            found = await page.evaluate("axe.run().then((result) => result.violations)")
+            serious = [item["id"] for item in found if item["impact"] in ("serious", "critical")]
+            assert serious == [], (view, scheme)
+
+
+async def test_who_has_no_valid_token_is_asked_for_one(page: Page) -> None:
+    await page.evaluate("sessionStorage.setItem('pavane-token', 'wrong')")
+    await page.reload()
+    await expect(page.get_by_role("alert")).to_contain_text("The token is not valid", timeout=SHOWN_MS)
+    await page.get_by_label("Token of the cluster").fill("wrong")
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page.get_by_role("alert")).to_contain_text("The token is not valid", timeout=SHOWN_MS)

@@ -1,0 +1,38 @@
+"""What a kind is, said once: definitions, operator, control plane and command line register from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pavane_operator.crds.common import CommonSpec
+from pavane_operator.crds.status import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A kind of resource. Each model's module has its own, `DEFINITION`; `crds.definitions.KINDS` lists them."""
+
+    name: str
+    """As in `kind:`."""
+    plural: str
+    """As in the path of the API."""
+    short: str
+    """What people type."""
+    spec: type[CommonSpec]
+    status: type[Status]
+    folder: str
+    """Below `pavane_operator.kinds`: a package with `kind(defaults)`. Its pods call themselves so on the stage port
+    (`CreateInstance.kind`, docs/specs/compute.md 6), and their programs are `pavane.pods.{folder}_{role}`."""
+    columns: tuple[dict[str, Any], ...] = ()
+    """Printer columns beside those of all kinds."""
+    routers: tuple[str, ...] = ()
+    """Packages of the control plane that serve this kind's data: `pavane_api.{router}.endpoints` has `router`."""
+
+
+def column(name: str, kind: str, path: str, *, priority: int = 0) -> dict[str, Any]:
+    """A printer column; those with a priority only show with `-o wide`."""
+    found: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path}
+    if priority:
+        found["priority"] = priority
+    return found

@@ -1,0 +1,189 @@
+"""`WaltzCluster`: a partitioned log with locks (docs/specs/operator.md 1.6)."""
+
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from pavane_operator.crds.base import (
+    MAP_MAX_ENTRIES,
+    Count,
+    Mark,
+    Model,
+    Name,
+    marked,
+    rule,
+    rules,
+)
+from pavane_operator.crds.common import CommonSpec, DeletionPolicy, ResourceRequirements, VolumeSpec
+from pavane_operator.crds.descriptor import Definition, column
+from pavane_operator.crds.status import Status, StatusModel
+from pavane_operator.crds.values import Duration, Quantity
+
+CLUSTER_NAME_MAX_CHARACTERS = 64
+"""Part of a path in the metadata store."""
+PARTITIONS_MAX = 4096
+"""Each is an entry in one assignment, which every server and client reads whole."""
+SERVERS_MAX = 64
+"""More servers make each assignment longer; partitions are what spreads the load."""
+STORAGE_NODES_MAX = 5
+"""Every partition has a replica on each node, and an append waits for a majority of them."""
+
+SERVER_REQUESTS: dict[str, Quantity] = {"cpu": "100m", "memory": "128Mi"}
+STORAGE_REQUESTS: dict[str, Quantity] = {"cpu": "100m", "memory": "128Mi"}
+"""Enough for light load. A released default never changes: it would roll every cluster."""
+
+
+class ServerResources(ResourceRequirements):
+    """Computing resources of a server."""
+
+    requests: dict[str, Quantity] | None = Field(
+        default=SERVER_REQUESTS, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.POD)
+    )
+    """What the scheduler reserves."""
+
+
+class StorageResources(ResourceRequirements):
+    """Computing resources of a storage node."""
+
+    requests: dict[str, Quantity] | None = Field(
+        default=STORAGE_REQUESTS, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.POD)
+    )
+    """What the scheduler reserves."""
+
+
+class Servers(Model):
+    """The servers: they own partitions, check locks and order appends. A new generation takes over partition by
+    partition."""
+
+    replicas: int = Field(default=2, ge=1, le=SERVERS_MAX, json_schema_extra=marked(Mark.LIVE))
+    """Number of servers."""
+    resources: ServerResources = Field(default_factory=ServerResources)
+    """Computing resources of a server."""
+
+
+class WaltzStorage(VolumeSpec):
+    """The storage nodes: they keep the log. A change restarts them one at a time, each on its own volume."""
+
+    size: Quantity = Field(
+        default="20Gi",
+        json_schema_extra=marked(
+            Mark.LIVE,
+            **rules(
+                rule("quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0", "storage.size cannot shrink")
+            ),
+        ),
+    )
+    """Size of the volume of each node; it may grow, where the storage class allows that, and never shrink."""
+    nodes: int = Field(
+        default=3,
+        ge=1,
+        le=STORAGE_NODES_MAX,
+        json_schema_extra=marked(
+            Mark.POD,
+            **rules(
+                rule("self % 2 == 1", "storage.nodes must be odd"),
+                rule("self == oldSelf", "storage.nodes cannot be changed"),
+            ),
+        ),
+    )
+    """Number of nodes, odd; each partition has a replica on every one. Cannot be changed."""
+    resources: StorageResources = Field(default_factory=StorageResources)
+    """Computing resources of a node."""
+
+
+class RaftClusterRef(Model):
+    """A RaftCluster in the same namespace."""
+
+    name: Name = Field(min_length=1, json_schema_extra=marked(Mark.POD))
+    """Its name. Its state machine must be `Tree`."""
+
+
+class Metadata(Model):
+    """Where servers and partitions are registered."""
+
+    raft_cluster_ref: RaftClusterRef
+    """The RaftCluster that holds the registry. Cannot be changed."""
+    session_timeout: Duration = Field(default="1s", json_schema_extra=marked(Mark.POD))
+    """After this long without a sign of life the partitions of a server go to others; 500ms to 1m."""
+
+
+class WaltzClusterSpec(CommonSpec):
+    """A partitioned log whose appends are checked against locks before they commit."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule("has(self.clusterName) == has(oldSelf.clusterName)", "clusterName cannot be changed"),
+        )
+    )
+
+    cluster_name: (
+        Annotated[str, Field(min_length=1, max_length=CLUSTER_NAME_MAX_CHARACTERS, pattern="^[^/]+$")] | None
+    ) = Field(
+        default=None,
+        json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "clusterName cannot be changed"))),
+    )
+    """Name of the log; absent = the resource's name. Cannot be changed."""
+    partitions: int = Field(
+        default=8,
+        ge=1,
+        le=PARTITIONS_MAX,
+        json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "partitions cannot be changed"))),
+    )
+    """Number of partitions, each a log of its own. Cannot be changed."""
+    servers: Servers = Field(default_factory=Servers)
+    """The servers."""
+    storage: WaltzStorage = Field(
+        default_factory=WaltzStorage,
+        json_schema_extra=rules(
+            rule(
+                "has(self.storageClassName) == has(oldSelf.storageClassName) && "
+                "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
+                "storage.storageClassName cannot be changed",
+            ),
+        ),
+    )
+    """The storage nodes."""
+    metadata: Metadata = Field(
+        json_schema_extra=rules(
+            rule("self.raftClusterRef == oldSelf.raftClusterRef", "metadata.raftClusterRef cannot be changed"),
+            rule(
+                "duration(self.sessionTimeout) >= duration('500ms') && duration(self.sessionTimeout) <= duration('1m')",
+                "metadata.sessionTimeout must be between 500ms and 1m",
+            ),
+        ),
+    )
+    """Where servers and partitions are registered."""
+    deletion_policy: DeletionPolicy = Field(default=DeletionPolicy.RETAIN, json_schema_extra=marked(Mark.CONTROL))
+    """Whether the volumes of the storage nodes are kept when the resource is deleted."""
+
+
+class Partitions(StatusModel):
+    """How many partitions there are, and what they can do."""
+
+    total: Count
+    """All."""
+    writable: Count
+    """Those whose owner takes appends."""
+    replicated: Count
+    """Those with a replica on every storage node that takes part."""
+
+
+class WaltzClusterStatus(Status):
+    """What is known of a WaltzCluster."""
+
+    partitions: Partitions | None = None
+    """Its partitions."""
+    writable: Name | None = None
+    """The same for a column: `4/4`."""
+
+
+DEFINITION = Definition(
+    name="WaltzCluster",
+    plural="waltzclusters",
+    short="waltz",
+    spec=WaltzClusterSpec,
+    status=WaltzClusterStatus,
+    folder="waltz",
+    routers=("waltzlog",),
+    columns=(column("Writable", "string", ".status.writable", priority=1),),
+)

@@ -1,0 +1,18 @@
+"""WaltzCluster: rendered objects and promotion (docs/specs/operator.md 3.3, 4)."""
+
+from pavane_operator.crds.waltzcluster import DEFINITION
+from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.kinds.port import Kind
+from pavane_operator.kinds.waltz.promotion import BOOTSTRAP_STEPS, STEPS, WaltzPromotion
+from pavane_operator.kinds.waltz.render import WaltzRenderer
+
+
+def kind(defaults: RenderDefaults) -> Kind:
+    """All that WaltzCluster brings."""
+    return Kind(
+        definition=DEFINITION,
+        steps=STEPS,
+        bootstrap_steps=BOOTSTRAP_STEPS,
+        renderer=WaltzRenderer(defaults),
+        promotion=WaltzPromotion,
+    )

@@ -1,0 +1,183 @@
+"""WaltzCluster's objects, as pure functions of the resource and of the revisions of its generations (operator.md 4)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from pavane_operator.crds.tls import TlsMode
+from pavane_operator.crds.values import parse_duration
+from pavane_operator.crds.waltzcluster import WaltzClusterSpec
+from pavane_operator.kinds.base import BaseRenderer
+from pavane_operator.kinds.port import NOTHING
+from pavane_operator.kinds.raft.names import NAMES as RAFT_NAMES
+from pavane_operator.kinds.raft.names import RAFT_PORT
+from pavane_operator.kinds.waltz import metadata, names, pod
+from pavane_operator.objects import generations
+from pavane_operator.objects.budget import disruption_budget, standing_budget
+from pavane_operator.objects.generations import Content
+from pavane_operator.objects.owned import owned, service_account
+from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs, Port
+from pavane_operator.objects.policies import Ports, network_policies
+from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
+from pavane_operator.tls.names import certificate_secret
+
+KEPT_BY_REPAIRS = ("clusterName", "metadata", "partitions", "storage", "tls")
+"""Fields that volumes and the metadata store depend on (2.13)."""
+PORTS = Ports(
+    peers=(names.WALTZ_PORT, names.NODE_PORT, names.NODE_ADMIN_PORT),
+    clients=(names.WALTZ_PORT,),
+    operator=(STAGE, OPS),
+    control_plane=(names.WALTZ_PORT, OPS),
+)
+"""Who may connect to which port."""
+AUTHORITIES_FILE = "ca.crt"
+SERVERS_FILE = "servers"
+STANDING_GENERATION = 1
+"""Number in the environment of pods that belong to no generation: it never changes, so that they need not either."""
+
+
+class WaltzRenderer(BaseRenderer):
+    """Implements `pavane_operator.kinds.port.Renderer`."""
+
+    names = names.SERVERS
+    kept_by_repairs = KEPT_BY_REPAIRS
+
+    def targets(self, resource: Resource) -> tuple[str, ...]:
+        """The RaftCluster with the metadata."""
+        return (metadata.target(_spec(resource)),)
+
+    def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
+        """The Secrets with the keys of the metadata store, and the certificate whose authority applications trust."""
+        own = () if _is_clear(resource) else (certificate_secret(resource.name, resource.spec.tls),)
+        return (*metadata.secrets(_spec(resource), targets), *own)
+
+    def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
+        """`ReferenceNotReady` while the RaftCluster with the metadata cannot be used."""
+        try:
+            metadata.keys(_spec(resource), references)
+        except ValueError as error:
+            return (Problem("ReferenceNotReady", str(error)),)
+        return ()
+
+    def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
+        """The ControllerRevision `{name}-g{n}`: what its servers are made of, and the storage nodes once it serves."""
+        spec, defaults = _spec(resource), self._defaults
+        servers = Content(
+            config=_config(resource, spec),
+            template=pod.server(Inputs.of(resource, generation, defaults, repair), spec),
+            ports=(names.WALTZ_PORT, STAGE, OPS),
+        )
+        storage = Content(
+            config=_config(resource, spec),
+            template=pod.storage(Inputs.of(resource, STANDING_GENERATION, defaults, None), spec),
+            ports=(names.NODE_PORT, names.NODE_ADMIN_PORT, OPS),
+            claims=(_claim(resource, spec, names.STORAGE.labels(resource.name, defaults.version)),),
+        )
+        return generations.revision(
+            resource, names.SERVERS, defaults, generation, rollout_id, servers, repair, {names.STORAGE: storage}
+        )
+
+    def dns_names(self, resource: Resource) -> tuple[str, ...]:
+        """The public Service, the pods of the generations that stand in the status, and the storage nodes."""
+        host = names.STORAGE.headless_host(resource.name, resource.namespace, 0)
+        return (*super().dns_names(resource), host, f"*.{host}")
+
+    def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
+        """What all generations share: Secret `{name}-metadata` for servers, `{name}-client` for applications, ConfigMap
+        `{name}-live`, ServiceAccount, NetworkPolicies and PodDisruptionBudgets."""
+        spec, labels = _spec(resource), self.labels(resource)
+        live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
+        live["data"] = {LIVE_KEY: "{}\n"}
+        pods = names.SERVERS.of_resource(resource.name)
+        raft = RAFT_NAMES.of_resource(spec.metadata.raft_cluster_ref.name)
+        store = ((raft, (Port("raft", RAFT_PORT),)),)
+        role = names.SERVERS.role
+        servers = names.SERVERS.all_pods(resource.name)
+        return (
+            Manifest.of(live),
+            *self._secrets(resource, spec, references),
+            service_account(resource, labels),
+            *network_policies(resource, labels, pods, PORTS, self._surroundings, store),
+            *disruption_budget(resource, role, labels, servers, writers, spare=spec.servers.replicas - 1),
+            *standing_budget(
+                resource,
+                names.STORAGE.role,
+                labels,
+                names.STORAGE.all_pods(resource.name),
+                spare=(spec.storage.nodes - 1) // 2,
+            ),
+        )
+
+    def public_service(self, resource: Resource, generation: int) -> Manifest:
+        """Service `{name}`: any server tells a client where the owners of partitions are."""
+        return generations.public_service(resource, names.SERVERS, self._defaults, generation, (names.WALTZ_PORT,))
+
+    def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
+        """ConfigMap, headless Service and StatefulSet `{name}-server-g{n}` of the generation of this revision."""
+        return generations.objects(resource, names.SERVERS, revision, _spec(resource).servers.replicas)
+
+    def standing(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
+        """ConfigMap, headless Service and StatefulSet `{name}-storage`."""
+        return generations.standing_objects(resource, names.STORAGE, revision, _spec(resource).storage.nodes)
+
+    def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
+        """How many servers are wanted; in a bootstrap that they make the nodes in the metadata store."""
+        told = {"servers": str(_spec(resource).servers.replicas)}
+        return {**told, "bootstrap": "tree"} if bootstrap else told
+
+    def _secrets(
+        self, resource: Resource, spec: WaltzClusterSpec, references: Mapping[str, Any]
+    ) -> tuple[Manifest, ...]:
+        """Those that can be made now; what was made stays meanwhile."""
+        labels, found = self.labels(resource), []
+        try:
+            store = owned(resource, "v1", "Secret", names.metadata_secret(resource.name), labels)
+            store |= {"type": "Opaque", "data": metadata.data(spec, resource.namespace, references)}
+            found.append(Manifest.of(store))
+        except ValueError:
+            pass  # `problems` tells it
+        data = {SERVERS_FILE: f"{resource.name}.{resource.namespace}.svc:{names.WALTZ_PORT.number}\n"}
+        client = owned(resource, "v1", "Secret", names.client_secret(resource.name), labels)
+        client |= {"type": "Opaque", "data": {name: _base64(value) for name, value in data.items()}}
+        if not _is_clear(resource):
+            secret = references.get(certificate_secret(resource.name, resource.spec.tls)) or {}
+            authorities = (secret.get("data") or {}).get(AUTHORITIES_FILE)
+            if authorities is None:
+                return tuple(found)
+            client["data"][AUTHORITIES_FILE] = authorities
+        return (*found, Manifest.of(client))
+
+
+def _spec(resource: Resource) -> WaltzClusterSpec:
+    assert isinstance(resource.spec, WaltzClusterSpec)  # noqa: S101 - the registry parses by the kind's model
+    return resource.spec
+
+
+def _is_clear(resource: Resource) -> bool:
+    return resource.spec.tls.mode is TlsMode.DISABLED
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _config(resource: Resource, spec: WaltzClusterSpec) -> dict[str, Any]:
+    """Settings of both roles, as `pavane.pods.waltz_settings` reads them."""
+    return {
+        "cluster_name": spec.cluster_name or resource.name,
+        "root": names.root(resource, spec),
+        "key": str(names.key(resource.uid)),
+        "partitions": spec.partitions,
+        "storage": names.storage_addresses(resource.name, resource.namespace, spec.storage.nodes),
+        "session_timeout_ms": int(parse_duration(spec.metadata.session_timeout).total_seconds() * 1000),
+    }
+
+
+def _claim(resource: Resource, spec: WaltzClusterSpec, labels: Mapping[str, str]) -> dict[str, Any]:
+    size = str(spec.storage.size)  # as it is now: a server refuses to change it, the claims themselves grow
+    claim: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    if spec.storage.storage_class_name is not None:
+        claim["storageClassName"] = spec.storage.storage_class_name
+    return {"metadata": {"name": "data", "labels": {**labels, UID_LABEL: resource.uid}}, "spec": claim}

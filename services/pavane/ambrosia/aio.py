@@ -1,0 +1,582 @@
+"""Sockets, the clock and the storage thread of one coordinator (docs/specs/ambrosia.md 5, 10, 11.5)."""
+
+import asyncio
+import errno
+import random
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from typing import TypeVar
+
+from pavane.ambrosia.core.coordinator import Coordinator
+from pavane.ambrosia.effects import (
+    Append,
+    Attach,
+    BlobToBinding,
+    CloseStream,
+    Effect,
+    Say,
+    Storage,
+    Timer,
+    ToBinding,
+    ToStream,
+)
+from pavane.ambrosia.errors import Fatal, FatalError, Superseded
+from pavane.ambrosia.state import Meta
+from pavane.ambrosia.storage import CheckpointReader, Replay, Store
+from pavane.ambrosia.wire.limits import LB_SEND_BYTES, RECORD_BYTES
+from pavane.ambrosia.wire.links import HELLO_BYTES_MAX, Answer, Channel, Code, Hello, Token
+from pavane.ambrosia.wire.records import LogRecord
+from pavane.runtime.adapter import CoreAdapter
+from pavane.wire import RemoteProtocolError
+
+DETECT_S = 0.25  # how long the second stream is dialled, which an old application listens for
+DETECT_INTERVAL_S = 0.01
+LB_CONNECT_S = 60.0  # slow applications
+LINK_CONNECT_S = 5.0
+LINK_HELLO_S = 5.0
+LINK_BACKOFF_S = (0.1, 5.0)  # first, longest; doubled between
+LINK_STEADY_S = 10.0  # a stream that lived so long makes the next attempt quick again
+LINK_HELLOS_MAX = 64  # connections that have not said who they are
+READ_BYTES = 256 * 1024
+STORAGE_QUEUE_MAX = 8  # pieces of a checkpoint on their way to the file
+FENCE_POLL_S = 0.05  # how soon a writer that was overtaken ends
+REPLAY_BYTES = 1 << 20  # read from the log between two looks at the application
+FOLLOW_POLL_S = 0.05
+
+Decoded = TypeVar("Decoded", Hello, Answer)
+Resolve = Callable[[str], Awaitable[list[tuple[str, int]]]]
+"""Finds where a peer listens; an empty list when nobody knows."""
+
+
+class SocketOrder(Enum):
+    """Who dials the stream towards the application."""
+
+    DETECT = "detect"
+    CURRENT = "current"  # the application
+    LEGACY = "legacy"  # the coordinator
+
+
+class BindingPort:
+    """The two sockets of the application; one application in its life."""
+
+    def __init__(self, host: str, receive_port: int, send_port: int, order: SocketOrder, detect_s: float) -> None:
+        self._host = host
+        self._ports = (receive_port, send_port)
+        self._order = order
+        self._detect_s = detect_s
+        self._listener: socket.socket | None = None
+
+    def listen(self) -> None:
+        """Bind the first port; ``FatalError`` 4 if it is taken."""
+        self._listener = self._bind(self._ports[0])
+
+    async def accept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, "Streams"]:
+        """Return the stream from the application, the one to it, and both for closing."""
+        while True:
+            streams = Streams()
+            if self._listener is None:
+                self.listen()
+            first = await self._accept()
+            reader, writer = await asyncio.open_connection(sock=first, limit=READ_BYTES)
+            streams.add(writer)
+            second = await self._second(reader)
+            if second is None:
+                await streams.close()
+                continue
+            second.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LB_SEND_BYTES)
+            back, forth = await asyncio.open_connection(sock=second, limit=READ_BYTES)
+            streams.add(forth)
+            streams.silent = back
+            return reader, forth, streams
+
+    async def _second(self, reader: asyncio.StreamReader) -> socket.socket | None:
+        if self._order is not SocketOrder.CURRENT:
+            wait = LB_CONNECT_S if self._order is SocketOrder.LEGACY else self._detect_s
+            found = await self._dial(reader, wait)
+            if found is not None or self._order is SocketOrder.LEGACY:
+                return found
+        self._listener = self._bind(self._ports[1])
+        accepting = asyncio.ensure_future(self._accept())
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LB_CONNECT_S
+        while not accepting.done() and not reader.at_eof() and loop.time() < until:
+            await asyncio.wait({accepting}, timeout=FENCE_POLL_S)
+        if accepting.done():
+            return accepting.result()
+        accepting.cancel()
+        await asyncio.wait({accepting})
+        self.close()
+        return None
+
+    async def _dial(self, reader: asyncio.StreamReader, seconds: float) -> socket.socket | None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while loop.time() < until and not reader.at_eof():
+            sock = socket.socket()
+            sock.setblocking(False)
+            try:
+                await asyncio.wait_for(loop.sock_connect(sock, (self._host, self._ports[1])), LINK_CONNECT_S)
+                if sock.getsockname() != sock.getpeername():  # a port may meet itself
+                    return sock
+            except OSError:
+                pass
+            sock.close()
+            await asyncio.sleep(DETECT_INTERVAL_S)
+        return None
+
+    def _bind(self, port: int) -> socket.socket:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        try:
+            sock.bind((self._host, port))
+            sock.listen(1)
+        except OSError as error:
+            sock.close()
+            text = f"port {port} of {self._host} for the application is not free: {error.strerror}"
+            raise FatalError(Fatal.STORAGE, text) from error
+        return sock
+
+    async def _accept(self) -> socket.socket:
+        if self._listener is None:
+            raise AssertionError("nobody listens")
+        try:
+            while True:
+                sock, peer = await asyncio.get_running_loop().sock_accept(self._listener)
+                if peer[0] == self._host:
+                    break
+                sock.close()  # only the application beside us may speak here
+        finally:
+            self.close()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+
+class Streams:
+    """Writers to close together; ``silent`` is a reader on which nothing may come."""
+
+    def __init__(self) -> None:
+        self.silent: asyncio.StreamReader | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+
+    def add(self, writer: asyncio.StreamWriter) -> None:
+        """Take ``writer`` in."""
+        self._writers.append(writer)
+
+    async def close(self) -> None:
+        """Close all."""
+        for writer in self._writers:
+            await close_writer(writer)
+
+
+async def close_writer(writer: asyncio.StreamWriter) -> None:
+    """Close at once; what the peer did not read is lost, as with a crash."""
+    writer.transport.abort()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+class _Driven:
+    """A coordinator as its adapter wants to see it: its timers are effects."""
+
+    def __init__(self, core: Coordinator) -> None:
+        self._core = core
+
+    def outputs(self) -> Iterable[Effect]:
+        """Return what is to be done."""
+        return self._core.outputs()
+
+    def handle_timer(self, now: float, /) -> None:
+        """Nothing is due by the clock."""
+
+    def next_timer(self) -> float | None:
+        """Nothing is due by the clock."""
+        return None
+
+
+class Runner:
+    """Drives one coordinator until it fails or is closed; ``failed`` gets the reason, once."""
+
+    def __init__(
+        self,
+        core: Coordinator,
+        store: Store,
+        binding: tuple[asyncio.StreamReader, asyncio.StreamWriter, Streams],
+        *,
+        resolve: Resolve,
+        say: Callable[[str], None],
+        process: str,
+        token: Token = (0, 0),
+    ) -> None:
+        self.core = core
+        self.store = store
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.states: dict[str, str] = {}  # per peer, why its link is not there
+        self._adapter: CoreAdapter[Effect] = CoreAdapter(_Driven(core), self._execute, self._failed)
+        self._from_binding, self._to_binding, self._streams_of_binding = binding
+        self._resolve = resolve
+        self._say = say
+        self._process = process
+        self._token = token
+        self._storage: deque[Storage] = deque()
+        self._storage_wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "ambrosia-storage")
+        self._to_write: deque[bytes | int] = deque()
+        self._write_wake = asyncio.Event()
+        self._moved = asyncio.Event()  # something that a reader may wait for has changed
+        self._unwritten = 0
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._holds: dict[int, float] = {}
+        self._stream_numbers = 0
+        self._hellos = 0
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._accepted: set[asyncio.Task[None]] = set()
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to carry out what the core wants and to read the application."""
+        for work, name in (
+            (self._persist(), "ambrosia-storage"),
+            (self._write_binding(), "ambrosia-to-binding"),
+            (self._read_binding(), "ambrosia-from-binding"),
+            (self._read_silence(), "ambrosia-silence"),
+            (self._watch_fence(), "ambrosia-fence"),
+        ):
+            self._adapter.begin(work, name=name)
+
+    def call(self, what: Callable[[], object]) -> None:
+        """Give the core an input; what it wants then is carried out."""
+        self._adapter.call(lambda _: (what(), None)[1])
+
+    async def replay(self, replay: Replay) -> None:
+        """Deliver what the log holds now, as fast as the application takes it."""
+        loop = asyncio.get_running_loop()
+        more = True
+        while more and not self._adapter.ended:
+            records, more = await loop.run_in_executor(self._thread, _read_some, replay)
+            for record in records:
+                self.call(partial(self.core.replay, record))
+            await self._until(lambda: self._unwritten < RECORD_BYTES)
+
+    async def in_thread(self, work: Callable[[], Meta]) -> Meta:
+        """Do ``work`` with the store on its thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def close(self) -> None:
+        """End all streams and the application's, then release the files."""
+        await self._adapter.close()
+        for task in self._accepted:
+            task.cancel()
+        await asyncio.gather(*self._accepted, return_exceptions=True)
+        for handle in self._timers:
+            handle.cancel()
+        for writer in list(self._writers.values()):
+            await close_writer(writer)
+        await self._streams_of_binding.close()
+        self._thread.shutdown()
+        self.store.close()
+
+    def _failed(self, error: Exception) -> None:
+        self._moved.set()
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition() and not self._adapter.ended:
+            self._moved.clear()
+            await self._moved.wait()
+
+    # --- effects --------------------------------------------------------------------------------------------------
+
+    def _execute(self, effect: Effect) -> None:
+        match effect:
+            case ToBinding(data):
+                self._unwritten += len(data)
+                self._to_write.append(data)
+                self._write_wake.set()
+            case BlobToBinding(number):
+                self._to_write.append(number)
+                self._write_wake.set()
+            case ToStream(stream, data):
+                self._write_stream(stream, data)
+            case CloseStream(stream, _, hold):
+                self._holds[stream] = hold
+                writer = self._writers.pop(stream, None)
+                if writer is not None:
+                    writer.transport.abort()
+            case Attach(peer):
+                for channel in Channel:
+                    self._adapter.begin(self._dial_for_ever(peer, channel), name=f"ambrosia-link-{peer}-{channel.name}")
+            case Timer(name, seconds):
+                self._set_timer(name, seconds)
+            case Say(text):
+                self._say(text)
+            case _:
+                self._storage.append(effect)
+                self._storage_wake.set()
+
+    def _set_timer(self, name: str, seconds: float) -> None:
+        def ring() -> None:
+            self._timers.discard(handle)
+            self.call(lambda: self.core.timer(name))
+
+        handle = asyncio.get_running_loop().call_later(seconds, ring)
+        self._timers.add(handle)
+
+    async def _persist(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            while self._storage:
+                effect = self._storage.popleft()
+                try:
+                    await loop.run_in_executor(self._thread, self.store.carry_out, effect)
+                except OSError as error:
+                    fatal = Fatal.LOG_WRITE if isinstance(effect, Append) else Fatal.STORAGE
+                    text = f"{self.store.folder}: {error.strerror}; nothing of it was acknowledged, start again"
+                    raise FatalError(fatal, text) from error
+                self.call(partial(self.core.stored, effect))
+                self._moved.set()
+            self._storage_wake.clear()
+            await self._storage_wake.wait()
+
+    async def _watch_fence(self) -> None:
+        while True:
+            await asyncio.sleep(FENCE_POLL_S)
+            if self.store.locked:
+                await asyncio.to_thread(self.store.check_fence)
+
+    # --- the application ------------------------------------------------------------------------------------------
+
+    async def _write_binding(self) -> None:
+        while True:
+            while self._to_write:
+                item = self._to_write.popleft()
+                try:
+                    if isinstance(item, int):
+                        await self._write_blob(item)
+                    else:
+                        self._to_binding.write(item)
+                        await self._to_binding.drain()
+                except ConnectionError:
+                    self.call(self.core.binding_closed)
+                    return
+                if not isinstance(item, int):
+                    self._unwritten -= len(item)
+                    self.call(partial(self.core.binding_wrote, len(item)))
+                self._moved.set()
+            self._write_wake.clear()
+            await self._write_wake.wait()
+
+    async def _write_blob(self, number: int) -> None:
+        reader = await asyncio.to_thread(CheckpointReader, self.store.folder, number, check=False)
+        try:
+            chunks = iter(reader.blob())
+            while chunk := await asyncio.to_thread(next, chunks, b""):
+                self._to_binding.write(chunk)
+                await self._to_binding.drain()
+        finally:
+            reader.close()
+
+    async def _read_binding(self) -> None:
+        while True:
+            await self._until(lambda: self.core.reads_binding and len(self._storage) < STORAGE_QUEUE_MAX)
+            try:
+                data = await self._from_binding.read(READ_BYTES)
+            except ConnectionError:
+                data = b""
+            if not data:
+                self.call(self.core.binding_closed)
+                return
+            self.call(partial(self.core.binding_received, data))
+
+    async def _read_silence(self) -> None:
+        if self._streams_of_binding.silent is None:
+            return
+        try:
+            data = await self._streams_of_binding.silent.read(1)
+        except ConnectionError:
+            data = b""
+        if data:
+            text = "the application sent bytes on the stream on which it only listens"
+            raise FatalError(Fatal.STORAGE, text)
+        self.call(self.core.binding_closed)
+
+    # --- streams --------------------------------------------------------------------------------------------------
+
+    def accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A peer has dialled; what ``asyncio.start_server`` calls."""
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._accepted.add(task)
+        task.add_done_callback(self._accepted.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._hellos >= LINK_HELLOS_MAX or self._adapter.ended:
+            await close_writer(writer)
+            return
+        self._hellos += 1
+        try:
+            found = await asyncio.wait_for(_read_whole(reader, Hello.decode), LINK_HELLO_S)
+        except (RemoteProtocolError, OSError, TimeoutError) as error:
+            self._say(f"Error: a link was refused before its hello was whole: {error}")
+            await close_writer(writer)
+            return
+        finally:
+            self._hellos -= 1
+        hello, rest = found
+        number = self._next_stream()
+        answer: list[Answer] = []
+        self._writers[number] = _prepare(writer)
+        self.call(lambda: answer.append(self.core.links.accept(number, hello)))
+        if not answer:
+            return
+        writer.write(answer[0].encode())
+        if answer[0].code != Code.SUCCESS:
+            self._writers.pop(number, None)
+            writer.close()
+            return
+        self.call(lambda: self.core.links.begin(number))
+        await self._read_stream(number, reader, rest)
+
+    async def _dial_for_ever(self, peer: str, channel: Channel) -> None:
+        loop = asyncio.get_running_loop()
+        backoff, longest = LINK_BACKOFF_S
+        while True:
+            began = loop.time()
+            hold = await self._dial(peer, channel)
+            if loop.time() - began >= LINK_STEADY_S:
+                backoff = LINK_BACKOFF_S[0]
+            await asyncio.sleep(hold + backoff * random.uniform(0.75, 1.25))  # noqa: S311 -- spreads, hides nothing
+            backoff = min(backoff * 2, longest)
+
+    async def _dial(self, peer: str, channel: Channel) -> float:
+        """Open one stream and read it to its end; return how long to hold on before the next."""
+        addresses = await self._resolve(peer)
+        if not addresses:
+            self.states[peer] = "unknown name"
+            return 0.0
+        for host, port in addresses:
+            try:
+                connecting = asyncio.open_connection(host, port, limit=READ_BYTES)
+                reader, writer = await asyncio.wait_for(connecting, LINK_CONNECT_S)
+            except (OSError, TimeoutError) as error:
+                self.states[peer] = f"unreachable: {error}"
+                continue
+            try:
+                return await self._open(peer, channel, reader, _prepare(writer))
+            finally:
+                await close_writer(writer)
+        return 0.0
+
+    async def _open(
+        self, peer: str, channel: Channel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> float:
+        hello = Hello(self.core.settings.name, peer, channel, self._process, self._token, self.core.committer)
+        writer.write(hello.encode())
+        try:
+            answer, rest = await asyncio.wait_for(_read_whole(reader, Answer.decode), LINK_HELLO_S)
+        except (RemoteProtocolError, OSError, TimeoutError) as error:
+            self.states[peer] = f"unreachable: {error}"
+            return 0.0
+        if answer.code == Code.OLD_TOKEN:
+            raise Superseded(f"{peer} has seen a newer process of {self.core.settings.name}")
+        if answer.code != Code.SUCCESS:
+            self.states[peer] = f"refused ({answer.code}): {answer.text}"
+            return 0.0
+        self.states[peer] = "connected"
+        number = self._next_stream()
+        self._writers[number] = writer
+        self.call(lambda: self.core.links.dialled(number, peer, channel))
+        await self._read_stream(number, reader, rest)
+        return self._holds.pop(number, 0.0)
+
+    def _next_stream(self) -> int:
+        self._stream_numbers += 1
+        return self._stream_numbers
+
+    async def _read_stream(self, number: int, reader: asyncio.StreamReader, data: bytes) -> None:
+        writer = self._writers.get(number)
+        try:
+            while number in self._writers:
+                if data:
+                    self.call(partial(self.core.received, number, data))
+                await self._until(lambda: self.core.reads_links and not self.core.links.blocked(number))
+                data = await reader.read(READ_BYTES)
+                if not data:
+                    break
+        except OSError:
+            pass
+        finally:
+            self._writers.pop(number, None)
+            self.call(lambda: self.core.links.closed(number))
+            if writer is not None:
+                await close_writer(writer)
+
+    def _write_stream(self, number: int, data: bytes) -> None:
+        writer = self._writers.get(number)
+        if writer is None or writer.is_closing():
+            return
+        writer.write(data)
+        if writer.transport.get_write_buffer_size() == 0:
+            self.call(lambda: self.core.wrote(number, len(data)))
+        else:
+            self._adapter.begin(self._drained(number, writer, len(data)), name="ambrosia-drain")
+
+    async def _drained(self, number: int, writer: asyncio.StreamWriter, size: int) -> None:
+        try:
+            await writer.drain()
+        except OSError:
+            return
+        self.call(lambda: self.core.wrote(number, size))
+
+
+def _read_some(replay: Replay) -> tuple[list[LogRecord], bool]:
+    records: list[LogRecord] = []
+    end = replay.bytes_read + REPLAY_BYTES
+    while replay.bytes_read < end:
+        record = replay.next()
+        if record is None:
+            return records, False
+        records.append(record)
+    return records, True
+
+
+async def _read_whole(
+    reader: asyncio.StreamReader, decode: Callable[[bytes], tuple[Decoded, int] | None]
+) -> tuple[Decoded, bytes]:
+    """Read until ``decode`` is content; return what it made and the bytes behind."""
+    data = b""
+    while True:
+        chunk = await reader.read(HELLO_BYTES_MAX)
+        if not chunk:
+            raise ConnectionResetError(errno.ECONNRESET, "the other side closed the connection")
+        data += chunk
+        found = decode(data)
+        if found is not None:
+            return found[0], data[found[1] :]
+
+
+def _prepare(writer: asyncio.StreamWriter) -> asyncio.StreamWriter:
+    sock = writer.get_extra_info("socket")
+    for level, option, value in (
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),  # an idle stream carries no bytes of its own
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000),
+    ):
+        sock.setsockopt(level, option, value)
+    writer.transport.set_write_buffer_limits(high=READ_BYTES)
+    return writer

@@ -1,0 +1,45 @@
+"""What an application of AMBROSIA imports."""
+
+from pavane.ambrosia.client.definition import Method, Query, method, query
+from pavane.ambrosia.client.errors import (
+    CoordinatorLost,
+    DefinitionError,
+    DeterminismError,
+    Diverged,
+    FlowMismatch,
+    ForbiddenCall,
+    ImmortalError,
+    NotDurable,
+    NotPrimary,
+    OutsideHandler,
+    RemoteError,
+    StateInFlow,
+    UndeclaredState,
+)
+from pavane.ambrosia.client.immortal import Immortal, first, gather
+from pavane.ambrosia.client.serving import Handle, serve
+
+__all__ = [
+    "CoordinatorLost",
+    "DefinitionError",
+    "DeterminismError",
+    "Diverged",
+    "FlowMismatch",
+    "ForbiddenCall",
+    "Handle",
+    "Immortal",
+    "ImmortalError",
+    "Method",
+    "NotDurable",
+    "NotPrimary",
+    "OutsideHandler",
+    "Query",
+    "RemoteError",
+    "StateInFlow",
+    "UndeclaredState",
+    "first",
+    "gather",
+    "method",
+    "query",
+    "serve",
+]

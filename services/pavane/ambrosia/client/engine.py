@@ -1,0 +1,570 @@
+"""One immortal without I/O: bytes of the coordinator in, bytes and things to do outside out.
+
+It runs handlers and flows, keeps the state and writes checkpoints. docs/specs/ambrosia.md 18.2 to 18.8.
+"""
+
+import random
+import sys
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import xxhash
+
+from pavane.ambrosia.client import flows as flowing
+from pavane.ambrosia.client.definition import Method, Query
+from pavane.ambrosia.client.errors import (
+    DeterminismError,
+    FlowMismatch,
+    ImmortalError,
+    NotPrimary,
+    OutsideHandler,
+    RemoteError,
+    StateInFlow,
+)
+from pavane.ambrosia.client.flows import ERROR, OPEN, VALUE, Flow, Origin
+from pavane.ambrosia.client.guard import Guard
+from pavane.ambrosia.client.immortal import Immortal, create, definition
+from pavane.ambrosia.client.snapshot import Snapshot
+from pavane.ambrosia.client.values import ShuffledSet, pack, unpack
+from pavane.ambrosia.client.views import FlowTools, view
+from pavane.ambrosia.core import binding as core
+from pavane.ambrosia.wire.messages import Call, Kind, Return, RpcType
+
+RAN, FIRED, CLOCK, INGRESS = -16, -17, -18, -19
+"""Methods of Impulses to oneself: the result of ``run``, a timer, the clock, a request from outside."""
+KEYS_KEPT = 10_000  # idempotency keys whose results are part of the state
+FLOWS_OPEN_MAX = 10_000  # flows under way: all of them are part of each checkpoint
+DIGESTS_KEPT = 250_000  # handled messages since the last checkpoint of which it holds four bytes each: 1 MB
+_NONE = pack(None)
+_SCALARS = (int, str, bytes, bool, float, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Something to do beside the log, by the primary only: ``kind`` is ``clock``, ``timer`` or ``run``."""
+
+    kind: str
+    flow: int
+    step: int
+    due: int = -1
+    detail: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A request from outside has its answer."""
+
+    token: str
+    state: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A handler ended with an exception and nobody waits for its answer, or a message was dropped."""
+
+    where: str
+    text: str
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Context:
+    title: str
+    mode: str  # handler, flow, query or hook
+    seed: str
+    chance: random.Random | None = None
+
+
+class Engine:
+    """The application ``kind`` as instance ``name``."""
+
+    def __init__(
+        self,
+        kind: type[Immortal],
+        name: str,
+        *,
+        guard: Guard | None = None,
+        version: int = 0,
+        upgrade: type[Immortal] | None = None,
+        shuffle: random.Random | None = None,
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.definition = definition(kind)
+        self.binding = core.Binding(name)
+        self.app_version = version if upgrade is None else 0
+        self.effects: deque[Outside | Result | Failed] = deque()
+        self.counts: Counter[str] = Counter()
+        self.flows: dict[int, Flow] = {}
+        self.observer: Callable[[str, int, int], None] | None = None
+        """Called after each handled message with the handler's name, seq and its mark."""
+        self._guard = guard if guard is not None else Guard()
+        self._version = version
+        self._upgrade_to = upgrade
+        self._shuffle = shuffle
+        self.object = create(kind, self)
+        self._context: _Context | None = None
+        self._calls: dict[int, tuple[int, int]] = {}
+        self._calls_made = 0
+        self._flows_made = 0
+        self._clock = 0
+        self._keys: dict[str, tuple[int, int, bytes]] = {}
+        self.begun: deque[tuple[Method[Any, ..., Any], bytes]] = deque()
+        self._trace = 0
+        self._handled = core.FIRST_SEQ
+        self.marks = array("I")
+        self.loaded: Snapshot | None = None
+        """The checkpoint that this life began with."""
+        self.written: list[bytes] = []
+        """Checkpoints written in this life; only the last one is kept."""
+
+    # The stream
+
+    @property
+    def life(self) -> core.Life:
+        """Replaying, primary …"""
+        return self.binding.life
+
+    @property
+    def seq(self) -> int:
+        """Of the last record of which a message was handled."""
+        return self._handled
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of the coordinator; ``step`` handles them."""
+        self.binding.feed(data)
+
+    def take(self) -> bytes:
+        """Return the bytes for the coordinator."""
+        return self.binding.take()
+
+    def step(self) -> bool:
+        """Handle one message; says whether there was one. Raises what must end the process."""
+        event = self.binding.next()
+        match event:
+            case None:
+                return False
+            case core.Received(seq, index, rpc):
+                self._handled = seq
+                seed = f"{seq}/{index}"
+                self._marked(self._called(rpc, seed) if isinstance(rpc, Call) else self._answered(rpc, seed))
+            case core.FirstStart():
+                self._handled = event.seq
+                self._marked(self._hook("first_start", "handler", f"{event.seq}"))
+            case core.Restore():
+                self._restore(Snapshot.read(event.blob))
+            case core.CheckpointDue():
+                self.checkpoint()
+            case core.BecamePrimary():
+                self._became_primary()
+            case core.Upgrade():
+                self._upgrade()
+        return True
+
+    def checkpoint(self) -> None:
+        """Write the state; the coordinator asked for it."""
+        blob = self.snapshot().write()
+        self.written = [blob]
+        self.binding.checkpoint(blob)
+        self.marks = array("I")
+
+    def snapshot(self) -> Snapshot:
+        """Return all that survives."""
+        return Snapshot(
+            seq=self._handled,
+            digest=self.binding.digest,
+            app=f"{self.kind.__module__}:{self.kind.__qualname__}",
+            version=self.app_version,
+            python=".".join(map(str, sys.version_info[:2])),
+            calls=self._calls_made,
+            flows_made=self._flows_made,
+            clock=self._clock,
+            trace=self._trace,
+            state=self.state_bytes(),
+            flows=[flow.dump() for flow in self.flows.values()],
+            keys=[[key, *entry] for key, entry in self._keys.items()],
+            marks=self.marks.tobytes(),
+        )
+
+    def state_bytes(self) -> dict[str, bytes]:
+        """Return the attributes of the state as bytes."""
+        found = {}
+        for name, field in self.definition.fields.items():
+            try:
+                found[name] = field.codec.pack(getattr(self.object, name))
+            except (ValueError, TypeError) as error:
+                text = f"{self.kind.__qualname__}.{name} holds what its annotation does not allow: {error}"
+                raise ImmortalError(text.splitlines()[0]) from error
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Return the attributes of the state, copied."""
+        return {name: self.definition.fields[name].codec.unpack(data) for name, data in self.state_bytes().items()}
+
+    def _restore(self, saved: Snapshot) -> None:
+        self.loaded = saved
+        self._handled, self.binding.digest = saved.seq, saved.digest
+        self.app_version, self._calls_made, self._flows_made = saved.version, saved.calls, saved.flows_made
+        self._clock, self._trace = saved.clock, saved.trace
+        for name, data in saved.state.items():
+            field = self.definition.fields.get(name)
+            if field is None:
+                raise ImmortalError(
+                    f"the checkpoint holds {name}, which {self.kind.__qualname__} has not; "
+                    "start it with the former class and give the new one as `upgrade`"
+                )
+            try:
+                value = field.codec.unpack(data)
+            except ValueError as error:
+                text = f"{self.kind.__qualname__}.{name} of the checkpoint does not fit its annotation: {error}"
+                raise ImmortalError(text.splitlines()[0]) from error
+            if self._shuffle is not None and type(value) is set:
+                value = ShuffledSet(value, self._shuffle)
+            object.__setattr__(self.object, name, value)
+        self._keys = {key: (check, state, value) for key, check, state, value in saved.keys}
+        for data in saved.flows:
+            flow = Flow.load(data)
+            self.flows[flow.number] = flow
+            for index, step in enumerate(flow.steps):
+                if step.kind == "call" and step.state == OPEN:
+                    self._calls[step.number] = (flow.number, index)
+        for flow in list(self.flows.values()):
+            self._resume(flow)
+
+    def _resume(self, flow: Flow) -> None:
+        method = self.definition.methods.get(flow.method)
+        if method is None or not method.is_flow:
+            raise FlowMismatch(
+                f"flow {flow.number} runs method {flow.method}, which {self.kind.__qualname__} has not",
+                remedy="keep the method until its flows have ended",
+            )
+        self._open(flow, method)
+        self._advance(flow)
+        if flow.waiting is None or flow.cursor != len(flow.steps):
+            rest = flow.steps[flow.cursor].words() if flow.cursor < len(flow.steps) else "to wait"
+            raise flow.mismatch(rest, "it waits for something else" if flow.waiting is not None else "it ends")
+        flow.restoring = False
+
+    def _became_primary(self) -> None:
+        for flow in self.flows.values():
+            for index, step in enumerate(flow.steps):
+                if step.state == OPEN:
+                    self.outside(flow, index)
+        self._hook("became_primary", "hook", "primary")
+
+    def _upgrade(self) -> None:
+        self.app_version = self._version
+        kind = self._upgrade_to
+        if kind is None:
+            return
+        convert: Any = getattr(kind, "upgrade", None)
+        made = convert(self.object) if convert is not None else None
+        self.kind, self.definition = kind, definition(kind)
+        fresh = create(kind, self)
+        for name in self.definition.fields:
+            object.__setattr__(fresh, name, getattr(self.object if made is None else made, name, getattr(fresh, name)))
+        self.object = fresh
+        for flow in self.flows.values():
+            flow.cursor, flow.restoring, flow.waiting = 0, True, None
+            if flow.coroutine is not None:
+                flow.coroutine.close()
+            self._resume(flow)
+
+    # Handlers
+
+    def _called(self, event: Call, seed: str) -> str:
+        if event.method < 0:
+            return self._internal(event, seed)
+        method = self.definition.methods.get(event.method)
+        origin = Origin(event.sender, event.number) if event.rpc is RpcType.ASYNC else Origin()
+        if method is None:
+            name = f"method {event.method}"
+            text = f"{self.name} has no {name}; its class {self.kind.__qualname__} has other methods"
+            self._finish(origin, name, ERROR, pack({"type": "UnknownMethod", "message": text}))
+            return name
+        self._invoke(method, event.arguments, origin, seed)
+        return method.title
+
+    def _invoke(self, method: Method[Any, ..., Any], data: bytes, origin: Origin, seed: str) -> None:
+        if method.is_flow:
+            self._begin(method, data, origin, seed)
+        else:
+            error: BaseException | None = None
+            try:
+                arguments = method.signature.unpack(data)
+                value = self.guarded(method.title, "handler", seed, lambda: method.function(self.object, *arguments))
+                state, answer = VALUE, method.signature.result.pack(value)
+            except (RecursionError, MemoryError):
+                raise
+            except Exception as failure:
+                state, answer, error = ERROR, flowing.error_bytes(failure), failure
+            self._finish(origin, method.title, state, answer, error)
+        self._drain(seed)
+
+    def guarded(self, title: str, mode: str, seed: str, body: Callable[[], Any]) -> Any:
+        """Run code of the application."""
+        outer = self._context
+        self._context = _Context(title, mode, seed)
+        try:
+            with self._guard.watch(title):
+                return body()
+        finally:
+            self._context = outer
+
+    def _drain(self, seed: str) -> None:
+        """Begin the flows that a handler started."""
+        while self.begun:
+            method, data = self.begun.popleft()
+            self._begin(method, data, Origin(), seed)
+
+    def _hook(self, name: str, mode: str, seed: str) -> str:
+        title = f"{self.kind.__qualname__}.{name}"
+        try:
+            self.guarded(title, mode, seed, getattr(self.object, name))
+        except (RecursionError, MemoryError):
+            raise
+        except Exception as error:
+            self.effects.append(Failed(title, str(error), error))
+        self._drain(seed)
+        return title
+
+    def _finish(self, origin: Origin, title: str, state: int, value: bytes, error: BaseException | None = None) -> None:
+        """Give the result to whoever waits for it."""
+        if origin.number >= 0:
+            void = state == VALUE and value == _NONE
+            kind = Kind.EXCEPTION if state == ERROR else Kind.VOID if void else Kind.VALUE
+            self.binding.answer(origin.sender, origin.number, kind, b"" if void else value)
+        elif origin.tokens or origin.key:
+            if origin.key:
+                self._keys[origin.key] = (self._keys[origin.key][0], state, value)
+                self._forget_keys()
+            self.effects.extend(Result(token, state, value) for token in origin.tokens)
+        if state == ERROR:
+            self.counts["failed"] += 1
+            if origin.number < 0:
+                self.effects.append(Failed(title, str(flowing.remote(value)), error))
+
+    def _forget_keys(self) -> None:
+        for key in list(self._keys)[: max(0, len(self._keys) - KEYS_KEPT)]:
+            if self._keys[key][1] != OPEN:
+                del self._keys[key]
+
+    def _internal(self, event: Call, seed: str) -> str:
+        try:
+            content = unpack(event.arguments)
+            if event.method == INGRESS:
+                token, key, number, data = content
+                return self._ingress(str(token), str(key), int(number), bytes(data), seed)
+            number, index = int(content[0]), int(content[1])
+            rest = content[2:]
+        except (ValueError, TypeError, IndexError):
+            self.counts["malformed"] += 1
+            self.effects.append(
+                Failed(f"method {event.method}", "a message that this library did not write was dropped")
+            )
+            return f"method {event.method}"
+        flow = self.flows.get(number)
+        if flow is None or index >= len(flow.steps) or flow.steps[index].state != OPEN:
+            self.counts["late"] += 1
+            return f"method {event.method}"
+        step = flow.steps[index]
+        if event.method == CLOCK:
+            self._clock = max(self._clock, int(rest[0]))
+            if step.kind == "now":
+                flow.settle(step, VALUE, pack(self._clock))
+            elif step.due < 0:
+                step.due = self._clock + round(float(step.method) * 1000)
+                self.outside(flow, index)
+        elif event.method == FIRED:
+            flow.settle(step, VALUE, _NONE)
+        elif event.method == RAN:
+            flow.settle(step, VALUE if rest[0] else ERROR, bytes(rest[1]))
+        self._go_on(flow, seed)
+        return flow.title
+
+    def _ingress(self, token: str, key: str, number: int, data: bytes, seed: str) -> str:
+        check = xxhash.xxh64_intdigest(number.to_bytes(4, "little") + data)
+        method = self.definition.methods.get(number)
+        known = self._keys.get(key) if key else None
+        if known is not None:
+            if known[0] != check:
+                text = f"the key {key} was used with another request; choose a new one"
+                self.effects.append(Result(token, ERROR, pack({"type": "KeyReused", "message": text})))
+            elif known[1] == OPEN:
+                flow = next(flow for flow in self.flows.values() if flow.origin.key == key)
+                flow.origin = replace(flow.origin, tokens=(*flow.origin.tokens, token))
+            else:
+                self.effects.append(Result(token, known[1], known[2]))
+        elif method is None:
+            answer = pack({"type": "UnknownMethod", "message": f"{self.kind.__qualname__} has no method {number}"})
+            self.effects.append(Result(token, ERROR, answer))
+        else:
+            if key:
+                self._keys[key] = (check, OPEN, b"")
+            self._invoke(method, data, Origin(tokens=(token,) if token else (), key=key), seed)
+        return method.title if method is not None else f"method {number}"
+
+    # Flows
+
+    def _begin(self, method: Method[Any, ..., Any], data: bytes, origin: Origin, seed: str) -> None:
+        if len(self.flows) >= FLOWS_OPEN_MAX:
+            text = f"{FLOWS_OPEN_MAX} flows are open; call again when some of them have ended"
+            self._finish(origin, method.title, ERROR, pack({"type": "TooManyFlows", "message": text}))
+            return
+        self._flows_made += 1
+        flow = Flow(self._flows_made, method.number, data, origin)
+        self.flows[flow.number] = flow
+        try:
+            self._open(flow, method)
+        except (ValueError, TypeError) as error:
+            del self.flows[flow.number]
+            self._finish(origin, method.title, ERROR, flowing.error_bytes(error), error)
+            return
+        self._advance(flow)
+        self._drain(seed)
+
+    def _open(self, flow: Flow, method: Method[Any, ..., Any]) -> None:
+        flow.title = method.title
+        flow.chance = random.Random(f"{self.binding.committer}/{flow.number}")  # noqa: S311 - repeatable, not secret
+        arguments = method.signature.unpack(flow.arguments)
+        flow.coroutine = method.function(view(self.kind, FlowTools(self), flow), *arguments)
+
+    def _go_on(self, flow: Flow, seed: str) -> None:
+        if flow.waiting is not None and flow.waiting.order() >= 0:
+            self._advance(flow)
+            self._drain(seed)
+
+    def _advance(self, flow: Flow) -> None:
+        """Run a flow until it waits or ends."""
+        error: BaseException | None = None
+        try:
+            waits = self.guarded(flow.title, "flow", f"flow {flow.number}", lambda: flowing.drive(flow))
+            if waits:
+                return
+            state, value = VALUE, self.definition.methods[flow.method].signature.result.pack(flow.details.pop(-1))
+        except (RecursionError, MemoryError):
+            raise
+        except Exception as failure:
+            if flow.restoring:
+                raise
+            state, value, error = ERROR, flowing.error_bytes(failure), failure
+        flow.waiting = None
+        if flow.restoring:
+            return
+        del self.flows[flow.number]
+        if flow.coroutine is not None:
+            flow.coroutine.close()
+        self._finish(flow.origin, flow.title, state, value, error)
+
+    def _answered(self, event: Return, seed: str) -> str:
+        number, index = self._calls.pop(event.number, (0, 0))
+        flow = self.flows.get(number)
+        if flow is None:
+            if event.number > self._calls_made:
+                raise DeterminismError(
+                    f"{event.sender} answers call {event.number}, but only {self._calls_made} were made",
+                    remedy="run the class with which this log was written",
+                )
+            self.counts["late"] += 1
+            return "answer"
+        value = _NONE if event.kind is Kind.VOID else event.value
+        flow.settle(flow.steps[index], ERROR if event.kind is Kind.EXCEPTION else VALUE, value)
+        self._go_on(flow, seed)
+        return flow.title
+
+    def outside(self, flow: Flow, index: int) -> None:
+        """Have a step carried out beside the log, if this process leads."""
+        step = flow.steps[index]
+        if self.life is not core.Life.PRIMARY or step.kind not in {"sleep", "now", "run"}:
+            return
+        if step.kind == "run":
+            self.effects.append(Outside("run", flow.number, index, detail=flow.details.get(index)))
+        elif step.kind == "sleep" and step.due >= 0:
+            self.effects.append(Outside("timer", flow.number, index, due=step.due))
+        else:
+            self.effects.append(Outside("clock", flow.number, index))
+
+    def new_call(self, flow: Flow) -> int:
+        """Return the number of a call that the last step of ``flow`` makes."""
+        self._calls_made += 1
+        self._calls[self._calls_made] = (flow.number, flow.cursor - 1)
+        return self._calls_made
+
+    # What handlers use (immortal.Tools)
+
+    def _sender(self, what: str) -> _Context:
+        context = self._context
+        if context is None:
+            raise OutsideHandler(f"{what} outside a handler", remedy="use the handle that `serve` gives")
+        if context.mode == "query":
+            raise StateInFlow(f"{context.title} is a query and uses {what}", remedy="make it a method")
+        if context.mode == "hook":
+            raise OutsideHandler(f"{context.title} uses {what}", remedy="it may send Impulses only: `self.impulse`")
+        return context
+
+    def assigned(self, name: str, value: Any) -> None:
+        """Note a change of the state for the marks of the replay."""
+        self._sender(f"an assignment to self.{name}")
+        if isinstance(value, _SCALARS):
+            self._trace = xxhash.xxh64_intdigest(f"{self._trace} {name} {value!r}".encode("utf-8", "surrogatepass"))
+
+    def fork(self, method: Method[Any, ..., Any], to: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Send a Fork."""
+        self._sender("self.fork()")
+        self.binding.fork(to, method.number, method.signature.pack(args, kwargs))
+
+    def start(self, method: Method[Any, ..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin a flow after this handler."""
+        self._sender("self.start()")
+        if not method.is_flow:
+            raise OutsideHandler(f"self.start({method.title})", remedy="it is a plain method: call it, or fork it")
+        self.begun.append((method, method.signature.pack(args, kwargs)))
+
+    def impulse(self, method: Method[Any, ..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Send an Impulse to oneself, from a hook that no logged message caused."""
+        if self._context is not None and self._context.mode != "hook":
+            raise OutsideHandler(f"self.impulse() in {self._context.title}", remedy="use `self.fork` or `self.start`")
+        self.send_impulse(method.number, method.signature.pack(args, kwargs))
+
+    def chance(self) -> random.Random:
+        """Return the generator of the running handler."""
+        context = self._sender("self.random")
+        if context.chance is None:
+            context.chance = random.Random(f"{self.binding.committer}/{context.seed}")  # noqa: S311 - repeatable
+        return context.chance
+
+    # From outside
+
+    def send_impulse(self, number: int, data: bytes) -> None:
+        """Log a new message to oneself; raises ``NotPrimary``."""
+        if self.life is not core.Life.PRIMARY:
+            raise NotPrimary(f"{self.name} is {self.life.value}: wait until it leads")
+        self.binding.impulse("", number, data)
+
+    def request(self, token: str, key: str, method: Method[Any, ..., Any], data: bytes) -> None:
+        """Log a request from outside; its ``Result`` carries ``token``. Raises ``NotPrimary``."""
+        self.send_impulse(INGRESS, pack([token, key, method.number, data]))
+
+    def done(self, outside: Outside, *content: Any) -> None:
+        """Log what came of something outside: the time in milliseconds, nothing, or (ok, value bytes)."""
+        number = {"clock": CLOCK, "timer": FIRED, "run": RAN}[outside.kind]
+        self.send_impulse(number, pack([outside.flow, outside.step, *content]))
+
+    def ask(self, query: Query[Any, ..., Any], arguments: list[Any]) -> Any:
+        """Answer a query by the state as it is; raises what the query raises."""
+        return self.guarded(query.title, "query", "query", lambda: query.function(self.object, *arguments))
+
+    def _marked(self, title: str) -> None:
+        """Note four bytes of what this message did, so that a replay finds the first one that differs."""
+        mark = xxhash.xxh32_intdigest(f"{self.binding.digest} {self._trace}".encode())
+        if len(self.marks) < DIGESTS_KEPT:
+            self.marks.append(mark)
+        if self.observer is not None:
+            self.observer(title, self._handled, mark)
+
+
+__all__ = ["Engine", "Failed", "Outside", "RemoteError", "Result"]

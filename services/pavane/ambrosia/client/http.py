@@ -1,0 +1,106 @@
+"""An immortal over HTTP: ``POST /call/{method}`` and ``GET /query/{name}`` (docs/specs/ambrosia.md 18.6, ingress)."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from pavane.ambrosia.client.errors import CoordinatorLost, ImmortalError, NotPrimary, RemoteError
+from pavane.ambrosia.client.immortal import Immortal, definition
+from pavane.runtime.http import HttpServer, listen
+
+BODY_BYTES_MAX = 1 << 20  # arguments come from people and programs, bulk data does not
+CONNECTIONS_MAX = 1000  # each may hold one body
+KEY_BYTES_MAX = 255  # keys are part of the state
+_CODES = {"KeyReused": 409, "UnknownMethod": 404, "TooManyFlows": 503}
+
+
+def _refused(code: int, kind: str, detail: str) -> JSONResponse:
+    return JSONResponse({"error": kind, "detail": detail}, status_code=code)
+
+
+async def _body(request: Request) -> Any:
+    """Return the arguments; raises ``ValueError``."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > BODY_BYTES_MAX:
+            raise ValueError(f"more than BODY_BYTES_MAX ({BODY_BYTES_MAX}) bytes")
+    return json.loads(data) if data else []
+
+
+def application(handle: Any, kind: type[Immortal]) -> Starlette:
+    """Return the ASGI application."""
+    known = definition(kind)
+
+    async def call(request: Request) -> Response:
+        method = known.by_name.get(request.path_params["method"])
+        if method is None:
+            return _refused(404, "UnknownMethod", f"{handle.name} has the methods {', '.join(sorted(known.by_name))}")
+        key = request.headers.get("idempotency-key", "")
+        if len(key) > KEY_BYTES_MAX:
+            return _refused(400, "BadKey", f"Idempotency-Key has more than KEY_BYTES_MAX ({KEY_BYTES_MAX}) bytes")
+        try:
+            arguments = method.signature.check(await _body(request))
+            data = method.signature.pack(tuple(arguments), {})
+        except (ValueError, TypeError) as error:
+            return _refused(400, "BadArguments", str(error))
+        try:
+            value = await handle.request(method, data, key)
+        except RemoteError as error:
+            return _refused(_CODES.get(error.type, 422), error.type, error.message)
+        except (NotPrimary, CoordinatorLost) as error:
+            return _refused(503, type(error).__name__, str(error))
+        return JSONResponse({"result": method.signature.result.json(value)})
+
+    async def ask(request: Request) -> Response:
+        query = known.queries.get(request.path_params["name"])
+        if query is None:
+            return _refused(404, "UnknownQuery", f"{handle.name} has the queries {', '.join(sorted(known.queries))}")
+        try:
+            raw = {name: _plain(text) for name, text in request.query_params.items()}
+            arguments = query.signature.check(raw)
+        except (ValueError, TypeError) as error:
+            return _refused(400, "BadArguments", str(error))
+        try:
+            value = await handle.query(query, *arguments)
+        except ImmortalError as error:
+            return _refused(500, type(error).__name__, str(error))
+        except Exception as error:
+            return _refused(422, type(error).__name__, str(error))
+        return JSONResponse({"result": query.signature.result.json(value)})
+
+    return Starlette(
+        routes=[Route("/call/{method}", call, methods=["POST"]), Route("/query/{name}", ask, methods=["GET"])]
+    )
+
+
+def _plain(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+@contextlib.asynccontextmanager
+async def served(handle: Any, kind: type[Immortal], address: str) -> AsyncIterator[tuple[str, int]]:
+    """Serve calls and queries at ``host:port``; gives the address. Raises ``OSError`` when it is taken."""
+    host, _, port = address.rpartition(":")
+    listener = listen(host.strip("[]") or "127.0.0.1", int(port))
+    server = HttpServer(
+        application(handle, kind), limit_concurrency=CONNECTIONS_MAX, timeout_graceful_shutdown=5, lifespan="off"
+    )
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    bound = listener.getsockname()
+    try:
+        yield bound[0], bound[1]
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()

@@ -1,0 +1,65 @@
+"""The application's part of a checkpoint (docs/specs/ambrosia.md 18.6, blob)."""
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from pavane.ambrosia.client.errors import ImmortalError
+from pavane.ambrosia.client.values import pack, unpack
+
+MAGIC = b"PVIM\x01"
+_HEAD_BYTES = len(MAGIC) + 16
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All of an immortal that survives."""
+
+    seq: int
+    digest: int
+    app: str
+    version: int
+    python: str
+    calls: int
+    flows_made: int
+    clock: int
+    trace: int
+    state: dict[str, bytes]
+    flows: list[Any]
+    keys: list[Any]
+    marks: bytes = field(compare=False)
+    """Four bytes for each message handled since the checkpoint before, in order."""
+
+    def write(self) -> bytes:
+        """Return it as bytes."""
+        content = asdict(self)
+        seq, digest = content.pop("seq"), content.pop("digest")
+        head: bytes = MAGIC + seq.to_bytes(8, "little", signed=True) + digest.to_bytes(8, "little")
+        return head + pack(content)
+
+    @classmethod
+    def read(cls, blob: bytes) -> "Snapshot":
+        """Return what ``write`` wrote; raises ``ImmortalError`` for anything else."""
+        if not blob.startswith(MAGIC) or len(blob) < _HEAD_BYTES:
+            raise ImmortalError("the checkpoint was not written by this library")
+        seq = int.from_bytes(blob[5:13], "little", signed=True)
+        digest = int.from_bytes(blob[13:21], "little")
+        try:
+            content = unpack(memoryview(blob)[_HEAD_BYTES:])
+            if set(content) != {each.name for each in fields(cls)} - {"seq", "digest"}:
+                raise ImmortalError(
+                    f"the checkpoint holds {', '.join(content)}: another version of this library wrote it"
+                )
+            return cls(seq=seq, digest=digest, **content)
+        except (ValueError, TypeError) as error:
+            raise ImmortalError(f"the checkpoint cannot be read: {error}") from error
+
+    def same(self, other: "Snapshot") -> bool:
+        """Say whether a replay came to the same state; the Python version may differ."""
+        return bool(_plain(self) == _plain(other))
+
+
+def _plain(snapshot: Snapshot) -> Any:
+    content = asdict(snapshot)
+    del content["marks"], content["python"]
+    content["state"] = {name: unpack(data) for name, data in content["state"].items()}  # 1 is 1.0
+    return unpack(pack(content))

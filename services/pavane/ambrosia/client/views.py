@@ -1,0 +1,190 @@
+"""``self`` in a flow: everything that it gives is written into the flow's history (docs/specs/ambrosia.md 18.8)."""
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from pavane.ambrosia.client.definition import Method, Query
+from pavane.ambrosia.client.errors import OutsideHandler, StateInFlow
+from pavane.ambrosia.client.flows import ERROR, OPEN, VALUE, Flow, Pending, error_bytes, frozen
+from pavane.ambrosia.client.values import Codec, pack, unpack
+
+if TYPE_CHECKING:
+    from pavane.ambrosia.client.engine import Engine
+
+_NONE = pack(None)
+
+_TOOLS = frozenset({"call", "fork", "start", "sleep", "now", "run", "impulse"})
+_OURS = frozenset({"_tools", "_flow"})
+_PLAIN = frozenset({"name", "app_version", "uuid"})
+
+
+class Member:
+    """A function of the class as a flow sees it."""
+
+    def __init__(self, found: Any) -> None:
+        self.is_property = isinstance(found, property)
+        self.method = found if isinstance(found, (Method, Query)) else None
+        function: Any = found.fget if isinstance(found, property) else getattr(found, "function", found)
+        self.function: Callable[..., Any] | None = function if isinstance(function, FunctionType) else None
+        self.is_flow = inspect.iscoroutinefunction(function)
+        self._codec: Codec | None = None
+
+    @property
+    def codec(self) -> Codec:
+        """How its result is written down."""
+        if self.method is not None:
+            return self.method.signature.result
+        if self._codec is None:
+            hints = typing.get_type_hints(self.function) if self.function is not None else {}
+            self._codec = Codec(hints.get("return", Any))
+        return self._codec
+
+
+class FlowTools:
+    """What ``self`` offers a flow, by its history: only what is new is carried out."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self.name = engine.name
+        self.fields = engine.definition.fields
+
+    @property
+    def app_version(self) -> int:
+        """The version of the application."""
+        return self._engine.app_version
+
+    def read(self, flow: Flow, name: str) -> Any:
+        """Give a flow an attribute of the state, by its history."""
+        step, new = flow.step("read", "", name, b"")
+        codec = self._engine.definition.fields[name].codec
+        if new:
+            flow.settle(step, VALUE, codec.pack(getattr(self._engine.object, name)))
+        return frozen(codec.unpack(step.value))
+
+    def own(self, flow: Flow, name: str, member: Member, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an own plain method for a flow, by its history."""
+        method = member.method
+        step, new = flow.step("own", "", name, method.signature.pack(args, kwargs) if method is not None else b"")
+        function = member.function
+        if new and function is not None:
+            try:
+                value = self._engine.guarded(
+                    f"{flow.title} → {name}",
+                    "handler",
+                    f"flow {flow.number}/{flow.cursor}",
+                    lambda: function(self._engine.object, *args, **kwargs),
+                )
+                flow.settle(step, VALUE, member.codec.pack(value))
+            except (RecursionError, MemoryError):
+                raise
+            except Exception as error:
+                flow.settle(step, ERROR, error_bytes(error))
+        return Pending(step, member.codec.unpack).result()
+
+    def tool(self, flow: Flow, name: str) -> Callable[..., Any]:
+        """Return what a flow may send or wait for."""
+        tools: dict[str, Callable[..., Any]] = {
+            "call": self._flow_call,
+            "fork": self._flow_fork,
+            "start": self._flow_start,
+            "sleep": lambda flow, seconds: self._flow_wait(flow, "sleep", repr(float(seconds))),
+            "now": lambda flow: self._flow_wait(flow, "now", ""),
+            "run": self._flow_run,
+        }
+        if name not in tools:
+            raise OutsideHandler(f"self.{name}() in a flow", remedy="use `self.fork` or `self.call`")
+        return lambda *args, **kwargs: tools[name](flow, *args, **kwargs)
+
+    def _flow_call(self, flow: Flow, method: Method[Any, ..., Any], to: str, *args: Any, **kwargs: Any) -> Pending:
+        data = method.signature.pack(args, kwargs)
+        step, new = flow.step("call", to, method.name, data)
+        if new:
+            step.number = self._engine.new_call(flow)
+            self._engine.binding.call(to, method.number, step.number, data)
+        return Pending(step, method.signature.result.unpack)
+
+    def _flow_fork(self, flow: Flow, method: Method[Any, ..., Any], to: str, *args: Any, **kwargs: Any) -> None:
+        data = method.signature.pack(args, kwargs)
+        step, new = flow.step("fork", to, method.name, data)
+        if new:
+            flow.settle(step, VALUE, _NONE)
+            self._engine.binding.fork(to, method.number, data)
+
+    def _flow_start(self, flow: Flow, method: Method[Any, ..., Any], *args: Any, **kwargs: Any) -> None:
+        data = method.signature.pack(args, kwargs)
+        step, new = flow.step("start", "", method.name, data)
+        if new:
+            flow.settle(step, VALUE, _NONE)
+            self._engine.begun.append((method, data))
+
+    def _flow_wait(self, flow: Flow, kind: str, what: str) -> Pending:
+        _, new = flow.step(kind, "", what, b"")
+        index = flow.cursor - 1
+        if new:
+            self._engine.outside(flow, index)
+        return Pending(flow.steps[index], unpack)
+
+    def _flow_run(self, flow: Flow, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Pending:
+        member = Member(function)
+        step, new = flow.step("run", "", getattr(function, "__qualname__", type(function).__name__), b"")
+        index = flow.cursor - 1
+        if step.state == OPEN:
+            flow.details[index] = (function, args, kwargs, member)
+        if new:
+            self._engine.outside(flow, index)
+        return Pending(step, member.codec.unpack)
+
+
+@functools.cache
+def _member(kind: type, name: str) -> Member:
+    return Member(inspect.getattr_static(kind, name))
+
+
+@functools.cache
+def view_of(kind: type) -> Any:
+    """Return the class of ``self`` in the flows of ``kind``."""
+
+    def getattribute(self: Any, name: str) -> Any:
+        get = object.__getattribute__
+        if name.startswith("__") or name in _OURS:
+            return get(self, name)
+        tools: FlowTools = get(self, "_tools")
+        flow: Flow = get(self, "_flow")
+        if name in tools.fields:
+            return tools.read(flow, name)
+        if name in _TOOLS:
+            return tools.tool(flow, name)
+        if name == "random":
+            return flow.chance
+        if name in _PLAIN:
+            return get(self, name)
+        member = _member(kind, name)
+        if member.function is None:
+            return get(self, name)
+        if member.is_flow:
+            return MethodType(member.function, self)
+        if member.is_property:
+            return tools.own(flow, name, member, (), {})
+        return lambda *args, **kwargs: tools.own(flow, name, member, args, kwargs)
+
+    def setattribute(self: Any, name: str, value: Any) -> None:
+        del self, value
+        raise StateInFlow(
+            f"a flow sets self.{name}", remedy="others may run while it waits; set it in a def method and call that one"
+        )
+
+    space: dict[str, Any] = {"__getattribute__": getattribute, "__setattr__": setattribute, "_is_view": True}
+    made: Any = type(kind.__name__, (kind,), {**space, "__module__": kind.__module__})
+    return made
+
+
+def view(kind: type, tools: FlowTools, flow: Flow) -> Any:
+    """Return ``self`` for ``flow``."""
+    made = object.__new__(view_of(kind))
+    object.__setattr__(made, "_tools", tools)
+    object.__setattr__(made, "_flow", flow)
+    return made

@@ -1,0 +1,1 @@
+"""The machines of AMBROSIA, without I/O."""

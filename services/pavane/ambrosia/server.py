@@ -1,0 +1,475 @@
+"""A coordinator as a process: ``ImmortalCoordinator`` and ``Ambrosia`` (docs/specs/ambrosia.md 6, 13-16).
+
+Usage::
+
+    server = Server(Options(name="alice", port=2500, receive_port=2000, send_port=2001, log="logs/"))
+    await server.run()          # until the application goes, a newer process takes over, or ``stop``
+"""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pavane.ambrosia import options as opts
+from pavane.ambrosia.aio import (
+    DETECT_S,
+    FENCE_POLL_S,
+    FOLLOW_POLL_S,
+    BindingPort,
+    Runner,
+    SocketOrder,
+    Streams,
+)
+from pavane.ambrosia.core.coordinator import LOG_TRIGGER_BYTES, Coordinator, Settings
+from pavane.ambrosia.errors import EXIT_UNEXPECTED, Fatal, FatalError, Superseded
+from pavane.ambrosia.state import Meta, Progress
+from pavane.ambrosia.storage import LOG, CheckpointReader, Registry, Replay, Row, Store, read_fence
+from pavane.ambrosia.wire.limits import MIB, NEW_NAME_BYTES_MAX
+from pavane.wal.files import DiskFolder
+
+EXIT_USAGE = 1
+EXIT_STOPPED = 0
+COMMITTER_BITS = 31
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a coordinator needs to know; ``log`` is a prefix, so a folder ends with its separator.
+
+    ``host`` is where the application is expected and ``listen`` where other coordinators are; they dial ``address``.
+    ``generation`` fences: a greater one takes over, a lower one ends. ``read_only``: follow until ``Server.promote``.
+    """
+
+    name: str
+    port: int
+    receive_port: int
+    send_port: int
+    log: str
+    registry: Path | None = None
+    log_trigger_bytes: int = LOG_TRIGGER_BYTES
+    address: str = "127.0.0.1"
+    host: str = "127.0.0.1"
+    listen: str = ""
+    version: int = 0
+    generation: int = 0
+    read_only: bool = False
+    order: SocketOrder = SocketOrder.DETECT
+    detect_s: float = DETECT_S
+    process: str = ""
+
+
+def say(text: str) -> None:
+    """Print one line at once; others read it as it comes."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+class Server:
+    """One coordinator with its files and sockets.
+
+    ``run`` raises ``FatalError`` and ``Superseded``. ``stage`` is ``Initialization``, ``ReadOnly`` or ``ReadWrite``.
+    """
+
+    def __init__(self, options: Options, say: Callable[[str], None] = say) -> None:
+        self.options = options
+        self.stage = "Initialization"
+        self._say = say
+        self._registry = Registry(DiskFolder(options.registry or Path(f"{options.log}registry")))
+        self._folder = DiskFolder(Path(f"{options.log}{options.name}_{options.version}"))
+        self._process = options.process or f"{options.address}:{os.getpid()}"
+        self._generation = options.generation
+        self._runner: Runner | None = None
+        self._promoted = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._replay: Replay | None = None
+        self._read_before = 0
+
+    # --- what others ask ------------------------------------------------------------------------------------------
+
+    def promote(self, generation: int | None = None) -> None:
+        """Take over: fence every lower generation, wait for its end, deliver the rest of the log and lead."""
+        if generation is not None:
+            self._generation = generation
+        self._promoted.set()
+
+    def stop(self) -> None:
+        """End in order; ``run`` returns."""
+        self._stopped.set()
+
+    @property
+    def live(self) -> bool:
+        """Whether this coordinator leads and its links are open."""
+        return self._runner is not None and self._runner.core.live
+
+    def status(self) -> dict[str, Any]:
+        """Return what an operator wants to see: stage, numbers, links."""
+        runner = self._runner
+        if runner is None:
+            return {"name": self.options.name, "stage": self.stage}
+        core = runner.core
+        peers = core.links.states()
+        return {
+            "name": self.options.name,
+            "stage": self.stage,
+            "phase": core.phase.value,
+            "live": core.live,
+            "generation": self._generation,
+            "nextSeq": core.next_seq,
+            "log": core.meta.last_log,
+            "checkpoint": core.meta.last_checkpoint,
+            "replayedBytes": self._replay.bytes_read if self._replay is not None else 0,
+            "impulsesDropped": core.impulses_dropped,
+            "peers": {
+                name: state if state != "unreachable" else runner.states.get(name, state)
+                for name, state in peers.items()
+            },
+        }
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Live until something ends it; returns after ``stop``."""
+        options = self.options
+        store = Store(self._folder, self._registry, options.name, self._generation)
+        port = BindingPort(options.host, options.receive_port, options.send_port, options.order, options.detect_s)
+        try:
+            if not options.read_only:
+                store.lock(self._process, f"{options.address}:{options.port}")
+            self._say(f"Logs directory: {self._folder}")
+            self._say("Every record is synced to disk before it is acknowledged")
+            port.listen()
+            links = await self._listen()
+        except BaseException:
+            port.close()
+            store.close()
+            raise
+        try:
+            async with links:
+                self._say("Ready ...")
+                binding = await self._or_stopped(port.accept())
+                if binding is not None:
+                    await self._serve(store, binding)
+        finally:
+            port.close()
+            store.close()
+
+    async def _listen(self) -> asyncio.Server:
+        options = self.options
+        try:
+            return await asyncio.start_server(self._accepted, options.listen or options.address, options.port)
+        except OSError as error:
+            text = f"port {options.port} of {options.listen or options.address} is not free: {error.strerror}"
+            raise FatalError(Fatal.STORAGE, text) from error
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._runner is None:
+            writer.transport.abort()
+        else:
+            self._runner.accepted(reader, writer)
+
+    async def _or_stopped(self, work: Any) -> Any:
+        """Return what ``work`` returns, ``None`` if the server is stopped before."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+            return None
+        return task.result()
+
+    async def _serve(self, store: Store, binding: Any) -> None:
+        meta = store.refresh()
+        settings = Settings(self.options.name, self.options.log_trigger_bytes)
+        reader: CheckpointReader | None = None
+        if meta.last_checkpoint:
+            reader = await asyncio.to_thread(CheckpointReader, self._folder, meta.last_checkpoint)
+            core = Coordinator(settings, reader.head.committer, meta)
+        elif self.options.read_only:
+            raise FatalError(Fatal.CHECKPOINT, f"{self._folder} has no checkpoint to follow; start a writer first")
+        else:
+            core = Coordinator(settings, new_committer(), meta)
+        runner = self._runner = Runner(
+            core,
+            store,
+            binding,
+            resolve=self._resolve,
+            say=self._say,
+            process=self._process,
+            token=(self._generation, 0),
+        )
+        try:
+            runner.start()
+            life = asyncio.ensure_future(self._live(runner, store, reader))
+            stopped = asyncio.ensure_future(self._stopped.wait())
+            ends: set[asyncio.Future[Any]] = {life, stopped, runner.ended}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in (life, stopped):
+                if not task.done():
+                    task.cancel()
+            await asyncio.gather(life, stopped, return_exceptions=True)
+            if runner.ended.done():
+                runner.ended.result()
+            if not life.cancelled():
+                life.result()
+        finally:
+            self._runner = None
+            await runner.close()
+            if self._replay is not None:
+                self._replay.close()
+
+    async def _live(self, runner: Runner, store: Store, reader: CheckpointReader | None) -> None:
+        core = runner.core
+        if reader is None:
+            runner.call(core.first_start)
+        else:
+            meta = core.meta
+            head = reader.head
+            reader.close()
+            runner.call(lambda: core.restore(head, meta.last_checkpoint))
+            replay = Replay(self._folder, meta.last_checkpoint, meta.last_log, Progress.restored(head))
+            self._replay = replay
+            if self.options.read_only:
+                await self._follow(runner, store, replay)
+            await runner.replay(replay)
+            await asyncio.to_thread(replay.finish)
+            runner.call(lambda: core.replayed(promotion=self.options.read_only))
+        self.stage = "ReadWrite"
+        await asyncio.Event().wait()
+
+    async def _follow(self, runner: Runner, store: Store, replay: Replay) -> None:
+        """Replay what the writer logs until it is our turn; afterwards the lock is ours."""
+        self.stage = "ReadOnly"
+        self._say("I'm a secondary")
+        while not self._promoted.is_set():
+            replay.last_log = (await asyncio.to_thread(store.refresh)).last_log
+            await runner.replay(replay)
+            try:
+                await asyncio.wait_for(self._promoted.wait(), FOLLOW_POLL_S)
+            except TimeoutError:
+                continue
+        store.generation = self._generation
+        await asyncio.to_thread(store.fence)
+        while True:
+            await runner.replay(replay)
+            try:
+                address = f"{self.options.address}:{self.options.port}"
+                meta = await asyncio.to_thread(store.lock, self._process, address)
+            except FatalError as error:
+                if error.fatal is not Fatal.STORAGE:
+                    raise
+                await asyncio.sleep(FENCE_POLL_S)  # the one before has not ended yet
+                continue
+            replay.last_log = meta.last_log
+            runner.core.meta = meta
+            return
+
+    async def _resolve(self, peer: str) -> list[tuple[str, int]]:
+        row = await asyncio.to_thread(self._registry.load, peer)
+        host, _, port = row.address.rpartition(":")
+        return [(host, int(port))] if host and port.isdigit() else []
+
+
+def new_committer() -> int:
+    """Return the number of a new instance's log: 31 bits, sign-extended."""
+    return random.SystemRandom().getrandbits(COMMITTER_BITS) - (1 << (COMMITTER_BITS - 1))
+
+
+class DebugServer:
+    """Replays an instance from one of its checkpoints to one application, and writes nothing (15)."""
+
+    def __init__(self, options: Options, checkpoint: int, *, testing_upgrade: bool) -> None:
+        self.options = options
+        self._checkpoint = checkpoint
+        self._testing_upgrade = testing_upgrade
+
+    async def run(self) -> None:
+        """Serve until the application goes."""
+        options = self.options
+        path = Path(f"{options.log}{options.name}_{options.version}")
+        if not await asyncio.to_thread(path.is_dir):
+            raise FatalError(Fatal.CHECKPOINT, f"{path} is missing: no instance of that name and version is there")
+        folder = DiskFolder(path)
+        reader = await asyncio.to_thread(CheckpointReader, folder, self._checkpoint)
+        head = reader.head
+        reader.close()
+        port = BindingPort(options.host, options.receive_port, options.send_port, options.order, options.detect_s)
+        port.listen()
+        say("Ready ...")
+        try:
+            binding: tuple[asyncio.StreamReader, asyncio.StreamWriter, Streams] = await port.accept()
+        finally:
+            port.close()
+        core = Coordinator(Settings(options.name), head.committer, Meta())
+        store = Store(folder, Registry(DiskFolder(options.registry or path)), options.name)
+        runner = Runner(core, store, binding, resolve=_nobody, say=say, process="debug")
+        try:
+            runner.call(lambda: core.restore(head, self._checkpoint))
+            runner.call(lambda: core.debug(testing_upgrade=self._testing_upgrade))
+            runner.start()
+            replay = Replay(folder, self._checkpoint, last_log(folder), Progress.restored(head))
+            try:
+                while not runner.ended.done() and not core.left:
+                    replay.last_log = last_log(folder)
+                    await runner.replay(replay)
+                    await asyncio.wait({runner.ended}, timeout=FOLLOW_POLL_S)
+            finally:
+                replay.close()
+            if runner.ended.done():
+                runner.ended.result()
+        finally:
+            await runner.close()
+
+
+async def _nobody(_: str) -> list[tuple[str, int]]:
+    return []
+
+
+def last_log(folder: DiskFolder) -> int:
+    """Return the greatest number of a log file in ``folder``."""
+    numbers = [name.removeprefix(LOG) for name in folder.names() if name.startswith(LOG)]
+    return max((int(text) for text in numbers if text.isdigit()), default=0)
+
+
+# --- executables --------------------------------------------------------------------------------------------------
+
+
+def immortal_coordinator() -> None:
+    """``ImmortalCoordinator``: serve one application."""
+    _leave(_guarded("ImmortalCoordinator", opts.COORDINATOR, _coordinate, sys.argv[1:]))
+
+
+def ambrosia() -> None:
+    """``Ambrosia``: register an instance, or replay one."""
+    mode, rest = (sys.argv[1].lower(), sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
+    if mode == "registerinstance":
+        _leave(_guarded("Ambrosia RegisterInstance", opts.REGISTER, _register, rest))
+    if mode == "debuginstance":
+        _leave(_guarded("Ambrosia DebugInstance", opts.DEBUG, _debug, rest))
+    say("Missing or illegal runtime mode.")
+    say("Usage: Ambrosia RegisterInstance | DebugInstance [OPTIONS]")
+    _leave(EXIT_STOPPED if mode in ("-h", "--help", "/h") else EXIT_USAGE)
+
+
+def _leave(code: int) -> None:
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def run_coordinator(arguments: Sequence[str]) -> int:
+    """Run ``ImmortalCoordinator`` with ``arguments``; return its exit code."""
+    return _guarded("ImmortalCoordinator", opts.COORDINATOR, _coordinate, arguments)
+
+
+def _guarded(
+    program: str, known: Sequence[opts.Option], work: Callable[[dict[str, str]], None], arguments: Sequence[str]
+) -> int:
+    try:
+        found = opts.parse(arguments, known)
+        if "help" in found:
+            say(opts.usage(program, known))
+            return EXIT_STOPPED
+        if not found.get("instanceName"):
+            raise opts.UsageError("Instance name is required.")
+        work(found)
+    except opts.UsageError as error:
+        say(str(error))
+        say(opts.usage(program, known))
+        return EXIT_USAGE
+    except Superseded as error:
+        say(f"Migrating or upgrading. Must commit suicide since I'm the primary: {error}")
+        return EXIT_STOPPED
+    except FatalError as error:
+        say(f"FATAL ERROR {int(error.fatal)}: {error}")
+        return error.exit_code
+    except OSError as error:
+        say(f"FATAL ERROR {int(Fatal.STORAGE)}: {error.filename}: {error.strerror}")
+        return int(Fatal.STORAGE)
+    except Exception as error:
+        say(f"FATAL ERROR {int(Fatal.UNEXPECTED)}: {error!r}")
+        return EXIT_UNEXPECTED
+    return EXIT_STOPPED
+
+
+def _coordinate(found: dict[str, str]) -> None:
+    folder = opts.registry(found, os.environ)
+    registered = Registry(DiskFolder(folder)).load(found["instanceName"]).registration if folder.is_dir() else {}
+    found = {**registered, **found}
+    if found.get("logStorageType", "files") != "files":
+        raise opts.UsageError("Invalid arguments: logs are kept in files only.")
+    if len(found["instanceName"].encode()) > NEW_NAME_BYTES_MAX:
+        raise opts.UsageError(f"Invalid arguments: an instance name has at most {NEW_NAME_BYTES_MAX} bytes.")
+    order = SocketOrder.DETECT
+    if "legacySockets" in found:
+        order = SocketOrder.LEGACY
+    elif "currentSockets" in found:
+        order = SocketOrder.CURRENT
+    address = found.get("IPAddr", "127.0.0.1")
+    options = Options(
+        name=found["instanceName"],
+        port=opts.port(found, "port", "Port number is required."),
+        receive_port=opts.port(found, "receivePort", "Receive port is required."),
+        send_port=opts.port(found, "sendPort", "Send port is required."),
+        log=found.get("log", opts.DEFAULT_LOG),
+        registry=folder,
+        log_trigger_bytes=opts.number(found, "logTriggerSize", opts.TRIGGER_MB, low=-1) * MIB,
+        address=address,
+        host=found.get("host", "127.0.0.1"),
+        version=opts.number(found, "currentVersion", 0),
+        generation=opts.number(found, "generation", 0),
+        read_only="readOnly" in found,
+        order=order,
+        detect_s=opts.number(found, "detectMs", int(DETECT_S * 1000)) / 1000,
+    )
+    asyncio.run(_run_server(options))
+
+
+async def _run_server(options: Options) -> None:
+    server = Server(options)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    loop.add_signal_handler(signal.SIGUSR1, server.promote)
+    await server.run()
+
+
+def _register(found: dict[str, str]) -> None:
+    for name in ("receivePort", "sendPort"):
+        opts.port(found, name, f"{'Receive' if name == 'receivePort' else 'Send'} port is required.")
+    opts.number(found, "logTriggerSize", opts.TRIGGER_MB, low=-1)
+    current = opts.number(found, "currentVersion", 0)
+    if opts.number(found, "upgradeVersion", current) < current:
+        raise opts.UsageError("Current version # exceeds upgrade version #.")
+    registry = Registry(DiskFolder(opts.registry(found, os.environ)))
+    name = found["instanceName"]
+    row: Row = registry.load(name)
+    kept = {key: value for key, value in found.items() if key not in ("instanceName", "registry", "help")}
+    registry.store(name, replace(row, registration=kept), seen=row.version)
+    say(f"{name} is registered")
+
+
+def _debug(found: dict[str, str]) -> None:
+    options = Options(
+        name=found["instanceName"],
+        port=0,
+        receive_port=opts.port(found, "receivePort", "Receive port is required."),
+        send_port=opts.port(found, "sendPort", "Send port is required."),
+        log=found.get("log", opts.DEFAULT_LOG),
+        version=opts.number(found, "currentVersion", 0),
+    )
+    checkpoint = opts.number(found, "checkpoint", 1, low=1)
+    server = DebugServer(options, checkpoint, testing_upgrade="testingUpgrade" in found)
+    asyncio.run(server.run())
+
+
+__all__ = ["DebugServer", "Options", "Server", "ambrosia", "immortal_coordinator", "read_fence", "run_coordinator"]
+
+if __name__ == "__main__":
+    immortal_coordinator()

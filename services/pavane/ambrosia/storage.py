@@ -1,0 +1,463 @@
+"""Log, checkpoints and metadata of one instance in files (docs/specs/ambrosia.md 12, 13, 17.4).
+
+Everything stands on ``pavane.wal.Folder``, so that the same code runs on a disk and on its twin in memory. Methods
+block until what they wrote is on stable storage; an ``OSError`` of an append means that nobody knows what is there, and
+the process must end (10).
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from pavane.ambrosia.effects import (
+    Append,
+    BeginCheckpoint,
+    CheckpointBytes,
+    CreateLog,
+    EndCheckpoint,
+    Storage,
+    StoreMeta,
+)
+from pavane.ambrosia.errors import Fatal, FatalError, LogDamaged, Reason, Superseded
+from pavane.ambrosia.state import Meta, Progress
+from pavane.ambrosia.wire.files import CheckpointHead
+from pavane.ambrosia.wire.limits import HEAD_BYTES_MAX, MIB
+from pavane.ambrosia.wire.primitives import Cursor, i32
+from pavane.ambrosia.wire.records import LogRecord
+from pavane.wal.files import File, Folder, Lock
+from pavane.wire import RemoteProtocolError
+
+LOG = "serverlog"
+CHECKPOINT = "serverchkpt"
+LOCK = "server.lock"
+FENCE = "serverkillFile"  # holds the generation that may write; every lower one stops
+READ_BYTES = MIB  # of a log at a time
+HEAD_READ_BYTES = MIB
+
+
+def replace_file(folder: Folder, name: str, data: bytes) -> None:
+    """Write ``data`` under ``name``, durably, whole or not at all."""
+    temporary = f"{name}.tmp"
+    if temporary in folder.names():
+        folder.remove(temporary)
+    file = folder.create(temporary)
+    try:
+        file.append([data])
+        file.sync()
+    finally:
+        file.close()
+    folder.rename(temporary, name)
+    folder.sync()
+
+
+def read_file(folder: Folder, name: str) -> bytes | None:
+    """Return a whole small file, ``None`` if there is none."""
+    try:
+        file = folder.open(name)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read(0, file.size)
+    finally:
+        file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the registry knows of an instance; ``version`` counts its changes."""
+
+    meta: Meta = field(default_factory=Meta)
+    address: str = ""
+    process: str = ""
+    since: str = ""
+    generation: int = 0
+    log: str = ""
+    registration: dict[str, str] = field(default_factory=dict)  # options of 16.2
+    version: int = 0
+
+
+class Registry:
+    """Rows of instances in one folder that the coordinators of a host share."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def load(self, instance: str) -> Row:
+        """Return the row, an empty one for a new instance; ``FatalError`` when it cannot be read."""
+        data = read_file(self._folder, file_name(instance))
+        if data is None:
+            return Row()
+        try:
+            found = json.loads(data)
+            meta = found.pop("meta")
+            return Row(Meta(**{**meta, "connections": tuple(meta["connections"])}), **found)
+        except (ValueError, KeyError, TypeError) as error:
+            text = f"the registry's {file_name(instance)} cannot be read: {error}; restore it or remove the instance"
+            raise FatalError(Fatal.CHECKPOINT, text) from error
+
+    def store(self, instance: str, row: Row, *, seen: int) -> Row:
+        """Replace the row if it is still the one of version ``seen``; ``Superseded`` if it is not."""
+        current = self.load(instance)
+        if current.version != seen:
+            raise Superseded(f"the registry's row of {instance} was changed by {current.process}")
+        row = replace(row, version=seen + 1)
+        meta = row.meta
+        names = ("address", "process", "since", "generation", "log", "registration", "version")
+        fields = {name: getattr(row, name) for name in names}
+        shown = {name: getattr(meta, name) for name in ("current_version", "last_checkpoint", "last_log")}
+        data = {"meta": {**shown, "connections": list(meta.connections)}, **fields}
+        replace_file(self._folder, file_name(instance), json.dumps(data, indent=1).encode())
+        return row
+
+
+def file_name(instance: str) -> str:
+    """Return the file of an instance; what is no plain character is percent-encoded."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else f"%{ord(c):x}" for c in instance)
+    return f"{plain}.json"
+
+
+class LogReader:
+    """Records of one log file in order; also of a file that grows meanwhile."""
+
+    def __init__(self, folder: Folder, number: int) -> None:
+        try:
+            self._file = folder.open(f"{LOG}{number}")
+        except FileNotFoundError as error:
+            raise LogDamaged(f"{folder}/{LOG}{number} is missing; restore it from a copy") from error
+        self.number = number
+        self.offset = 0  # of the next record
+        self._start = 0  # of the bytes at hand
+        self._bytes = b""
+
+    def read(self) -> LogRecord | None:
+        """Return the next record, ``None`` where no whole and valid one stands; it may stand there later."""
+        wanted = READ_BYTES
+        while True:
+            cursor = Cursor(memoryview(self._bytes)[self.offset - self._start :])
+            try:
+                if not cursor.remaining:
+                    raise RemoteProtocolError(Reason.SHORT, "end of what was read")
+                record = LogRecord.decode(cursor)
+            except RemoteProtocolError:
+                # Perhaps it is not all there: the beginning of this record with more behind it tells.
+                held = len(self._bytes) - (self.offset - self._start)
+                self._bytes = self._file.read(self.offset, held + wanted)
+                self._start = self.offset
+                if len(self._bytes) <= held:
+                    return None
+                wanted *= 2
+                continue
+            self.offset += cursor.position
+            return record
+
+    def later(self, committer: int, seq: int) -> int | None:
+        """Return the offset of a whole record of at least ``seq`` behind the next one, ``None`` if there is none."""
+        data = self._file.read(self.offset, self._file.size - self.offset)
+        mark = i32(committer)
+        at = data.find(mark, 1)
+        while at >= 0:
+            try:
+                record = LogRecord.decode(Cursor(memoryview(data)[at:]))
+            except RemoteProtocolError:
+                record = None
+            if record is not None and record.committer == committer and record.seq >= seq:
+                return self.offset + at
+            at = data.find(mark, at + 1)
+        return None
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file now."""
+        return self._file.size
+
+    def close(self) -> None:
+        """Release the file."""
+        self._file.close()
+
+
+class Replay:
+    """All records behind a checkpoint, over the files in order (13).
+
+    ``last_log`` may be raised while a primary writes. A damaged record that had a successor raises ``LogDamaged``.
+    """
+
+    def __init__(self, folder: Folder, number: int, last_log: int, progress: Progress) -> None:
+        self.last_log = last_log
+        self.bytes_read = 0
+        self._folder = folder
+        self._progress = progress
+        self._reader = LogReader(folder, number)
+        self._any = False  # whether this file had a valid record
+
+    @property
+    def number(self) -> int:
+        """The log that is being read."""
+        return self._reader.number
+
+    def next(self) -> LogRecord | None:
+        """Return the next record, ``None`` at the end of what there is."""
+        while True:
+            start = self._reader.offset
+            record = self._reader.read()
+            if record is not None:
+                refused = self._progress.refuses(record)
+                if refused is None:
+                    self._any = True
+                    self._progress.advance(record)
+                    self.bytes_read += self._reader.offset - start
+                    return record
+                if not self._any and refused == Reason.SEQUENCE and record.seq < self._progress.next_seq:
+                    continue  # the checkpoint has a lower number than the log that it belongs to
+                self._reader.offset = start
+            if self._reader.number >= self.last_log:
+                return None
+            self._next_file()
+
+    def finish(self) -> None:
+        """Nobody writes any more: judge the tail; ``LogDamaged`` when acknowledged records stand behind it."""
+        self._judge()
+
+    def _next_file(self) -> None:
+        self._judge()
+        number = self._reader.number + 1
+        following = LogReader(self._folder, number)
+        self._reader.close()
+        self._reader = following
+        self._any = False
+        first = following.read()
+        following.offset = 0
+        if first is not None and first.seq > self._progress.next_seq and first.committer == self._progress.committer:
+            text = f"{self._folder}/{LOG}{number} begins with record {first.seq}"
+            raise LogDamaged(f"{text}; record {self._progress.next_seq} is missing; restore it from a copy")
+
+    def _judge(self) -> None:
+        later = self._reader.later(self._progress.committer, self._progress.next_seq)
+        if later is not None:
+            name = f"{self._folder}/{LOG}{self._reader.number}"
+            text = f"{name}: record {self._progress.next_seq} at offset {self._reader.offset} is damaged"
+            raise LogDamaged(f"{text}, a whole record follows at {later}; restore the file from a copy")
+
+    def close(self) -> None:
+        """Release the file."""
+        self._reader.close()
+
+
+@dataclass(slots=True)
+class _Checkpoint:
+    file: File
+    digest: "hashlib._Hash"
+    head: CheckpointHead
+    size: int
+
+
+class Store:
+    """The files of one instance, for its one writer; ``carry_out`` does what a coordinator's effects ask."""
+
+    def __init__(self, folder: Folder, registry: Registry, instance: str, generation: int = 0) -> None:
+        self.folder = folder
+        self.generation = generation
+        self._registry = registry
+        self._instance = instance
+        self._row = registry.load(instance)
+        self._lock: Lock | None = None
+        self._log: File | None = None
+        self._checkpoint: _Checkpoint | None = None
+        self.log_bytes_before = 0  # cumulative, for progress
+
+    @property
+    def row(self) -> Row:
+        """The registry's row as last read or written."""
+        return self._row
+
+    def refresh(self) -> Meta:
+        """Read the metadata again, as a follower does."""
+        self._row = self._registry.load(self._instance)
+        return self._row.meta
+
+    def lock(self, process: str, address: str) -> Meta:
+        """Become the writer; ``FatalError`` 4 while another process is, ``Superseded`` by a greater generation."""
+        self.check_fence()
+        try:
+            self._lock = self.folder.lock(LOCK)
+        except BlockingIOError as error:
+            row = self._registry.load(self._instance)
+            text = f"instance {self._instance} is already running: process {row.process} since {row.since}"
+            raise FatalError(Fatal.STORAGE, text) from error
+        self.check_fence()
+        self.refresh()
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        row = replace(
+            self._row,
+            process=process,
+            address=address,
+            since=since,
+            generation=self.generation,
+            log=str(self.folder),
+        )
+        self._row = self._registry.store(self._instance, row, seen=self._row.version)
+        return self._row.meta
+
+    @property
+    def locked(self) -> bool:
+        """Whether this is the writer."""
+        return self._lock is not None
+
+    def fence(self) -> None:
+        """Stop every writer of a lower generation, for good."""
+        if read_fence(self.folder) < self.generation:
+            replace_file(self.folder, FENCE, str(self.generation).encode())
+
+    def check_fence(self) -> None:
+        """Raise ``Superseded`` if a greater generation may write."""
+        fence = read_fence(self.folder)
+        if fence > self.generation:
+            raise Superseded(f"generation {fence} of {self._instance} took over from generation {self.generation}")
+
+    def carry_out(self, effect: Storage) -> None:
+        """Do it and return when it is durable; ``Superseded`` means that it must not be acknowledged."""
+        match effect:
+            case Append(data=data):
+                if self._log is None:
+                    raise AssertionError("append before a log was created")
+                self._log.append([data])
+                self._log.sync()
+                self.check_fence()
+            case CreateLog(number):
+                self._create_log(number)
+            case StoreMeta(meta):
+                self._row = self._registry.store(self._instance, replace(self._row, meta=meta), seen=self._row.version)
+            case BeginCheckpoint(number, head):
+                self._begin_checkpoint(number, head)
+            case CheckpointBytes(data):
+                self._write_checkpoint(data)
+            case EndCheckpoint(number):
+                self._end_checkpoint(number)
+
+    def _create_log(self, number: int) -> None:
+        name = f"{LOG}{number}"
+        if name in self.folder.names():  # left by a crash before the metadata named it
+            self.folder.rename(name, f"{name}.stale-{time.time_ns()}")
+        if self._log is not None:
+            self._log.close()
+        self._log = self.folder.create(name)
+        self._log.sync()
+        self.folder.sync()
+
+    def _begin_checkpoint(self, number: int, head: CheckpointHead) -> None:
+        name = f"{CHECKPOINT}{number}.tmp"
+        if name in self.folder.names():
+            self.folder.remove(name)
+        self._checkpoint = _Checkpoint(self.folder.create(name), hashlib.sha256(), head, 0)
+        self._write_checkpoint(head.encode())
+
+    def _write_checkpoint(self, data: bytes) -> None:
+        if self._checkpoint is None:
+            raise AssertionError("bytes of no checkpoint")
+        self._checkpoint.file.append([data])
+        self._checkpoint.digest.update(data)
+        self._checkpoint.size += len(data)
+
+    def _end_checkpoint(self, number: int) -> None:
+        made, self._checkpoint = self._checkpoint, None
+        if made is None:
+            raise AssertionError("the end of no checkpoint")
+        made.file.sync()
+        made.file.close()
+        info = {
+            "sha256": made.digest.hexdigest(),
+            "bytes": made.size,
+            "next_seq": made.head.next_seq,
+            "generation": self.generation,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        self.check_fence()
+        name = f"{CHECKPOINT}{number}"
+        replace_file(self.folder, f"{name}.info", json.dumps(info).encode())
+        self.folder.rename(f"{name}.tmp", name)
+        self.folder.sync()
+
+    def close(self) -> None:
+        """Release files and the lock."""
+        if self._checkpoint is not None:
+            self._checkpoint.file.close()
+            self._checkpoint = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def read_fence(folder: Folder) -> int:
+    """Return the generation that may write, 0 if none took over yet."""
+    data = read_file(folder, FENCE)
+    try:
+        return int(data) if data else 0
+    except ValueError as error:
+        text = f"{folder}/{FENCE} holds {data!r}, not a generation; remove it if no rollout is under way"
+        raise FatalError(Fatal.STORAGE, text) from error
+
+
+class CheckpointReader:
+    """A checkpoint file: ``head``, and the application's bytes by ``blob``. ``check`` the whole file first."""
+
+    def __init__(self, folder: Folder, number: int, *, check: bool = True) -> None:
+        name = f"{CHECKPOINT}{number}"
+        try:
+            self._file = folder.open(name)
+        except FileNotFoundError as error:
+            raise FatalError(Fatal.CHECKPOINT, f"{folder}/{name} is missing; restore it from a copy") from error
+        try:
+            if check:
+                self._verify(folder, name)
+            self.head, self._start = self._read_head(f"{folder}/{name}")
+            if self._file.size < self._start + self.head.size:
+                raise FatalError(Fatal.CHECKPOINT, f"{folder}/{name} ends early; restore it from a copy")
+        except FatalError:
+            self._file.close()
+            raise
+
+    def _verify(self, folder: Folder, name: str) -> None:
+        info = read_file(folder, f"{name}.info")
+        if info is None:
+            return
+        digest = hashlib.sha256()
+        for chunk in self._chunks(0, self._file.size):
+            digest.update(chunk)
+        try:
+            wanted = json.loads(info)["sha256"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise FatalError(Fatal.CHECKPOINT, f"{folder}/{name}.info cannot be read: {error}") from error
+        if digest.hexdigest() != wanted:
+            text = f"{folder}/{name} is damaged: its SHA-256 is not that of {name}.info; restore it from a copy"
+            raise FatalError(Fatal.CHECKPOINT, text)
+
+    def _read_head(self, name: str) -> tuple[CheckpointHead, int]:
+        size = HEAD_READ_BYTES
+        while True:
+            data = self._file.read(0, size)
+            try:
+                return CheckpointHead.decode(data)
+            except RemoteProtocolError as error:
+                if len(data) < size or size > HEAD_BYTES_MAX:
+                    raise FatalError(Fatal.CHECKPOINT, f"{name} cannot be read: {error}") from error
+            size *= 4
+
+    def blob(self) -> Iterator[bytes]:
+        """Return the application's bytes in pieces."""
+        return self._chunks(self._start, self._start + self.head.size)
+
+    def _chunks(self, start: int, end: int) -> Iterator[bytes]:
+        while start < end:
+            chunk = self._file.read(start, min(READ_BYTES, end - start))
+            if not chunk:
+                return
+            start += len(chunk)
+            yield chunk
+
+    def close(self) -> None:
+        """Release the file."""
+        self._file.close()

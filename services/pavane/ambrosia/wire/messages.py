@@ -1,0 +1,383 @@
+"""Messages (docs/specs/ambrosia.md 4): size, type, data.
+
+Calls stay opaque to a coordinator: it reads only what it must know, whether a message is an Impulse and where it goes.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, Self
+
+from pavane.ambrosia.errors import Reason
+from pavane.ambrosia.wire.limits import BATCH_COUNT_MAX, CHECKPOINT_BYTES_MAX, MESSAGE_BYTES_MAX, NAME_BYTES_MAX
+from pavane.ambrosia.wire.primitives import (
+    ZZ32_BYTES_MAX,
+    Buffer,
+    Cursor,
+    read_zz32,
+    read_zz64,
+    string,
+    text,
+    utf8,
+    zz32,
+    zz64,
+)
+from pavane.wire import LimitExceeded, LocalProtocolError, RemoteProtocolError
+
+FIXED_CHECKPOINT_BYTES = 8  # the C binding writes the size of a checkpoint as a fixed 64-bit number
+
+
+class Type(IntEnum):
+    """The byte that says what a message is."""
+
+    RPC = 0
+    ATTACH_TO = 1
+    TAKE_CHECKPOINT = 2
+    COMMIT = 3
+    REPLAY_FROM = 4
+    RPC_BATCH = 5
+    PING = 6
+    PING_RETURN = 7
+    CHECKPOINT = 8
+    INITIAL_MESSAGE = 9
+    UPGRADE_TAKE_CHECKPOINT = 10
+    TAKE_BECOMING_PRIMARY_CHECKPOINT = 11
+    UPGRADE_SERVICE = 12
+    COUNT_REPLAYABLE_RPC_BATCH = 13
+    TRIM_TO = 14
+    BECOMING_PRIMARY = 15
+
+
+RPC_TYPES = frozenset({Type.RPC, Type.PING, Type.PING_RETURN})  # a ping is a call in all but name
+BATCH_TYPES = frozenset({Type.RPC_BATCH, Type.COUNT_REPLAYABLE_RPC_BATCH})
+CALL_TYPES = RPC_TYPES | BATCH_TYPES
+
+
+class RpcType(IntEnum):
+    """What a caller expects."""
+
+    ASYNC = 0
+    FORK = 1
+    IMPULSE = 2
+
+
+class Kind(IntEnum):
+    """What an RPC is: a call, or one of three answers."""
+
+    CALL = 0
+    VALUE = 1
+    VOID = 2
+    EXCEPTION = 3
+
+
+class Frame(NamedTuple):
+    """One message: ``data`` without size and type, ``raw`` the whole of it as it came."""
+
+    type: int
+    data: bytes
+    raw: bytes
+
+
+def frame(type_: int, data: bytes = b"") -> bytes:
+    """Encode one message."""
+    return zz32(len(data) + 1) + bytes([type_]) + data
+
+
+def read_frame(buffer: Buffer, position: int, bytes_max: int = MESSAGE_BYTES_MAX) -> tuple[Frame, int] | None:
+    """Return the message at ``position`` and the position behind it, ``None`` while it is not all there.
+
+    Raises ``RemoteProtocolError`` for a size below 1, ``LimitExceeded`` above ``bytes_max``.
+    """
+    try:
+        size, start = read_zz32(buffer, position)
+    except RemoteProtocolError as error:
+        if error.reason == Reason.SHORT and len(buffer) - position < ZZ32_BYTES_MAX:
+            return None
+        raise
+    if size < 1:
+        raise RemoteProtocolError(Reason.SIZE, f"a message of {size} bytes")
+    if size > bytes_max:
+        raise LimitExceeded("MESSAGE_BYTES_MAX", size, bytes_max)
+    end = start + size
+    if end > len(buffer):
+        return None
+    raw = bytes(buffer[position:end])
+    head = start - position
+    return Frame(raw[head], raw[head + 1 :], raw), end
+
+
+def read_frames(data: Buffer) -> list[Frame]:
+    """Return all messages of a record's body, batches unopened; cut off or malformed: ``RemoteProtocolError``."""
+    frames = []
+    position = 0
+    while position < len(data):
+        found = read_frame(data, position, bytes_max=len(data))
+        if found is None:
+            raise RemoteProtocolError(Reason.SHORT, "the last message is cut off")
+        message, position = found
+        frames.append(message)
+    return frames
+
+
+class MessageBuffer:
+    """Bytes of a stream in, messages out; ``take`` gives the raw bytes that follow a Checkpoint message."""
+
+    def __init__(self, bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        self._buffer = bytearray()
+        self._position = 0
+        self._bytes_max = bytes_max
+
+    def __len__(self) -> int:
+        return len(self._buffer) - self._position
+
+    def feed(self, data: Buffer) -> None:
+        """Append what came."""
+        if self._position:
+            del self._buffer[: self._position]
+            self._position = 0
+        self._buffer += data
+
+    def next(self) -> Frame | None:
+        """Return the next whole message, ``None`` when there is none; raises ``RemoteProtocolError``."""
+        if self._position == len(self._buffer):
+            return None
+        found = read_frame(self._buffer, self._position, self._bytes_max)
+        if found is None:
+            return None
+        message, self._position = found
+        return message
+
+    def put_back(self, message: Frame) -> None:
+        """Undo the last ``next``."""
+        self._position -= len(message.raw)
+
+    def take(self, size: int) -> bytes:
+        """Return up to ``size`` of the bytes that are there."""
+        data = bytes(self._buffer[self._position : self._position + size])
+        self._position += len(data)
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call in incoming form; ``sender`` and ``number`` exist for Async calls only."""
+
+    method: int
+    rpc: RpcType
+    arguments: bytes = b""
+    sender: str = ""
+    number: int = 0
+
+    def body(self) -> bytes:
+        """Encode from the kind byte on."""
+        head = b"\0" + zz32(self.method) + bytes([self.rpc])
+        if self.rpc is RpcType.ASYNC:
+            head += string(self.sender) + zz64(self.number)
+        return head + self.arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """An answer to the Async call ``number``; ``sender`` is who answers."""
+
+    kind: Kind
+    sender: str
+    number: int
+    value: bytes = b""
+
+    def body(self) -> bytes:
+        """Encode from the kind byte on; ``LocalProtocolError`` for an empty sender, which others read as an Impulse."""
+        if not self.sender:
+            raise LocalProtocolError("a return value needs the name of its sender")
+        return bytes([self.kind]) + string(self.sender) + zz64(self.number) + self.value
+
+
+def read_rpc(data: Buffer) -> Call | Return:
+    """Decode the data of an incoming RPC; raises ``RemoteProtocolError``."""
+    cursor = Cursor(data)
+    kind = cursor.uint_le(1)
+    if kind > Kind.EXCEPTION:
+        raise RemoteProtocolError(Reason.KIND, f"kind {kind}")
+    if kind != Kind.CALL:
+        sender, number = cursor.string(), cursor.zz64()
+        if kind == Kind.VOID and cursor.remaining:
+            raise RemoteProtocolError(Reason.TRAILING, f"{cursor.remaining} bytes behind a void answer")
+        return Return(Kind(kind), sender, number, bytes(cursor.rest()))
+    method, rpc = cursor.zz32(), cursor.uint_le(1)
+    if rpc > RpcType.IMPULSE:
+        raise RemoteProtocolError(Reason.KIND, f"type of call {rpc}")
+    if rpc == RpcType.ASYNC:
+        sender, number = cursor.string(), cursor.zz64()
+        return Call(method, RpcType.ASYNC, bytes(cursor.rest()), sender, number)
+    return Call(method, RpcType(rpc), bytes(cursor.rest()))
+
+
+def incoming(rpc: Call | Return) -> bytes:
+    """Encode an RPC as the receiver gets it."""
+    return frame(Type.RPC, rpc.body())
+
+
+def outgoing(destination: str, rpc: Call | Return) -> bytes:
+    """Encode an RPC as the application sends it; an empty ``destination`` is oneself."""
+    return frame(Type.RPC, string(destination) + rpc.body())
+
+
+def split_outgoing(message: Frame) -> tuple[str, bytes, bool]:
+    """Return destination, incoming form and whether it is an Impulse; raises ``RemoteProtocolError``."""
+    length, start = read_zz32(message.data, 0)
+    end = start + length
+    if length < 0 or end > len(message.data):
+        raise RemoteProtocolError(Reason.LENGTH, f"a destination of {length} bytes")
+    if length > NAME_BYTES_MAX:
+        raise LimitExceeded("NAME_BYTES_MAX", length, NAME_BYTES_MAX)
+    body = message.data[end:]
+    return text(message.data[start:end]), frame(message.type, body), is_impulse(body)
+
+
+def is_impulse(body: Buffer) -> bool:
+    """Tell from the kind byte on whether a message is an Impulse: a call (kind 0) of type 2."""
+    if not len(body):
+        raise RemoteProtocolError(Reason.SHORT, "a call without kind")
+    if body[0] != Kind.CALL:
+        if body[0] > Kind.EXCEPTION:
+            raise RemoteProtocolError(Reason.KIND, f"kind {body[0]}")
+        return False
+    _, position = read_zz32(body, 1)
+    if position >= len(body):
+        raise RemoteProtocolError(Reason.SHORT, "a call without type")
+    rpc = body[position]
+    if rpc > RpcType.IMPULSE:
+        raise RemoteProtocolError(Reason.KIND, f"type of call {rpc}")
+    return bool(rpc == RpcType.IMPULSE)
+
+
+def batch(messages: list[bytes], *, impulses: int = 0, count_replayable: bool = True) -> bytes:
+    """Pack whole messages as links and records carry them: one bare, more as type 5, with Impulses as type 13.
+
+    A peer that does not know type 13 gets type 5 (``count_replayable=False``).
+    """
+    if len(messages) == 1:
+        return messages[0]
+    head = zz32(len(messages))
+    if impulses and count_replayable:
+        return frame(Type.COUNT_REPLAYABLE_RPC_BATCH, head + zz32(len(messages) - impulses) + b"".join(messages))
+    return frame(Type.RPC_BATCH, head + b"".join(messages))
+
+
+def read_batch(message: Frame) -> list[Frame]:
+    """Open a batch; anything but calls inside, or other counts than it says: ``RemoteProtocolError``."""
+    count, position = read_zz32(message.data, 0)
+    replayable: int | None = None
+    if message.type == Type.COUNT_REPLAYABLE_RPC_BATCH:
+        replayable, position = read_zz32(message.data, position)
+    if count < 0 or count > BATCH_COUNT_MAX:
+        raise LimitExceeded("BATCH_COUNT_MAX", count, BATCH_COUNT_MAX)
+    frames = read_frames(memoryview(message.data)[position:])
+    if len(frames) != count:
+        raise RemoteProtocolError(Reason.COUNT, f"{count} messages announced, {len(frames)} found")
+    for inner in frames:
+        if inner.type not in RPC_TYPES:
+            raise RemoteProtocolError(Reason.TYPE, f"type {inner.type} in a batch")
+    if replayable is not None and replayable != sum(not is_impulse(inner.data) for inner in frames):
+        raise RemoteProtocolError(Reason.COUNT, f"{replayable} replayable messages announced, others found")
+    return frames
+
+
+def count_calls(message: Frame) -> tuple[int, int]:
+    """Return how many messages, and how many replayable ones, a call or batch in incoming form holds."""
+    if message.type in BATCH_TYPES:
+        frames = read_batch(message)
+        return len(frames), sum(not is_impulse(inner.data) for inner in frames)
+    return 1, int(not is_impulse(message.data))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFrom:
+    """What the receiver of a data link wants next."""
+
+    next: int
+    next_replayable: int
+
+    def encode(self) -> bytes:
+        """Encode the message."""
+        return frame(Type.REPLAY_FROM, zz64(self.next) + zz64(self.next_replayable))
+
+    @classmethod
+    def decode(cls, data: Buffer) -> Self:
+        """Decode the data; raises ``RemoteProtocolError``."""
+        return cls(*_pair(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The sender holds what it received up to ``id`` durably."""
+
+    id: int
+    replayable_id: int
+
+    def encode(self) -> bytes:
+        """Encode the message."""
+        return frame(Type.COMMIT, zz64(self.id) + zz64(self.replayable_id))
+
+    @classmethod
+    def decode(cls, data: Buffer) -> Self:
+        """Decode the data; raises ``RemoteProtocolError``."""
+        return cls(*_pair(data))
+
+
+def _pair(data: Buffer) -> tuple[int, int]:
+    first, position = read_zz64(data, 0)
+    second, position = read_zz64(data, position)
+    _ended(data, position)
+    return first, second
+
+
+def _ended(data: Buffer, position: int) -> None:
+    if position != len(data):
+        raise RemoteProtocolError(Reason.TRAILING, f"{len(data) - position} bytes")
+
+
+def trim_to(trim: int) -> bytes:
+    """Encode the first message of a control link."""
+    return frame(Type.TRIM_TO, zz64(trim))
+
+
+def read_trim_to(data: Buffer) -> int:
+    """Decode it; raises ``RemoteProtocolError``."""
+    trim, position = read_zz64(data, 0)
+    _ended(data, position)
+    return trim
+
+
+def attach_to(name: str) -> bytes:
+    """Encode the wish to talk to ``name``."""
+    return frame(Type.ATTACH_TO, utf8(name))
+
+
+def read_attach_to(data: Buffer) -> str:
+    """Decode it; raises ``RemoteProtocolError``."""
+    if not 0 < len(data) <= NAME_BYTES_MAX:
+        raise RemoteProtocolError(Reason.NAME, f"{len(data)} bytes")
+    return text(data)
+
+
+def checkpoint(size: int) -> bytes:
+    """Encode the message that ``size`` raw bytes follow."""
+    return frame(Type.CHECKPOINT, zz64(size))
+
+
+def read_checkpoint(data: Buffer) -> int:
+    """Return how many raw bytes follow; a size of exactly eight bytes is the fixed one of the C binding."""
+    if len(data) == FIXED_CHECKPOINT_BYTES:
+        size = int.from_bytes(data, "little", signed=True)
+    else:
+        size, position = read_zz64(data, 0)
+        _ended(data, position)
+    if size < 0:
+        raise RemoteProtocolError(Reason.LENGTH, f"a checkpoint of {size} bytes")
+    if size > CHECKPOINT_BYTES_MAX:
+        raise LimitExceeded("CHECKPOINT_BYTES_MAX", size, CHECKPOINT_BYTES_MAX)
+    return size
+
+
+# The first message of our own binding: a complete Fork of method -3, as the protocol note asks.
+OUR_INITIAL_MESSAGE = frame(Type.INITIAL_MESSAGE, incoming(Call(-3, RpcType.FORK)))

@@ -1,0 +1,130 @@
+"""``pavane.connect_sync``: the same for programs without asyncio."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from pavane.application.cluster import LEASE_S, Cluster, Lock, Text, WatchEvent, connect
+from pavane.application.finding import Connection
+from pavane.raft.errors import Closed
+
+Result = TypeVar("Result")
+
+
+class BlockingCluster:
+    """A ``Cluster`` on an event loop in a thread of its own; methods block, and may be called from many threads."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pavane", daemon=True)
+        self._thread.start()
+        self.asynchronous: Cluster
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Wait for a coroutine of ``asynchronous``."""
+        if self._loop is None:
+            work.close()
+            raise Closed("this cluster is closed; connect again")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all watches and close the connections."""
+        if self._loop is not None:
+            self.run(self.asynchronous.close())
+            self._stop()
+
+    def _stop(self) -> None:
+        loop = self._loop
+        if loop is not None:
+            self.run(loop.shutdown_asyncgens())
+            self.run(loop.shutdown_default_executor())
+            self._loop = None
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()
+
+    def get(self, key: Text) -> bytes | None:
+        """Return the value of a key, None if it is not there."""
+        return self.run(self.asynchronous.get(key))
+
+    def put(self, key: Text, value: Text, *, fenced_by: Lock | None = None) -> int:
+        """Write a key and return the revision. Raises ``LockLost`` if ``fenced_by`` is not held any more."""
+        return self.run(self.asynchronous.put(key, value, fenced_by=fenced_by))
+
+    def delete(self, key: Text, *, fenced_by: Lock | None = None) -> int:
+        """Delete a key if it is there and return the revision."""
+        return self.run(self.asynchronous.delete(key, fenced_by=fenced_by))
+
+    def list(self, prefix: Text = "") -> dict[str, bytes]:
+        """Return the keys that begin with ``prefix``, and their values."""
+        return self.run(self.asynchronous.list(prefix))
+
+    @contextmanager
+    def lock(self, key: Text, *, ttl_s: float = LEASE_S, value: Text = b"") -> Iterator[Lock]:
+        """Wait for a lock and hold it; ``lost.is_set()`` may be asked from any thread."""
+        held = self.asynchronous.lock(key, ttl_s=ttl_s, value=value)
+        lock = self.run(_enter(held))
+        try:
+            yield lock
+        finally:
+            self.run(_leave(held))
+
+    def election(self, key: Text, candidate: Text, *, ttl_s: float = LEASE_S) -> AbstractContextManager[Lock]:
+        """Wait to be elected, and lead to the end of the block."""
+        return self.lock(key, ttl_s=ttl_s, value=candidate)
+
+    def counter_add(self, key: Text, amount: int = 1) -> int:
+        """Add to a number that many count with, and return what it is then; 0 only reads it."""
+        counter = self.asynchronous.counter(key)
+        return self.run(counter.add(amount) if amount else counter.value())
+
+    def watch(self, key: Text, *, prefix: bool = False, from_revision: int = 0) -> Iterator[WatchEvent]:
+        """Yield every change of a key, or of all that begin so, for ever."""
+        watch = self.run(_made(self.asynchronous, key, prefix, from_revision))
+        try:
+            while True:
+                yield self.run(watch.__anext__())
+        finally:
+            if self._loop is not None:
+                self.run(watch.aclose())
+
+
+def connect_sync(
+    name: str = "",
+    *,
+    namespace: str = "default",
+    urls: Sequence[str] | None = None,
+    connection: Connection | None = None,
+) -> BlockingCluster:
+    """Connect as ``connect`` does, for a ``with`` block of a program without asyncio."""
+    made = BlockingCluster()
+    try:
+        made.asynchronous = made.run(connect(name, namespace=namespace, urls=urls, connection=connection))
+    except BaseException:
+        made._stop()
+        raise
+    return made
+
+
+async def _made(cluster: Cluster, key: Text, prefix: bool, from_revision: int) -> Any:
+    return cluster.watch(key, prefix=prefix, from_revision=from_revision)
+
+
+async def _enter(held: Any) -> Lock:
+    lock: Lock = await held.__aenter__()
+    return lock
+
+
+async def _leave(held: Any) -> None:
+    await held.__aexit__(None, None, None)

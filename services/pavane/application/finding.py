@@ -1,0 +1,174 @@
+"""Where a RaftCluster is and how to be let in: from a file, a mounted Secret, or what a kubeconfig names."""
+
+import base64
+import json
+import os
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import httpx2
+import yaml
+
+from pavane.raft.curve import CurveKeys
+from pavane.raft.keys import RaftKeys, ident_of
+from pavane.runtime import names
+from pavane.runtime.local import nearest_local
+
+VARIABLE = "PAVANE_CONNECTION"
+"""Environment variable with a connection as JSON, or the path of a file that holds one."""
+MOUNTED = Path("/var/run/secrets/pavane.dev")
+FILE = "connection.json"
+HOSTS = "hosts"
+ASK_S = 2.0
+PORT_NAME = "raft"
+
+
+class CannotConnect(Exception):
+    """There is no way to the cluster; the text begins with what is wrong: Name, Keys, Quorum, Address or Secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A cluster's addresses, and what its members know an application by."""
+
+    name: str
+    urls: tuple[str, ...]
+    secret: bytes = field(repr=False)
+    curve: CurveKeys | None = None
+    resolve: Callable[[str], Sequence[str]] = field(default=names.resolve, repr=False, compare=False)
+
+    def text(self) -> str:
+        """Return it as JSON on one line."""
+        document: dict[str, Any] = {"name": self.name, "urls": self.urls, "secret": self.secret.decode("latin-1")}
+        if self.curve is not None:
+            keys = {"server": self.curve.server, "public": self.curve.public, "secret": self.curve.secret}
+            document["curve"] = {key: value.decode("ascii") for key, value in keys.items()}
+        return json.dumps(document)
+
+    @classmethod
+    def parse(cls, text: str, place: str) -> Self:
+        """Read what ``text`` wrote; raises ``CannotConnect``, which names ``place``."""
+        try:
+            document = json.loads(text)
+            curve = document.get("curve")
+            keys = (
+                None if curve is None else CurveKeys(*(curve[key].encode() for key in ("server", "public", "secret")))
+            )
+            return cls(document["name"], tuple(document["urls"]), document["secret"].encode("latin-1"), keys)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CannotConnect(
+                f"Keys: {place} holds no connection ({error!r}): `pavane connection NAME -o file` makes one"
+            ) from error
+
+
+def find(name: str, namespace: str = "default") -> Connection:
+    """Return the connection of a RaftCluster.
+
+    Looked for in the environment, in the mounted Secret, and then, of the clusters that KUBECONFIG, the nearest
+    ``.pavane`` of ours or ``~/.kube/config`` name, in the first. Blocks for up to a few times ASK_S. Raises
+    ``CannotConnect``.
+    """
+    given = os.environ.get(VARIABLE)
+    if given:
+        text = given if given.lstrip().startswith("{") else _read(Path(given))
+        found = Connection.parse(text, VARIABLE)
+        if name and found.name != name:
+            raise CannotConnect(f"Name: {VARIABLE} is a connection to {found.name}, not to {name}")
+        return found
+    mounted = MOUNTED / name / FILE
+    if mounted.is_file():
+        return Connection.parse(_read(mounted), str(mounted))
+    named = os.environ.get("KUBECONFIG")
+    kubeconfig = Path(named.partition(os.pathsep)[0]).expanduser() if named else nearest_local()
+    kubeconfig = kubeconfig or Path("~/.kube/config").expanduser()
+    if not kubeconfig.is_file():
+        raise CannotConnect(
+            f"Name: nothing here knows a cluster {name}: there is neither {VARIABLE} nor {mounted.parent}, nor a "
+            "kubeconfig; `pavane connection NAME -o env` where there is one prints what to set here"
+        )
+    return _of_kubeconfig(kubeconfig, name, namespace)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotConnect(f"Keys: {path} cannot be read: {error}") from error
+
+
+def _of_kubeconfig(path: Path, name: str, namespace: str) -> Connection:
+    with _client(path) as http:
+        base = f"/api/v1/namespaces/{namespace}/secrets"
+        document = _get(http, f"/apis/pavane.dev/v1alpha1/namespaces/{namespace}/raftclusters/{name}")
+        if document is None:
+            raise CannotConnect(f"Name: there is no RaftCluster {name} in namespace {namespace} of {path}")
+        endpoints = (document.get("status") or {}).get("endpoints") or ()
+        urls = tuple(f"tcp://{each['address']}:{each['port']}" for each in endpoints if each.get("name") == PORT_NAME)
+        if not urls:
+            raise CannotConnect(f"Quorum: {name} serves nobody yet: `pavane why raft/{name}` says what it waits for")
+        hosts = path.parent / HOSTS / namespace
+        resolve = _resolver(hosts) if hosts.exists() else names.resolve
+        secret = _get(http, f"{base}/{name}-keys")
+        if secret is None:
+            raise CannotConnect(f"Keys: there is no Secret {name}-keys in namespace {namespace}")
+        reference = document["spec"].get("secretRef")
+        try:
+            given = reference and _get(http, f"{base}/{reference['name']}")
+            keys = RaftKeys.of(secret, ident_of(given, reference.get("key", "secret")) if given else None)
+        except ValueError as error:
+            raise CannotConnect(f"Keys: {error}") from error
+    return Connection(name, urls, keys.ident, keys.curve, resolve)
+
+
+def _resolver(hosts: Path) -> Callable[[str], Sequence[str]]:
+    def resolve(host: str) -> Sequence[str]:
+        listed = names.parse_hosts(hosts.read_text(encoding="utf-8")).get(host.rstrip(".").lower())
+        return listed or names.resolve(host)
+
+    return resolve
+
+
+def _client(path: Path) -> httpx2.Client:
+    config = yaml.safe_load(_read(path)) or {}
+    context = _named(config, "context", config.get("current-context"))
+    cluster, user = _named(config, "cluster", context.get("cluster")), _named(config, "user", context.get("user"))
+    if not cluster.get("server"):
+        raise CannotConnect(f"Address: {path} names no cluster in its current context")
+    authority = cluster.get("certificate-authority-data")
+    trusted = ssl.create_default_context(
+        cafile=cluster.get("certificate-authority"),
+        cadata=base64.b64decode(authority).decode() if authority else None,
+    )
+    if user.get("client-certificate"):
+        trusted.load_cert_chain(user["client-certificate"], user.get("client-key"))
+    elif not user.get("token"):
+        raise CannotConnect(
+            f"Keys: {path} has neither token nor certificate file for us: set {VARIABLE} to what `pavane connection "
+            "NAME -o file` prints"
+        )
+    headers = {"Authorization": f"Bearer {user['token']}"} if user.get("token") else {}
+    return httpx2.Client(base_url=cluster["server"], headers=headers, verify=trusted, timeout=ASK_S, trust_env=False)
+
+
+def _named(config: Mapping[str, Any], kind: str, name: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = next((each for each in config.get(f"{kind}s") or () if each.get("name") == name), {})
+    return found.get(kind) or {}
+
+
+def _get(http: httpx2.Client, path: str) -> dict[str, Any] | None:
+    try:
+        answer = http.get(path)
+    except httpx2.HTTPError as error:
+        where = http.base_url
+        raise CannotConnect(
+            f"Address: the cluster at {where} does not answer: {error}. Start it (`pavane up`)"
+        ) from error
+    if answer.status_code == httpx2.codes.NOT_FOUND:
+        return None
+    if answer.is_error:
+        raise CannotConnect(f"Keys: the cluster at {http.base_url} refuses {path} ({answer.status_code})")
+    document: dict[str, Any] = answer.json()
+    return document

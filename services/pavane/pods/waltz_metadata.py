@@ -1,0 +1,93 @@
+"""Waltz's metadata in a RaftCluster with the machine Tree (docs/specs/waltz.md 8.1)."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar
+
+from pavane.raft.client import HeldLease, RaftClient, Reset
+from pavane.raft.errors import Code, RaftError, Refused
+from pavane.raft.machines.commands import Get
+from pavane.raft.machines.history import Scope
+from pavane.waltz.state.metadata import BadVersion, Lease, MetadataError, Node, NodeExists, NoNode
+
+T = TypeVar("T")
+_ERRORS: dict[int, Callable[[str], MetadataError]] = {
+    Code.BAD_VERSION: BadVersion,
+    Code.NODE_EXISTS: NodeExists,
+    Code.NO_NODE: NoNode,
+}
+
+
+class RaftLease:
+    """A lease that the client renews in the background."""
+
+    def __init__(self, held: HeldLease) -> None:
+        self.held = held
+
+    async def ended(self) -> None:
+        """Return when the lease is lost, or may be by our own clock."""
+        await self.held.lost.wait()
+
+
+class RaftMetadata:
+    """See ``pavane.waltz.state.metadata.Metadata``; the client is opened and closed by who made it."""
+
+    def __init__(self, client: RaftClient) -> None:
+        self._client = client
+
+    async def get(self, path: str) -> Node | None:
+        """Return a node."""
+        found = await _translated(self._client.tree.get(path.encode()))
+        return None if found is None else Node(found.data, found.version, found.cversion)
+
+    async def set(self, path: str, data: bytes, version: int) -> int:
+        """Replace data of that version."""
+        return await _translated(self._client.tree.set(path.encode(), data, version=version))
+
+    async def create(self, path: str, data: bytes, *, lease: Lease | None = None, sequential: bool = False) -> str:
+        """Create a node."""
+        number = lease.held.id if isinstance(lease, RaftLease) else 0
+        created = self._client.tree.create(path.encode(), data, lease=number, sequential=sequential)
+        return (await _translated(created)).decode()
+
+    async def remove(self, path: str) -> None:
+        """Remove a node."""
+        await _translated(self._client.tree.remove(path.encode()))
+
+    async def children(self, path: str) -> list[str]:
+        """Return the names of a node's children."""
+        names, _ = await _translated(self._client.tree.children(path.encode()))
+        return [name.decode() for name in names]
+
+    async def changes(self, root: str) -> AsyncGenerator[str, None]:
+        """Yield what changes at and below ``root``."""
+        try:
+            start = (await self._client.kv.read(Get(root.encode()))).revision + 1
+            yield ""
+            async with aclosing(self._client.tree.watch(root.encode(), Scope.SUBTREE, from_=start)) as changes:
+                async for change in changes:
+                    if isinstance(change, Reset):
+                        yield ""
+                        continue
+                    for path in dict.fromkeys(event.key.decode() for event in change.events):
+                        yield path
+        except RaftError as error:
+            raise MetadataError(str(error)) from error
+
+    @asynccontextmanager
+    async def lease(self, ttl_s: float) -> AsyncIterator[RaftLease]:
+        """Hold a lease."""
+        try:
+            async with self._client.kv.lease(ttl_s, b"waltz") as held:
+                yield RaftLease(held)
+        except RaftError as error:
+            raise MetadataError(str(error)) from error
+
+
+async def _translated(call: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await call
+    except Refused as error:
+        raise _ERRORS.get(error.code, MetadataError)(str(error)) from error
+    except RaftError as error:
+        raise MetadataError(str(error)) from error

@@ -1,0 +1,116 @@
+"""Environment and config file of a WaltzCluster's pods → their settings (docs/specs/operator.md 4.2).
+
+A server finds the metadata store by the Secret that the operator renders for it; a storage node needs none: what it has
+to know of the cluster stands in its config file. A storage node walks to ReadWrite by itself. The stream tells
+servers ``servers``, how many are wanted, and in the bootstrap of a resource ``bootstrap: tree``: with AllowWrites they
+make the cluster's nodes in the metadata store; without it a server whose root is missing waits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from pavane.pods.settings import PodSettings, read_yaml
+from pavane.raft.keys import RaftKeys
+from pavane.runtime.settings import SettingsError
+
+SERVER_PORT = 55180
+"""Clients connect here: TLS without a client certificate, unless the resource disables TLS."""
+STORAGE_PORT = 55280
+"""Servers connect here: mutual TLS."""
+ADMIN_PORT = 55281
+"""Administrative tools and the operator connect here: mutual TLS."""
+PARTITIONS_MAX = 4096
+STORAGE_NODES_MAX = 5
+ADDRESSES_FILE = "addresses"
+"""In the folder of the metadata Secret: the urls of the Raft peers, one a line; beside it the keys of a client."""
+
+
+class WaltzServerSettings(PodSettings):
+    """Env of a server."""
+
+    waltz_host: str
+    """The name under which clients and other pods reach this pod."""
+    waltz_metadata: Path
+    """Folder of the Secret `{name}-metadata`."""
+
+
+class WaltzStorageSettings(PodSettings):
+    """Env of a storage node. ``generation`` is always 1: storage belongs to the resource and is changed in place."""
+
+    waltz_host: str
+    """The name under which servers reach this pod: its address in ``storage`` is ``{waltz_host}:{STORAGE_PORT}``."""
+    waltz_data: Path
+    """Folder of the partitions; a folder below the root of a volume."""
+
+
+class WaltzConfig(BaseModel):
+    """The config file, the same for both roles."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+    cluster_name: str = Field(min_length=1, max_length=253)
+    root: str = Field(pattern=r"^/[^/]+$", max_length=253)
+    """Path of the cluster in the metadata store."""
+    key: UUID
+    """The cluster's key, which storage nodes compare on OPEN; it is the same for the life of the resource."""
+    partitions: int = Field(ge=1, le=PARTITIONS_MAX)
+    storage: tuple[str, ...] = Field(min_length=1, max_length=STORAGE_NODES_MAX)
+    """``host:port`` of all storage nodes, by ordinal. Each partition has a replica on each of them."""
+    session_timeout_ms: int = Field(default=1000, ge=100, le=60_000)
+    """Lease of a server in the metadata store: after this long without it its partitions move."""
+
+    @field_validator("storage")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal():
+                raise ValueError(f"{address!r} is not host:port")
+        if len(set(value)) != len(value):
+            raise ValueError("an address occurs twice")
+        return value
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of a partition."""
+        return len(self.storage)
+
+
+class Metadata(BaseModel):
+    """The Raft peers that hold the metadata, and the keys of a client of theirs."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    addresses: tuple[str, ...]
+    """``tcp://host:port``"""
+    keys: RaftKeys
+
+
+def load(settings: WaltzServerSettings | WaltzStorageSettings) -> WaltzConfig:
+    """Read the config file. Raises ``SettingsError`` that names the file, the key and what is wrong."""
+    values: dict[str, Any] = read_yaml(settings.config)
+    try:
+        return WaltzConfig.model_validate(values)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise SettingsError(f"PAVANE_CONFIG: {settings.config}: {faults}") from None
+
+
+def metadata(folder: Path) -> Metadata:
+    """Read the metadata Secret's folder, again whenever a connection is made: keys and addresses may change.
+
+    Raises ``SettingsError`` that names the folder and what is wrong.
+    """
+    try:
+        addresses = tuple((folder / ADDRESSES_FILE).read_text(encoding="utf-8").split())
+        keys = RaftKeys.read(folder)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"PAVANE_WALTZ_METADATA: {folder}: {error}") from error
+    if not addresses:
+        raise SettingsError(f"PAVANE_WALTZ_METADATA: {folder}/{ADDRESSES_FILE} names no peer")
+    return Metadata(addresses=addresses, keys=keys)

@@ -1,0 +1,78 @@
+"""HTTP connections that a server can afford: idle ones end, and the oldest idle one makes room for the next."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADER_S = 10.0  # for the head of a request, from the connection or from its first byte on
+CONNECTIONS_MAX = 512  # below half of the 1,024 descriptors that a process often has
+
+
+class Places:
+    """The connections of one server, at most ``connections_max`` of them."""
+
+    def __init__(self, connections_max: int) -> None:
+        self._max = connections_max
+        self._open: dict[BoundedProtocol, None] = {}
+
+    def enter(self, connection: "BoundedProtocol") -> None:
+        """Take a connection in; beyond the limit the oldest idle one ends, and if there is none, the new one."""
+        self._open[connection] = None
+        if len(self._open) > self._max:
+            next((each for each in self._open if each.idle), connection).end()
+
+    def leave(self, connection: "BoundedProtocol") -> None:
+        """Forget a connection."""
+        self._open.pop(connection, None)
+
+
+class BoundedProtocol(H11Protocol):
+    """An HTTP connection that ends when no request comes in HEADER_S, and that others may displace while it is idle."""
+
+    places: Places
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin."""
+        super().connection_made(transport)
+        self._patience: asyncio.TimerHandle | None = self.loop.call_later(HEADER_S, self._give_up)
+        self.places.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._stop_waiting()
+        self.places.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; the head of a further request has its time from its first byte on."""
+        super().data_received(data)
+        if not self.idle:
+            self._stop_waiting()
+        elif self._patience is None:
+            self._patience = self.loop.call_later(HEADER_S, self._give_up)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def end(self) -> None:
+        """End it at once."""
+        self.places.leave(self)
+        self.transport.abort()
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _give_up(self) -> None:
+        self._patience = None
+        if self.idle:
+            self.end()
+
+
+def bounded(connections_max: int) -> Any:
+    """Return the protocol class of a server with at most ``connections_max`` connections."""
+    return type("BoundedProtocol", (BoundedProtocol,), {"places": Places(connections_max)})

@@ -1,0 +1,1 @@
+"""Sockets, tasks and clocks around the cores."""

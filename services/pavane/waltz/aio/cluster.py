@@ -1,0 +1,169 @@
+"""What a server does in the metadata store: make the tree, read the view, register (docs/specs/waltz.md 8.2, 8.3)."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID
+
+from pavane.waltz.core.cluster import ClusterView
+from pavane.waltz.state.assignment import Rollout
+from pavane.waltz.state.metadata import BadVersion, Lease, Metadata, MetadataError, NodeExists, NoNode, Paths
+from pavane.waltz.wire import blobs
+
+_SEQUENCE = "s_"
+COUNTER_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """What a cluster is: its name, its tree, and the replicas of its partitions, each on all nodes of ``storage``."""
+
+    name: str
+    root: str
+    key: UUID
+    partitions: int
+    storage: tuple[str, ...]
+    session_timeout_s: float = 1.0
+
+
+async def make_tree(metadata: Metadata, config: ClusterConfig, admin_port: int = 0) -> None:
+    """Create what is missing of the cluster's tree; any number of programs may do so at once."""
+    paths = Paths(config.root)
+    partitions = tuple(range(config.partitions))
+    nodes = tuple(blobs.ReplicaAssignment(address, partitions) for address in config.storage)
+    groups = tuple(blobs.NodeNumber(address, group) for group, address in enumerate(config.storage))
+    admin = tuple(blobs.NodeNumber(address, admin_port) for address in config.storage)
+    wanted = {
+        paths.root: blobs.CLUSTER_PARAMS.encode(blobs.ClusterParams(config.name, config.partitions)),
+        paths.servers: blobs.PARTITION_ASSIGNMENT.encode(blobs.EMPTY_ASSIGNMENT),
+        paths.ids: b"",
+        paths.client_ids: bytes(COUNTER_BYTES),
+        paths.server_ids: bytes(COUNTER_BYTES),
+        paths.store: blobs.STORE_PARAMS.encode(blobs.StoreParams(config.key, config.partitions)),
+        paths.assignment: blobs.REPLICA_ASSIGNMENTS.encode(blobs.ReplicaAssignments(nodes)),
+        paths.groups: blobs.GROUP_DESCRIPTOR.encode(blobs.GroupDescriptor(groups)),
+        paths.connections: blobs.CONNECTION_METADATA.encode(blobs.ConnectionMetadata(admin)),
+        paths.partitions: b"",
+        paths.readers: b"",
+    }
+    for path, data in wanted.items():
+        if await metadata.get(path) is None:
+            with suppress(NodeExists):
+                await metadata.create(path, data)
+
+
+async def next_id(metadata: Metadata, path: str) -> int:
+    """Return the next number of a counter; the first is 1."""
+    while True:
+        node = await metadata.get(path)
+        if node is None:
+            raise NoNode(f"{path} holds a counter; the cluster's tree is not complete")
+        number = int.from_bytes(node.data, "big") + 1
+        with suppress(BadVersion):
+            await metadata.set(path, number.to_bytes(COUNTER_BYTES, "big"), node.version)
+            return number
+
+
+async def set_rollout(metadata: Metadata, root: str, number: int, servers: int) -> None:
+    """Say that servers of generation ``number`` shall own everything; a smaller number changes nothing."""
+    path = Paths(root).rollout
+    data = blobs.ROLLOUT.encode(blobs.Rollout(number, servers))
+    while True:
+        node = await metadata.get(path)
+        try:
+            if node is None:
+                await metadata.create(path, data)
+            elif number > blobs.ROLLOUT.decode(node.data).number:
+                await metadata.set(path, data, node.version)
+        except (BadVersion, NodeExists):
+            continue
+        return
+
+
+async def read_rollout(metadata: Metadata, root: str) -> Rollout | None:
+    """Return which generation shall own everything, ``None`` if none was ever told to."""
+    node = await metadata.get(Paths(root).rollout)
+    if node is None:
+        return None
+    found = blobs.ROLLOUT.decode(node.data)
+    return Rollout(found.number, found.servers)
+
+
+async def register(
+    metadata: Metadata, root: str, lease: Lease, descriptor: blobs.ServerDescriptor, rollout: int
+) -> None:
+    """Publish a live server."""
+    paths = Paths(root)
+    if rollout:
+        data = blobs.SERVER_ROLLOUT.encode(blobs.ServerRollout(descriptor.server_id, rollout))
+        await _replace(metadata, f"{paths.rollout}/{_SEQUENCE}{descriptor.server_id}", data, lease)
+    data = blobs.SERVER_DESCRIPTOR.encode(descriptor)
+    await metadata.create(f"{paths.servers}/{_SEQUENCE}", data, lease=lease, sequential=True)
+
+
+async def _replace(metadata: Metadata, path: str, data: bytes, lease: Lease) -> None:
+    """Create an ephemeral node that an earlier lease of ours may have left."""
+    while True:
+        try:
+            await metadata.create(path, data, lease=lease)
+        except NodeExists:
+            with suppress(NoNode):
+                await metadata.remove(path)
+        else:
+            return
+
+
+async def read_view(metadata: Metadata, root: str) -> ClusterView | None:
+    """Return who is there and who owns what; ``None`` while the tree is not complete."""
+    paths = Paths(root)
+    while True:
+        node = await metadata.get(paths.servers)
+        storage = await metadata.get(paths.assignment)
+        if node is None or storage is None:
+            return None
+        servers = await _ephemerals(metadata, paths.servers)
+        again = await metadata.get(paths.servers)
+        if again is not None and (again.version, again.cversion) == (node.version, node.cversion):
+            break
+    descriptors = [blobs.SERVER_DESCRIPTOR.decode(data) for data in servers.values()]
+    numbers: dict[int, int] = {}
+    rollout = await read_rollout(metadata, root)
+    if rollout is not None:
+        found = [blobs.SERVER_ROLLOUT.decode(data) for data in (await _ephemerals(metadata, paths.rollout)).values()]
+        numbers = {one.server_id: one.number for one in found}
+    return ClusterView(
+        blobs.PARTITION_ASSIGNMENT.decode(node.data),
+        node.version,
+        node.cversion,
+        {descriptor.server_id: descriptor for descriptor in descriptors},
+        numbers,
+        rollout,
+        _replicas(blobs.REPLICA_ASSIGNMENTS.decode(storage.data)),
+    )
+
+
+def _replicas(assignments: blobs.ReplicaAssignments) -> dict[int, tuple[str, ...]]:
+    found: dict[int, tuple[str, ...]] = {}
+    for replica in assignments.replicas:
+        for partition in replica.partitions:
+            found[partition] = (*found.get(partition, ()), replica.address)
+    return found
+
+
+async def _ephemerals(metadata: Metadata, path: str) -> Mapping[str, bytes]:
+    names: Sequence[str] = [name for name in await metadata.children(path) if name.startswith(_SEQUENCE)]
+    nodes = await asyncio.gather(*(metadata.get(f"{path}/{name}") for name in names))
+    return {name: node.data for name, node in zip(names, nodes, strict=True) if node is not None}
+
+
+__all__ = [
+    "ClusterConfig",
+    "MetadataError",
+    "make_tree",
+    "next_id",
+    "read_rollout",
+    "read_view",
+    "register",
+    "set_rollout",
+]

@@ -1,0 +1,111 @@
+"""A server's connections to storage nodes: one to each, made again for as long as the server runs."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from pavane.runtime.names import resolve
+from pavane.waltz.aio.stream import Stream
+from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.frame import STORAGE_CLIENT
+
+CONNECT_S = 3.0
+RETRY_S, RETRY_S_MAX = 0.1, 2.0
+
+_logger = logging.getLogger(__name__)
+
+
+class StorageLink:
+    """The connection to the node at ``address``; ``run`` keeps it up."""
+
+    def __init__(
+        self,
+        address: str,
+        key: UUID,
+        partitions: int,
+        *,
+        tls: ssl.SSLContext | None,
+        up: Callable[[str], None],
+        down: Callable[[str], None],
+        heard: Callable[[str, list[Any]], None],
+    ) -> None:
+        self.address = address
+        self.open = s.Open(s.OPEN_HEAD, key, partitions)
+        self.up, self.down, self.heard = up, down, heard
+        self._tls = tls
+        self._stream: _Link | None = None
+        self.fault = "not connected yet"
+
+    def send(self, message: Any) -> None:
+        """Send a message; lost if the connection is down, of which ``down`` tells."""
+        if self._stream is not None:
+            self._stream.send(message)
+
+    async def run(self) -> None:
+        """Connect, again and again."""
+        host, _, port = self.address.rpartition(":")
+        delay = RETRY_S
+        while True:
+            stream = None
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    stream = await self._connect(host, int(port))
+                    await stream.ready
+                self._stream, self.fault = stream, ""
+                delay = RETRY_S
+                self.up(self.address)
+                await stream.gone.wait()
+            except (OSError, TimeoutError, ConnectionError) as error:
+                fault = str(error) or "no answer in time"
+                if fault != self.fault:
+                    self.fault = fault
+                    _logger.warning("storage node %s: %s", self.address, fault)
+            finally:
+                if stream is not None:
+                    stream.hang_up("done")
+                if self._stream is not None:
+                    self._stream = None
+                    self.down(self.address)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, RETRY_S_MAX)
+
+    async def _connect(self, host: str, port: int) -> "_Link":
+        address = (await asyncio.to_thread(resolve, host))[0]
+        loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {"ssl": self._tls, "server_hostname": ""} if self._tls is not None else {}
+        _, stream = await loop.create_connection(lambda: _Link(self), address, port, **options)
+        return stream
+
+
+class _Link(Stream):
+    def __init__(self, link: StorageLink) -> None:
+        super().__init__(STORAGE_CLIENT, connecting=True)
+        self._link = link
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.gone = asyncio.Event()
+        self._messages: list[Any] = []
+
+    def opened(self) -> None:
+        self.send(self._link.open)
+
+    def heard(self, message: Any) -> None:
+        if self.ready.done():
+            self._messages.append(message)
+        elif isinstance(message, s.Success):
+            self.ready.set_result(None)
+        else:
+            self.ready.set_exception(ConnectionError(getattr(message, "message", "") or "OPEN was refused"))
+
+    def turned(self) -> None:
+        if self._messages and not self.closed:
+            messages, self._messages = self._messages, []
+            self._link.heard(self._link.address, messages)
+
+    def ended(self, reason: str) -> None:
+        self.gone.set()
+        if not self.ready.done():
+            self.ready.set_exception(ConnectionError(reason))
+            self.ready.exception()

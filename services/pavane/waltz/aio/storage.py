@@ -1,0 +1,142 @@
+"""A storage node's port: connections, and the one thread that does everything on the disk (docs/specs/waltz.md 10).
+
+Messages queue up while the disk works; the thread then takes all of them, so they share their syncs.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID
+
+from pavane.waltz.aio.listener import Listener
+from pavane.waltz.aio.stream import Stream
+from pavane.waltz.core.node import DISK_RESERVE_BYTES, Node
+from pavane.waltz.storage import Directory
+from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.frame import STORAGE_SERVER
+
+UNANSWERED_HIGH, UNANSWERED_LOW = 600, 300  # messages of one connection: between them it is read or not as it was
+BATCH_MESSAGES_MAX = 1000
+MARK_SYNC_S = 0.1
+
+_logger = logging.getLogger(__name__)
+
+
+class StorageServer:
+    """Serves ``directory`` to the servers of the cluster with ``key``. Raises ``OSError`` when it starts."""
+
+    def __init__(self, directory: Directory, key: UUID, *, disk_reserve_bytes: int = DISK_RESERVE_BYTES) -> None:
+        self.node = Node(directory, disk_reserve_bytes=disk_reserve_bytes)
+        self.directory = directory
+        self.key = key
+        self.requests = self.failures = 0
+        self._listener = Listener(lambda: _Connection(self))
+        self._queue: deque[tuple[_Connection, Any]] = deque()
+        self._arrived = asyncio.Event()
+        self._disk = ThreadPoolExecutor(1, "waltz-disk")
+        self._worker: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._listener.port
+
+    @property
+    def streams(self) -> "set[_Connection]":
+        """Open connections."""
+        return self._listener.streams
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen and serve."""
+        await self._listener.start(host, port, tls)
+        self._worker = asyncio.create_task(self._work(), name="waltz storage")
+
+    async def run(self) -> None:
+        """Return only if the worker fails."""
+        if self._worker is not None:
+            await asyncio.shield(self._worker)
+
+    async def stop(self) -> None:
+        """End all connections, then make what is known durable and close the files."""
+        await self._listener.stop()
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        self._disk.shutdown(wait=True)
+        self.directory.close()
+
+    def submit(self, connection: "_Connection", message: Any) -> None:
+        """Queue a message of a connection that has opened."""
+        self.node.arrive(message.head)
+        self._queue.append((connection, message))
+        self._arrived.set()
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        synced = loop.time()
+        dirty = False
+        while True:
+            if not self._queue:
+                self._arrived.clear()
+                try:
+                    async with asyncio.timeout(MARK_SYNC_S if dirty else None):
+                        await self._arrived.wait()
+                except TimeoutError:
+                    pass
+            taken = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH_MESSAGES_MAX))]
+            if taken:
+                answers = await loop.run_in_executor(self._disk, self.node.execute, [message for _, message in taken])
+                for (connection, _), answer in zip(taken, answers, strict=True):
+                    self.requests += 1
+                    self.failures += isinstance(answer, s.Failure)
+                    connection.answer(answer)
+                dirty = True
+            if dirty and (not taken or loop.time() - synced >= MARK_SYNC_S):
+                await loop.run_in_executor(self._disk, self._sync_marks)
+                synced, dirty = loop.time(), False
+
+    def _sync_marks(self) -> None:
+        try:
+            self.directory.sync_marks()
+        except OSError as error:
+            _logger.error("marks cannot be synced: %s", error)
+
+
+class _Connection(Stream):
+    def __init__(self, server: StorageServer) -> None:
+        super().__init__(STORAGE_SERVER, connecting=False)
+        self._server = server
+        self._is_open = False
+        self._unanswered = 0
+
+    def heard(self, message: Any) -> None:
+        if isinstance(message, s.Open):
+            self._open(message)
+        elif not self._is_open:
+            self.hang_up("a message before OPEN")
+        elif not 0 <= message.head.partition < self._server.directory.partitions:
+            self.send(s.Failure(message.head, f"there is no partition {message.head.partition}"))
+        else:
+            self._unanswered += 1
+            if self._unanswered >= UNANSWERED_HIGH:
+                self.pause_reading(True)
+            self._server.submit(self, message)
+
+    def answer(self, message: Any) -> None:
+        """Send the answer to a message that was submitted."""
+        self._unanswered -= 1
+        if self._unanswered <= UNANSWERED_LOW:
+            self.pause_reading(False)
+        self.send(message)
+
+    def _open(self, message: s.Open) -> None:
+        directory = self._server.directory
+        if (message.key, message.partitions) != (self._server.key, directory.partitions):
+            text = f"this storage belongs to cluster {self._server.key} with {directory.partitions} partitions"
+            self.send(s.Failure(message.head, text))
+        else:
+            self._is_open = True
+            self.send(s.Success(message.head))

@@ -1,0 +1,162 @@
+"""One connection of any of the four links: bytes in and out of a ``Channel`` (docs/specs/waltz.md 2)."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+from pavane.waltz.wire.frame import Channel, Side
+from pavane.wire import ProtocolError
+
+HELLO_S = 10.0
+KEEP_ALIVE_S = 600.0
+WRITE_HIGH_BYTES, WRITE_LOW_BYTES = 256 * 1024, 64 * 1024
+UNSENT_BYTES_MAX = 64 * 1024 * 1024  # of one connection that does not read; then it is closed
+
+_logger = logging.getLogger(__name__)
+
+
+class Stream(asyncio.Protocol):
+    """Speaks one side of a link. What it hears goes to the hooks, which a subclass overrides.
+
+    Everything is called on the loop. ``send`` collects; what was collected in one turn of the loop is one write.
+    """
+
+    def __init__(self, side: Side, *, connecting: bool, versions: tuple[int, ...] | None = None) -> None:
+        self.channel = Channel(side, versions)
+        self.closed = False
+        self.forget: Callable[[], None] = lambda: None
+        self._loop = asyncio.get_running_loop()
+        self._connecting = connecting
+        self._transport: asyncio.Transport | None = None
+        self._pending = bytearray()
+        self._timer: asyncio.TimerHandle | None = None
+        self._read_paused = False
+
+    def opened(self) -> None:
+        """The peer's Hello was taken: messages may be sent."""
+
+    def heard(self, message: Any) -> None:
+        """A message has come."""
+
+    def turned(self) -> None:
+        """All messages of what has just arrived were taken."""
+
+    def ended(self, reason: str) -> None:
+        """The connection is closed; called once, and only after ``opened`` or instead of it."""
+
+    def writable(self, writable: bool) -> None:
+        """The peer takes more, or does not."""
+
+    def failed(self, error: ProtocolError) -> bool:
+        """The peer broke the protocol; return whether the connection goes on."""
+        return False
+
+    @property
+    def peer(self) -> str:
+        """The peer's address, for logs."""
+        found = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return f"{found[0]}:{found[1]}" if found else "?"
+
+    def send(self, message: Any) -> None:
+        """Send a message, soon; dropped when the connection is closed."""
+        if self.closed:
+            return
+        try:
+            frame = self.channel.encode(message)
+        except ProtocolError as error:  # it does not fit a frame, or this version
+            self.hang_up(f"{type(message).__name__} cannot be sent: {error}")
+            return
+        if not self._pending:
+            self._loop.call_soon(self._flush)
+        self._pending += frame
+
+    def hang_up(self, reason: str) -> None:
+        """Close the connection once what was sent is delivered."""
+        if not self.closed:
+            self._flush()
+            _logger.info("%s: connection closed: %s", self.peer, reason)
+            self._end(reason)
+            if self._transport is not None:
+                self._transport.close()
+
+    def pause_reading(self, paused: bool) -> None:
+        """Do not read, or read again."""
+        if paused != self._read_paused and self._transport is not None and not self.closed:
+            self._read_paused = paused
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # -- asyncio.Protocol ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say Hello."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
+        self._transport.write(self.channel.hello())
+        self._timer = self._loop.call_later(HELLO_S, self._no_hello)
+
+    def data_received(self, data: bytes) -> None:
+        """Take messages."""
+        greeted = self.channel.version is not None
+        self.channel.receive(data)
+        while not self.closed:
+            try:
+                message = self.channel.message()
+            except ProtocolError as error:
+                if self.failed(error):
+                    continue
+                self.hang_up(str(error))
+                return
+            if not greeted and self.channel.version is not None:
+                greeted = True
+                self._greeted()
+            if message is None:
+                break
+            self.heard(message)
+        self.turned()
+
+    def pause_writing(self) -> None:
+        """The peer does not read as fast as we write."""
+        self.writable(False)
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self.writable(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._end(str(exc) if exc is not None else "the peer closed the connection")
+
+    def _greeted(self) -> None:
+        assert self._timer is not None  # noqa: S101 -- set with the transport
+        self._timer.cancel()
+        if self._connecting:
+            self._timer = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
+        self.opened()
+
+    def _keep_alive(self) -> None:
+        if not self.closed and self._transport is not None:
+            self._transport.write(self.channel.keep_alive())
+            self._timer = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
+
+    def _no_hello(self) -> None:
+        self.hang_up(f"no Hello within {HELLO_S:g} s")
+
+    def _flush(self) -> None:
+        if self._pending and self._transport is not None and not self.closed:
+            data, self._pending = self._pending, bytearray()
+            self._transport.write(data)
+            if self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+                self._transport.abort()
+
+    def _end(self, reason: str) -> None:
+        if not self.closed:
+            self.closed = True
+            self._pending.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+            self.forget()
+            self.ended(reason)

@@ -1,0 +1,25 @@
+"""Client library of Waltz (docs/waltz.md)."""
+
+from pavane.waltz.client.appending import Full
+from pavane.waltz.client.directory import PartitionInfo
+from pavane.waltz.client.link import trusting
+from pavane.waltz.client.view import View
+from pavane.waltz.client.waltz import Lock, Transaction, Waltz
+from pavane.waltz.errors import Closed, Conflict, NotFound, OutcomeUnknown, Rejected, Unavailable, WaltzError
+
+__all__ = [
+    "Closed",
+    "Conflict",
+    "Full",
+    "Lock",
+    "NotFound",
+    "OutcomeUnknown",
+    "PartitionInfo",
+    "Rejected",
+    "Transaction",
+    "Unavailable",
+    "View",
+    "Waltz",
+    "WaltzError",
+    "trusting",
+]

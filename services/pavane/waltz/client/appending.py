@@ -1,0 +1,173 @@
+"""The core of one partition on the event loop: a link to the owner while appends are under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from pavane.runtime.adapter import CoreAdapter
+from pavane.waltz.client.directory import RETRY_SECONDS, Directory
+from pavane.waltz.client.link import Link
+from pavane.waltz.core.client import Appender, Done, Drop, Output, Pending, Refresh, Send
+from pavane.waltz.errors import Closed, Unavailable, WaltzError
+from pavane.wire import ProtocolError
+
+APPENDS_PENDING_MAX = 1000  # of one partition; the server takes 100 at a time and stops reading beyond
+
+
+class Full(WaltzError):
+    """Too many appends of one partition are under way."""
+
+
+class Appending:
+    """Appends to one partition."""
+
+    def __init__(self, directory: Directory, partition: int) -> None:
+        self._directory = directory
+        self._partition = partition
+        self._core = Appender(partition, directory.client_id)
+        self._adapter: CoreAdapter[Output] = CoreAdapter(self._core, self._execute, self._failed)
+        self._free = APPENDS_PENDING_MAX
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._stale = asyncio.Event()
+        self._link: Link | None = None
+        self._generation = -1
+        self._error: Exception | None = None
+        self._keeper = asyncio.create_task(self._keep(), name=f"waltz-append-{partition}")
+
+    async def room(self) -> None:
+        """Wait until another append may be under way, and take its place."""
+        while self._free == 0:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake()
+                raise
+        self._free -= 1
+
+    def take_room(self) -> None:
+        """Take a place at once. Raises ``Full``."""
+        if self._free == 0:
+            raise Full(
+                f"partition {self._partition}: {APPENDS_PENDING_MAX} appends are under way; await one before the next"
+            )
+        self._free -= 1
+
+    def leave_room(self) -> None:
+        """Give a place back that was taken and not used."""
+        self._free += 1
+        self._wake()
+
+    def append(
+        self, data: bytes, header: int, write: tuple[int, ...], read: tuple[int, ...], seen: int | None
+    ) -> asyncio.Future[int]:
+        """Begin an append whose place is taken."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[int] = loop.create_future()
+        if self._error is not None or self._adapter.ended:
+            self.leave_room()
+            raise self._error or Closed("the client is closed")
+        pending = Pending(future, header, data, write, read, seen, loop.time() + self._directory.patience)
+        self._adapter.call(lambda now: self._core.append(pending, now))
+        if self._link is None:
+            self._stale.set()
+        return future
+
+    async def close(self) -> None:
+        """End every append under way."""
+        self._keeper.cancel()
+        await asyncio.wait([self._keeper])
+        self._leave()
+        self._adapter.call(lambda _: self._core.close())
+        await self._adapter.close()
+
+    def _execute(self, output: Output) -> None:
+        match output:
+            case Send(message):
+                if self._link is not None:
+                    self._link.send(message)
+            case Done(future, result):
+                self.leave_room()
+                _settle(future, result)
+            case Refresh():
+                self._stale.set()
+            case Drop():
+                if self._link is not None:
+                    self._link.abort()
+
+    def _failed(self, error: Exception) -> None:
+        self._error = error
+        self._core.close()
+        for output in self._core.outputs():
+            if isinstance(output, Done):
+                self.leave_room()
+                _settle(output.token, error)
+
+    def _wake(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    async def _keep(self) -> None:
+        """Attach to the owner that the view names; ask for the view again whenever the core doubts it."""
+        while True:
+            await self._stale.wait()
+            self._stale.clear()
+            if not self._core.pending:
+                continue
+            try:
+                await self._attach()
+            except (Unavailable, ProtocolError):
+                self._stale.set()
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _attach(self) -> None:
+        await self._directory.refresh()
+        owner = self._directory.owner(self._partition)
+        if owner is None:
+            raise Unavailable("no server owns the partition")
+        link = self._link
+        if link is not None and (link.address, self._generation) == (owner.address, owner.generation):
+            return
+        if link is None or link.address != owner.address:
+            self._leave()
+            link = await self._directory.link(owner.address)
+            self._link = link
+            link.listeners[self._partition] = self._received
+            link.on_lost.append(self._lost)
+            if link.lost.is_set():
+                self._leave()
+                raise Unavailable("the connection ended at once")
+        self._generation = owner.generation
+        self._adapter.call(lambda now: self._core.attached(owner.generation, link.net_seq, now))
+
+    def _received(self, message: Any) -> None:
+        self._adapter.call(lambda now: self._core.received(message, now))
+
+    def _lost(self) -> None:
+        self._leave()
+        self._stale.set()
+
+    def _leave(self) -> None:
+        link, self._link = self._link, None
+        if link is None:
+            return
+        link.listeners.pop(self._partition, None)
+        if self._lost in link.on_lost:
+            link.on_lost.remove(self._lost)
+        self._adapter.call(lambda _: self._core.detached())
+
+
+def _settle(future: asyncio.Future[int], result: int | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

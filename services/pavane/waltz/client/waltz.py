@@ -1,0 +1,280 @@
+"""The log for applications: append, feed, read (docs/specs/waltz.md 9.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from pavane.waltz.client.appending import Appending
+from pavane.waltz.client.directory import PASSING, RETRY_SECONDS, Directory, PartitionInfo
+from pavane.waltz.client.link import Link
+from pavane.waltz.client.view import View
+from pavane.waltz.errors import NotFound, RejectCode, Rejected, Unavailable
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.frame import DATA_BYTES_MAX
+from pavane.waltz.wire.locks import lock_hashes
+from pavane.wire import RemoteProtocolError
+
+PATIENCE_SECONDS = 30.0
+CREDIT_ITEMS = 10_000  # of a feed; more is granted when half is used up
+CREDIT_BYTES = 8 * 1024 * 1024
+IDLE_SECONDS = 5.0  # without a transaction, after which a feed asks whether its server is still there
+AHEAD_SECONDS = 5.0  # a new owner may still be reading the end of the log
+Lock = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A committed transaction; ``reqid`` is the identity of its append."""
+
+    id: int
+    header: int
+    data: bytes
+    reqid: ReqId
+
+
+class Waltz:
+    """A log, reached through any of its servers; use it as ``async with Waltz(["host:55180"], tls=tls) as log``.
+
+    ``tls`` is the context for the client port, ``None`` for a cluster without TLS. ``patience`` is how many seconds a
+    call waits for a server that can serve it, through fail-overs and rollouts. Entering raises ``Unavailable``.
+    """
+
+    def __init__(
+        self, servers: Sequence[str], *, tls: ssl.SSLContext | None = None, patience: float = PATIENCE_SECONDS
+    ) -> None:
+        self._directory = Directory(servers, tls, patience)
+        self._appending: dict[int, Appending] = {}
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._directory.start()
+        except BaseException:
+            await self._directory.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for appending in self._appending.values():
+            await appending.close()
+        await self._directory.close()
+
+    async def append(
+        self,
+        partition: int,
+        data: bytes,
+        *,
+        header: int = 0,
+        write: Sequence[Lock] = (),
+        read: Sequence[Lock] = (),
+        seen: int | None = None,
+    ) -> int:
+        """Append ``data`` and return its transaction id once it is synced on a majority of the storage nodes.
+
+        ``write`` and ``read`` are locks: the append fails if one of them was written by a transaction after ``seen``,
+        the last one that the caller knows; without ``seen``, after the last one that this client has heard of.
+
+        Raises ``Conflict`` (nothing was written), ``OutcomeUnknown`` (it may have been), ``Rejected`` and
+        ``Unavailable`` (nothing was written), ``ValueError``.
+        """
+        appending = self._appender(partition)
+        await appending.room()
+        return await self._append(appending, data, header, write, read, seen)
+
+    def append_nowait(
+        self,
+        partition: int,
+        data: bytes,
+        *,
+        header: int = 0,
+        write: Sequence[Lock] = (),
+        read: Sequence[Lock] = (),
+        seen: int | None = None,
+    ) -> asyncio.Future[int]:
+        """Begin an append; the future ends as ``append`` does. Raises ``Full`` when 1000 of a partition are under way.
+
+        Appends of one partition are committed in the order of the calls unless its owner changes meanwhile.
+        """
+        appending = self._appender(partition)
+        appending.take_room()
+        return self._append(appending, data, header, write, read, seen)
+
+    async def feed(self, partition: int, *, from_: int = 0) -> AsyncGenerator[Transaction, None]:
+        """Yield every transaction from ``from_`` on, for ever; ``break`` leaves. It follows the partition's owner.
+
+        Raises ``Rejected`` with CLIENT_AHEAD if the log ends before ``from_`` - 1.
+        """
+        self._check_start(partition, from_)
+        loop = asyncio.get_running_loop()
+        hwm = from_ - 1
+        ahead_until: float | None = None
+        while True:
+            try:
+                async with self._directory.reader(partition) as link:
+                    async for transaction in self._batches(link, partition, hwm, None):
+                        hwm = transaction.id
+                        ahead_until = None
+                        yield transaction
+            except (Unavailable, RemoteProtocolError):
+                pass
+            except Rejected as error:
+                if error.code is RejectCode.CLIENT_AHEAD:
+                    ahead_until = ahead_until or loop.time() + AHEAD_SECONDS
+                    if loop.time() > ahead_until:
+                        raise
+                elif error.code not in PASSING:
+                    raise
+            self._directory.check(partition)
+            await asyncio.sleep(RETRY_SECONDS)
+            await self._directory.refresh()
+
+    async def read(self, partition: int, start: int, stop: int) -> AsyncGenerator[Transaction, None]:
+        """Yield transactions ``start`` to ``stop`` - 1, as many as the log has now. Raises ``Unavailable``."""
+        self._check_start(partition, start)
+        loop = asyncio.get_running_loop()
+        stop = min(stop, await self.hwm(partition) + 1)
+        deadline = loop.time() + self._directory.patience
+        while start < stop:
+            try:
+                async with self._directory.reader(partition) as link:
+                    async for transaction in self._batches(link, partition, start - 1, stop):
+                        start = transaction.id + 1
+                        deadline = loop.time() + self._directory.patience
+                        yield transaction
+                continue
+            except (Unavailable, RemoteProtocolError) as error:
+                if loop.time() > deadline:
+                    raise Unavailable(f"partition {partition}: {error}") from None
+            except Rejected as error:
+                passing = error.code in PASSING or error.code is RejectCode.CLIENT_AHEAD
+                if not passing or loop.time() > deadline:
+                    raise
+            self._directory.check(partition)
+            await self._directory.refresh()
+
+    async def get(self, partition: int, txid: int) -> Transaction:
+        """Return one transaction. Raises ``NotFound`` and ``Unavailable``."""
+        found = [transaction async for transaction in self.read(partition, txid, txid + 1)]
+        if not found:
+            raise NotFound(f"partition {partition} has no transaction {txid}: it ends with {await self.hwm(partition)}")
+        return found[0]
+
+    async def hwm(self, partition: int) -> int:
+        """Return the last committed transaction; -1 when there is none. Raises ``Unavailable``."""
+        answer = await self._directory.call(partition, m.HighWaterMarkRequest)
+        return int(answer.txid)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions the log has; they do not become more."""
+        self._directory.check(0)
+        return len(self._directory.partitions())
+
+    async def partitions(self) -> Mapping[int, PartitionInfo]:
+        """Return every partition and who owns it, as one of the servers knows it now."""
+        await self._directory.refresh()
+        return self._directory.partitions()
+
+    def view(self, partition: int, apply: Callable[[Transaction], Awaitable[None] | None], *, from_: int = 0) -> View:
+        """Follow the feed from ``from_`` on: ``async with log.view(0, apply) as view`` (see ``View``)."""
+        self._check_start(partition, from_)
+        return View(self, partition, apply, from_)
+
+    def _appender(self, partition: int) -> Appending:
+        self._directory.check(partition)
+        if partition not in self._appending:
+            self._appending[partition] = Appending(self._directory, partition)
+        return self._appending[partition]
+
+    def _append(
+        self,
+        appending: Appending,
+        data: bytes,
+        header: int,
+        write: Sequence[Lock],
+        read: Sequence[Lock],
+        seen: int | None,
+    ) -> asyncio.Future[int]:
+        try:
+            if len(data) > DATA_BYTES_MAX:
+                raise ValueError(f"{len(data)} bytes are more than a transaction holds ({DATA_BYTES_MAX})")
+            if not -(1 << 31) <= header < 1 << 31:
+                raise ValueError(f"header {header} does not fit 32 bits")
+            if seen is not None and not -1 <= seen < 1 << 63:
+                raise ValueError(f"seen={seen} is no transaction; -1 stands for an empty log")
+            hashes = lock_hashes(write), lock_hashes(read)
+        except BaseException:
+            appending.leave_room()
+            raise
+        return appending.append(bytes(data), header, *hashes, seen)
+
+    def _check_start(self, partition: int, start: int) -> None:
+        self._directory.check(partition)
+        if start < 0:
+            raise ValueError(f"transactions count from 0, not {start}")
+
+    async def _batches(
+        self, link: Link, partition: int, hwm: int, stop: int | None
+    ) -> AsyncGenerator[Transaction, None]:
+        """Yield what follows ``hwm``, up to ``stop``, while ``link`` and the partition's owner last."""
+        arrived: asyncio.Queue[Any] = asyncio.Queue()  # bounded by the credit
+
+        def lost() -> None:
+            arrived.put_nowait(None)
+
+        link.listeners[partition] = arrived.put_nowait
+        link.on_lost.append(lost)
+        try:
+            async for transaction in self._granted(link, partition, hwm, stop, arrived):
+                yield transaction
+        finally:
+            link.listeners.pop(partition, None)
+            if lost in link.on_lost:
+                link.on_lost.remove(lost)
+
+    async def _granted(
+        self, link: Link, partition: int, hwm: int, stop: int | None, arrived: asyncio.Queue[Any]
+    ) -> AsyncGenerator[Transaction, None]:
+        """Open the feed, and grant more credit when half of it is used up."""
+        reqid = self._directory.reqid(partition)
+        items_used = bytes_used = 0
+        left = CREDIT_ITEMS if stop is None else min(CREDIT_ITEMS, stop - 1 - hwm)
+        link.send(m.FeedBatchRequest(reqid, hwm, left, CREDIT_BYTES, 0, -1, 0))
+        while stop is None or hwm + 1 < stop:
+            batch = await self._next(link, partition, arrived)
+            if batch is None:
+                raise Unavailable("the connection ended")
+            if batch.reqid != reqid:
+                continue  # of the reader before
+            if isinstance(batch, m.Reject):
+                raise Rejected(batch.code, batch.detail, batch.message)
+            for txid, item in enumerate(batch.items, batch.first_txid):
+                if txid != hwm + 1 or item.data is None:
+                    raise RemoteProtocolError("feed", f"transaction {txid} where {hwm + 1} with its data belongs")
+                hwm = txid
+                items_used += 1
+                bytes_used += len(item.data)
+                yield Transaction(txid, item.header, item.data, item.reqid)
+            left -= len(batch.items)
+            if 2 * items_used > CREDIT_ITEMS or 2 * bytes_used > CREDIT_BYTES:
+                # A bounded read never grants more than it wants: its feed then sleeps and the link can be lent again.
+                add = items_used if stop is None else max(0, min(items_used, stop - 1 - hwm - left))
+                link.send(m.FeedCredit(reqid, add, bytes_used))
+                left += add
+                items_used = bytes_used = 0
+
+    async def _next(self, link: Link, partition: int, arrived: asyncio.Queue[Any]) -> Any:
+        """Return the next message; while none comes, see whether the server is alive and still the owner."""
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    return await arrived.get()
+            except TimeoutError:
+                await self._directory.probe(link, partition)

@@ -1,0 +1,254 @@
+"""Feeds of one partition: committed transactions on their way to clients, each as far as its credit goes (4.2, 6.3)."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from pavane.waltz.core.connection import FEEDS_MAX, Connection
+from pavane.waltz.core.outputs import Hangup, Output, Reply
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.storage import Record
+
+TAIL_BYTES_MAX = 32 * 1024 * 1024  # of the newest transactions of a partition, which every reader at its end wants
+RECORD_BYTES = 200  # what a record costs beside its data
+FEED_ITEMS_MIN = 100  # credit of a feed below V5, as the original gives it
+READ_RECORDS = 1000  # asked of a storage node at a time
+FRAME_BYTES_DEFAULT = 1024 * 1024
+FRAME_BYTES_MIN, FRAME_BYTES_MAX = 4096, 16 * 1024 * 1024
+CREDIT_MAX = (1 << 31) - 1
+CREDIT_ITEMS_MAX = 1_000_000
+
+
+class Tail:
+    """The newest committed records, bounded in bytes."""
+
+    def __init__(self, hwm: int) -> None:
+        self.first = hwm + 1
+        self._records: deque[Record] = deque()
+        self._bytes = 0
+
+    def add(self, record: Record) -> None:
+        """Keep a record that follows the last one, and forget old ones."""
+        self._records.append(record)
+        self._bytes += len(record.data) + RECORD_BYTES
+        while self._bytes > TAIL_BYTES_MAX and len(self._records) > 1:
+            self._bytes -= len(self._records.popleft().data) + RECORD_BYTES
+            self.first += 1
+
+    def take(self, txid: int, limit: int) -> list[Record]:
+        """Return up to ``limit`` records from ``txid`` on; none if it is older than what is kept."""
+        at = txid - self.first
+        size = len(self._records)
+        if not 0 <= at < size:
+            return []
+        if at * 2 < size:
+            return list(islice(self._records, at, at + limit))
+        newest = list(islice(reversed(self._records), size - at))
+        newest.reverse()
+        return newest[:limit]
+
+
+@dataclass(slots=True)
+class Feed:
+    """One feed. Exactly one of ``mount`` and the credits says how far it goes."""
+
+    connection: Connection
+    reqid: ReqId
+    next: int
+    last: int | None = None
+    """Of a mount: where it ends, with READY."""
+    credit: int = 0
+    batched: bool = False
+    credit_bytes: int = 0
+    frame_bytes: int = FRAME_BYTES_DEFAULT
+    inline: int = -1
+    reading: bool = False
+    suspended: bool = False
+
+
+class Feeds:
+    """All feeds of one partition. ``read`` fetches what the tail no longer has, and calls back with it, or ``None``."""
+
+    def __init__(
+        self, out: list[Output], read: Callable[[int, int, Callable[[Sequence[Record] | None], None]], None]
+    ) -> None:
+        self._out = out
+        self._read = read
+        self._feeds: list[Feed] = []
+        self.hwm = -1
+        self.tail = Tail(-1)
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def opened(self, hwm: int) -> None:
+        """The log is known up to ``hwm``; keep what is still right."""
+        if hwm != self.hwm:
+            self.hwm = hwm
+            self.tail = Tail(hwm)
+        self.pump()
+
+    def mount(self, connection: Connection, request: m.MountRequest, ready: m.MountState) -> None:
+        """Send what the client lacks, then ``ready``."""
+        seen = max(request.hwm, -1)
+        lacking = self.hwm - seen
+        if lacking < 0:
+            self._out.append(Reply(connection.id, m.MountResponse(request.reqid, m.MountState.CLIENT_AHEAD)))
+        elif lacking == 0:
+            self._out.append(Reply(connection.id, m.MountResponse(request.reqid, ready)))
+        else:
+            feed = Feed(connection, request.reqid, seen + 1, self.hwm, lacking, connection.ours, CREDIT_MAX)
+            self._begin(feed)
+
+    def request(self, connection: Connection, request: m.FeedRequest) -> None:
+        """Begin a feed as the original knows it; the caller has checked that the client is not ahead."""
+        if connection.ours:
+            self.end(connection)
+        elif sum(feed.connection is connection for feed in self._feeds) >= FEEDS_MAX:
+            self._out.append(Hangup(connection.id, f"more than {FEEDS_MAX} feeds of one partition"))
+            return
+        seen = max(request.hwm, -1)
+        credit = max(self.hwm - seen, FEED_ITEMS_MIN)
+        self._begin(Feed(connection, request.reqid, seen + 1, credit=credit))
+
+    def request_batches(self, connection: Connection, request: m.FeedBatchRequest) -> None:
+        """Begin a batched feed in place of the connection's present one."""
+        self.end(connection)
+        self._begin(
+            Feed(
+                connection,
+                request.reqid,
+                request.hwm + 1,
+                credit=request.credit_items,
+                batched=True,
+                credit_bytes=request.credit_bytes,
+                frame_bytes=request.frame_bytes_max or FRAME_BYTES_DEFAULT,
+                inline=-2 if request.flags & m.FLAG_NO_PAYLOAD else request.inline_bytes_max,
+            )
+        )
+
+    def add_credit(self, connection: Connection, request: m.FeedCredit) -> None:
+        """Let a batched feed go on; one that was replaced stays silent."""
+        for feed in self._feeds:
+            if feed.connection is connection and feed.batched and feed.reqid == request.reqid and feed.last is None:
+                feed.credit = min(CREDIT_MAX, feed.credit + max(0, request.add_items))
+                feed.credit_bytes = min(CREDIT_MAX, feed.credit_bytes + max(0, request.add_bytes))
+                self._go_on(feed)
+
+    def commit(self, records: Iterable[Record]) -> None:
+        """Take newly committed records and send them to who is waiting."""
+        for record in records:
+            self.tail.add(record)
+            self.hwm = record.txid
+        self.pump()
+
+    def pump(self) -> None:
+        """Let every feed go on."""
+        for feed in list(self._feeds):
+            self._go_on(feed)
+
+    def writable(self, connection: Connection) -> None:
+        """A connection takes more."""
+        for feed in list(self._feeds):
+            if feed.connection is connection:
+                self._go_on(feed)
+
+    def end(self, connection: Connection) -> None:
+        """Forget the connection's feeds, but not the mount that is under way."""
+        self._feeds = [feed for feed in self._feeds if feed.connection is not connection or feed.last is not None]
+
+    def drop(self, connection: Connection) -> None:
+        """The connection is gone, or is to hear nothing more."""
+        self._feeds = [feed for feed in self._feeds if feed.connection is not connection]
+
+    def close(self) -> list[Feed]:
+        """End all feeds and return them."""
+        ended, self._feeds = self._feeds, []
+        return ended
+
+    def _begin(self, feed: Feed) -> None:
+        self._feeds.append(feed)
+        self._go_on(feed)
+
+    def _go_on(self, feed: Feed) -> None:
+        while (
+            feed.next <= self.hwm
+            and feed.credit > 0
+            and (not feed.batched or feed.credit_bytes > 0)
+            and feed.connection.writable
+            and not feed.reading
+        ):
+            if feed.next < self.tail.first:
+                feed.reading = True
+                limit = min(READ_RECORDS, feed.credit, self.hwm - feed.next + 1)
+                self._read(feed.next, limit, lambda found, feed=feed: self._got(feed, found))  # type: ignore[misc]
+                return
+            self._send(feed, self.tail.take(feed.next, min(feed.credit, m.BATCH_ITEMS_MAX)))
+
+    def _got(self, feed: Feed, records: Sequence[Record] | None) -> None:
+        """Send what was read. If nothing could be, the next commit or session tries again."""
+        feed.reading = False
+        if records and feed in self._feeds and records[0].txid == feed.next:
+            while records and feed.credit > 0 and (not feed.batched or feed.credit_bytes > 0):
+                sent = self._send(feed, records)
+                records = records[sent:]
+            self._go_on(feed)
+
+    def _send(self, feed: Feed, records: Sequence[Record]) -> int:
+        sent = self._send_batch(feed, records) if feed.batched else self._send_items(feed, records)
+        if feed.last is not None and feed.next > feed.last:
+            self._feeds.remove(feed)
+            feed.credit = 0
+            self._out.append(Reply(feed.connection.id, m.MountResponse(feed.reqid, m.MountState.READY)))
+        return sent
+
+    def _send_items(self, feed: Feed, records: Sequence[Record]) -> int:
+        records = records[: feed.credit]
+        for record in records:
+            self._out.append(Reply(feed.connection.id, m.FeedData(record.reqid, record.txid, record.header)))
+        feed.next += len(records)
+        feed.credit -= len(records)
+        if feed.credit == 0 and feed.last is None:
+            self._feeds.remove(feed)
+            self._out.append(Reply(feed.connection.id, m.FeedSuspended(feed.reqid)))
+        return len(records)
+
+    def _send_batch(self, feed: Feed, records: Sequence[Record]) -> int:
+        items: list[m.FeedItem] = []
+        size = credit_bytes = 0
+        for record in records[: min(feed.credit, m.BATCH_ITEMS_MAX)]:
+            inline = feed.inline == -1 or len(record.data) <= feed.inline
+            cost = len(record.data) if inline else 0
+            if items and (size + cost + 28 > feed.frame_bytes or credit_bytes + cost > feed.credit_bytes):
+                break
+            size += cost + 28
+            credit_bytes += cost
+            items.append(m.FeedItem(record.reqid, record.header, record.data if inline else None))
+        first = feed.next
+        feed.next += len(items)
+        feed.credit -= len(items)
+        feed.credit_bytes = max(0, feed.credit_bytes - credit_bytes)
+        mounting = feed.last is not None
+        flags = m.FLAG_CAUGHT_UP if feed.next > self.hwm else 0
+        if not mounting and (feed.credit == 0 or feed.credit_bytes == 0):
+            flags |= m.FLAG_SUSPENDED
+        left = (0, 0) if mounting else (feed.credit, feed.credit_bytes)
+        batch = m.FeedBatch(feed.reqid, first, self.hwm, *left, flags, tuple(items))
+        self._out.append(Reply(feed.connection.id, batch))
+        return len(items)
+
+
+def batch_fault(request: m.FeedBatchRequest) -> str:
+    """Return what is wrong with a request for batches; empty if nothing is."""
+    frame = request.frame_bytes_max
+    if not 1 <= request.credit_items <= CREDIT_ITEMS_MAX:
+        return f"credit of {request.credit_items} items: it must be 1 to {CREDIT_ITEMS_MAX}"
+    if request.credit_bytes < 1:
+        return f"credit of {request.credit_bytes} bytes: it must be at least 1"
+    if frame and not FRAME_BYTES_MIN <= frame <= FRAME_BYTES_MAX:
+        return f"frames of {frame} bytes: they must have {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX}, 0 for the default"
+    if request.inline_bytes_max < -1 or request.flags & ~m.FLAG_NO_PAYLOAD or request.hwm < -1:
+        return "an unknown flag, or a number that is too small"
+    return ""

@@ -1,0 +1,159 @@
+"""A storage node: obeys the newest session of each partition, and answers when what it says is durable (10, 10.1).
+
+``arrive`` is called as messages come in, ``execute`` with any number of them that have queued up: they share their
+syncs. Answers are handed over only when everything that they say is on disk.
+"""
+
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+from pavane.waltz.state.store import Damaged, PartitionStore, SessionInfo, Store
+from pavane.waltz.wire import storage as s
+
+DISK_RESERVE_BYTES = 256 * 1024 * 1024  # below it appends are refused while there is still room to write marks
+
+Request = (
+    s.LastSessionInfoRequest
+    | s.SetLowWaterMark
+    | s.Truncate
+    | s.Append
+    | s.RecordHeaderRequest
+    | s.RecordRequest
+    | s.MaxTransactionIdRequest
+    | s.RecordHeaderListRequest
+    | s.RecordListRequest
+)
+
+
+class _Refused(Exception):
+    """Why a message is answered by FAILURE."""
+
+
+class Node:
+    """Storage of one cluster. ``fences`` is switched off by simulations that show what the durable fence is for."""
+
+    def __init__(self, store: Store, *, disk_reserve_bytes: int = DISK_RESERVE_BYTES, fences: bool = True) -> None:
+        self._store = store
+        self._reserve = disk_reserve_bytes
+        self._durable_fences = fences
+        self._newest: dict[int, int] = {}
+
+    def arrive(self, head: s.Head) -> None:
+        """From now on nothing of an older session is obeyed. May be called while ``execute`` runs elsewhere."""
+        if head.session > self._newest.get(head.partition, -1):
+            self._newest[head.partition] = head.session
+
+    def execute(self, messages: Sequence[Request]) -> list[Any]:
+        """Carry out messages in order and return their answers, which are durable."""
+        touched: dict[int, PartitionStore] = {}
+        self._keep_fences(messages)
+        answers = []
+        for message in messages:
+            try:
+                answers.append(self._carry_out(message, touched))
+            except (_Refused, Damaged, OSError) as error:
+                answers.append(s.Failure(message.head, _text(error)))
+        for number, files in touched.items():
+            try:
+                files.sync()
+            except OSError as error:
+                failed = f"partition {number}: {_text(error)}"
+                answers = [
+                    s.Failure(answer.head, failed) if answer.head.partition == number else answer for answer in answers
+                ]
+        return answers
+
+    def _keep_fences(self, messages: Sequence[Request]) -> None:
+        """A promise is durable before it is acted on: a restart must not let an older session in again."""
+        if not self._durable_fences:
+            return
+        raised = False
+        for number in {message.head.partition for message in messages}:
+            files = self._store.partition(number)
+            newest = self._newest.get(number, -1)
+            if files is not None and newest > files.fence:
+                files.raise_fence(newest)
+                raised = True
+        if raised:
+            self._store.sync_marks()
+
+    def _carry_out(self, message: Request, touched: dict[int, PartitionStore]) -> Any:
+        head = message.head
+        offline = getattr(message, "offline", False)
+        files = self._files(head, offline=offline)
+        match message:
+            case s.LastSessionInfoRequest():
+                return s.LastSessionInfoResponse(head, files.info.session, files.info.lwm, files.info.local_lwm)
+            case s.SetLowWaterMark():
+                self._set_info(files, head.session, message.lwm)
+                return s.Success(head)
+            case s.Truncate():
+                files.truncate(max(-1, message.txid))
+                return s.MaxTransactionIdResponse(head, files.max_txid)
+            case s.Append():
+                touched[head.partition] = files
+                self._append(files, message.records)
+                return s.Success(head)
+            case s.MaxTransactionIdRequest():
+                return s.MaxTransactionIdResponse(head, files.max_txid)
+            case s.RecordHeaderRequest():
+                return s.RecordHeaderResponse(head, next(iter(_headers(files, message.txid, 1)), None))
+            case s.RecordRequest():
+                return s.RecordResponse(head, next(iter(files.read(message.txid, 1)), None))
+            case s.RecordHeaderListRequest():
+                return s.RecordHeaderListResponse(head, tuple(_headers(files, message.txid, message.count)))
+            case s.RecordListRequest():
+                count = min(message.count, s.RECORDS_MAX)
+                return s.RecordListResponse(head, tuple(files.read(message.txid, count)))
+            case _:
+                assert_never(message)
+
+    def _files(self, head: s.Head, *, offline: bool) -> PartitionStore:
+        files = self._store.partition(head.partition)
+        if files is None:
+            raise _Refused(f"partition {head.partition} is not assigned to this storage node")
+        if offline:
+            if files.available:
+                raise _Refused(f"partition {head.partition} is in use: make it unavailable first")
+            if head.session != files.info.session:
+                raise _Refused(f"session id has changed: {head.session} was sent, {files.info.session} is stored")
+            return files
+        if not files.available:
+            raise _Refused(f"partition {head.partition} is unavailable: {files.fault or 'switched off'}")
+        newest = max(self._newest.get(head.partition, -1), files.fence)
+        if head.session != newest:
+            raise _Refused(f"session id has changed: {head.session} was sent, {newest} is the newest")
+        return files
+
+    def _set_info(self, files: PartitionStore, session: int, lwm: int) -> None:
+        info, last = files.info, files.max_txid
+        if session < info.session:
+            raise _Refused(f"session {session} is older than the stored one, {info.session}")
+        if last > lwm:
+            raise _Refused(f"low-water mark {lwm} is below the last transaction, {last}")
+        if session == info.session and (lwm < info.lwm or last < info.local_lwm):
+            raise _Refused(f"low-water mark {lwm} is below that of this session, {info.lwm}")
+        files.set_info(SessionInfo(session, lwm, last))
+
+    def _append(self, files: PartitionStore, records: Sequence[s.Record]) -> None:
+        if self._store.free_bytes() - sum(len(record.data) for record in records) < self._reserve:
+            raise _Refused(f"less than {self._reserve} bytes are free on the disk")
+        for expected, record in enumerate(records, files.max_txid + 1):
+            if record.txid != expected:
+                raise _Refused(f"transaction out of order: {record.txid} was sent, {expected} is next")
+            if not record.sound:
+                raise _Refused(f"transaction {record.txid}: data does not match its CRC")
+        if records:
+            files.append(records)
+
+
+def _headers(files: PartitionStore, txid: int, count: int) -> list[s.RecordHeader]:
+    found: list[s.RecordHeader] = []
+    count = min(count, s.RECORDS_MAX)
+    while len(found) < count and (records := files.read(txid + len(found), count - len(found))):
+        found += [s.RecordHeader(record.txid, record.reqid, record.header) for record in records]
+    return found
+
+
+def _text(error: Exception) -> str:
+    return str(error)[:1000]

@@ -1,0 +1,98 @@
+"""What the cores ask their adapter to do, in this order, and what they tell each other."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pavane.waltz.wire.blobs import PartitionAssignment, PartitionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMeta:
+    """Read a partition's metadata; the answer, with ``attempt``, goes to ``metadata``."""
+
+    partition: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMeta:
+    """Write a partition's metadata if it still has ``version`` (-1: create it); the answer goes to ``written``."""
+
+    partition: int
+    attempt: int
+    version: int
+    meta: PartitionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAssignment:
+    """Write who owns what if the node still has ``version``; nobody waits for the answer."""
+
+    version: int
+    assignment: PartitionAssignment
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message to a storage node."""
+
+    node: str
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Send a message to a client's connection."""
+
+    connection: int
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Hangup:
+    """Close a client's connection."""
+
+    connection: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextClientId:
+    """Take the next client id from the metadata store; the answer goes to ``client_id``."""
+
+    connection: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A store session has recovered the log up to ``hwm``."""
+
+    session: int
+    hwm: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Everything up to ``hwm`` is on a quorum."""
+
+    hwm: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The store session has ended; begin another one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """The store session has ended because another owner has begun."""
+
+    reason: str
+
+
+Output = (
+    ReadMeta | WriteMeta | WriteAssignment | Send | Reply | Hangup | NextClientId | Opened | Committed | Closed | Fenced
+)

@@ -1,0 +1,515 @@
+"""A partition at its owner: appends in order, checked against locks, and who waits (docs/specs/waltz.md 4, 14).
+
+The stage is Opening until a store session is open for the first time, and stays ReadWrite while later sessions recover:
+appends then wait. A partition that leaves is Closing until what is under way is decided.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pavane.waltz.core.connection import PARKED_MAX, Connection, Registration
+from pavane.waltz.core.feed import Feeds, batch_fault
+from pavane.waltz.core.outputs import Hangup, Output, Reply
+from pavane.waltz.core.session import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from pavane.waltz.core.storing import Stage, Storing
+from pavane.waltz.errors import RejectCode
+from pavane.waltz.state import recovery
+from pavane.waltz.state.locks import Conflicting, LockTable, Taken, Waiting
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.storage import Record
+
+QUEUE_APPENDS_MAX = 1000  # that wait for a partition; then their connections are not read
+QUEUE_BYTES_MAX = 32 * 1024 * 1024
+PARK_S = 10.0  # how long a request waits for a partition that is opening
+CLOSE_S = 5.0  # how long a partition that leaves waits for what is under way
+TRANSACTION_BYTES_MAX = 16 * 1024 * 1024
+LOCKS_MAX = 65_536
+
+AnyAppend = m.AppendRequest | m.AppendIdempotent
+
+
+@dataclass(slots=True)
+class _Pending:
+    """An append that was sent to storage: its record, the slots that it holds, and who wants to know."""
+
+    record: Record
+    slots: tuple[int, ...]
+    connection: Connection | None
+    ack: bool
+
+
+@dataclass(slots=True)
+class _Marker:
+    """Something to do when everything queued before it is resolved."""
+
+    connection: Connection
+    fire: Callable[[], None]
+
+
+class Partition(Storing):
+    """One partition that is assigned to this server with ``generation``."""
+
+    def __init__(
+        self,
+        number: int,
+        generation: int,
+        nodes: Sequence[str],
+        up: Iterable[str],
+        out: list[Output],
+        *,
+        floor: int = -1,
+        rules: recovery.Rules = recovery.RULES,
+    ) -> None:
+        super().__init__(number, generation, nodes, up, out, floor, rules)
+        self.clients: dict[int, Registration] = {}
+        self._close_due: float | None = None
+        self._queue: deque[tuple[Connection, AnyAppend] | _Marker] = deque()
+        self._queued = self._queued_bytes = 0
+        self._pending: deque[_Pending] = deque()
+        self._sent = self._resolved = 0
+        self._settling = False
+        """A session is open, but what the last one left is not yet known."""
+        self._markers: deque[tuple[int, _Marker]] = deque()
+        self._parked: deque[tuple[float, Connection, Any]] = deque()
+        self._blocked: list[Connection] = []
+        self._locks = LockTable(-1)
+        self.feeds = Feeds(out, self.read)
+        self.appended = self.conflicts = 0
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Begin the first store session."""
+        self.now = now
+        self._begin_session()
+
+    def set_generation(self, now: float, generation: int) -> None:
+        """Take a higher generation of our own; the next session claims it."""
+        self.now = now
+        self.generation = generation
+        if self._session is not None:
+            self._take(self._session.close("a new generation"))
+
+    def leave(self, now: float) -> None:
+        """Give the partition up: take nothing new, decide what is under way, then close."""
+        self.now = now
+        if self.stage in (Stage.CLOSING, Stage.CLOSED):
+            return
+        self.stage = Stage.CLOSING
+        self._close_due = now + CLOSE_S
+        self._refuse_queue(RejectCode.UNAVAILABLE, "the partition moves to another server")
+        self._maybe_closed()
+
+    def close(self, now: float, reason: str) -> None:
+        """Stop at once. What is under way stays undecided, so those who wait for it must ask elsewhere."""
+        self.now = now
+        if self.stage is Stage.CLOSED:
+            return
+        self.stage = Stage.CLOSED
+        self.reason = reason
+        self._due = self._close_due = None
+        self._refuse_queue(RejectCode.WRONG_GENERATION, reason)
+        undecided = {p.connection.id for p in self._pending if p.connection is not None and p.connection.ours}
+        self._pending.clear()
+        for feed in self.feeds.close():
+            if feed.connection.ours and feed.connection.id not in undecided:
+                self.reject(feed.connection, feed.reqid, 32, RejectCode.PARTITION_NOT_HERE, reason)
+        while self._parked:
+            _, connection, message = self._parked.popleft()
+            connection.parked -= 1
+            if isinstance(message, m.MountRequest):
+                self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
+            elif connection.ours:
+                self.reject(connection, message.reqid, _number(message), RejectCode.PARTITION_NOT_HERE, reason)
+        for number in sorted(undecided):
+            self._out.append(Hangup(number, f"partition {self.number} left before an append was decided"))
+        if self._session is not None:
+            self._take(self._session.close(reason))
+            self._session = None
+
+    def next_due(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        due = [self._due, self._close_due, self._session.next_due() if self._session is not None else None]
+        if self._parked:
+            due.append(self._parked[0][0])
+        return min((at for at in due if at is not None), default=None)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        self.now = now
+        if self._session is not None:
+            self._take(self._session.tick(now))
+        if self._due is not None and self._due <= now:
+            self._due = None
+            self._begin_session()
+        if self._close_due is not None and self._close_due <= now:
+            self.close(now, "what was under way could not be decided")
+        while self._parked and self._parked[0][0] <= now:
+            _, connection, message = self._parked.popleft()
+            connection.parked -= 1
+            if isinstance(message, m.MountRequest):
+                self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
+            elif connection.ours:
+                self.reject(connection, message.reqid, _number(message), RejectCode.UNAVAILABLE, self.blocker)
+
+    # -- the store session ----------------------------------------------------------------------------------------
+
+    def _opened(self, hwm: int) -> None:
+        self._failed_attempts = 0
+        self._strikes.clear()
+        self._settling = True
+        before, self.reason = self.hwm, ""
+        if before is None:
+            self._locks = LockTable(hwm)
+            self._publish(hwm)
+        elif hwm > before or self._pending:
+            self._compare(before + 1, hwm, [])
+        else:
+            self._publish(hwm)
+
+    def _compare(self, txid: int, hwm: int, found: list[Record]) -> None:
+        """Read what the last session left, and see which appends are in it: by their ids, not by their places."""
+        if txid > hwm:
+            self._settle(hwm, found)
+            return
+        session = self._session
+
+        def take(records: Sequence[Record] | None) -> None:
+            if session is not self._session or session is None or session.ended:
+                return
+            if not records:
+                self._take(session.close("records of the last session cannot be read"))
+            else:
+                self._compare(records[-1].txid + 1, hwm, [*found, *records])
+
+        self.read(txid, hwm - txid + 1, take)
+
+    def _settle(self, hwm: int, found: list[Record]) -> None:
+        present = {record.reqid: record.txid for record in found}
+        pending, self._pending = self._pending, deque()
+        known = 0
+        for append in pending:
+            self._resolved += 1
+            txid = present.get(append.record.reqid)
+            if txid is None:
+                self._locks.release(append.slots)
+                if append.connection is not None and append.connection.ours:
+                    code, text = RejectCode.NOT_COMMITTED, "a storage node failed before the append was on a majority"
+                    self.reject(append.connection, append.record.reqid, 2, code, text, hwm)
+            else:
+                known += 1
+                self._locks.commit(append.slots, txid)
+                self._acknowledge(append, txid)
+        if known != len(found):  # somebody else wrote: of those the table knows nothing
+            self._locks = LockTable(hwm)
+        self.feeds.commit(found)
+        self._publish(hwm)
+
+    def _publish(self, hwm: int) -> None:
+        self.hwm = hwm
+        self._settling = False
+        self.feeds.opened(hwm)
+        if self.stage is Stage.OPENING:
+            self.stage = Stage.READ_WRITE
+        self._fire_markers()
+        parked, self._parked = self._parked, deque()
+        for _, connection, message in parked:
+            connection.parked -= 1
+            self.message(self.now, connection, message)
+        self._append()
+        self._maybe_closed()
+
+    def _committed(self, hwm: int) -> None:
+        records = []
+        while self._pending and self._pending[0].record.txid <= hwm:
+            append = self._pending.popleft()
+            self._resolved += 1
+            records.append(append.record)
+            self._locks.commit(append.slots, append.record.txid)
+            self._acknowledge(append, append.record.txid)
+        self.hwm = hwm
+        self.appended += len(records)
+        self.feeds.commit(records)
+        self._fire_markers()
+        self._append()
+        self._maybe_closed()
+
+    def _acknowledge(self, append: _Pending, txid: int) -> None:
+        if append.ack and append.connection is not None:
+            self._reply(append.connection, m.AppendAck(append.record.reqid, txid, 0))
+
+    def _maybe_closed(self) -> None:
+        if self.stage is Stage.CLOSING and not self._pending:
+            self.close(self.now, "the partition moved to another server")
+
+    # -- clients ------------------------------------------------------------------------------------------------
+
+    def message(self, now: float, connection: Connection, message: Any) -> None:
+        """Take a request that names this partition."""
+        self.now = now
+        match message:
+            case m.MountRequest():
+                self._mount(connection, message)
+            case m.AppendRequest() | m.AppendIdempotent():
+                self._enqueue(connection, message)
+            case m.FeedRequest():
+                self._feed(connection, message)
+            case m.FeedBatchRequest():
+                self._feed_batches(connection, message)
+            case m.FeedCredit():
+                self.feeds.add_credit(connection, message)
+            case m.FlushRequest():
+                if self._ready_or_parked(connection, message):
+                    self._mark(connection, lambda: self._flushed(connection, message.reqid))
+            case m.HighWaterMarkRequest():
+                if self._ready_or_parked(connection, message):
+                    self._reply(connection, m.HighWaterMarkResponse(message.reqid, self._hwm))
+            case m.TransactionDataRequest():
+                if self._ready_or_parked(connection, message):
+                    self._data(connection, message)
+
+    def disconnected(self, connection: Connection) -> None:
+        """A connection is gone; its appends stay."""
+        registered = self.clients.get(connection.client) if connection.client is not None else None
+        if registered is not None and registered.connection is connection and connection.client is not None:
+            del self.clients[connection.client]
+        self.feeds.drop(connection)
+        for append in self._pending:
+            if append.connection is connection:
+                append.connection = None
+        self._parked = deque(parked for parked in self._parked if parked[1] is not connection)
+
+    @property
+    def full(self) -> bool:
+        """Whether connections that append are to wait."""
+        return self._queued >= QUEUE_APPENDS_MAX or self._queued_bytes >= QUEUE_BYTES_MAX
+
+    @property
+    def _hwm(self) -> int:
+        assert self.hwm is not None  # noqa: S101 -- callers have checked the stage
+        return self.hwm
+
+    def reject(
+        self, connection: Connection, reqid: ReqId, number: int, code: RejectCode, text: str, detail: int = -1
+    ) -> None:
+        """Refuse a request of a client that understands refusals."""
+        self._reply(connection, m.Reject(reqid, number, code, detail, self.generation, text[:1000]))
+
+    def _reply(self, connection: Connection, message: Any) -> None:
+        self._out.append(Reply(connection.id, message))
+
+    def _ready_or_parked(self, connection: Connection, message: Any) -> bool:
+        if self.stage is Stage.READ_WRITE and self.hwm is not None:
+            return True
+        if self.stage is Stage.OPENING and connection.parked < PARKED_MAX:
+            connection.parked += 1
+            self._parked.append((self.now + PARK_S, connection, message))
+        elif isinstance(message, m.MountRequest):
+            self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
+        elif connection.ours:
+            self.reject(connection, message.reqid, _number(message), RejectCode.UNAVAILABLE, self.blocker or "leaving")
+        return False
+
+    def _mount(self, connection: Connection, request: m.MountRequest) -> None:
+        client = request.reqid.client
+        if connection.net_seq is None:
+            connection.net_seq = request.net_seq
+        present = self.clients.get(client)
+        newer = present is None or (request.reqid.generation, connection.net_seq) > (
+            present.generation,
+            present.connection.net_seq or 0,
+        )
+        if newer:
+            self.clients[client] = Registration(connection, request.reqid.generation, request.reqid)
+        elif not self._valid(connection):
+            if connection.ours:
+                text = "a newer connection of this client has mounted the partition"
+                self.reject(connection, request.reqid, 0, RejectCode.STALE_CONNECTION, text)
+            return
+        if self._ready_or_parked(connection, request):
+            self._mark(connection, lambda: self.feeds.mount(connection, request, m.MountState.READY))
+
+    def _valid(self, connection: Connection) -> bool:
+        present = self.clients.get(connection.client) if connection.client is not None else None
+        return (
+            present is not None
+            and connection.net_seq is not None
+            and (present.connection is connection or present.connection.net_seq == connection.net_seq)
+        )
+
+    def _feed(self, connection: Connection, request: m.FeedRequest) -> None:
+        if not self._valid(connection):
+            if connection.ours:
+                self.reject(connection, request.reqid, 3, RejectCode.NOT_MOUNTED, "mount the partition first")
+        elif not self._ready_or_parked(connection, request):
+            pass
+        elif request.hwm > self._hwm:
+            if connection.ours:
+                self.reject(connection, request.reqid, 3, RejectCode.CLIENT_AHEAD, "the log is shorter", self._hwm)
+            else:
+                self._out.append(Hangup(connection.id, "the client is ahead of the log"))
+        else:
+            self.feeds.request(connection, request)
+
+    def _feed_batches(self, connection: Connection, request: m.FeedBatchRequest) -> None:
+        if fault := batch_fault(request):
+            self.reject(connection, request.reqid, 32, RejectCode.BAD_REQUEST, fault)
+        elif not self._ready_or_parked(connection, request):
+            pass
+        elif request.hwm > self._hwm:
+            self.reject(connection, request.reqid, 32, RejectCode.CLIENT_AHEAD, "the log is shorter", self._hwm)
+        else:
+            self.feeds.request_batches(connection, request)
+
+    def _data(self, connection: Connection, request: m.TransactionDataRequest) -> None:
+        txid = request.txid
+
+        def take(records: Sequence[Record] | None) -> None:
+            result: bytes | str = "the storage nodes cannot be read"
+            if records:
+                result = records[0].data
+            self._reply(connection, m.TransactionDataResponse(request.reqid, txid, result))
+
+        if not 0 <= txid <= self._hwm:
+            # The original's words, for those who look for them in logs.
+            name = "com.wepay.waltz.store.exception.TransactionNotFoundException"
+            text = f"{name}: partition={self.number}transactionId={txid}"
+            self._reply(connection, m.TransactionDataResponse(request.reqid, txid, text))
+        elif found := self.feeds.tail.take(txid, 1):
+            take(found)
+        else:
+            self.read(txid, 1, take)
+
+    def _flushed(self, connection: Connection, reqid: ReqId) -> None:
+        self._reply(connection, m.FlushResponse(reqid, self._hwm))
+
+    # -- appends ------------------------------------------------------------------------------------------------
+
+    def _mark(self, connection: Connection, fire: Callable[[], None]) -> None:
+        self._queue.append(_Marker(connection, fire))
+        self._append()
+
+    def _enqueue(self, connection: Connection, request: AnyAppend) -> None:
+        number = _number(request)
+        fault = self._fault(connection, request)
+        if fault is not None:
+            if connection.ours:
+                self.reject(connection, request.reqid, number, *fault)
+            return
+        self._queue.append((connection, request))
+        self._queued += 1
+        self._queued_bytes += len(request.data)
+        self._append()
+        if self.full:
+            connection.waiting.add(self.number)
+            self._blocked.append(connection)
+
+    def _fault(self, connection: Connection, request: AnyAppend) -> tuple[RejectCode, str, int] | None:
+        if self.stage not in (Stage.READ_WRITE, Stage.OPENING):
+            return RejectCode.UNAVAILABLE, "the partition moves to another server", -1
+        if not self._valid(connection):
+            return RejectCode.NOT_MOUNTED, "mount the partition first", -1
+        if request.reqid.generation != self.generation:
+            return RejectCode.WRONG_GENERATION, f"the partition has generation {self.generation}", -1
+        if len(request.data) > TRANSACTION_BYTES_MAX:
+            text = f"a transaction of {len(request.data)} bytes"
+            return RejectCode.TOO_LARGE, text, TRANSACTION_BYTES_MAX
+        if len(request.write) + len(request.read) + len(request.append) > LOCKS_MAX:
+            return RejectCode.TOO_LARGE, "too many locks", LOCKS_MAX
+        if isinstance(request, m.AppendIdempotent) and request.flags & ~m.FLAG_ACK:
+            return RejectCode.BAD_REQUEST, "this release has no other flag than ACK", -1
+        if connection.ours and self.hwm is not None and request.hwm > self.hwm:
+            return RejectCode.CLIENT_AHEAD, "the log is shorter", self.hwm
+        return None
+
+    def _append(self) -> None:
+        """Send what is queued to storage, as far as locks and the session let it."""
+        records: list[Record] = []
+        size = 0
+        while self._queue:
+            first = self._queue[0]
+            if isinstance(first, _Marker):
+                self._queue.popleft()
+                self._markers.append((self._sent, first))
+                continue
+            if not self._writable:
+                break
+            connection, request = first
+            if len(records) >= BATCH_RECORDS_MAX or (records and size + len(request.data) > BATCH_BYTES_MAX):
+                self._send(records)
+                records, size = [], 0
+                continue
+            verdict = self._locks.begin(request.hwm, request.write, request.read, request.append)
+            if isinstance(verdict, Waiting):
+                break
+            self._queue.popleft()
+            self._queued -= 1
+            self._queued_bytes -= len(request.data)
+            if isinstance(verdict, Conflicting):
+                self.conflicts += 1
+                self._reply(connection, m.LockFailure(request.reqid, verdict.txid))
+            else:
+                record = self._accept(connection, request, verdict)
+                records.append(record)
+                size += len(record.data)
+        if records:
+            self._send(records)
+        self._fire_markers()
+        if self._blocked and not self.full:
+            for connection in self._blocked:
+                connection.waiting.discard(self.number)
+            self._blocked.clear()
+
+    @property
+    def _writable(self) -> bool:
+        ready = self.stage is Stage.READ_WRITE and not self._settling
+        return ready and self._session is not None and self._session.room
+
+    def _accept(self, connection: Connection, request: AnyAppend, taken: Taken) -> Record:
+        txid = self._pending[-1].record.txid + 1 if self._pending else self._hwm + 1
+        record = Record.of(txid, request.reqid, request.header, request.data)
+        ack = isinstance(request, m.AppendIdempotent) and bool(request.flags & m.FLAG_ACK)
+        self._pending.append(_Pending(record, taken.slots, connection, ack))
+        self._sent += 1
+        return record
+
+    def _send(self, records: list[Record]) -> None:
+        assert self._session is not None  # noqa: S101 -- _append has looked
+        self._take(self._session.append(self.now, records))
+
+    def _fire_markers(self) -> None:
+        while self._markers and self._markers[0][0] <= self._resolved and self.hwm is not None:
+            if self.stage is Stage.CLOSED:
+                return
+            _, marker = self._markers.popleft()
+            marker.fire()
+
+    def _refuse_queue(self, code: RejectCode, text: str) -> None:
+        while self._queue:
+            entry = self._queue.popleft()
+            if not isinstance(entry, _Marker) and entry[0].ours:
+                self.reject(entry[0], entry[1].reqid, _number(entry[1]), code, text)
+        self._markers.clear()
+        self._queued = self._queued_bytes = 0
+        for connection in self._blocked:
+            connection.waiting.discard(self.number)
+        self._blocked.clear()
+
+
+_NUMBERS = {
+    m.MountRequest: 0,
+    m.AppendRequest: 2,
+    m.FeedRequest: 3,
+    m.TransactionDataRequest: 6,
+    m.FlushRequest: 8,
+    m.HighWaterMarkRequest: 11,
+    m.FeedBatchRequest: 32,
+    m.AppendIdempotent: 37,
+}
+
+
+def _number(message: Any) -> int:
+    return _NUMBERS.get(type(message), -1)

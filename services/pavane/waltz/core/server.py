@@ -1,0 +1,333 @@
+"""A server: connections of clients, the partitions that it owns, its part in the cluster (docs/specs/waltz.md 3.6, 4).
+
+Inputs are methods, ``outputs`` hands over what is to be done; ``handle_timer`` is called when ``next_timer`` is due.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pavane.waltz.core.cluster import STEP_S, ClusterView, rewritten
+from pavane.waltz.core.connection import Connection
+from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Reply, WriteAssignment
+from pavane.waltz.core.partition import Partition
+from pavane.waltz.core.storing import Stage
+from pavane.waltz.errors import RejectCode
+from pavane.waltz.state.recovery import RULES, Rules
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire.blobs import PartitionMetadata
+from pavane.waltz.wire.fields import ReqId
+from pavane.wire import Stage as PodStage
+
+VIEWS_ASKED_MAX = 16  # client ids of one connection under way: each costs writes in the metadata store
+
+_PARTITION_MESSAGES = (
+    m.MountRequest,
+    m.AppendRequest,
+    m.AppendIdempotent,
+    m.FeedRequest,
+    m.FeedBatchRequest,
+    m.FeedCredit,
+    m.FlushRequest,
+    m.HighWaterMarkRequest,
+    m.TransactionDataRequest,
+)
+
+
+class ServerCore:
+    """Server ``server_id`` of a cluster named ``cluster`` with ``partitions``."""
+
+    def __init__(self, server_id: int, cluster: str, partitions: int, *, rules: Rules = RULES) -> None:
+        self.server_id = server_id
+        self.cluster = cluster
+        self.view: ClusterView | None = None
+        self.owned: dict[int, Partition] = {}
+        self.leaving: list[Partition] = []
+        self._published: dict[int, int] = {}
+        """HWM of each partition that this process has ever told anybody: no recovery of it may end below."""
+        self.writable = False
+        """Whether the server holds its lease and was told to write."""
+        self._partitions = partitions
+        self._rules = rules
+        self._connections: dict[int, Connection] = {}
+        self._up: set[str] = set()
+        self._views_asked: dict[tuple[int, int], m.ViewRequest] = {}
+        self._asked = 0
+        self._step_due: float | None = None
+        self._out: list[Output] = []
+
+    # -- the adapter's side -------------------------------------------------------------------------------------
+
+    def outputs(self) -> list[Output]:
+        """Hand over what is to be done, in order."""
+        out = self._out[:]
+        self._out.clear()
+        return out
+
+    def handle_timer(self, now: float) -> None:
+        """Do what is due."""
+        for partition in [*self.owned.values(), *self.leaving]:
+            due = partition.next_due()
+            if due is not None and due <= now:
+                partition.tick(now)
+        self._tidy()
+        if self._step_due is not None and self._step_due <= now:
+            self._step_due = None
+            self._coordinate(now)
+
+    def next_timer(self) -> float | None:
+        """Return when ``handle_timer`` is due."""
+        due = [partition.next_due() for partition in [*self.owned.values(), *self.leaving]]
+        return min((at for at in [*due, self._step_due] if at is not None), default=None)
+
+    # -- metadata -----------------------------------------------------------------------------------------------
+
+    def set_writable(self, now: float, *, writable: bool) -> None:
+        """The lease was got, or is lost: then nothing may be written any more, from this moment on."""
+        self.writable = writable
+        if not writable:
+            for partition in [*self.owned.values(), *self.leaving]:
+                partition.close(now, "the server lost its lease in the metadata store")
+                self._remember(partition)
+            self.owned.clear()
+            self.leaving.clear()
+        elif self.view is not None:
+            self.set_view(now, self.view)
+
+    def set_view(self, now: float, view: ClusterView) -> None:
+        """The metadata store says who is there and who owns what."""
+        self.view = view
+        if not self.writable:
+            return
+        if view.consistent:
+            self._own(now, dict(view.owned().get(self.server_id, ())), view)
+        for partition in self.owned.values():
+            partition.set_nodes(now, view.storage.get(partition.number, ()))
+        self._coordinate(now)
+
+    def metadata(self, now: float, partition: int, attempt: int, meta: PartitionMetadata | None, version: int) -> None:
+        """Take the answer to ``ReadMeta``."""
+        for one in self._all(partition):
+            one.metadata(now, attempt, meta, version)
+        self._tidy()
+
+    def written(self, now: float, partition: int, attempt: int, *, done: bool, version: int) -> None:
+        """Take the answer to ``WriteMeta``."""
+        for one in self._all(partition):
+            one.written(now, attempt, done=done, version=version)
+        self._tidy()
+
+    def client_id(self, connection: int, seq: int, number: int) -> None:
+        """Take the answer to ``NextClientId``; -1: the metadata store does not answer."""
+        request = self._views_asked.pop((connection, seq), None)
+        known = self._connections.get(connection)
+        if request is None or known is None:
+            return
+        if number < 0:
+            text = "the metadata store does not answer"
+            self._reject(known, request.reqid, 45, RejectCode.UNAVAILABLE, text)
+        else:
+            self._view(known, request, number)
+
+    def _own(self, now: float, assigned: dict[int, int], view: ClusterView) -> None:
+        for number in [number for number in self.owned if number not in assigned]:
+            partition = self.owned.pop(number)
+            self.leaving.append(partition)
+            partition.leave(now)
+            self._remember(partition)
+        for number, generation in sorted(assigned.items()):
+            present = self.owned.get(number)
+            if present is not None and present.stage is Stage.CLOSED:  # another owner has been and gone
+                present = None if generation > present.generation else present
+            if present is None:
+                nodes = view.storage.get(number, ())
+                self._remember(self.owned.get(number))
+                floor = self._published.get(number, -1)
+                present = Partition(number, generation, nodes, self._up, self._out, floor=floor, rules=self._rules)
+                self.owned[number] = present
+                present.start(now)
+            elif generation > present.generation:
+                present.set_generation(now, generation)
+        self._tidy()
+
+    def _coordinate(self, now: float) -> None:
+        view = self.view
+        if view is None or not self.writable or min(view.servers, default=None) != self.server_id:
+            return
+        stepping = self._step_due is None
+        if (write := rewritten(view, self._partitions, stepping=stepping)) is not None:
+            self._out.append(WriteAssignment(write.version, write.assignment))
+            if stepping:
+                self._step_due = now + STEP_S
+
+    def _all(self, number: int) -> list[Partition]:
+        present = self.owned.get(number)
+        found = [one for one in self.leaving if one.number == number]
+        return found if present is None else [present, *found]
+
+    def _remember(self, partition: Partition | None) -> None:
+        if partition is not None and partition.hwm is not None:
+            self._published[partition.number] = max(partition.hwm, self._published.get(partition.number, -1))
+
+    def _tidy(self) -> None:
+        for partition in self.leaving:
+            if partition.stage is Stage.CLOSED:
+                self._remember(partition)
+        self.leaving = [partition for partition in self.leaving if partition.stage is not Stage.CLOSED]
+
+    # -- storage nodes ------------------------------------------------------------------------------------------
+
+    def storage_up(self, now: float, node: str) -> None:
+        """A storage node can be reached."""
+        self._up.add(node)
+        for partition in [*self.owned.values(), *self.leaving]:
+            partition.node_up(now, node)
+
+    def storage_down(self, now: float, node: str) -> None:
+        """A storage node cannot be reached any more."""
+        self._up.discard(node)
+        for partition in [*self.owned.values(), *self.leaving]:
+            partition.node_down(now, node)
+        self._tidy()
+
+    def storage_response(self, now: float, node: str, message: Any) -> None:
+        """Take an answer of a storage node."""
+        for partition in self._all(message.head.partition):
+            partition.response(now, node, message)
+        if self.leaving:
+            self._tidy()
+
+    # -- clients ------------------------------------------------------------------------------------------------
+
+    def connected(self, connection: int, version: int) -> None:
+        """A client has said Hello."""
+        self._connections[connection] = Connection(connection, version)
+
+    def disconnected(self, now: float, connection: int) -> None:
+        """A client's connection is gone."""
+        known = self._connections.pop(connection, None)
+        if known is not None:
+            for partition in [*self.owned.values(), *self.leaving]:
+                partition.disconnected(known)
+            for key in [key for key in self._views_asked if key[0] == connection]:
+                del self._views_asked[key]
+
+    def set_connection_writable(self, now: float, connection: int, *, writable: bool) -> None:
+        """A client's connection takes more, or does not."""
+        known = self._connections.get(connection)
+        if known is not None and known.writable != writable:
+            known.writable = writable
+            if writable:
+                for partition in self.owned.values():
+                    partition.feeds.writable(known)
+
+    def may_read(self, connection: int) -> bool:
+        """Whether more requests of a client are welcome."""
+        known = self._connections.get(connection)
+        return known is None or not known.waiting
+
+    def bad_checksum(self, connection: int, reqid: ReqId, kind: int) -> None:
+        """The data of an append did not match its CRC; only a client that understands refusals gets here."""
+        known = self._connections.get(connection)
+        if known is not None:
+            self._reject(known, reqid, kind, RejectCode.BAD_CHECKSUM, "the data does not match its CRC-32")
+
+    def message(self, now: float, connection: int, message: Any) -> None:
+        """Take a request."""
+        known = self._connections.get(connection)
+        if known is None:
+            return
+        reqid: ReqId = message.reqid
+        if known.client is None and not isinstance(message, m.ViewRequest):
+            known.client = reqid.client
+        if known.ours and known.client not in (None, reqid.client) and not isinstance(message, m.ViewRequest):
+            self._reject(known, reqid, -1, RejectCode.BAD_REQUEST, "a connection belongs to one client id")
+        elif isinstance(message, _PARTITION_MESSAGES):
+            partition = self.owned.get(reqid.partition)
+            if partition is None or partition.stage is Stage.CLOSED:
+                self._not_here(known, message)
+            else:
+                partition.message(now, known, message)
+        else:
+            self._about_server(known, message)
+
+    def _not_here(self, connection: Connection, message: Any) -> None:
+        reqid = message.reqid
+        number = {m.AppendRequest: 2, m.FeedRequest: 3, m.FlushRequest: 8, m.HighWaterMarkRequest: 11}
+        match message:
+            case m.MountRequest():
+                self._out.append(Reply(connection.id, m.MountResponse(reqid, m.MountState.NOT_READY)))
+            case m.TransactionDataRequest():
+                text = "partition not ready"
+                self._out.append(Reply(connection.id, m.TransactionDataResponse(reqid, message.txid, text)))
+            case m.FeedCredit():
+                pass
+            case _ if connection.ours:
+                kind = {m.AppendIdempotent: 37, m.FeedBatchRequest: 32, **number}[type(message)]
+                text = f"partition {reqid.partition} is not on this server"
+                self._reject(connection, reqid, kind, RejectCode.PARTITION_NOT_HERE, text)
+
+    def _about_server(self, connection: Connection, message: Any) -> None:
+        answer: Any
+        match message:
+            case m.ViewRequest():
+                self._ask_view(connection, message)
+                return
+            case m.CheckStorageRequest():
+                nodes = sorted({node for nodes in (self.view.storage if self.view else {}).values() for node in nodes})
+                found = tuple(m.StorageReachable(node, node in self._up) for node in nodes)
+                answer = m.CheckStorageResponse(message.reqid, found)
+            case m.AssignmentRequest():
+                answer = m.AssignmentResponse(message.reqid, tuple(sorted(self.owned)))
+            case m.HealthRequest():
+                health = tuple(m.PartitionHealth(number, one.healthy) for number, one in sorted(self.owned.items()))
+                answer = m.HealthResponse(message.reqid, health)
+            case m.AddPreferredRequest():
+                answer = m.AddPreferredResponse(message.reqid, False)
+            case m.RemovePreferredRequest():
+                answer = m.RemovePreferredResponse(message.reqid, False)
+            case _:
+                self._out.append(Hangup(connection.id, f"{type(message).__name__} is not for servers"))
+                return
+        self._out.append(Reply(connection.id, answer))
+
+    def _ask_view(self, connection: Connection, request: m.ViewRequest) -> None:
+        if request.flags & ~m.FLAG_CLIENT_ID:
+            self._reject(connection, request.reqid, 45, RejectCode.BAD_REQUEST, "an unknown flag")
+        elif self.view is None:
+            self._reject(
+                connection, request.reqid, 45, RejectCode.UNAVAILABLE, "the server does not know the cluster yet"
+            )
+        elif request.flags:
+            if sum(key[0] == connection.id for key in self._views_asked) >= VIEWS_ASKED_MAX:
+                self._out.append(Hangup(connection.id, f"more than {VIEWS_ASKED_MAX} client ids asked for at once"))
+                return
+            self._asked += 1
+            self._views_asked[connection.id, self._asked] = request
+            self._out.append(NextClientId(connection.id, self._asked))
+        else:
+            self._view(connection, request, -1)
+
+    def _view(self, connection: Connection, request: m.ViewRequest, client: int) -> None:
+        assert self.view is not None  # noqa: S101 -- _ask_view has looked
+        owned = self.view.owned()
+        servers = tuple(
+            m.ViewServer(
+                server,
+                descriptor.host,
+                descriptor.port,
+                PodStage.READ_WRITE,
+                tuple(m.OwnedPartition(*one) for one in owned.get(server, ())),
+            )
+            for server, descriptor in sorted(self.view.servers.items())
+        )
+        view = m.View(request.reqid, self.cluster, self.view.version, self._partitions, client, servers)
+        self._out.append(Reply(connection.id, view))
+
+    def _reject(self, connection: Connection, reqid: ReqId, kind: int, code: RejectCode, text: str) -> None:
+        self._out.append(Reply(connection.id, m.Reject(reqid, kind, code, -1, -1, text)))
+
+
+def storage_nodes(view: ClusterView | None) -> Sequence[str]:
+    """Return all storage nodes that any partition has."""
+    nodes: Iterable[tuple[str, ...]] = view.storage.values() if view is not None else ()
+    return sorted({node for some in nodes for node in some})

@@ -1,0 +1,594 @@
+"""A store session: the claim, recovery of the replicas, and appends by quorum (docs/specs/waltz.md 13.1-13.4).
+
+One object is one attempt. It ends with ``Closed``, and its owner begins the next one. The recovery of one replica is a
+generator that asks storage nodes one question after the other and waits while it needs the answers of others.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from pavane.waltz.core.outputs import Closed, Committed, Fenced, Opened, Output, ReadMeta, Send, WriteMeta
+from pavane.waltz.state import recovery
+from pavane.waltz.state.recovery import Info, Member, Plan, Report, Verdict
+from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.blobs import EMPTY_METADATA, PartitionMetadata, ReplicaState
+
+REQUEST_TIMEOUT_S = 5.0
+BATCH_RECORDS_MAX = 1000  # of one message
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+BATCHES_IN_FLIGHT_MAX = 4  # the disks of the nodes work while the next ones are under way
+SLOW_BATCHES = 64  # a voter that owes more than this many copies from the others instead of holding their memory
+COPY_RECORDS = 1000
+CHECKPOINT_RECORDS = 250_000  # bounds what a recovery has to compare
+
+_Step = tuple[Any, ...] | None
+_Work = Generator[_Step, Any, None]
+
+
+@dataclass(slots=True)
+class _Replica:
+    """One storage node in this session."""
+
+    node: str
+    work: _Work | None = None
+    waiting: bool = False
+    failed: bool = False
+    plan: Plan | None = None
+    info: Info | None = None
+    hwm: int = -1
+    """What it holds, durably."""
+    stamped: bool = False
+    recovered: bool = False
+    receiving: bool = False
+    """Batches are sent to it; it votes on those that begin after ``voting``."""
+    voting: bool = False
+    owed: int = 0
+    """Batches that it has not answered."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    first: int
+    records: tuple[s.Record, ...]
+    voters: set[str]
+    votes: set[str] = field(default_factory=set)
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.records) - 1
+
+
+@dataclass(slots=True)
+class _Asked:
+    node: str
+    due: float
+    answer: Callable[[Any], None]
+
+
+class Session:
+    """An attempt of the owner of ``partition`` with ``generation`` to write on ``nodes``.
+
+    ``up`` are nodes that can be reached now; ``shunned`` ones ended too many attempts and may only join late. After
+    ``Opened`` the caller gives records with ``append`` and hears of ``Committed``. ``floor`` is the HWM that this
+    process has published: less is never resolved.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        generation: int,
+        nodes: Sequence[str],
+        up: Iterable[str],
+        *,
+        attempt: int = 0,
+        floor: int = -1,
+        shunned: Iterable[str] = (),
+        rules: recovery.Rules = recovery.RULES,
+    ) -> None:
+        self.partition = partition
+        self.generation = generation
+        self.attempt = attempt
+        self.id = -1
+        self.hwm = -1
+        self.lwm = -1
+        self.open = False
+        self.ended = False
+        self.blocker = ""
+        self._rules = rules
+        self._floor = floor
+        self._shunned = set(shunned)
+        self._quorum = len(nodes) // 2 + 1
+        self._replicas = {node: _Replica(node) for node in nodes}
+        self._up = set(up)
+        self._seq = count()
+        self._asked: dict[int, _Asked] = {}
+        self._ready: deque[tuple[_Replica, Any]] = deque()
+        self._outputs: list[Output] = []
+        self._now = 0.0
+        self._meta: PartitionMetadata | None = None
+        self._members: dict[str, Member] = {}
+        self._version = -1
+        self._phase = "reading"
+        self._resolved: int | None = None
+        self._batches: deque[_Batch] = deque()
+        self._next = 0
+        self._draining = ""
+        """Why the session ends as soon as nothing is under way."""
+        self._writing: tuple[str, ...] | None = None
+        """Who is declared clean by the metadata write under way."""
+        self._written: set[str] = set()
+
+    # -- inputs ---------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Output]:
+        """Begin with what the metadata say."""
+        self._now = now
+        return [ReadMeta(self.partition, self.attempt)]
+
+    def metadata(self, now: float, meta: PartitionMetadata | None, version: int) -> list[Output]:
+        """Take the answer to ``ReadMeta``; ``None``: there is no such node yet."""
+        self._now = now
+        if self.ended or self._phase not in ("reading", "refreshing"):
+            return []
+        self._meta, self._version = meta, version
+        found = meta or EMPTY_METADATA
+        if self._phase == "refreshing":
+            if found.session != self.id:
+                self._end("another session began", fenced=found.generation > self.generation)
+            else:
+                self._writing = None
+                self._phase = "working"
+                self._declare()
+            return self._flush()
+        if found.generation > self.generation:
+            self._end(f"generation {found.generation} has begun", fenced=True)
+        elif found.session < 0 and not found.replicas:
+            self._phase = "probing"
+            for replica in self._replicas.values():
+                self._begin(replica, self._probe(replica))
+            self._run()
+        else:
+            self._claim()
+        return self._flush()
+
+    def written(self, now: float, *, done: bool, version: int) -> list[Output]:
+        """Take the answer to ``WriteMeta``; not ``done``: somebody else wrote first."""
+        self._now = now
+        if self.ended:
+            return []
+        if self._phase == "claiming":
+            if not done:
+                self._phase = "reading"
+                return [ReadMeta(self.partition, self.attempt)]
+            self._version = version
+            self._phase = "working"
+            for replica in self._replicas.values():
+                if replica.node not in self._shunned:
+                    self._contact(replica)
+            if not any(replica.work for replica in self._replicas.values()):
+                self.blocker = "no storage node can be reached"
+            self._run()
+        elif self._writing is not None:
+            if not done:
+                self._phase = "refreshing"
+                return [ReadMeta(self.partition, self.attempt)]
+            self._version = version
+            self._written |= set(self._writing)
+            self._writing = None
+            if not self.open:
+                self._opened()
+            for node in self._written:
+                self._replicas[node].voting = self._replicas[node].receiving
+            self._declare()
+            self._poke()
+            self._run()
+        return self._flush()
+
+    def node_up(self, now: float, node: str) -> list[Output]:
+        """A storage node can be reached."""
+        self._now = now
+        self._up.add(node)
+        replica = self._replicas.get(node)
+        if replica is not None and not self.ended:
+            if self._phase == "probing":
+                self._begin(replica, self._probe(replica))
+            elif self._phase in ("working", "refreshing"):
+                self._contact(replica)
+            self._run()
+        return self._flush()
+
+    def node_down(self, now: float, node: str) -> list[Output]:
+        """A storage node cannot be reached any more."""
+        self._now = now
+        self._up.discard(node)
+        replica = self._replicas.get(node)
+        if replica is not None and not self.ended:
+            for seq in [seq for seq, asked in self._asked.items() if asked.node == node]:
+                if (asked := self._asked.pop(seq, None)) is not None:
+                    asked.answer(None)
+            if self._phase != "probing":
+                self._fail(replica, "the connection ended")
+            self._run()
+        return self._flush()
+
+    def response(self, now: float, node: str, message: Any) -> list[Output]:
+        """Take an answer of a storage node; those to another session are dropped."""
+        self._now = now
+        head = message.head
+        asked = self._asked.get(head.seq)
+        if self.ended or head.session != self.id or asked is None or asked.node != node:
+            return []
+        del self._asked[head.seq]
+        asked.answer(message)
+        self._run()
+        return self._flush()
+
+    def tick(self, now: float) -> list[Output]:
+        """Give up on nodes that do not answer."""
+        self._now = now
+        overdue = [(seq, asked) for seq, asked in self._asked.items() if asked.due <= now]
+        for seq, asked in overdue:
+            if self._asked.pop(seq, None) is not None:
+                asked.answer(None)
+                self._fail(self._replicas[asked.node], "no answer in time")
+        self._run()
+        return self._flush()
+
+    def close(self, reason: str) -> list[Output]:
+        """End the session; what was appended and not committed is undecided."""
+        self._end(reason)
+        return self._flush()
+
+    def next_due(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        return min((asked.due for asked in self._asked.values()), default=None)
+
+    @property
+    def room(self) -> bool:
+        """Whether another batch may be appended."""
+        voters = sum(replica.voting for replica in self._replicas.values())
+        return (
+            self.open
+            and not self.ended
+            and not self._draining
+            and voters >= self._quorum
+            and len(self._batches) < BATCHES_IN_FLIGHT_MAX
+            and self.hwm - self.lwm < CHECKPOINT_RECORDS
+        )
+
+    @property
+    def failures(self) -> set[str]:
+        """Nodes that failed in this session."""
+        return {node for node, replica in self._replicas.items() if replica.failed}
+
+    def absent(self) -> list[str]:
+        """Return the nodes that do not take part, for people."""
+        return [node for node, replica in self._replicas.items() if replica.failed or replica.work is None]
+
+    def append(self, now: float, records: Sequence[s.Record]) -> list[Output]:
+        """Send records, whose transactions continue the log, to every voter."""
+        self._now = now
+        batch = _Batch(self._next, tuple(records), set())
+        self._next = batch.last + 1
+        self._batches.append(batch)
+        for replica in self._replicas.values():
+            if replica.receiving:
+                self._send_batch(replica, batch)
+                if replica.voting:
+                    batch.voters.add(replica.node)
+        self._judge()
+        return self._flush()
+
+    def read(
+        self, now: float, txid: int, limit: int, answer: Callable[[tuple[s.Record, ...] | None], None]
+    ) -> list[Output]:
+        """Read committed records from ``txid`` on; ``answer`` gets ``None`` if no replica could serve them."""
+        self._now = now
+        self._read_from(self._holders(txid), txid, min(limit, self.hwm - txid + 1), answer)
+        return self._flush()
+
+    # -- questions to storage nodes -------------------------------------------------------------------------------
+
+    def _ask(self, node: str, answer: Callable[[Any], None], kind: Callable[..., Any], *arguments: Any) -> None:
+        if node not in self._up:
+            answer(None)
+            return
+        head = s.Head(self.id, next(self._seq), self.partition)
+        self._asked[head.seq] = _Asked(node, self._now + REQUEST_TIMEOUT_S, answer)
+        self._outputs.append(Send(node, kind(head, *arguments)))
+
+    def _begin(self, replica: _Replica, work: _Work) -> None:
+        if replica.node in self._up and replica.work is None and not replica.failed:
+            replica.work = work
+            self._ready.append((replica, None))
+
+    def _contact(self, replica: _Replica) -> None:
+        self._begin(replica, self._recover(replica))
+
+    def _run(self) -> None:
+        self._go_on()
+        if self._shunned and self._phase == "working" and not (self.open or self._asked or self._writing or self.ended):
+            # The others cannot do without those that ended so many attempts.
+            shunned, self._shunned = self._shunned, set()
+            for node in shunned & set(self._replicas):
+                self._contact(self._replicas[node])
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._ready and not self.ended:
+            replica, value = self._ready.popleft()
+            if replica.work is None or replica.failed:
+                continue
+            try:
+                step = replica.work.send(value)
+            except StopIteration:
+                continue
+            if step is None:
+                replica.waiting = True
+                continue
+            node, kind, *arguments = step
+            self._ask(node, self._resuming(replica), kind, *arguments)
+
+    def _resuming(self, replica: _Replica) -> Callable[[Any], None]:
+        return lambda answer: self._ready.append((replica, answer))
+
+    def _poke(self) -> None:
+        """Something that replicas may wait for has changed."""
+        for replica in self._replicas.values():
+            if replica.waiting:
+                replica.waiting = False
+                self._ready.append((replica, None))
+
+    def _own(self, replica: _Replica, kind: Callable[..., Any], *arguments: Any) -> Generator[_Step, Any, Any]:
+        """Ask the replica's own node; if it refuses, the replica is lost to this session."""
+        answer = yield (replica.node, kind, *arguments)
+        if answer is None or isinstance(answer, s.Failure):
+            self._fail(replica, "no answer" if answer is None else str(answer.message))
+            yield None
+        return answer
+
+    # -- one replica ----------------------------------------------------------------------------------------------
+
+    def _probe(self, replica: _Replica) -> _Work:
+        """Look whether a node is as new as the metadata: else nothing tells what its records are worth (13.3)."""
+        answer = yield (replica.node, s.LastSessionInfoRequest, False)
+        last = yield (replica.node, s.MaxTransactionIdRequest, False)
+        if answer is None or last is None:
+            replica.work = None
+            return
+        fresh = isinstance(answer, s.LastSessionInfoResponse) and answer.session < 0
+        if not fresh or not isinstance(last, s.MaxTransactionIdResponse) or last.txid >= 0:
+            self.blocker = (
+                f"the metadata store knows nothing of partition {self.partition}, but {replica.node} has records or "
+                "sessions of it: restore the metadata, or empty the storage nodes"
+            )
+            return
+        replica.recovered = True
+        if all(other.recovered for other in self._replicas.values()):
+            for other in self._replicas.values():
+                other.recovered, other.work, other.waiting = False, None, False
+            self._claim()
+        yield None
+
+    def _recover(self, replica: _Replica) -> _Work:
+        info = yield from self._own(replica, s.LastSessionInfoRequest, False)
+        last = yield from self._own(replica, s.MaxTransactionIdRequest, False)
+        replica.info = Info(info.session, info.lwm, info.local_lwm, last.txid)
+        plan = recovery.classify(self._members, replica.node, replica.info)
+        replica.hwm = last.txid
+        if plan.truncate_to is not None:
+            cut = yield from self._own(replica, s.Truncate, plan.truncate_to, False)
+            replica.hwm = cut.txid
+            if plan.stamp:
+                yield from self._own(replica, s.SetLowWaterMark, plan.truncate_to, False)
+                replica.stamped = True
+        replica.plan = plan
+        self._resolve()
+        while self._resolved is None:
+            usher = recovery.usher({node: told for node, told in self._reports().items() if node in self._members})
+            if usher is None or usher == replica.node or self._replicas[usher].hwm <= replica.hwm:
+                yield None
+            elif (yield from self._copy(replica, usher, self._replicas[usher].hwm)):
+                self._resolve()
+        if replica.hwm > self._resolved:
+            cut = yield from self._own(replica, s.Truncate, self._resolved, False)
+            replica.hwm = cut.txid
+        yield from self._own(replica, s.SetLowWaterMark, self._resolved, False)
+        replica.stamped = True
+        yield from self._catch_up(replica, self._resolved)
+        replica.recovered = True
+        self._declare()
+        yield from self._follow(replica)
+
+    def _catch_up(self, replica: _Replica, target: int) -> _Work:
+        while replica.hwm < target:
+            sources = self._holders(replica.hwm + 1)
+            if not sources or not (yield from self._copy(replica, sources[0], target)):
+                yield None
+
+    def _follow(self, replica: _Replica) -> _Work:
+        """Copy what the session commits until the replica can take part in it."""
+        while not self.open or replica.hwm < self.hwm or replica.owed:
+            if self.open and not replica.owed:
+                yield from self._catch_up(replica, self.hwm)
+            else:
+                yield None
+        replica.receiving = True
+        for batch in self._batches:
+            if batch.last > replica.hwm:  # it may hold what it was sent before it fell behind
+                self._send_batch(replica, batch)
+        replica.voting = replica.node in self._written
+        self._declare()
+        self._judge()
+        yield None
+
+    def _copy(self, replica: _Replica, source: str, target: int) -> Generator[_Step, Any, bool]:
+        """Copy one message of records from ``source``; false if there were none."""
+        wanted = min(COPY_RECORDS, target - replica.hwm)
+        answer = yield (source, s.RecordListRequest, replica.hwm + 1, wanted)
+        if not isinstance(answer, s.RecordListResponse) or not answer.records:
+            self._fail(self._replicas[source], "records cannot be read")
+            return False
+        yield from self._own(replica, s.Append, answer.records[:wanted], False)
+        replica.hwm += len(answer.records[:wanted])
+        return True
+
+    def _holders(self, txid: int) -> list[str]:
+        """Return the nodes that hold ``txid`` for certain, those that hold most last."""
+        able = [
+            replica
+            for replica in self._replicas.values()
+            if replica.hwm >= txid and not replica.failed and replica.plan is not None and replica.node in self._up
+        ]
+        stamped = [replica for replica in able if replica.stamped] or able
+        return [replica.node for replica in sorted(stamped, key=lambda replica: (replica.owed, replica.node))]
+
+    # -- decisions ------------------------------------------------------------------------------------------------
+
+    def _claim(self) -> None:
+        found = self._meta or EMPTY_METADATA
+        self.id = found.session + 1
+        self._members = {state.address: Member(state.session, state.closing_hwm) for state in found.replicas}
+        self._meta = PartitionMetadata(self.generation, self.id, found.replicas)
+        self._phase = "claiming"
+        self._outputs.append(WriteMeta(self.partition, self.attempt, self._version, self._meta))
+
+    def _reports(self) -> Mapping[str, Report]:
+        return {
+            node: Report(replica.hwm, replica.plan.voting, replica.plan.lossy)
+            for node, replica in self._replicas.items()
+            if replica.plan is not None and not replica.failed
+        }
+
+    def _resolve(self) -> None:
+        if self._resolved is not None:
+            return
+        verdict = recovery.resolve(self._members, self._reports(), self._rules)
+        if isinstance(verdict, Verdict):
+            missing = sorted(set(self._members) - set(self._reports()))
+            self.blocker = f"{verdict.value}; missing: {', '.join(missing) or 'none'}"
+        elif verdict < self._floor:
+            self.blocker = f"the replicas agree on {verdict}, but {self._floor} was committed here: a disk was set back"
+        else:
+            self._resolved = verdict
+            self.blocker = "too few storage nodes have recovered"
+        self._poke()
+
+    def _declare(self) -> None:
+        """Write who takes part, when a quorum has recovered and whenever another one has."""
+        if self._writing is not None or self._phase != "working" or self._resolved is None or self.ended:
+            return
+        replicas = self._replicas.values()
+        recovered = {replica.node for replica in replicas if replica.recovered and not replica.failed}
+        if len(recovered) < self._quorum or recovered <= self._written:
+            return
+        clean = recovered | {
+            replica.node
+            for replica in replicas
+            if replica.stamped and not replica.failed and replica.plan is not None and not replica.plan.voting
+        }
+        clean |= self._written
+        self._writing = tuple(sorted(clean))
+        after = recovery.next_members(self._members, self._replicas, clean, self.id, self._resolved)
+        states = tuple(
+            ReplicaState(self.partition, node, member.session, member.closing_hwm) for node, member in after.items()
+        )
+        meta = PartitionMetadata(self.generation, self.id, states)
+        self._outputs.append(WriteMeta(self.partition, self.attempt, self._version, meta))
+
+    def _opened(self) -> None:
+        assert self._resolved is not None  # noqa: S101 -- _declare writes only then
+        self.open = True
+        self.blocker = ""
+        self.hwm = self.lwm = self._resolved
+        self._next = self.hwm + 1
+        self._outputs.append(Opened(self.id, self.hwm))
+
+    def _send_batch(self, replica: _Replica, batch: _Batch) -> None:
+        replica.owed += 1
+        self._ask(replica.node, lambda answer: self._voted(replica, batch, answer), s.Append, batch.records, False)
+
+    def _voted(self, replica: _Replica, batch: _Batch, answer: Any) -> None:
+        replica.owed -= 1
+        if not isinstance(answer, s.Success):
+            self._fail(replica, "no answer" if answer is None else str(answer.message))
+            return
+        replica.hwm = max(replica.hwm, batch.last)
+        batch.votes.add(replica.node)
+        self._judge()
+        if not replica.receiving and not replica.owed:
+            self._poke()
+
+    def _judge(self) -> None:
+        """Commit what a quorum of voters has, in order; end when that cannot happen any more."""
+        committed = self.hwm
+        while self._batches:
+            batch = self._batches[0]
+            if len(batch.votes & batch.voters) < self._quorum:
+                break
+            self._batches.popleft()
+            self.hwm = batch.last
+        if self.hwm > committed:
+            self._outputs.append(Committed(self.hwm))
+            self._slow_down()
+            self._poke()
+        if self._batches:
+            batch = self._batches[0]
+            possible = {node for node in batch.voters if not self._replicas[node].failed or node in batch.votes}
+            if len(possible) < self._quorum:
+                self._end(self._draining or "too few voters are left")
+        elif self._draining:
+            self._end(self._draining)
+        elif self.hwm - self.lwm >= CHECKPOINT_RECORDS:
+            self._end("checkpoint")
+
+    def _slow_down(self) -> None:
+        """A voter that is far behind goes on by copying; the session does not wait for it."""
+        for replica in self._replicas.values():
+            if replica.receiving and replica.owed > SLOW_BATCHES:
+                replica.receiving = replica.voting = False
+                replica.work = self._follow(replica)
+                replica.waiting = True
+                next(replica.work)
+
+    def _fail(self, replica: _Replica, reason: str) -> None:
+        if replica.failed or self.ended:
+            return
+        contacted = replica.work is not None
+        was_voting = replica.voting
+        replica.failed = contacted
+        replica.voting = replica.receiving = replica.waiting = False
+        if contacted and not self.open:
+            self._end(f"{replica.node}: {reason}")
+        elif was_voting:
+            # What is under way may still be decided by the others; a new session then does without this one.
+            self._draining = f"{replica.node}: {reason}"
+            self._judge()
+
+    def _end(self, reason: str, *, fenced: bool = False) -> None:
+        if not self.ended:
+            self.ended = True
+            self._asked.clear()
+            self._outputs.append(Fenced(reason) if fenced else Closed(reason))
+
+    def _read_from(
+        self, sources: list[str], txid: int, limit: int, answer: Callable[[tuple[s.Record, ...] | None], None]
+    ) -> None:
+        if not sources or limit <= 0 or self.ended:
+            answer(None)
+            return
+
+        def take(response: Any) -> None:
+            if isinstance(response, s.RecordListResponse) and response.records:
+                answer(response.records[:limit])
+            else:
+                self._read_from(sources[1:], txid, limit, answer)
+
+        self._ask(sources[0], take, s.RecordListRequest, txid, min(limit, s.RECORDS_MAX))
+
+    def _flush(self) -> list[Output]:
+        outputs, self._outputs = self._outputs, []
+        return outputs

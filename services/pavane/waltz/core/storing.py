@@ -1,0 +1,174 @@
+"""A partition and its store sessions, one after the other, each with its own recovery (docs/specs/waltz.md 13.1)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import Any
+
+from pavane.waltz.core.outputs import Closed, Committed, Fenced, Opened, Output
+from pavane.waltz.core.session import Session
+from pavane.waltz.state import recovery
+from pavane.waltz.wire.blobs import PartitionMetadata
+from pavane.waltz.wire.storage import Record
+
+BACKOFF_S, BACKOFF_S_MAX = 0.1, 2.0  # between two store sessions; the failed ones are counted
+STRIKES_MAX = 3  # attempts that a storage node may end before it is left out of one
+
+
+class Stage(IntEnum):
+    """Of a partition at a server."""
+
+    OPENING = 1
+    READ_ONLY = 2
+    READ_WRITE = 3
+    CLOSING = 4
+    CLOSED = 0
+
+
+class Storing(ABC):
+    """What a partition has to do with storage and metadata; what it has to do with clients is ``Partition``."""
+
+    def __init__(
+        self,
+        number: int,
+        generation: int,
+        nodes: Sequence[str],
+        up: Iterable[str],
+        out: list[Output],
+        floor: int,
+        rules: recovery.Rules,
+    ) -> None:
+        self.number = number
+        self.generation = generation
+        self.stage = Stage.OPENING
+        self.hwm: int | None = None
+        self.nodes = tuple(nodes)
+        self.reason = "opening"
+        self.now = 0.0
+        self._up = set(up)
+        self._out = out
+        self._floor = floor
+        self._rules = rules
+        self._session: Session | None = None
+        self._attempts = 0
+        self._failed_attempts = 0
+        self._strikes: dict[str, int] = {}
+        self._due: float | None = None
+
+    @abstractmethod
+    def close(self, now: float, reason: str) -> None:
+        """Stop at once."""
+
+    @abstractmethod
+    def _opened(self, hwm: int) -> None: ...
+
+    @abstractmethod
+    def _committed(self, hwm: int) -> None: ...
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the store session is usable."""
+        return self._session is not None and self._session.open and not self._session.ended
+
+    @property
+    def blocker(self) -> str:
+        """Why the partition cannot be written, for people; empty if it can."""
+        if self.healthy:
+            return ""
+        return (self._session.blocker if self._session is not None else "") or self.reason
+
+    @property
+    def session(self) -> Session | None:
+        """The present store session."""
+        return self._session
+
+    def metadata(self, now: float, attempt: int, meta: PartitionMetadata | None, version: int) -> None:
+        """Take the answer to ``ReadMeta``."""
+        self.now = now
+        if self._session is not None and self._session.attempt == attempt:
+            self._take(self._session.metadata(now, meta, version))
+
+    def written(self, now: float, attempt: int, *, done: bool, version: int) -> None:
+        """Take the answer to ``WriteMeta``."""
+        self.now = now
+        if self._session is not None and self._session.attempt == attempt:
+            self._take(self._session.written(now, done=done, version=version))
+
+    def node_up(self, now: float, node: str) -> None:
+        """A storage node can be reached."""
+        self.now = now
+        self._up.add(node)
+        if self._session is not None:
+            self._take(self._session.node_up(now, node))
+
+    def node_down(self, now: float, node: str) -> None:
+        """A storage node cannot be reached any more."""
+        self.now = now
+        self._up.discard(node)
+        if self._session is not None:
+            self._take(self._session.node_down(now, node))
+
+    def response(self, now: float, node: str, message: Any) -> None:
+        """Take an answer of a storage node."""
+        self.now = now
+        if self._session is not None:
+            self._take(self._session.response(now, node, message))
+
+    def set_nodes(self, now: float, nodes: Sequence[str]) -> None:
+        """The replicas have changed: a new session works with them."""
+        self.now = now
+        if tuple(nodes) != self.nodes:
+            self.nodes = tuple(nodes)
+            if self._session is not None:
+                self._take(self._session.close("the replicas have changed"))
+
+    def read(self, txid: int, limit: int, answer: Callable[[Sequence[Record] | None], None]) -> None:
+        """Read committed records from storage."""
+        if self._session is None or not self.healthy:
+            answer(None)
+        else:
+            self._take(self._session.read(self.now, txid, limit, answer))
+
+    def _begin_session(self) -> None:
+        self._attempts += 1
+        shunned = [node for node, strikes in self._strikes.items() if strikes >= STRIKES_MAX]
+        for node in shunned:
+            self._strikes[node] = 0
+        self._session = Session(
+            self.number,
+            self.generation,
+            self.nodes,
+            self._up,
+            attempt=self._attempts,
+            floor=self._floor if self.hwm is None else self.hwm,
+            shunned=shunned,
+            rules=self._rules,
+        )
+        self._take(self._session.start(self.now))
+
+    def _take(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            match output:
+                case Opened():
+                    self._opened(output.hwm)
+                case Committed():
+                    self._committed(output.hwm)
+                case Closed():
+                    self._session_closed(output.reason)
+                case Fenced():
+                    self.close(self.now, output.reason)
+                case _:
+                    self._out.append(output)
+
+    def _session_closed(self, reason: str) -> None:
+        if self.stage is Stage.CLOSED or self._session is None:
+            return
+        session, self._session = self._session, None
+        self.reason = session.blocker or reason
+        if session.open:
+            self._due = self.now
+        else:
+            for node in session.failures:
+                self._strikes[node] = self._strikes.get(node, 0) + 1
+            self._due = self.now + min(BACKOFF_S * 2**self._failed_attempts, BACKOFF_S_MAX)
+            self._failed_attempts = min(self._failed_attempts + 1, 10)

@@ -1,0 +1,7 @@
+"""The programs: a server, a storage node, and TLS for both."""
+
+from pavane.waltz.server.node import StorageNode
+from pavane.waltz.server.server import WaltzServer
+from pavane.waltz.server.tls import Certificates
+
+__all__ = ["Certificates", "StorageNode", "WaltzServer"]

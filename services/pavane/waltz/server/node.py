@@ -1,0 +1,91 @@
+"""A storage node as a process has it: folder, lock, port."""
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+from uuid import UUID
+
+from pavane.runtime.metrics import Metric
+from pavane.wal import DiskFolder
+from pavane.waltz.aio.storage import StorageServer
+from pavane.waltz.core.node import DISK_RESERVE_BYTES
+from pavane.waltz.storage import Directory, FolderLock
+
+RESERVE_SHARE = 16
+
+
+class StorageNode:
+    """Keeps all ``partitions`` of the cluster with ``key`` in ``folder``.
+
+    ``start`` raises ``ForeignDirectory``, ``BlockingIOError`` while another process uses the folder, and ``OSError``.
+    """
+
+    def __init__(self, folder: Path, key: UUID, partitions: int, *, disk_reserve_bytes: int | None = None) -> None:
+        self._folder = folder
+        self._key = key
+        self._partitions = partitions
+        self._reserve = disk_reserve_bytes
+        self._lock: FolderLock | None = None
+        self.server: StorageServer | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self.server.port if self.server is not None else 0
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Open the folder, look at what is in it, then listen."""
+        self._lock, directory = await asyncio.to_thread(self._open)
+        reserve = self._reserve if self._reserve is not None else await asyncio.to_thread(self._reserve_bytes)
+        self.server = StorageServer(directory, self._key, disk_reserve_bytes=reserve)
+        await self.server.start(host, port, tls)
+
+    async def run(self) -> None:
+        """Return, or raise, only when the node cannot go on."""
+        if self.server is not None:
+            await self.server.run()
+
+    async def stop(self) -> None:
+        """Close port, files and folder."""
+        if self.server is not None:
+            await self.server.stop()
+            self.server = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def faults(self) -> dict[int, str]:
+        """Return the partitions that cannot be used, and why."""
+        found = self.server.directory.assigned() if self.server is not None else ()
+        return {files.number: files.fault for files in found if files.fault}
+
+    def metrics(self) -> list[Metric]:
+        """Return the node's metrics."""
+        if self.server is None:
+            return []
+        found = [
+            Metric("pavane_waltz_storage_requests_total", {}, self.server.requests),
+            Metric("pavane_waltz_storage_failures_total", {}, self.server.failures),
+            Metric("pavane_waltz_storage_connections", {}, len(self.server.streams)),
+        ]
+        for files in self.server.directory.assigned():
+            labels = {"partition": str(files.number)}
+            found.append(Metric("pavane_waltz_storage_max_transaction", labels, files.max_txid))
+            found.append(Metric("pavane_waltz_storage_available", labels, files.available))
+        return found
+
+    def _reserve_bytes(self) -> int:
+        """Return what stays free for marks and repairs: less on a small volume, which would else be full at once."""
+        found = os.statvfs(self._folder)
+        return min(DISK_RESERVE_BYTES, found.f_blocks * found.f_frsize // RESERVE_SHARE)
+
+    def _open(self) -> tuple[FolderLock, Directory]:
+        lock = FolderLock(self._folder)
+        try:
+            directory = Directory(DiskFolder(self._folder), self._key, self._partitions)
+            directory.assign(range(self._partitions))
+        except BaseException:
+            lock.release()
+            raise
+        return lock, directory

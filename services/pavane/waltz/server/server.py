@@ -1,0 +1,371 @@
+"""A server as a process has it: client port, links to storage, its place in the metadata store."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from pavane.runtime.adapter import CoreAdapter
+from pavane.runtime.metrics import Metric
+from pavane.waltz.aio import cluster
+from pavane.waltz.aio.cluster import ClusterConfig
+from pavane.waltz.aio.links import StorageLink
+from pavane.waltz.aio.listener import Listener
+from pavane.waltz.aio.stream import Stream
+from pavane.waltz.core import outputs as o
+from pavane.waltz.core.cluster import ClusterView
+from pavane.waltz.core.server import ServerCore, storage_nodes
+from pavane.waltz.state.metadata import BadVersion, Metadata, MetadataError, NodeExists, Paths
+from pavane.waltz.wire import blobs
+from pavane.waltz.wire.fields import NULL_LOCKS, ChecksumError
+from pavane.waltz.wire.frame import LOG_SERVER
+from pavane.wire import ProtocolError, RemoteProtocolError
+
+RETRY_S = 0.2
+METADATA_S = 5.0  # for one call; the store session tries again
+
+_logger = logging.getLogger(__name__)
+
+
+class WaltzServer:
+    """Serves clients on ``host:port``, which others reach as ``advertise``; writes once ``allow_writes`` was called.
+
+    ``generation`` is that of the pod, 0 outside of rollouts. ``client_tls`` is for the client port, ``storage_tls`` for
+    the links to storage nodes. ``failure`` is done when the server cannot go on.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        metadata: Metadata,
+        *,
+        advertise: str,
+        generation: int = 0,
+        client_tls: ssl.SSLContext | None = None,
+        storage_tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.config = config
+        self.metadata = metadata
+        self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self.core: ServerCore | None = None
+        self._advertise = advertise
+        self._generation = generation
+        self._client_tls, self._storage_tls = client_tls, storage_tls
+        self._listener = Listener(lambda: _Client(self))
+        self._clients: dict[int, _Client] = {}
+        self._paused: set[_Client] = set()
+        self._numbers = 0
+        self._links: dict[str, StorageLink] = {}
+        self._adapter: CoreAdapter[o.Output] | None = None
+        self._writes = asyncio.Event()
+        self._paths = Paths(config.root)
+
+    @property
+    def port(self) -> int:
+        """The client port."""
+        return self._listener.port
+
+    @property
+    def adapter(self) -> "CoreAdapter[o.Output]":
+        """The core's adapter, between start and stop."""
+        assert self._adapter is not None  # noqa: S101 -- callers run between start and stop
+        return self._adapter
+
+    @property
+    def running(self) -> ServerCore:
+        """The core, between start and stop."""
+        assert self.core is not None  # noqa: S101 -- callers run between start and stop
+        return self.core
+
+    async def start(self, host: str, port: int) -> None:
+        """Take a server id, listen and follow the cluster. Raises ``OSError`` and ``MetadataError``."""
+        number = await cluster.next_id(self.metadata, self._paths.server_ids)
+        self.core = ServerCore(number, self.config.name, self.config.partitions)
+        self._adapter = CoreAdapter(self.core, self._execute, self._fail)
+        await self._listener.start(host, port, self._client_tls)
+        self._adapter.begin(self._follow(), name="waltz view")
+        self._adapter.begin(self._hold_lease(), name="waltz lease")
+
+    async def stop(self) -> None:
+        """Give everything up in order: partitions, lease, connections."""
+        if self._adapter is None:
+            return
+        self._writes.clear()
+        self._adapter.call(lambda now: self.running.set_writable(now, writable=False))
+        await self._adapter.close()
+        await self._listener.stop()
+
+    def allow_writes(self) -> None:
+        """Register as a server that may own partitions."""
+        self._writes.set()
+
+    def storage_fault(self) -> dict[str, str]:
+        """Return the storage nodes that cannot be reached, and why."""
+        return {address: link.fault for address, link in self._links.items() if link.fault}
+
+    def partitions_json(self) -> dict[str, Any]:
+        """Return the partitions of this server and who owns the others, for people and the operator."""
+        view = self.running.view
+        return {
+            "server": self.running.server_id,
+            "partitions": [
+                {
+                    "partition": one.number,
+                    "generation": one.generation,
+                    "session": one.session.id if one.session is not None else -1,
+                    "hwm": one.hwm,
+                    "writable": one.healthy,
+                    "blocker": one.blocker,
+                }
+                for one in self.running.owned.values()
+            ],
+            "servers": {} if view is None else {d.server_id: f"{d.host}:{d.port}" for d in view.servers.values()},
+            "storage": self.storage_fault(),
+        }
+
+    def metrics(self) -> list[Metric]:
+        """Return the server's metrics."""
+        if self.core is None:
+            return []
+        found = [
+            Metric("pavane_waltz_clients", {}, len(self._clients)),
+            Metric("pavane_waltz_partitions", {}, len(self.core.owned)),
+        ]
+        for number, one in sorted(self.core.owned.items()):
+            labels = {"partition": str(number)}
+            found += [
+                Metric("pavane_waltz_writable", labels, one.healthy),
+                Metric("pavane_waltz_high_water_mark", labels, -1 if one.hwm is None else one.hwm),
+                Metric("pavane_waltz_generation", labels, one.generation),
+                Metric("pavane_waltz_appended_total", labels, one.appended),
+                Metric("pavane_waltz_conflicts_total", labels, one.conflicts),
+                Metric("pavane_waltz_feeds", labels, len(one.feeds)),
+            ]
+        return found
+
+    def _call(self, what: Callable[[float], None]) -> None:
+        self.adapter.call(what)
+        if self._paused:
+            self._wake_readers()
+
+    # -- outputs ------------------------------------------------------------------------------------------------
+
+    def _execute(self, output: o.Output) -> None:
+        match output:
+            case o.Reply():
+                if (client := self._clients.get(output.connection)) is not None:
+                    client.send(output.message)
+            case o.Send():
+                if (link := self._links.get(output.node)) is not None:
+                    link.send(output.message)
+            case o.Hangup():
+                if (client := self._clients.get(output.connection)) is not None:
+                    client.hang_up(output.reason)
+            case o.ReadMeta():
+                self._begin(self._read_meta(output), "waltz metadata")
+            case o.WriteMeta():
+                self._begin(self._write_meta(output), "waltz metadata")
+            case o.WriteAssignment():
+                self._begin(self._write_assignment(output), "waltz assignment")
+            case o.NextClientId():
+                self._begin(self._next_client_id(output), "waltz client id")
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self.adapter.begin(work, name=name)
+
+    def _fail(self, error: Exception) -> None:
+        _logger.error("the server failed", exc_info=error)
+        if not self.failure.done():
+            self.failure.set_result(error)
+
+    # -- metadata -----------------------------------------------------------------------------------------------
+
+    async def _read_meta(self, asked: o.ReadMeta) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(METADATA_S):
+                    node = await self.metadata.get(self._paths.partition(asked.partition))
+            except (MetadataError, TimeoutError):
+                await asyncio.sleep(RETRY_S)
+                continue
+            break
+        meta = None if node is None else blobs.PARTITION_METADATA.decode(node.data)
+        version = -1 if node is None else node.version
+        self.adapter.call(lambda now: self.running.metadata(now, asked.partition, asked.attempt, meta, version))
+
+    async def _write_meta(self, asked: o.WriteMeta) -> None:
+        """Write once. Where the outcome is unknown, the session reads again and sees whether it was its own."""
+        path, data = self._paths.partition(asked.partition), blobs.PARTITION_METADATA.encode(asked.meta)
+        done, version = True, 0
+        try:
+            async with asyncio.timeout(METADATA_S):
+                if asked.version < 0:
+                    await self.metadata.create(path, data)
+                else:
+                    version = await self.metadata.set(path, data, asked.version)
+        except (BadVersion, NodeExists):
+            done = False
+        except (MetadataError, TimeoutError) as error:
+            _logger.warning("partition %d: the metadata store does not answer: %s", asked.partition, error)
+            await asyncio.sleep(RETRY_S)
+            done = False
+        self.adapter.call(
+            lambda now: self.running.written(now, asked.partition, asked.attempt, done=done, version=version)
+        )
+
+    async def _write_assignment(self, asked: o.WriteAssignment) -> None:
+        with suppress(MetadataError, TimeoutError):
+            async with asyncio.timeout(METADATA_S):
+                data = blobs.PARTITION_ASSIGNMENT.encode(asked.assignment)
+                await self.metadata.set(self._paths.servers, data, asked.version)
+
+    async def _next_client_id(self, asked: o.NextClientId) -> None:
+        number = -1
+        with suppress(MetadataError, TimeoutError):
+            async with asyncio.timeout(METADATA_S):
+                number = await cluster.next_id(self.metadata, self._paths.client_ids)
+        self.adapter.call(lambda now: self.running.client_id(asked.connection, asked.seq, number))
+
+    async def _follow(self) -> None:
+        """Tell the core of every change of the cluster."""
+        looked_at = (self._paths.servers, self._paths.assignment, self._paths.rollout)
+        while True:
+            try:
+                async for path in self.metadata.changes(self.config.root):
+                    if not path or path.startswith(looked_at):
+                        view = await cluster.read_view(self.metadata, self.config.root)
+                        if view is not None:
+                            self._set_view(view)
+            except (MetadataError, RemoteProtocolError) as error:
+                _logger.warning("the cluster cannot be watched: %s", error)
+            await asyncio.sleep(RETRY_S)
+
+    def _set_view(self, view: ClusterView) -> None:
+        for address in storage_nodes(view):
+            if address not in self._links:
+                link = StorageLink(
+                    address,
+                    self.config.key,
+                    self.config.partitions,
+                    tls=self._storage_tls,
+                    up=lambda node: self._call(lambda now: self.running.storage_up(now, node)),
+                    down=lambda node: self._call(lambda now: self.running.storage_down(now, node)),
+                    heard=self._storage_heard,
+                )
+                self._links[address] = link
+                self._begin(link.run(), f"storage node {address}")
+        self._call(lambda now: self.running.set_view(now, view))
+
+    def _storage_heard(self, node: str, messages: list[Any]) -> None:
+        def take(now: float) -> None:
+            for message in messages:
+                self.running.storage_response(now, node, message)
+
+        self._call(take)
+
+    async def _hold_lease(self) -> None:
+        host, _, port = self._advertise.rpartition(":")
+        descriptor = blobs.ServerDescriptor(self.running.server_id, host, int(port) or self.port)
+        while True:
+            await self._writes.wait()
+            try:
+                async with self.metadata.lease(self.config.session_timeout_s) as lease:
+                    await cluster.register(self.metadata, self.config.root, lease, descriptor, self._generation)
+                    self._set_writable(True)
+                    try:
+                        await lease.ended()
+                    finally:
+                        # From this moment another server may be the owner, also if this task is cancelled.
+                        self._set_writable(False)
+                _logger.warning("the lease in the metadata store is lost; partitions are given up")
+            except (MetadataError, TimeoutError) as error:
+                _logger.warning("no lease in the metadata store: %s", error)
+            await asyncio.sleep(RETRY_S)
+
+    def _set_writable(self, writable: bool) -> None:
+        self._call(lambda now: self.running.set_writable(now, writable=writable))
+
+    # -- clients ------------------------------------------------------------------------------------------------
+
+    def client_opened(self, client: "_Client") -> int:
+        """Give a connection its number."""
+        self._numbers += 1
+        self._clients[self._numbers] = client
+        self.running.connected(self._numbers, client.channel.version or 0)
+        return self._numbers
+
+    def client_ended(self, client: "_Client") -> None:
+        """Forget a connection."""
+        if self._clients.pop(client.number, None) is not None:
+            self._paused.discard(client)
+            self._call(lambda now: self.running.disconnected(now, client.number))
+
+    def client_heard(self, client: "_Client", messages: list[Any]) -> None:
+        """Take requests."""
+
+        def take(now: float) -> None:
+            for message in messages:
+                if isinstance(message, ChecksumError):
+                    if message.reqid is not None:
+                        self.running.bad_checksum(client.number, message.reqid, message.kind)
+                else:
+                    self._take(now, client, message)
+
+        self.adapter.call(take)
+        if not self.running.may_read(client.number):
+            client.pause_reading(True)
+            self._paused.add(client)
+
+    def _take(self, now: float, client: "_Client", message: Any) -> None:
+        try:
+            self.running.message(now, client.number, message)
+        except Exception:
+            # Its sender goes, everybody else stays: a message that ended the server would end the next owner too.
+            _logger.exception("%s of %s failed", type(message).__name__, client.peer)
+            client.hang_up("the message could not be processed")
+
+    def client_writable(self, client: "_Client", writable: bool) -> None:
+        """A connection takes more, or does not."""
+        self.adapter.call(lambda now: self.running.set_connection_writable(now, client.number, writable=writable))
+
+    def _wake_readers(self) -> None:
+        """Read again from connections whose partitions have room."""
+        for client in [client for client in self._paused if self.running.may_read(client.number)]:
+            self._paused.discard(client)
+            client.pause_reading(False)
+
+
+class _Client(Stream):
+    """A client's connection."""
+
+    def __init__(self, server: WaltzServer) -> None:
+        super().__init__(LOG_SERVER, connecting=False)
+        self.number = 0
+        self._server = server
+        self._messages: list[Any] = []
+
+    def opened(self) -> None:
+        self.number = self._server.client_opened(self)
+
+    def heard(self, message: Any) -> None:
+        self._messages.append(message)
+
+    def turned(self) -> None:
+        if self._messages and not self.closed:
+            messages, self._messages = self._messages, []
+            self._server.client_heard(self, messages)
+
+    def failed(self, error: ProtocolError) -> bool:
+        if isinstance(error, ChecksumError) and self.channel.version is not None and self.channel.version >= 5:
+            self._messages.append(error)
+            return True
+        return isinstance(error, RemoteProtocolError) and error.reason == NULL_LOCKS
+
+    def ended(self, reason: str) -> None:
+        self._server.client_ended(self)
+
+    def writable(self, writable: bool) -> None:
+        if self.number:
+            self._server.client_writable(self, writable)

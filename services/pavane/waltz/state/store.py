@@ -1,0 +1,89 @@
+"""What a storage node's core needs of its files: the port that ``pavane.waltz.storage`` implements."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pavane.waltz.wire.storage import Record
+
+
+class Damaged(Exception):
+    """What a partition acknowledged cannot be read back; it must not vote or answer until it is repaired."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """What the last SET_LOW_WATER_MARK wrote."""
+
+    session: int = -1
+    lwm: int = -1
+    local_lwm: int = -1
+
+
+class PartitionStore(Protocol):
+    """One partition's log on a disk. Every method may raise ``OSError``; reads raise ``Damaged``."""
+
+    @property
+    def available(self) -> bool:
+        """Whether the partition may be used; a damaged one may not."""
+        ...
+
+    @property
+    def fault(self) -> str:
+        """Why it is not available, for people; empty if it is."""
+        ...
+
+    @property
+    def info(self) -> SessionInfo:
+        """The durable session."""
+        ...
+
+    @property
+    def fence(self) -> int:
+        """The greatest session id that was promised to be the only one obeyed."""
+        ...
+
+    @property
+    def max_txid(self) -> int:
+        """The last record, synced or not; -1 if there is none."""
+        ...
+
+    def raise_fence(self, session: int) -> None:
+        """Note a promise; it is durable after ``Store.sync_marks``."""
+        ...
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write records that continue the log."""
+        ...
+
+    def sync(self) -> None:
+        """Make everything that was appended durable; after a failure the partition is unavailable."""
+        ...
+
+    def truncate(self, txid: int) -> None:
+        """Cut everything behind ``txid``, durably."""
+        ...
+
+    def set_info(self, info: SessionInfo) -> None:
+        """Write the session durably."""
+        ...
+
+    def read(self, txid: int, count: int) -> list[Record]:
+        """Return up to ``count`` records from ``txid`` on, as far as they fit one message."""
+        ...
+
+
+class Store(Protocol):
+    """All partitions of one node."""
+
+    def partition(self, number: int) -> PartitionStore | None:
+        """Return a partition that is assigned to this node."""
+        ...
+
+    def sync_marks(self) -> None:
+        """Make fences and marks durable."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Return how much more may be written."""
+        ...

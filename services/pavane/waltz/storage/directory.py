@@ -1,0 +1,303 @@
+"""A storage folder: control file, own mark file and partitions (docs/specs/waltz.md 12.1, 12.3, 12.5)."""
+
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from pavane.wal.files import File, Folder
+from pavane.waltz.state.store import Damaged, SessionInfo
+from pavane.waltz.storage.segment import OVERHEAD_BYTES, Segment
+from pavane.waltz.storage.slots import Slots, first_image
+from pavane.waltz.wire.storage import Record
+
+CONTROL_FILE = "waltz-storage.ctl"
+MARK_FILE = "waltz-storage.pav"
+HEADER_BYTES = 128
+SEGMENT_BYTES = 1_000_000_000  # of the original: a segment that is larger is followed by a new one
+FLAG_AVAILABLE, FLAG_ASSIGNED = 1, 4
+SOUND = -1
+_CONTROL_HEAD = struct.Struct(">iq16si")
+_MARK_HEAD = struct.Struct(">4si16si")
+_MARK_MAGIC, _MARK_VERSION = b"PVWS", 1
+_CONTROL = struct.Struct(">qqqii")  # session, LWM, local LWM, flags, sequence
+_MARK = struct.Struct(">qqqqi")  # fence, mark, damaged from, sequence, 0
+_ENTRY_BYTES = 4 + 2 * (_CONTROL.size + 4)
+_MARK_ENTRY_BYTES = 2 * (_MARK.size + 4)
+
+
+class ForeignDirectory(Exception):
+    """The folder belongs to another cluster, or its files are not ours to read."""
+
+
+class Directory:
+    """All partitions of a storage node in ``folder``, for the cluster with ``key``; made if it is empty.
+
+    Raises ``ForeignDirectory`` and ``OSError``. ``marks`` is switched off by simulations that show what it is for.
+    """
+
+    def __init__(
+        self, folder: Folder, key: UUID, partitions: int, *, segment_bytes: int = SEGMENT_BYTES, marks: bool = True
+    ) -> None:
+        self._folder = folder
+        self._key = key
+        self._segment_bytes = segment_bytes
+        self._marks_count = marks
+        self.partitions = partitions
+        self._control = self._open_control()
+        had_marks = MARK_FILE in folder.names()
+        self._marks = self._open_marks()
+        self._open: dict[int, PartitionFiles] = {}
+        for number in range(partitions):
+            control = Slots(self._control, HEADER_BYTES + number * _ENTRY_BYTES + 4, _CONTROL)
+            mark = Slots(self._marks, HEADER_BYTES + number * _MARK_ENTRY_BYTES, _MARK, (0,))
+            if (values := control.read()) is None:
+                raise ForeignDirectory(f"{CONTROL_FILE}: both entries of partition {number} are broken")
+            if values[3] & FLAG_ASSIGNED:
+                self._open[number] = self._partition(number, control, mark, values, had_marks)
+
+    def partition(self, number: int) -> "PartitionFiles | None":
+        """Return a partition that is assigned to this node."""
+        return self._open.get(number)
+
+    def assigned(self) -> list["PartitionFiles"]:
+        """Return the partitions of this node."""
+        return list(self._open.values())
+
+    def assign(self, numbers: Iterable[int]) -> None:
+        """Give partitions to this node, durably; those that it has stay as they are."""
+        for number in numbers:
+            if number in self._open or not 0 <= number < self.partitions:
+                continue
+            control = Slots(self._control, HEADER_BYTES + number * _ENTRY_BYTES + 4, _CONTROL)
+            mark = Slots(self._marks, HEADER_BYTES + number * _MARK_ENTRY_BYTES, _MARK, (0,))
+            control.read()
+            values = (-1, -1, -1, FLAG_AVAILABLE | FLAG_ASSIGNED)
+            control.write(*values)
+            self._control.sync()
+            control.synced()
+            self._open[number] = self._partition(number, control, mark, values, True)
+
+    def sync_marks(self) -> None:
+        """Make fences and marks durable."""
+        dirty = [files.mark_slots for files in self._open.values() if files.mark_slots.dirty]
+        if dirty:
+            self._marks.sync()
+            for slots in dirty:
+                slots.synced()
+
+    def free_bytes(self) -> int:
+        """Return what the file system has left."""
+        return self._folder.free_bytes()
+
+    def close(self) -> None:
+        """Make the marks durable and close all files."""
+        self.sync_marks()
+        for files in self._open.values():
+            files.close()
+        self._marks.close()
+        self._control.close()
+
+    def _partition(
+        self, number: int, control: Slots, mark: Slots, values: Sequence[int], marked: bool
+    ) -> "PartitionFiles":
+        return PartitionFiles(
+            self._folder.folder(str(number)),
+            number,
+            self._key,
+            control=(self._control, control, values),
+            marks=(self, mark, marked and self._marks_count),
+            segment_bytes=self._segment_bytes,
+        )
+
+    def _open_control(self) -> File:
+        head = _CONTROL_HEAD.pack(0, time.time_ns() // 1_000_000, self._key.bytes, self.partitions)
+        entry = first_image(_CONTROL, (-1, -1, -1, FLAG_AVAILABLE), (-1, 0), ())
+        body = b"".join(number.to_bytes(4, "big") + entry for number in range(self.partitions))
+        file, found = self._whole(CONTROL_FILE, head, body)
+        version, _, key, partitions = _CONTROL_HEAD.unpack_from(found)
+        if (version, key, partitions) != (0, self._key.bytes, self.partitions):
+            file.close()
+            raise ForeignDirectory(
+                f"{self._folder}: {CONTROL_FILE} belongs to cluster {UUID(bytes=key)} with {partitions} partitions, "
+                f"not to {self._key} with {self.partitions}: give this node its own folder"
+            )
+        return file
+
+    def _open_marks(self) -> File:
+        head = _MARK_HEAD.pack(_MARK_MAGIC, _MARK_VERSION, self._key.bytes, self.partitions)
+        image = first_image(_MARK, (-1, -1, SOUND), (-1, 0), (0,))
+        file, found = self._whole(MARK_FILE, head, image * self.partitions)
+        if found[: len(head)] != head:
+            file.close()
+            raise ForeignDirectory(f"{self._folder}: {MARK_FILE} belongs to another cluster")
+        return file
+
+    def _whole(self, name: str, head: bytes, body: bytes) -> tuple[File, bytes]:
+        """Open a file that has a header, or make it: the header comes last, so a file that has one is whole."""
+        file = self._folder.open(name) if name in self._folder.names() else self._folder.create(name)
+        found = file.read(0, HEADER_BYTES)
+        if len(found) < HEADER_BYTES or not any(found):
+            file.truncate(0)
+            file.append([bytes(HEADER_BYTES), body])
+            file.sync()
+            found = head.ljust(HEADER_BYTES, b"\0")
+            file.overwrite(0, found)
+            file.sync()
+            self._folder.sync()
+        return file, found
+
+
+class PartitionFiles:
+    """One partition: segments, control entry and mark. Implements ``pavane.waltz.state.store.PartitionStore``."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        number: int,
+        key: UUID,
+        *,
+        control: tuple[File, Slots, Sequence[int]],
+        marks: tuple[Any, Slots, bool],
+        segment_bytes: int,
+    ) -> None:
+        self.number = number
+        self._folder = folder
+        self._key = key
+        self._segment_bytes = segment_bytes
+        self._control_file, self._control, values = control
+        self.info = SessionInfo(values[0], values[1], values[2])
+        self._flags = values[3]
+        self._directory, self.mark_slots, marked = marks
+        found = self.mark_slots.read()
+        self.fence = max(self.info.session, found[0] if found is not None else -1)
+        self.mark = found[1] if found is not None and marked else self.info.local_lwm
+        self._damaged_from = found[2] if found is not None else SOUND
+        self.fault = "" if found is not None else f"both entries of the partition in {MARK_FILE} are broken"
+        self._segments: list[Segment] = []
+        try:
+            self._recover()
+        except Damaged as error:
+            self._damage(self.max_txid + 1, str(error))
+        except OSError as error:
+            self.fault = f"it cannot be opened: {error}"
+
+    @property
+    def available(self) -> bool:
+        """Whether the partition may be used."""
+        return not self.fault and bool(self._flags & FLAG_AVAILABLE)
+
+    @property
+    def max_txid(self) -> int:
+        """The last record; -1 if there is none."""
+        return self._segments[-1].last if self._segments else -1
+
+    def raise_fence(self, session: int) -> None:
+        """Note a promise; it is durable after ``Directory.sync_marks``."""
+        if session > self.fence:
+            self.fence = session
+            self._write_mark()
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write records that continue the log; one that does not fit leaves nothing behind."""
+        if self._segments[-1].size > self._segment_bytes:
+            self._segments[-1].sync()
+            self._segments[-1].sync_index()
+            self._segments.append(Segment(self._folder, self.max_txid + 1, self._key, self.number))
+        try:
+            self._segments[-1].append(records)
+        except OSError as error:
+            if self._segments[-1].size != self._segments[-1].end:  # the cut failed too
+                self.fault = f"a write failed: {error}"
+            raise
+
+    def sync(self) -> None:
+        """Make everything durable; after a failure nobody knows what is, so the partition is unavailable."""
+        try:
+            self._segments[-1].sync()
+        except OSError as error:
+            self.fault = f"a sync failed: {error}; check the disk, then restart the storage node"
+            raise
+        if self.max_txid > self.mark:
+            self.mark = self.max_txid
+            self._write_mark()
+
+    def truncate(self, txid: int) -> None:
+        """Cut everything behind ``txid``, durably."""
+        if txid >= self.max_txid:
+            return
+        if txid < self.mark:
+            # What is cut was acknowledged: the mark says first that it is given up.
+            self.mark = txid
+            self._write_mark()
+            self._directory.sync_marks()
+        try:
+            while len(self._segments) > 1 and self._segments[-1].first > txid + 1:
+                self._segments.pop().remove()
+            self._segments[-1].truncate(txid)
+        except (OSError, Damaged) as error:
+            self.fault = f"a cut failed: {error}; check the disk, then restart the storage node"
+            raise
+
+    def set_info(self, info: SessionInfo) -> None:
+        """Make the records durable, then the session."""
+        self.sync()
+        self._segments[-1].sync_index()
+        self._directory.sync_marks()
+        self._control.write(info.session, info.lwm, info.local_lwm, self._flags)
+        self._control_file.sync()
+        self._control.synced()
+        self.info = info
+
+    def set_available(self, available: bool) -> None:
+        """Let the partition be used, or not, durably."""
+        self._flags = self._flags & ~FLAG_AVAILABLE | (FLAG_AVAILABLE if available else 0)
+        self._control.write(self.info.session, self.info.lwm, self.info.local_lwm, self._flags)
+        self._control_file.sync()
+        self._control.synced()
+
+    def read(self, txid: int, count: int) -> list[Record]:
+        """Return records from ``txid`` on, as many as fit one message; raises ``Damaged``."""
+        for segment in reversed(self._segments):
+            if segment.first <= txid:
+                return segment.read(txid, count)
+        return []
+
+    def close(self) -> None:
+        """Close all files."""
+        for segment in self._segments:
+            segment.close()
+
+    def _recover(self) -> None:
+        names = [name for name in self._folder.names() if name.endswith(".seg") and len(name) == 23]
+        firsts = sorted(int(name[:19]) for name in names) or [0]
+        for first in firsts:
+            if self._segments and first != self.max_txid + 1:
+                raise Damaged(f"segment {first} does not follow transaction {self.max_txid}")
+            segment = Segment(self._folder, first, self._key, self.number)
+            self._segments.append(segment)
+            fault = segment.recover(self.info.local_lwm)
+            torn = segment.last >= self.mark and first == firsts[-1]
+            if fault and not torn:
+                raise Damaged(f"{fault}, behind transaction {segment.last}")
+        if self.max_txid < self.mark:
+            raise Damaged(f"the log ends at {self.max_txid}, but transactions up to {self.mark} were acknowledged")
+        self._segments[-1].settle()
+        if self._damaged_from != SOUND:
+            self._damaged_from = SOUND
+            self._write_mark()
+        if not self.fault and self.max_txid > self.mark:
+            self.mark = self.max_txid
+            self._write_mark()
+
+    def _damage(self, txid: int, fault: str) -> None:
+        self.fault = f"damaged from transaction {txid} on: {fault}"
+        self._damaged_from = txid
+        self._write_mark()
+
+    def _write_mark(self) -> None:
+        self.mark_slots.write(self.fence, self.mark, self._damaged_from)
+
+
+RECORD_OVERHEAD_BYTES = OVERHEAD_BYTES

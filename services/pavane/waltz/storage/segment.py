@@ -1,0 +1,223 @@
+"""One segment of a partition's log: records in a ``.seg`` file, their offsets in an ``.idx`` file (12.2, 12.3)."""
+
+import struct
+import time
+import zlib
+from collections.abc import Sequence
+from uuid import UUID
+
+from pavane.wal.files import File, Folder
+from pavane.waltz.state.store import Damaged
+from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.storage import Record
+
+HEADER_BYTES = 128
+VERSION = 0
+INDEX_SYNC_RECORDS = 1000  # the original's: after a crash the index is trusted up to a multiple of it
+SCAN_BYTES = 1024 * 1024
+LIST_BYTES_MAX = 4 * 1024 * 1024  # of one answer, but one record at least
+_HEAD = struct.Struct(">iq16siq")  # version, time, key, partition, first transaction
+_RECORD = struct.Struct(">qiiiiiiI")  # transaction, request id, header, length and CRC of the data
+_OFFSET = struct.Struct(">q")
+_CRC = struct.Struct(">I")
+OVERHEAD_BYTES = _RECORD.size + _CRC.size
+
+
+class Segment:
+    """Records from ``first`` on. A new one is made durable, empty, before anything is written to it."""
+
+    def __init__(self, folder: Folder, first: int, key: UUID, partition: int) -> None:
+        self.first = first
+        self._folder = folder
+        self._name = f"{first:019d}"
+        self._head = _HEAD.pack(VERSION, time.time_ns() // 1_000_000, key.bytes, partition, first).ljust(
+            HEADER_BYTES, b"\0"
+        )
+        self._seg, self._idx = self._open("seg"), self._open("idx")
+        self.end = max(HEADER_BYTES, self._seg.size)
+        self.last = first - 1
+        self._index_synced = first - 1
+        self._unsynced = False
+
+    def _open(self, suffix: str) -> File:
+        name = f"{self._name}.{suffix}"
+        if name not in self._folder.names():
+            file = self._folder.create(name)
+        else:
+            file = self._folder.open(name)
+            head = file.read(0, HEADER_BYTES)
+            if len(head) == HEADER_BYTES and any(head):
+                if _foreign(head, self._head):
+                    raise Damaged(f"{name} belongs to another partition or store")
+                return file
+            file.truncate(0)  # the power went while it was made
+        file.append([self._head])
+        file.sync()
+        self._folder.sync()
+        return file
+
+    @property
+    def size(self) -> int:
+        """Bytes of records and header."""
+        return self.end
+
+    def close(self) -> None:
+        """Close both files."""
+        self._seg.close()
+        self._idx.close()
+
+    def remove(self) -> None:
+        """Delete the segment, durably."""
+        self.close()
+        for suffix in ("seg", "idx"):
+            self._folder.remove(f"{self._name}.{suffix}")
+        self._folder.sync()
+
+    def recover(self, local_lwm: int) -> str:
+        """Find the last whole record and return what is behind it: nothing (empty), or what is wrong there."""
+        entries = max(0, (self._idx.size - HEADER_BYTES) // _OFFSET.size)
+        index_last = self.first + entries - 1
+        start = index_last
+        if index_last > local_lwm:
+            start = max((index_last - 1) // INDEX_SYNC_RECORDS * INDEX_SYNC_RECORDS, local_lwm)
+        offset = HEADER_BYTES
+        self.last = self.first - 1
+        if start > self.first and (found := self._at(start)) is not None:
+            self.last, offset = start, found
+        self._idx.truncate(HEADER_BYTES + (self.last - self.first + 1) * _OFFSET.size)
+        return self._scan(offset)
+
+    def _at(self, txid: int) -> int | None:
+        """Return where the record behind ``txid`` begins, ``None`` if ``txid`` is not where the index says."""
+        offset = self._offset(txid)
+        if offset is None:
+            return None
+        try:
+            record, size = self._record(offset)
+        except Damaged:
+            return None
+        return offset + size if record.txid == txid else None
+
+    def _scan(self, offset: int) -> str:
+        size = self._seg.size
+        fault = ""
+        offsets = bytearray()
+        while offset < size:
+            try:
+                record, length = self._record(offset)
+            except Damaged as error:
+                fault = str(error)
+                break
+            if record.txid != self.last + 1:
+                fault = f"transaction {record.txid} where {self.last + 1} belongs"
+                break
+            offsets += _OFFSET.pack(offset)
+            offset += length
+            self.last += 1
+        self._idx.append([offsets])
+        self.end = offset
+        return fault
+
+    def settle(self) -> None:
+        """Cut what is behind the last whole record and make the rest durable."""
+        self._seg.truncate(self.end)
+        self._seg.sync()
+        self._idx.sync()
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write records; ``OSError`` leaves the segment as it was, or raises again from the cut."""
+        parts, offsets = bytearray(), bytearray()
+        for record in records:
+            offsets += _OFFSET.pack(self.end + len(parts))
+            body = _RECORD.pack(record.txid, *record.reqid, record.header, len(record.data), record.crc) + record.data
+            parts += body
+            parts += _CRC.pack(zlib.crc32(body))
+        entries = self._idx.size
+        try:
+            self._seg.append([parts])
+            self._idx.append([offsets])
+        except OSError:
+            self._seg.truncate(self.end)
+            self._idx.truncate(entries)
+            raise
+        self.end += len(parts)
+        self.last += len(records)
+        self._unsynced = True
+
+    def sync(self) -> None:
+        """Make the records durable, and the index every ``INDEX_SYNC_RECORDS``."""
+        if self._unsynced:
+            self._seg.sync()
+            self._unsynced = False
+        if (self.last + 1) // INDEX_SYNC_RECORDS > (self._index_synced + 1) // INDEX_SYNC_RECORDS:
+            self.sync_index()
+
+    def sync_index(self) -> None:
+        """Make the index durable."""
+        self._idx.sync()
+        self._index_synced = self.last
+
+    def truncate(self, txid: int) -> None:
+        """Cut everything behind ``txid`` (at least ``first`` - 1), durably."""
+        if txid >= self.last:
+            return
+        offset = self._offset(txid + 1)
+        if offset is None:
+            raise Damaged(f"the index has no offset of transaction {txid + 1}")
+        self._seg.truncate(offset)
+        self._idx.truncate(HEADER_BYTES + (txid - self.first + 1) * _OFFSET.size)
+        self._seg.sync()
+        self._idx.sync()
+        self.end, self.last, self._unsynced = offset, txid, False
+        self._index_synced = min(self._index_synced, txid)
+
+    def read(self, txid: int, count: int) -> list[Record]:
+        """Return records from ``txid`` on, as many as fit one answer; raises ``Damaged``."""
+        last = min(self.last, txid + count - 1)
+        if not self.first <= txid <= last:
+            return []
+        raw = self._idx.read(HEADER_BYTES + (txid - self.first) * _OFFSET.size, (last - txid + 1) * _OFFSET.size)
+        offsets = [offset for (offset,) in _OFFSET.iter_unpack(raw)]
+        ends = [*offsets[1:], self._offset(last + 1) or self.end if last < self.last else self.end]
+        begin = offsets[0]
+        fitting = [end for end in ends if end - begin <= LIST_BYTES_MAX] or ends[:1]
+        data = self._seg.read(begin, fitting[-1] - begin)
+        found = []
+        for index in range(len(fitting)):
+            record, _ = _parse(data, offsets[index] - begin)
+            if record.txid != txid + index:
+                raise Damaged(f"transaction {record.txid} where {txid + index} belongs")
+            found.append(record)
+        return found
+
+    def _offset(self, txid: int) -> int | None:
+        data = self._idx.read(HEADER_BYTES + (txid - self.first) * _OFFSET.size, _OFFSET.size)
+        if len(data) < _OFFSET.size:
+            return None
+        (offset,) = _OFFSET.unpack(data)
+        return int(offset) if HEADER_BYTES <= offset <= self._seg.size else None
+
+    def _record(self, offset: int) -> tuple[Record, int]:
+        head = self._seg.read(offset, OVERHEAD_BYTES)
+        if len(head) == OVERHEAD_BYTES:
+            size = _RECORD.unpack_from(head)[6]
+            if 0 <= size <= self._seg.size:
+                return _parse(self._seg.read(offset, OVERHEAD_BYTES + size), 0)
+        raise Damaged(f"no whole record at offset {offset}")
+
+
+def _parse(data: bytes, at: int) -> tuple[Record, int]:
+    if len(data) - at < OVERHEAD_BYTES:
+        raise Damaged("a record is cut off")
+    txid, client, generation, partition, seq, header, size, crc = _RECORD.unpack_from(data, at)
+    end = at + _RECORD.size + size
+    if size < 0 or end + _CRC.size > len(data):
+        raise Damaged("a record is cut off")
+    if zlib.crc32(memoryview(data)[at:end]) != _CRC.unpack_from(data, end)[0]:
+        raise Damaged("a record does not match its CRC")
+    payload = data[at + _RECORD.size : end]
+    return Record(txid, ReqId(client, generation, partition, seq), header, payload, crc), OVERHEAD_BYTES + size
+
+
+def _foreign(head: bytes, wanted: bytes) -> bool:
+    return head[:4] + head[12:] != wanted[:4] + wanted[12:]  # all but the time

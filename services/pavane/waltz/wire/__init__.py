@@ -1,0 +1,1 @@
+"""The four links of Waltz and its blobs in the metadata store: tables, codecs, no I/O."""

@@ -1,0 +1,165 @@
+"""Blobs in the metadata store (docs/specs/waltz.md 8.2-8.4), byte for byte those of the original.
+
+``X.encode(blob)`` and ``X.decode(data)`` with X one of the layouts at the end; decoding raises ``RemoteProtocolError``.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID as Uuid
+
+from pavane.waltz.wire.fields import INT32, INT64, INTS, JAVA_TEXT, UUID, Constant, Layout, Listed
+
+UNRESOLVED = -(1 << 63)  # closing HWM of a replica whose session has not ended
+_VERSION = b"\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterParams:
+    """Root of the tree: the cluster's name and number of partitions."""
+
+    name: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedPartition:
+    """A partition and its generation."""
+
+    partition: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPartitions:
+    """What a server owns."""
+
+    server_id: int
+    partitions: tuple[AssignedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAssignment:
+    """Who owns what; consistent iff ``cversion`` is that of the node's children."""
+
+    cversion: int
+    partitions: int
+    servers: tuple[ServerPartitions, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDescriptor:
+    """A live server and the partitions that it prefers."""
+
+    server_id: int
+    host: str
+    port: int
+    preferred: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParams:
+    """Key of the storage and its number of partitions."""
+
+    key: Uuid
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAssignment:
+    """Partitions that a storage node, ``host:port``, holds."""
+
+    address: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAssignments:
+    """Which storage node holds which partitions."""
+
+    replicas: tuple[ReplicaAssignment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNumber:
+    """A storage node, ``host:port``, and its group or its admin port."""
+
+    address: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescriptor:
+    """Which storage node belongs to which group."""
+
+    nodes: tuple[NodeNumber, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionMetadata:
+    """Which storage node has which admin port."""
+
+    nodes: tuple[NodeNumber, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """The last session of a replica and where it ended, or UNRESOLVED."""
+
+    partition: int
+    address: str
+    session: int
+    closing_hwm: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """The current store session of a partition and its replicas."""
+
+    generation: int
+    session: int
+    replicas: tuple[ReplicaState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """Ours: the rollout whose servers shall own everything, and how many of them are wanted."""
+
+    number: int
+    servers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRollout:
+    """Ours: the rollout that a live server belongs to."""
+
+    server_id: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """Last id that ``ids/client`` or ``ids/server`` handed out."""
+
+    value: int
+
+
+EMPTY_ASSIGNMENT = PartitionAssignment(-1, 0, ())
+EMPTY_METADATA = PartitionMetadata(-1, -1, ())
+
+_V = Constant(_VERSION)
+_NODES = Listed(Layout(NodeNumber, JAVA_TEXT, INT32))
+_ASSIGNED = Layout(AssignedPartition, INT32, INT32)
+_SERVER = Layout(ServerPartitions, INT32, Listed(_ASSIGNED))
+_REPLICA = Layout(ReplicaAssignment, JAVA_TEXT, INTS)
+_STATE = Layout(ReplicaState, Constant(b"\x01\x01"), INT32, JAVA_TEXT, INT64, INT64)
+
+CLUSTER_PARAMS = Layout(ClusterParams, Constant(bytes.fromhex("b4e87347") + _VERSION), JAVA_TEXT, INT32)
+PARTITION_ASSIGNMENT = Layout(PartitionAssignment, Constant(b"\x03"), INT32, INT32, Listed(_SERVER))
+SERVER_DESCRIPTOR = Layout(ServerDescriptor, _V, INT32, JAVA_TEXT, INT32, INTS)
+STORE_PARAMS = Layout(StoreParams, _V, UUID, INT32)
+REPLICA_ASSIGNMENTS = Layout(ReplicaAssignments, _V, Listed(_REPLICA))
+GROUP_DESCRIPTOR = Layout(GroupDescriptor, _V, _NODES)
+CONNECTION_METADATA = Layout(ConnectionMetadata, _V, _NODES)
+PARTITION_METADATA = Layout(PartitionMetadata, _V, INT32, INT64, Listed(_STATE))
+ROLLOUT = Layout(Rollout, _V, INT32, INT32)
+SERVER_ROLLOUT = Layout(ServerRollout, _V, INT32, INT32)
+COUNTER = Layout(Counter, INT32)

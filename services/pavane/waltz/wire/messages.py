@@ -1,0 +1,348 @@
+"""Messages between client and server (docs/specs/waltz.md 3, 6.2); ``tables`` has their layouts."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from pavane.waltz.errors import RejectCode
+from pavane.waltz.wire.fields import ReqId
+from pavane.wire import Stage
+
+BATCH_ITEMS_MAX = 1000  # of one FEED_BATCH
+FLAG_DUPLICATE = 1  # AppendAck: the record was there before
+FLAG_ACK = 1  # AppendIdempotent: answer with AppendAck
+FLAG_RETRY = 2  # AppendIdempotent: may have been committed before
+FLAG_NO_PAYLOAD = 1  # FeedBatchRequest
+FLAG_CAUGHT_UP = 1  # FeedBatch: its last item is the server's HWM
+FLAG_SUSPENDED = 2  # FeedBatch: a credit reached 0
+FLAG_CLIENT_ID = 1  # ViewRequest: hand out a client id
+
+
+class MountState(IntEnum):
+    """Answer to a mount. Below V3 all but READY travel as false."""
+
+    READY = 0
+    NOT_READY = 1
+    CLIENT_AHEAD = 2
+    READY_READ_ONLY = 3  # V5
+
+
+@dataclass(frozen=True, slots=True)
+class MountRequest:
+    """Register at a partition and catch up from ``hwm``; ``net_seq`` tells a newer connection from an older one."""
+
+    reqid: ReqId
+    hwm: int
+    net_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class MountResponse:
+    """The mount is done, or why not."""
+
+    reqid: ReqId
+    state: MountState
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest:
+    """Append ``data`` unless a lock was written after ``hwm``."""
+
+    reqid: ReqId
+    hwm: int
+    write: tuple[int, ...]
+    read: tuple[int, ...]
+    append: tuple[int, ...]
+    header: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRequest:
+    """Feed from ``hwm`` + 1."""
+
+    reqid: ReqId
+    hwm: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedData:
+    """A committed transaction; ``reqid`` is that of its append."""
+
+    reqid: ReqId
+    txid: int
+    header: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSuspended:
+    """The credit of a feed is used up."""
+
+    reqid: ReqId
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDataRequest:
+    """Fetch the payload of ``txid``."""
+
+    reqid: ReqId
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDataResponse:
+    """The payload, or a text that says why there is none."""
+
+    reqid: ReqId
+    txid: int
+    result: bytes | str
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRequest:
+    """Answer when every earlier append is resolved."""
+
+    reqid: ReqId
+
+
+@dataclass(frozen=True, slots=True)
+class FlushResponse:
+    """HWM after the flush; -1 if empty."""
+
+    reqid: ReqId
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockFailure:
+    """The append is refused; ``txid`` may have written under one of its locks."""
+
+    reqid: ReqId
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class HighWaterMarkRequest:
+    """Ask for the last committed txid."""
+
+    reqid: ReqId
+
+
+@dataclass(frozen=True, slots=True)
+class HighWaterMarkResponse:
+    """The last committed txid; -1 if empty."""
+
+    reqid: ReqId
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStorageRequest:
+    """Ask which storage nodes the server can reach."""
+
+    reqid: ReqId
+
+
+@dataclass(frozen=True, slots=True)
+class StorageReachable:
+    """One storage node, ``host:port``."""
+
+    address: str
+    reachable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckStorageResponse:
+    """Storage nodes and whether they answered."""
+
+    reqid: ReqId
+    nodes: tuple[StorageReachable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentRequest:
+    """Ask which partitions are on the server."""
+
+    reqid: ReqId
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentResponse:
+    """Partitions on the server."""
+
+    reqid: ReqId
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddPreferredRequest:
+    """Ask the server to prefer partitions."""
+
+    reqid: ReqId
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddPreferredResponse:
+    """Whether it does."""
+
+    reqid: ReqId
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePreferredRequest:
+    """Ask the server to prefer partitions no longer."""
+
+    reqid: ReqId
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePreferredResponse:
+    """Whether it does."""
+
+    reqid: ReqId
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRequest:
+    """Ask how the server's partitions are."""
+
+    reqid: ReqId
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHealth:
+    """Whether the store session of a partition is usable."""
+
+    partition: int
+    healthy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HealthResponse:
+    """Partitions and whether they are healthy."""
+
+    reqid: ReqId
+    partitions: tuple[PartitionHealth, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedBatchRequest:
+    """Feed in batches from ``hwm`` + 1 as far as the credits go; -1 inlines every payload."""
+
+    reqid: ReqId
+    hwm: int
+    credit_items: int
+    credit_bytes: int
+    frame_bytes_max: int
+    inline_bytes_max: int
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedItem:
+    """One transaction of a batch; ``data`` is ``None`` if its payload was not inlined."""
+
+    reqid: ReqId
+    header: int
+    data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedBatch:
+    """Transactions ``first_txid``, ``first_txid`` + 1, …"""
+
+    reqid: ReqId
+    first_txid: int
+    server_hwm: int
+    credit_items_left: int
+    credit_bytes_left: int
+    flags: int
+    items: tuple[FeedItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedCredit:
+    """More credit for a feed."""
+
+    reqid: ReqId
+    add_items: int
+    add_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A request of type ``request_type`` is refused; ``generation`` is the server's, -1 if unknown."""
+
+    reqid: ReqId
+    request_type: int
+    code: RejectCode
+    detail: int
+    generation: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAck:
+    """The append is committed as ``txid``."""
+
+    reqid: ReqId
+    txid: int
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendIdempotent:
+    """An append that asks for an answer of its own."""
+
+    reqid: ReqId
+    hwm: int
+    write: tuple[int, ...]
+    read: tuple[int, ...]
+    append: tuple[int, ...]
+    header: int
+    producer_epoch: int
+    not_before: int
+    flags: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRequest:
+    """Ask any server for the cluster; FLAG_CLIENT_ID asks for a client id too."""
+
+    reqid: ReqId
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedPartition:
+    """A partition that the assignment gives to a server."""
+
+    partition: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewServer:
+    """A live server: where it is, how far its pod has come and what it owns."""
+
+    server_id: int
+    host: str
+    port: int
+    stage: Stage
+    partitions: tuple[OwnedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The cluster; ``version`` grows with every assignment, ``client_id`` is -1 unless one was asked for."""
+
+    reqid: ReqId
+    cluster: str
+    version: int
+    partitions: int
+    client_id: int
+    servers: tuple[ViewServer, ...]

@@ -1,0 +1,423 @@
+"""Messages between server and storage node, and those of the storage node's admin port (docs/specs/waltz.md 10, 11).
+
+The CRC of a record's data travels as it was received: the storage node checks it and answers FAILURE.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+from uuid import UUID as Uuid
+
+from pavane.waltz.wire.fields import (
+    BOOLEAN,
+    DATA,
+    INT32,
+    INT64,
+    INTS,
+    NULLABLE_TEXT,
+    REQID,
+    TEXT,
+    UUID,
+    Ids,
+    Layout,
+    Listed,
+    Optional,
+    ReqId,
+    Scalar,
+)
+from pavane.waltz.wire.tables import Table
+
+RECORDS_MAX = 1000  # of one list
+STACK_MAX = 1000  # lines of a stack trace
+UINT32 = Scalar("I")
+
+
+class Head(NamedTuple):
+    """What every message of the storage protocol starts with; OPEN and its answer have -1 everywhere."""
+
+    session: int
+    seq: int
+    partition: int
+
+
+OPEN_HEAD = Head(-1, -1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeader:
+    """A record without its data."""
+
+    txid: int
+    reqid: ReqId
+    header: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A committed or pending transaction; ``crc`` is that of ``data``."""
+
+    txid: int
+    reqid: ReqId
+    header: int
+    data: bytes
+    crc: int
+
+    @classmethod
+    def of(cls, txid: int, reqid: ReqId, header: int, data: bytes) -> Self:
+        """Return a record with the CRC of its data."""
+        return cls(txid, reqid, header, data, zlib.crc32(data))
+
+    @property
+    def sound(self) -> bool:
+        """Whether the CRC is that of the data."""
+        return zlib.crc32(self.data) == self.crc
+
+
+@dataclass(frozen=True, slots=True)
+class StackLine:
+    """One line of a Java stack trace."""
+
+    cls: str | None
+    method: str | None
+    file: str | None
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """First message: whose storage and how many partitions it must have."""
+
+    head: Head
+    key: Uuid
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastSessionInfoRequest:
+    """Ask what the last SET_LOW_WATER_MARK wrote."""
+
+    head: Head
+    offline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LastSessionInfoResponse:
+    """Persisted session id and low-water marks."""
+
+    head: Head
+    session: int
+    lwm: int
+    local_lwm: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetLowWaterMark:
+    """Write a session id and low-water mark."""
+
+    head: Head
+    lwm: int
+    offline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cut everything behind ``txid``; the answer is MaxTransactionIdResponse."""
+
+    head: Head
+    txid: int
+    offline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write records and sync them."""
+
+    head: Head
+    records: tuple[Record, ...]
+    offline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """Done."""
+
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Not done, and why."""
+
+    head: Head
+    message: str | None
+    stack: tuple[StackLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeaderRequest:
+    """Ask for one record's header."""
+
+    head: Head
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeaderResponse:
+    """The header, if there is one."""
+
+    head: Head
+    record: RecordHeader | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRequest:
+    """Ask for one record."""
+
+    head: Head
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResponse:
+    """The record, if there is one."""
+
+    head: Head
+    record: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class MaxTransactionIdRequest:
+    """Ask for the last txid."""
+
+    head: Head
+    offline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MaxTransactionIdResponse:
+    """The last txid; -1 if empty."""
+
+    head: Head
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeaderListRequest:
+    """Ask for at most ``count`` headers from ``txid`` on."""
+
+    head: Head
+    txid: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeaderListResponse:
+    """Headers up to the first that is absent."""
+
+    head: Head
+    records: tuple[RecordHeader, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordListRequest:
+    """Ask for at most ``count`` records from ``txid`` on."""
+
+    head: Head
+    txid: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordListResponse:
+    """Records up to the first that is absent."""
+
+    head: Head
+    records: tuple[Record, ...]
+
+
+_HEAD = Ids("qqi", Head)
+_RECORD_HEADER = Layout(RecordHeader, INT64, REQID, INT32)
+_RECORD = Layout(Record, INT64, REQID, INT32, DATA, UINT32)
+_STACK_LINE = Layout(StackLine, NULLABLE_TEXT, NULLABLE_TEXT, NULLABLE_TEXT, INT32)
+_STACK = Listed(_STACK_LINE, STACK_MAX)
+_HEADERS = Listed(_RECORD_HEADER, RECORDS_MAX)
+_RECORDS = Listed(_RECORD, RECORDS_MAX)
+
+STORAGE_REQUESTS: Mapping[int, Table] = {
+    0: Table(
+        {
+            1: Layout(Open, _HEAD, UUID, INT32),
+            2: Layout(LastSessionInfoRequest, _HEAD, BOOLEAN),
+            4: Layout(SetLowWaterMark, _HEAD, INT64, BOOLEAN),
+            5: Layout(Truncate, _HEAD, INT64, BOOLEAN),
+            6: Layout(Append, _HEAD, _RECORDS, BOOLEAN),
+            9: Layout(RecordHeaderRequest, _HEAD, INT64),
+            11: Layout(RecordRequest, _HEAD, INT64),
+            13: Layout(MaxTransactionIdRequest, _HEAD, BOOLEAN),
+            15: Layout(RecordHeaderListRequest, _HEAD, INT64, INT32),
+            17: Layout(RecordListRequest, _HEAD, INT64, INT32),
+        }
+    )
+}
+STORAGE_RESPONSES: Mapping[int, Table] = {
+    0: Table(
+        {
+            3: Layout(LastSessionInfoResponse, _HEAD, INT64, INT64, INT64),
+            7: Layout(Success, _HEAD),
+            8: Layout(Failure, _HEAD, NULLABLE_TEXT, _STACK),
+            10: Layout(RecordHeaderResponse, _HEAD, Optional(_RECORD_HEADER)),
+            12: Layout(RecordResponse, _HEAD, Optional(_RECORD)),
+            14: Layout(MaxTransactionIdResponse, _HEAD, INT64),
+            16: Layout(RecordHeaderListResponse, _HEAD, _HEADERS),
+            18: Layout(RecordListResponse, _HEAD, _RECORDS),
+        }
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSuccess:
+    """Done."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdminFailure:
+    """Not done, and why."""
+
+    seq: int
+    message: str | None
+    stack: tuple[StackLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AdminOpen:
+    """First message, with ``seq`` -1."""
+
+    seq: int
+    key: Uuid
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetAvailable:
+    """Make partitions available or not."""
+
+    seq: int
+    partitions: tuple[int, ...]
+    available: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetAssigned:
+    """Assign partitions to the node or take them away, with their files."""
+
+    seq: int
+    partitions: tuple[int, ...]
+    assign: bool
+    delete_files: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRecordListRequest:
+    """Ask for at most ``count`` records from ``txid`` on."""
+
+    seq: int
+    partition: int
+    txid: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRecordListResponse:
+    """Records up to the first that is absent."""
+
+    seq: int
+    partition: int
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSessionInfoRequest:
+    """Ask what the last SET_LOW_WATER_MARK wrote."""
+
+    seq: int
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSessionInfoResponse:
+    """Persisted session id and low-water marks."""
+
+    seq: int
+    partition: int
+    session: int
+    lwm: int
+    local_lwm: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsRequest:
+    """Ask for metrics."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsResponse:
+    """Metrics as JSON."""
+
+    seq: int
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatusRequest:
+    """Ask which partitions are assigned."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """An assigned partition and whether it is available."""
+
+    partition: int
+    available: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatusResponse:
+    """Assigned partitions."""
+
+    seq: int
+    partitions: tuple[PartitionStatus, ...]
+
+
+ADMIN_REQUESTS: Mapping[int, Table] = {
+    0: Table(
+        {
+            3: Layout(AdminOpen, INT64, UUID, INT32),
+            4: Layout(SetAvailable, INT64, INTS, BOOLEAN),
+            6: Layout(SetAssigned, INT64, INTS, BOOLEAN, BOOLEAN),
+            7: Layout(AdminRecordListRequest, INT64, INT32, INT64, INT32),
+            9: Layout(AdminSessionInfoRequest, INT64, INT32),
+            11: Layout(MetricsRequest, INT64),
+            13: Layout(PartitionStatusRequest, INT64),
+        }
+    )
+}
+ADMIN_RESPONSES: Mapping[int, Table] = {
+    0: Table(
+        {
+            1: Layout(AdminSuccess, INT64),
+            2: Layout(AdminFailure, INT64, NULLABLE_TEXT, _STACK),
+            8: Layout(AdminRecordListResponse, INT64, INT32, _RECORDS),
+            10: Layout(AdminSessionInfoResponse, INT64, INT32, INT64, INT64, INT64),
+            12: Layout(MetricsResponse, INT64, TEXT),
+            14: Layout(PartitionStatusResponse, INT64, Listed(Layout(PartitionStatus, INT32, BOOLEAN))),
+        }
+    )
+}

@@ -1,0 +1,233 @@
+"""Which type a message has and how it is laid out in each version and direction (docs/specs/waltz.md 3, 6.2).
+
+A type that a version or a direction does not have is unknown to it: encoding it raises ``LocalProtocolError``, decoding
+it ``RemoteProtocolError``.
+"""
+
+import struct
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pavane.waltz.errors import RejectCode
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire.fields import (
+    BOOLEAN,
+    BYTE,
+    CHECKED_DATA,
+    INT32,
+    INT64,
+    INTS,
+    LOCKS,
+    REQID,
+    SOME_INTS,
+    TEXT,
+    ChecksumError,
+    Enumerated,
+    Layout,
+    Listed,
+    ReqId,
+    read_count,
+)
+from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
+
+_ITEM = struct.Struct(">iiiiiIi")
+_UINT32 = struct.Struct(">I")
+_INT32 = struct.Struct(">i")
+_APPENDS = (2, 37)
+
+
+class _DataOrText:
+    """The ending of TRANSACTION_DATA_RESPONSE: a boolean, then checked data or a text."""
+
+    size_min = 5
+
+    def put(self, out: bytearray, value: bytes | str) -> None:
+        """Append ``value``."""
+        BOOLEAN.put(out, isinstance(value, bytes))
+        if isinstance(value, bytes):
+            CHECKED_DATA.put(out, value)
+        else:
+            TEXT.put(out, value)
+
+    def get(self, body: bytes, at: int) -> tuple[bytes | str, int]:
+        """Read the ending at ``at``."""
+        found, at = BOOLEAN.get(body, at)
+        if found:
+            return CHECKED_DATA.get(body, at)
+        text, at = TEXT.get(body, at)
+        return text or "", at
+
+
+class _BatchItems:
+    """Items of a FEED_BATCH and the CRC of its whole body; a loop of its own, for it is the busiest of all."""
+
+    size_min = 8
+
+    def put(self, out: bytearray, value: tuple[m.FeedItem, ...]) -> None:
+        """Append the items and the CRC of ``out``, which starts with the type byte."""
+        if not 1 <= len(value) <= m.BATCH_ITEMS_MAX:
+            raise LocalProtocolError(f"a batch of {len(value)} items (1 to {m.BATCH_ITEMS_MAX})")
+        out += _INT32.pack(len(value))
+        for item in value:
+            if item.data is None:
+                out += _ITEM.pack(*item.reqid, item.header, 0, -1)
+            else:
+                out += _ITEM.pack(*item.reqid, item.header, zlib.crc32(item.data), len(item.data))
+                out += item.data
+        out += _UINT32.pack(zlib.crc32(out))
+
+    def get(self, body: bytes, at: int) -> tuple[tuple[m.FeedItem, ...], int]:
+        """Read the items at ``at``; raises ``ChecksumError``."""
+        count, at = read_count(body, at, _ITEM.size, m.BATCH_ITEMS_MAX)
+        if count == 0:
+            raise RemoteProtocolError("empty", "a batch without items")
+        items = []
+        for _ in range(count):
+            client, generation, partition, seq, header, crc, size = _ITEM.unpack_from(body, at)
+            at += _ITEM.size
+            data = None
+            if size != -1:
+                if size < 0 or at + size > len(body):
+                    raise RemoteProtocolError("short", f"data of {size} bytes")
+                data = body[at : at + size]
+                at += size
+            if zlib.crc32(data or b"") != crc:
+                raise ChecksumError
+            items.append(m.FeedItem(ReqId(client, generation, partition, seq), header, data))
+        if _UINT32.unpack_from(body, at)[0] != zlib.crc32(memoryview(body)[:at]):
+            raise ChecksumError
+        return tuple(items), at + 4
+
+
+class _Ready:
+    """State of a mount below V3: a boolean, which does not tell why not."""
+
+    size_min = 1
+
+    def put(self, out: bytearray, value: m.MountState) -> None:
+        """Append ``value``."""
+        BOOLEAN.put(out, value == m.MountState.READY)
+
+    def get(self, body: bytes, at: int) -> tuple[m.MountState, int]:
+        """Read the state at ``at``."""
+        ready, at = BOOLEAN.get(body, at)
+        return m.MountState.READY if ready else m.MountState.NOT_READY, at
+
+
+def _state_until_v4(number: int) -> m.MountState:
+    if number == m.MountState.READY_READ_ONLY:
+        raise ValueError("READY_READ_ONLY exists from V5 on")
+    return m.MountState(number)
+
+
+class _StateV3(Enumerated[m.MountState]):
+    """State of a mount in V3 and V4, which do not know READY_READ_ONLY."""
+
+    def put(self, out: bytearray, value: m.MountState) -> None:
+        """Append ``value``."""
+        if value == m.MountState.READY_READ_ONLY:
+            raise LocalProtocolError("READY_READ_ONLY exists from V5 on")
+        super().put(out, value)
+
+
+_OWNED = Layout(m.OwnedPartition, INT32, INT32)
+_VIEW_SERVER = Layout(m.ViewServer, INT32, TEXT, INT32, Enumerated(BYTE, Stage), Listed(_OWNED))
+_REACHABLE = Layout(m.StorageReachable, TEXT, BOOLEAN)
+_HEALTH = Layout(m.PartitionHealth, INT32, BOOLEAN)
+
+Rows = Mapping[int, Layout[Any]]
+
+_C0: Rows = {
+    0: Layout(m.MountRequest, REQID, INT64, INT64),
+    2: Layout(m.AppendRequest, REQID, INT64, LOCKS, INT32, CHECKED_DATA, absent=("read", "append")),
+    3: Layout(m.FeedRequest, REQID, INT64),
+    6: Layout(m.TransactionDataRequest, REQID, INT64),
+    8: Layout(m.FlushRequest, REQID),
+    11: Layout(m.HighWaterMarkRequest, REQID),
+}
+_C1: Rows = {
+    **_C0,
+    2: Layout(m.AppendRequest, REQID, INT64, LOCKS, LOCKS, INT32, CHECKED_DATA, absent=("append",)),
+    13: Layout(m.CheckStorageRequest, REQID),
+}
+_C2: Rows = {
+    **_C1,
+    2: Layout(m.AppendRequest, REQID, INT64, LOCKS, LOCKS, LOCKS, INT32, CHECKED_DATA),
+    15: Layout(m.AssignmentRequest, REQID),
+    17: Layout(m.AddPreferredRequest, REQID, SOME_INTS),
+    19: Layout(m.RemovePreferredRequest, REQID, SOME_INTS),
+}
+_C4: Rows = {**_C2, 21: Layout(m.HealthRequest, REQID)}
+_C5: Rows = {
+    **_C4,
+    32: Layout(m.FeedBatchRequest, REQID, INT64, INT32, INT32, INT32, INT32, INT32),
+    34: Layout(m.FeedCredit, REQID, INT32, INT32),
+    37: Layout(m.AppendIdempotent, REQID, INT64, LOCKS, LOCKS, LOCKS, INT32, INT32, INT64, INT32, CHECKED_DATA),
+    45: Layout(m.ViewRequest, REQID, INT32),
+}
+
+_S0: Rows = {
+    1: Layout(m.MountResponse, REQID, _Ready()),
+    4: Layout(m.FeedData, REQID, INT64, INT32),
+    5: Layout(m.FeedSuspended, REQID),
+    7: Layout(m.TransactionDataResponse, REQID, INT64, _DataOrText()),
+    9: Layout(m.FlushResponse, REQID, INT64),
+    10: Layout(m.LockFailure, REQID, INT64),
+    12: Layout(m.HighWaterMarkResponse, REQID, INT64),
+}
+_S1: Rows = {**_S0, 14: Layout(m.CheckStorageResponse, REQID, Listed(_REACHABLE))}
+_S2: Rows = {
+    **_S1,
+    16: Layout(m.AssignmentResponse, REQID, INTS),
+    18: Layout(m.AddPreferredResponse, REQID, BOOLEAN),
+    20: Layout(m.RemovePreferredResponse, REQID, BOOLEAN),
+}
+_S3: Rows = {**_S2, 1: Layout(m.MountResponse, REQID, _StateV3(INT32, _state_until_v4))}
+_S4: Rows = {**_S3, 22: Layout(m.HealthResponse, REQID, Listed(_HEALTH))}
+_S5: Rows = {
+    **_S4,
+    1: Layout(m.MountResponse, REQID, Enumerated(INT32, m.MountState)),
+    33: Layout(m.FeedBatch, REQID, INT64, INT64, INT32, INT32, BYTE, _BatchItems()),
+    35: Layout(m.Reject, REQID, BYTE, Enumerated(INT32, RejectCode), INT64, INT32, TEXT),
+    36: Layout(m.AppendAck, REQID, INT64, INT32),
+    46: Layout(m.View, REQID, TEXT, INT32, INT32, INT32, Listed(_VIEW_SERVER)),
+}
+
+
+class Table:
+    """Types and layouts of one version and one direction."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = MappingProxyType(dict(rows))
+        self._types = {layout.cls: (number, layout) for number, layout in rows.items()}
+
+    def number(self, cls: type[object]) -> int:
+        """Return the type byte of ``cls``; raises ``LocalProtocolError`` if the table has none."""
+        if cls not in self._types:
+            raise LocalProtocolError(f"unknown message type here: {cls.__name__}")
+        return self._types[cls][0]
+
+    def encode(self, message: object) -> bytearray:
+        """Return the body of ``message``: type byte and payload; raises ``LocalProtocolError``."""
+        if (row := self._types.get(type(message))) is None:
+            raise LocalProtocolError(f"unknown message type here: {type(message).__name__}")
+        body = bytearray((row[0],))
+        row[1].put(body, message)
+        return body
+
+    def decode(self, body: bytes) -> Any:
+        """Return the message of ``body``; raises ``RemoteProtocolError``, with the ReqId if only the data is bad."""
+        if not body or (layout := self._rows.get(body[0])) is None:
+            raise RemoteProtocolError("type", f"unknown message type {body[:1].hex()}")
+        try:
+            return layout.decode(body, 1)
+        except ChecksumError:
+            if body[0] in _APPENDS:
+                raise ChecksumError(REQID.get(body, 1)[0], body[0]) from None
+            raise
+
+
+REQUESTS: Mapping[int, Table] = {n: Table(rows) for n, rows in enumerate((_C0, _C1, _C2, _C2, _C4, _C5))}
+RESPONSES: Mapping[int, Table] = {n: Table(rows) for n, rows in enumerate((_S0, _S1, _S2, _S3, _S4, _S5))}

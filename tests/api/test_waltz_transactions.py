@@ -1,0 +1,94 @@
+"""``/api/v1/…/waltzclusters/NAME/partitions`` over an embedded cluster, with servers that do what the test says."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pavane_operator.kube.resources import SECRETS
+from tests.api.plane import Plane, plane
+from tests.api.waltz import waltz_cluster
+from tests.services.waltz.scripted import Cluster, running
+
+BASE = "/api/v1/namespaces/default/waltzclusters/ledger/partitions"
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with running() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def api(tmp_path: Path, cluster: Cluster) -> AsyncIterator[Plane]:
+    """A control plane with WaltzCluster ``ledger``, whose servers are the scripted ones."""
+    async with plane(tmp_path) as api:
+        await waltz_cluster(api, cluster)
+        yield api
+
+
+async def events(api: Plane, count: int, headers: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """The first events of a stream of partition 0."""
+    found: list[dict[str, Any]] = []
+    fields: dict[str, str] = {}
+    path = f"{BASE}/0/transactions?watch=true&from=0"
+    async with api.http.stream("GET", path, headers=headers) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        async for line in response.aiter_lines():
+            name, _, value = line.partition(": ")
+            if line:
+                fields[name] = value
+            elif fields:
+                found.append({"id": fields.get("id"), "event": fields.get("event"), **json.loads(fields["data"])})
+                fields = {}
+                if len(found) == count:
+                    break
+    return found
+
+
+async def test_append_list_get_stream_and_partitions(api: Plane, cluster: Cluster) -> None:
+    answer = await api.http.post(f"{BASE}/0/transactions?write=account/7&header=5", content=b"opened")
+    assert (answer.status_code, answer.json()) == (201, {"partition": 0, "transaction": 0})
+    answer = await api.http.post(f"{BASE}/0/transactions?write=account/7&seen=0", content=b"closed")
+    assert (answer.status_code, answer.json()) == (201, {"partition": 0, "transaction": 1})
+
+    conflict = await api.http.post(f"{BASE}/0/transactions?write=account/7&seen=0", content=b"late")
+    assert conflict.status_code == 409
+    assert conflict.json()["type"].endswith("lock-conflict")
+    assert "append again with seen=1" in conflict.json()["detail"]
+
+    opened = {"transaction": 0, "header": 5, "data": base64.b64encode(b"opened").decode()}
+    assert (await api.http.get(f"{BASE}/0/transactions/0")).json() == opened
+    page = (await api.http.get(f"{BASE}/0/transactions?limit=1")).json()
+    assert page == {"items": [opened], "nextFrom": 1}
+    assert (await api.http.get(f"{BASE}/0/transactions?from=2")).json() == {"items": [], "nextFrom": 2}
+
+    assert await events(api, 1) == [{"id": "0", "event": "transaction", **opened}]
+    assert [event["transaction"] for event in await events(api, 1, {"Last-Event-ID": "0"})] == [1]
+
+    assert (await api.http.get(BASE)).json()["items"] == [
+        {"partition": 0, "server": cluster.addresses[0], "generation": 1, "stage": "ReadWrite", "highWaterMark": 1},
+        {"partition": 1, "server": cluster.addresses[1], "generation": 1, "stage": "ReadWrite", "highWaterMark": -1},
+    ]
+
+
+async def test_what_cannot_be_done_is_a_problem(api: Plane, cluster: Cluster) -> None:
+    for method, path, status, words in (
+        ("POST", "/0/transactions?write=account", 400, "looks like account/7"),
+        ("POST", "/0/transactions?seen=9", 409, "CLIENT_AHEAD"),
+        ("POST", "/7/transactions", 404, "partitions 0 to 1, not 7"),
+        ("GET", "/0/transactions/3", 404, "no transaction 3"),
+        ("GET", "/0/transactions?from=-1", 422, "from"),
+    ):
+        answer = await api.http.request(method, BASE + path, content=b"x" if method == "POST" else None)
+        assert answer.status_code == status, answer.text
+        assert words in answer.text
+    stranger = {"Authorization": f"Bearer {await api.service_account_token('stranger')}"}
+    assert (await api.http.get(f"{BASE}/0/transactions", headers=stranger)).status_code == 403
+    await api.kube.delete(SECRETS, "ledger-client", "default")
+    answer = await api.http.get(f"{BASE}/0/transactions")
+    assert answer.status_code == 503
+    assert "pavane why waltz/ledger" in answer.json()["detail"]

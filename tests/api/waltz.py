@@ -1,0 +1,17 @@
+"""A WaltzCluster whose servers are those of a test."""
+
+import base64
+
+from pavane_api.kinds import WALTZ_CLUSTERS
+from pavane_operator.kube.resources import SECRETS
+from tests.api.plane import Plane
+from tests.services.waltz.scripted import Cluster
+
+
+async def waltz_cluster(api: Plane, cluster: Cluster) -> None:
+    """Make WaltzCluster ``ledger`` and the Secret for its clients, in place of the operator."""
+    spec = {"metadata": {"raftClusterRef": {"name": "meta"}}, "tls": {"mode": "Disabled"}}
+    await api.kube.create(WALTZ_CLUSTERS, {"metadata": {"name": "ledger"}, "spec": spec}, "default")
+    servers = base64.b64encode("\n".join(cluster.addresses).encode()).decode()
+    secret = {"metadata": {"name": "ledger-client"}, "data": {"servers": servers}}
+    await api.kube.create(SECRETS, secret, "default")

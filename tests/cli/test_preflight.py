@@ -1,0 +1,115 @@
+"""What keeps a local cluster from starting is said before anything starts."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from pavane_cli import preflight
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.up import run_cluster
+from pavane_local.folder import holder
+from tests.services.ports import free_ports
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "examples" / "quickstart.yaml"
+START_S = 100
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    (port,) = free_ports(1)
+    with socket.create_server(("0.0.0.0", port)):
+        yield port
+
+
+def test_a_taken_port_is_named_with_who_holds_it_and_nothing_starts(
+    tmp_path: Path, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "PLATFORM_PORTS", {taken: "the control plane"})
+    with pytest.raises(UserError, match=rf"port {taken} is taken .* \(pid {os.getpid()}\); the control plane must"):
+        run_cluster(tmp_path / ".pavane", {}, [QUICKSTART], 1, lambda _: None, fast=False, bare=False)
+    assert not (tmp_path / ".pavane").exists()
+
+
+def test_a_port_of_one_address_alone_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = free_ports(1)
+    monkeypatch.setattr(preflight, "PORTS", {port: "pods"})
+    with socket.create_server(("127.0.0.1", port)):
+        preflight.check(tmp_path, [], bare=True)
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "PORTS", {})
+    monkeypatch.setattr(preflight, "DISK_FREE_BYTES_MIN", shutil.disk_usage(tmp_path).total + 1)
+    with pytest.raises(UserError, match="MiB are free, and a cluster needs"):
+        preflight.check(tmp_path / "not" / "there", [], bare=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"apiVersion": "pavane.dev/v9"}, "apiVersion is pavane.dev/v9, not pavane.dev/v1alpha1"),
+        ({"kind": "RaftClutser"}, "there is no kind RaftClutser"),
+        ({"spec": {"replicsa": 3}}, "spec.replicsa: "),
+    ],
+)
+def test_a_resource_that_would_be_refused_starts_nothing(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(QUICKSTART.read_text()), **change}))
+    with pytest.raises(UserError, match=says) as raised:
+        run_cluster(tmp_path / ".pavane", {}, [file], 1, lambda _: None, fast=False, bare=True)
+    assert raised.value.code == ExitCode.USAGE
+    assert not (tmp_path / ".pavane").exists()
+
+
+class Terminal(NamedTuple):
+    program: "subprocess.Popen[str]"
+    folder: Path
+
+
+@pytest.fixture
+def on_a_terminal(tmp_path: Path) -> Iterator[Terminal]:
+    """``pavane up`` in the foreground, with a module in its working folder that must not be imported."""
+    (tmp_path / "yaml.py").write_text("raise SystemExit('imported from the working folder')")
+    words = [str(Path(sys.executable).with_name("pavane")), "up", "--bare"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            yield Terminal(program, tmp_path / ".pavane")
+        finally:
+            program.kill()
+
+
+@pytest.mark.timeout(2 * START_S)
+def test_the_end_of_the_terminal_ends_the_cluster(on_a_terminal: Terminal) -> None:
+    program, folder = on_a_terminal
+    assert program.stdout is not None
+    assert any("All is Ready" in line for line in program.stdout)
+    assert holder(folder) == program.pid
+    program.send_signal(signal.SIGHUP)
+    assert "Stopped; everything" in program.stdout.read()
+    assert program.wait(START_S) == 0
+    assert holder(folder) is None
+
+
+@pytest.mark.timeout(2 * START_S)
+def test_the_background_cluster_imports_nothing_from_the_working_folder(tmp_path: Path) -> None:
+    (tmp_path / "yaml.py").write_text("raise SystemExit('imported from the working folder')")
+    pavane = str(Path(sys.executable).with_name("pavane"))
+    for words in (("up", "--bare", "--detach"), ("down",)):
+        ended = subprocess.run(
+            [pavane, *words], cwd=tmp_path, capture_output=True, text=True, timeout=START_S, check=False
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    # Keys, tokens, what users write and what pods print: of nobody else's.
+    places = [tmp_path / ".pavane", *(tmp_path / ".pavane").rglob("*")]
+    assert len(places) > 5
+    assert [place for place in places if place.lstat().st_mode & 0o077 and not place.is_symlink()] == []

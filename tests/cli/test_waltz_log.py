@@ -1,0 +1,103 @@
+"""``pavane waltz append|feed|get|hwm|partitions`` by ``--servers``."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.main import app
+from tests.api.plane import Plane, plane
+from tests.api.waltz import waltz_cluster
+from tests.services.waltz.scripted import Cluster, running
+
+
+async def waltz(cluster: Cluster, *arguments: str, stdin: str | None = None) -> str:
+    """Return what ``pavane waltz`` prints."""
+    command = ["waltz", *arguments, "--no-tls", "--servers", ",".join(cluster.addresses)]
+    result = await asyncio.to_thread(CliRunner().invoke, app, command, stdin)
+    if isinstance(result.exception, UserError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+async def by_name(api: Plane, url: str, *arguments: str) -> str:
+    command = ["waltz", *arguments, "--api", url, "--token", api.token]
+    result = await asyncio.to_thread(CliRunner().invoke, app, command)
+    if isinstance(result.exception, UserError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+async def test_transactions_by_the_name_of_the_cluster(tmp_path: Path) -> None:
+    async with running() as cluster, plane(tmp_path) as api:
+        await waltz_cluster(api, cluster)
+        url = str(api.http.base_url)
+        assert await by_name(api, url, "append", "ledger", "opened", "--write", "account/7", "--header", "5") == "0\n"
+        assert await by_name(api, url, "append", "ledger", "more") == "1\n"
+        assert await by_name(api, url, "get", "ledger", "0") == "opened\n"
+        assert await by_name(api, url, "feed", "ledger", "--count", "2", "-o", "wide") == "0  5  opened\n1  0  more\n"
+        assert await by_name(api, url, "hwm", "ledger") == "1\n"
+        assert (await by_name(api, url, "partitions", "ledger")).splitlines()[2].split()[-1] == "-1"
+        with pytest.raises(UserError, match="append again with seen=0") as caught:
+            await by_name(api, url, "append", "ledger", "late", "--write", "account/7", "--seen", "-1")
+        assert caught.value.code is ExitCode.CONFLICT
+
+
+async def test_transactions_from_the_shell() -> None:
+    async with running() as cluster:
+        assert await waltz(cluster, "hwm") == "-1\n"
+        assert await waltz(cluster, "append", "opened", "--write", "account/7") == "0\n"
+        assert await waltz(cluster, "append", "--header", "5", stdin="from a pipe") == "1\n"
+        assert json.loads(await waltz(cluster, "append", "other", "-p", "1", "-o", "json")) == {
+            "partition": 1,
+            "transaction": 0,
+        }
+        assert await waltz(cluster, "hwm") == "1\n"
+        assert await waltz(cluster, "get", "0") == "opened\n"
+        assert await waltz(cluster, "feed", "--count", "2") == "opened\nfrom a pipe\n"
+        assert await waltz(cluster, "feed", "--from", "1", "--count", "1", "-o", "wide") == "1  5  from a pipe\n"
+        assert json.loads(await waltz(cluster, "feed", "--count", "1", "-o", "json")) == {
+            "transaction": 0,
+            "header": 0,
+            "data": "b3BlbmVk",
+        }
+        lines = (await waltz(cluster, "partitions")).splitlines()
+        assert lines[0].split() == ["PARTITION", "SERVER", "GENERATION", "STAGE", "HWM"]
+        assert lines[1].split() == ["0", cluster.addresses[0], "1", "ReadWrite", "1"]
+        assert lines[2].split() == ["1", cluster.addresses[1], "1", "ReadWrite", "0"]
+
+
+async def test_a_conflict_has_an_exit_code_of_its_own_and_says_what_to_do() -> None:
+    async with running() as cluster:
+        await waltz(cluster, "append", "opened", "--write", "account/7")
+        with pytest.raises(UserError, match="append with --seen 0") as caught:
+            await waltz(cluster, "append", "late", "--write", "account/7", "--seen", "-1")
+        assert caught.value.code is ExitCode.CONFLICT
+        assert await waltz(cluster, "append", "late", "--write", "account/7", "--seen", "0") == "1\n"
+
+
+async def test_what_cannot_be_done_is_told_by_its_exit_code() -> None:
+    async with running() as cluster:
+        for arguments, code, words in (
+            (("get", "5"), ExitCode.NOT_FOUND, "no transaction 5"),
+            (("append", "x", "--write", "account"), ExitCode.USAGE, "looks like account/7"),
+            (("append", "x", "-p", "9"), ExitCode.USAGE, "partitions 0 to 1"),
+            (("append", "x", "--seen", "9"), ExitCode.REFUSED, "CLIENT_AHEAD"),
+        ):
+            with pytest.raises(UserError, match=words) as caught:
+                await waltz(cluster, *arguments)
+            assert caught.value.code is code
+        cluster.on_append = lambda server, append: True
+        with pytest.raises(UserError, match="may or may not") as caught:
+            await waltz(cluster, "append", "x", "--timeout", "0.5")
+        assert caught.value.code is ExitCode.OUTCOME_UNKNOWN
+        for server in cluster.servers:
+            await server.kill()
+        with pytest.raises(UserError, match="no server gave its view") as caught:
+            await waltz(cluster, "hwm", "--timeout", "0.3")
+        assert caught.value.code is ExitCode.TIME_OUT

@@ -1,0 +1,245 @@
+"""WaltzCluster's rendered objects and the judgement of its metadata (docs/specs/operator.md 3.3, 4.1, 4.2)."""
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pavane.pods.waltz_settings import WaltzServerSettings, WaltzStorageSettings, load, metadata
+from pavane.waltz.wire.blobs import (
+    UNRESOLVED,
+    AssignedPartition,
+    PartitionAssignment,
+    PartitionMetadata,
+    ReplicaState,
+    Rollout,
+    ServerPartitions,
+)
+from pavane_operator.crds.common import rollout_id
+from pavane_operator.crds.waltzcluster import WaltzClusterSpec, WaltzClusterStatus
+from pavane_operator.kinds.raft.keys import generated
+from pavane_operator.kinds.waltz.facts import SET_ROLLOUT, Registry, facts
+from pavane_operator.kinds.waltz.render import WaltzRenderer
+from pavane_operator.plan.model import GENERATION_LABEL, TEMPLATE_ANNOTATION, Child, Manifest, Resource, Writers
+from tests.operator.test_render_raft import DEFAULTS, UID, stored
+
+RENDERER = WaltzRenderer(DEFAULTS)
+META: dict[str, Any] = {
+    "metadata": {"name": "meta"},
+    "spec": {"stateMachine": "Tree"},
+    "status": {"activeGeneration": 1},
+}
+KEYS: dict[str, Any] = {
+    "metadata": {"name": "meta-keys"},
+    "data": generated("uid-of-meta", b"k" * 32, encrypted=True, ident=True),
+}
+CERTIFICATE: dict[str, Any] = {
+    "metadata": {"name": "ledger-tls"},
+    "data": {"ca.crt": base64.b64encode(b"authority").decode(), "tls.key": base64.b64encode(b"private").decode()},
+}
+READY = {"RaftCluster/meta": META, "meta-keys": KEYS, "ledger-tls": CERTIFICATE}
+
+
+def resource(active: int | None = None, coming: int | None = None, **spec: Any) -> Resource:
+    status = WaltzClusterStatus(active_generation=active, next_generation=coming)
+    parsed = WaltzClusterSpec.model_validate({"metadata": {"raftClusterRef": {"name": "meta"}}, **spec})
+    return Resource("WaltzCluster", "ledger", "data", UID, "7", 1, parsed, status)
+
+
+def revision(of: Resource, number: int = 1) -> Child:
+    return stored(RENDERER.revision(of, number, rollout_id("WaltzCluster", of.spec)))
+
+
+def shared(of: Resource, references: Mapping[str, Any] | None = None) -> dict[str, Manifest]:
+    found = RENDERER.shared(of, Writers((1,), fence=1), READY if references is None else references)
+    return {f"{manifest.kind} {manifest.name}": manifest for manifest in found}
+
+
+def environment(stateful_set: Manifest) -> dict[str, str]:
+    (container,) = stateful_set.body["spec"]["template"]["spec"]["containers"]
+    return {one["name"]: one.get("value", "") for one in container["env"]}
+
+
+def ours(stateful_set: Manifest, config: Manifest, folder: Path) -> dict[str, Any]:
+    path = folder / "config.yaml"
+    path.write_text(config.body["data"]["config.yaml"])
+    found = {
+        name.removeprefix("PAVANE_").lower(): value
+        for name, value in environment(stateful_set).items()
+        if name.startswith("PAVANE_")
+    }
+    pod = {"POD_NAME": f"{stateful_set.name}-0", "POD_NAMESPACE": "data", "POD_IP": "10.0.0.1"}
+    return {**found, **pod, "config": path}
+
+
+def test_pods_can_read_what_is_rendered_for_them(tmp_path: Path) -> None:
+    of = resource(1, 2, partitions=4, storage={"nodes": 3, "size": "64Mi"})
+    config, service, servers = RENDERER.generation(of, revision(of, 2))
+    assert servers.name == "ledger-server-g2"
+    assert servers.body["spec"]["replicas"] == 2
+    settings = WaltzServerSettings.model_validate(ours(servers, config, tmp_path))
+    found = load(settings)
+    assert (found.cluster_name, found.root, found.partitions) == ("ledger", f"/ledger-{UID[:8]}", 4)
+    assert found.storage == tuple(f"ledger-storage-{n}.ledger-storage.data.svc:55280" for n in range(3))
+    assert settings.waltz_host == "$(POD_NAME).ledger-server-g2.data.svc"
+    assert "volumeClaimTemplates" not in servers.body["spec"]
+    assert service.body["spec"]["publishNotReadyAddresses"]
+
+    config, service, nodes = RENDERER.standing(of, revision(of, 2))
+    assert (nodes.name, nodes.body["spec"]["replicas"]) == ("ledger-storage", 3)
+    kept = WaltzStorageSettings.model_validate(ours(nodes, config, tmp_path))
+    assert load(kept) == found
+    assert kept.waltz_host == "$(POD_NAME).ledger-storage.data.svc"
+    (claim,) = nodes.body["spec"]["volumeClaimTemplates"]
+    assert claim["spec"]["resources"] == {"requests": {"storage": "64Mi"}}
+    for manifest in (config, service, nodes, nodes.body["spec"]["template"], claim):
+        body: Any = manifest.body if isinstance(manifest, Manifest) else manifest
+        assert GENERATION_LABEL not in body["metadata"]["labels"], "a retirement would take it"
+
+
+def mark(of: Resource, number: int) -> str:
+    (_, _, nodes) = RENDERER.standing(of, revision(of, number))
+    return str(nodes.body["spec"]["template"]["metadata"]["annotations"][TEMPLATE_ANNOTATION])
+
+
+def test_storage_nodes_restart_only_for_what_concerns_them() -> None:
+    plain = mark(resource(), 1)
+    assert mark(resource(rollout={"restart": "again"}), 2) == plain
+    assert mark(resource(servers={"replicas": 5}), 2) == plain
+    assert mark(resource(image="other"), 2) != plain
+    assert mark(resource(storage={"resources": {"limits": {"memory": "1Gi"}}}), 2) != plain
+
+
+def test_servers_get_the_keys_of_a_client_and_applications_none(tmp_path: Path) -> None:
+    secrets = {name: each.body["data"] for name, each in shared(resource()).items() if name.startswith("Secret ")}
+    for name, value in secrets["Secret ledger-metadata"].items():
+        (tmp_path / name).write_bytes(base64.b64decode(value))
+    found = metadata(tmp_path)
+    assert found.addresses == ("tcp://meta.data.svc:8047",)
+    assert found.keys.curve is not None
+    private = KEYS["data"]["curve-server.secret"]
+    assert all(private not in data.values() for data in secrets.values())
+    client = {name: base64.b64decode(value) for name, value in secrets["Secret ledger-client"].items()}
+    assert client == {"servers": b"ledger.data.svc:55180\n", "ca.crt": b"authority"}
+    clear = shared(resource(tls={"mode": "Disabled"}), {"RaftCluster/meta": META, "meta-keys": KEYS})
+    assert set(clear["Secret ledger-client"].body["data"]) == {"servers"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"RaftCluster/meta": None}, "RaftCluster meta does not exist"),
+        ({"RaftCluster/meta": {**META, "spec": {"stateMachine": "KeyValue"}}}, "stateMachine: Tree"),
+        ({"RaftCluster/meta": {**META, "status": {}}}, "does not serve yet"),
+        ({"meta-keys": None}, "Secret meta-keys of RaftCluster meta does not exist"),
+        ({"RaftCluster/meta": {**META, "spec": {"stateMachine": "Tree", "secretRef": {"name": "own"}}}}, "own"),
+    ],
+)
+def test_a_metadata_store_that_cannot_be_used_is_told(changes: dict[str, Any], said: str) -> None:
+    references = {name: body for name, body in {**READY, **changes}.items() if body is not None}
+    (problem,) = RENDERER.problems(resource(), references)
+    assert problem.reason == "ReferenceNotReady"
+    assert said in problem.message
+    assert "Secret ledger-metadata" not in shared(resource(), references)
+    assert RENDERER.problems(resource(), READY) == ()
+
+
+def test_what_is_referred_to_is_named() -> None:
+    assert RENDERER.targets(resource()) == ("RaftCluster/meta",)
+    assert RENDERER.references(resource()) == ("meta-keys", "ledger-tls")
+    own = {"RaftCluster/meta": {**META, "spec": {"stateMachine": "Tree", "secretRef": {"name": "own"}}}}
+    assert RENDERER.references(resource(), own) == ("meta-keys", "own", "ledger-tls")
+
+
+def test_pods_may_reach_the_metadata_store_and_budgets_know_both_roles() -> None:
+    found = shared(resource())
+    (rule,) = [
+        rule
+        for rule in found["NetworkPolicy ledger-egress"].body["spec"]["egress"]
+        if {"protocol": "TCP", "port": 8047} in rule.get("ports", ())
+    ]
+    assert rule["to"] == [
+        {
+            "podSelector": {
+                "matchLabels": {"app.kubernetes.io/name": "raftcluster", "app.kubernetes.io/instance": "meta"}
+            }
+        }
+    ]
+    assert found["PodDisruptionBudget ledger-storage"].body["spec"]["maxUnavailable"] == 1
+    assert found["PodDisruptionBudget ledger-server"].body["spec"]["maxUnavailable"] == 1
+    assert "*.ledger-storage.data.svc" in RENDERER.dns_names(resource(1))
+
+
+# ---- what the metadata store says
+
+NODES = [f"n{ordinal}:1" for ordinal in range(3)]
+
+
+def states(*sessions: int, session: int = 9, generation: int = 5) -> PartitionMetadata:
+    replicas = tuple(ReplicaState(0, node, each, UNRESOLVED) for node, each in zip(NODES, sessions, strict=False))
+    return PartitionMetadata(generation, session, replicas)
+
+
+def registry(*, rollout: int | None = 2, numbers: Mapping[int, int], **changes: Any) -> Registry:
+    """Two partitions, one at each of two servers."""
+    given = [ServerPartitions(server, (AssignedPartition(at, 5),)) for at, server in enumerate(sorted(numbers))]
+    found: dict[str, Any] = {
+        "rollout": None if rollout is None else Rollout(rollout, 2),
+        "assignment": PartitionAssignment(7, 2, tuple(given)),
+        "consistent": True,
+        "servers": numbers,
+        "partitions": {0: states(9, 9, 9), 1: states(9, 9, 9)},
+    }
+    return Registry(**{**found, **changes})
+
+
+def judged(found: Registry | None, active: int | None = 1, coming: int | None = 2) -> Any:
+    return facts(resource(active, coming, partitions=2), found)
+
+
+def test_a_generation_leads_when_it_alone_owns_and_all_its_partitions_take_appends() -> None:
+    assert judged(registry(numbers={3: 2, 4: 2})).leads
+    assert not judged(registry(numbers={3: 1, 4: 2})).leads
+    assert not judged(registry(numbers={3: 2, 4: 2}, consistent=False)).leads
+    assert not judged(registry(numbers={3: 2, 4: 2}, rollout=1)).leads
+    behind = {0: states(9, 9, 9), 1: states(9, 9, 9, generation=4)}
+    assert not judged(registry(numbers={3: 2, 4: 2}, partitions=behind)).leads, "its owner has not opened it"
+
+
+def test_the_step_is_done_when_its_number_stands_in_the_store() -> None:
+    assert judged(registry(numbers={3: 1, 4: 1}, rollout=1)).steps_done == frozenset()
+    assert judged(registry(numbers={3: 1, 4: 1})).steps_done == {SET_ROLLOUT}
+    assert judged(registry(numbers={3: 1, 4: 1}, rollout=None)).fence is None
+    assert judged(registry(numbers={3: 1, 4: 1}, rollout=6)).fence == 6
+
+
+def test_replicas_decide_what_is_safe_and_whether_a_node_may_be_replaced() -> None:
+    whole = judged(registry(numbers={3: 1, 4: 1}))
+    assert (whole.safety, whole.exchange, whole.down) == (None, None, None)
+    one_less = judged(registry(numbers={3: 1, 4: 1}, partitions={0: states(9, 9, 8), 1: states(9, 9, 9)}))
+    assert one_less.safety is None
+    assert one_less.exchange.reason == "ReplicasMissing"
+    two_less = judged(registry(numbers={3: 1, 4: 1}, partitions={0: states(9, 8, 8), 1: states(9, 9, 9)}))
+    assert two_less.safety.reason == "NoQuorum"
+    assert two_less.own_status["writable"] == "1/2"
+    assert {each.type: each.status for each in two_less.conditions} == {"WritesAllowed": False, "LogHealthy": False}
+    assert judged(registry(numbers={3: 1, 4: 1}, consistent=False)).exchange is not None
+
+
+def test_a_vanished_server_makes_its_partitions_unwritable() -> None:
+    gone = registry(numbers={3: 1, 4: 1}, servers={3: 1})
+    assert judged(gone).down.reason == "NoQuorum"
+    assert judged(gone).own_status["writable"] == "1/2"
+
+
+def test_a_silent_store_permits_nothing() -> None:
+    silent = judged(None)
+    assert not silent.leads
+    assert silent.safety is not None
+    assert silent.exchange is not None
+    assert {each.status for each in silent.conditions} == {None}
+    empty = judged(Registry(), active=None, coming=1)
+    assert empty.safety is None, "a bootstrap makes the nodes"
+    assert not empty.leads

@@ -1,0 +1,54 @@
+"""The tutorial of docs/immortals.md, as its reader would type it."""
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+DOC = Path(__file__).parents[3] / "docs" / "immortals.md"
+BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RUN_S = 230.0
+
+
+async def typed(command: list[str], folder: Path) -> tuple[int, str]:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
+    with (folder / "out").open("wb") as out:
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=folder, env=environment, stdout=out, stderr=out, stdin=asyncio.subprocess.DEVNULL
+        )
+    try:
+        async with asyncio.timeout(RUN_S):
+            code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    return code, (folder / "out").read_text()
+
+
+@pytest.mark.timeout(240)  # two immortals, three starts, eight commands
+async def test_the_tutorial(tmp_path: Path) -> None:
+    script = "set -e\ntrap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT TERM\n"
+    for kind, name, text in BLOCK.findall(DOC.read_text(encoding="utf-8")):
+        if name == "accounts.py":
+            (tmp_path / name).write_text(text)
+        elif kind == "sh":
+            script += text
+    code, said = await typed(["bash", "-c", script], tmp_path)
+    assert code == 0, said
+    lines = said.splitlines()
+    assert [line for line in lines if line in {"10", "true", "4", "9"}] == ["10", "true", "4", "true", "9"], said
+    assert "bob: " in said
+    assert re.search(r"Account.deposit handles record \d+ of bob in another way.*accounts\.py:\d+", said), said
+    assert "exit code 9" in said
+
+
+@pytest.mark.timeout(120)
+async def test_the_test_without_processes(tmp_path: Path) -> None:
+    (text,) = (text for _, name, text in BLOCK.findall(DOC.read_text(encoding="utf-8")) if name == "try_accounts.py")
+    (tmp_path / "try_accounts.py").write_text(text)
+    code, said = await typed([sys.executable, "try_accounts.py"], tmp_path)
+    assert (code, said) == (0, "")

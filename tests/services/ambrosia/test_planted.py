@@ -1,0 +1,54 @@
+"""The model finds what goes wrong without the rules of docs/specs/ambrosia.md 9 and 10."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pavane.ambrosia.core.links import Links
+from pavane.ambrosia.core.pipeline import Pipeline
+from pavane.ambrosia.state import Output
+from tests.services.ambrosia.model import Model
+
+SEEDS = 60
+STEPS = 1500
+
+
+def n2(patch: pytest.MonkeyPatch) -> None:
+    """Never move the numbers to what the peer counts."""
+    patch.setattr(Output, "_shift", lambda self, difference: None)
+
+
+def n8(patch: pytest.MonkeyPatch) -> None:
+    """Ask for what is not durable yet, although it is in the pending record."""
+    real = Links.begin
+
+    def begin(self: Links, number: int) -> None:
+        inputs, self._pipeline.inputs = self._pipeline.inputs, self._pipeline.durable
+        real(self, number)
+        self._pipeline.inputs = inputs
+
+    patch.setattr(Links, "begin", begin)
+
+
+def ten(patch: pytest.MonkeyPatch) -> None:
+    """Acknowledge what is not durable."""
+    real = Pipeline.seal
+
+    def seal(self: Pipeline) -> None:
+        real(self)
+        self.durable = dict(self.inputs)
+
+    patch.setattr(Pipeline, "seal", seal)
+
+
+@pytest.mark.parametrize("rule", [n2, n8, ten])
+def test_a_rule_taken_out_is_found(rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    rule(monkeypatch)
+    for seed in range(SEEDS):
+        model = Model(seed)
+        try:
+            model.chaos(STEPS)
+            model.settle(6000)
+        except Exception:
+            return
+    raise AssertionError("nobody noticed")

@@ -1,0 +1,37 @@
+"""What the type checker says about the printed example: `make check` fails when a wrong call is not an error."""
+
+from typing import assert_type
+
+from pavane.ambrosia import Handle, Immortal, first, gather, method
+from tests.services.ambrosia.accounts import Account, Audit
+
+
+class Caller(Immortal):
+    """Calls both kinds of methods."""
+
+    @method
+    async def right(self) -> None:
+        assert_type(await self.call(Account.deposit, "bob", 5), int)
+        assert_type(await self.call(Account.transfer, "bob", "alice", 5), bool)
+        assert_type(await gather(self.call(Account.deposit, "bob", 5), self.now()), tuple[int, int])
+        assert_type(await first(self.call(Account.deposit, "bob", 5), self.sleep(1)), int | None)
+        assert_type(await self.run(len, "abc"), int)
+        self.fork(Audit.saw, "audit", self.name, 1)
+        self.start(Caller.right)
+
+    @method
+    async def wrong(self) -> None:
+        await self.call(Account.deposit, "bob", "five")  # type: ignore[call-overload]
+        await self.call(Account.deposit, "bob")  # type: ignore[call-overload]
+        self.fork(Audit.saw, "audit", 1, 1)  # type: ignore[arg-type]
+        self.start(Account.transfer, "bob")  # type: ignore[call-arg]
+
+
+async def outside(alice: Handle[Account]) -> None:
+    """Use a handle."""
+    assert_type(await alice.key("request-17").call(Account.deposit, 5), int)
+    assert_type(await alice.call(Account.transfer, "bob", 5), bool)
+    assert_type(await alice.query(Account.total), int)
+    alice.impulse(Account.transfer, "bob", 5)
+    await alice.call(Account.deposit, "five")  # type: ignore[call-overload]
+    alice.impulse(Audit.saw, "alice", 5)  # type: ignore[arg-type]

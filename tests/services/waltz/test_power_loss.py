@@ -1,0 +1,178 @@
+"""The power goes at every write and sync of a storage node: what it acknowledged is there, or it says damaged."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+import pytest
+
+from pavane.wal.memory import MemoryDisk, MemoryFile, MemoryFolder
+from pavane.waltz.core.node import Node
+from pavane.waltz.storage import Directory
+from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.fields import ReqId
+
+KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
+DRAWS = 6  # outcomes of each crash that are looked at
+STEPS_MAX = 200
+SEGMENT_BYTES = 500  # so that the operations cross segments
+
+
+class PowerCutError(BaseException):
+    """The machine ends here."""
+
+
+def record(txid: int) -> s.Record:
+    return s.Record.of(txid, ReqId(1, 1, 0, txid), 0, b"data of %d" % txid)
+
+
+def head(session: int = 1, seq: int = 0) -> s.Head:
+    return s.Head(session, seq, 0)
+
+
+def opened(disk: MemoryDisk) -> Directory:
+    directory = Directory(disk.folder(), KEY, 1, segment_bytes=SEGMENT_BYTES)
+    directory.assign([0])
+    return directory
+
+
+def prepared(disk: MemoryDisk) -> tuple[Directory, Node]:
+    """Twelve records in three segments, acknowledged in session 1."""
+    directory = opened(disk)
+    node = Node(directory, disk_reserve_bytes=0)
+    node.arrive(head())
+    requests: list[s.SetLowWaterMark | s.Append] = [s.SetLowWaterMark(head(), -1, False)]
+    requests += [s.Append(head(), tuple(record(n) for n in range(first, first + 3)), False) for first in (0, 3, 6, 9)]
+    for request in requests:
+        assert node.execute([request]) == [s.Success(request.head)]
+    directory.sync_marks()
+    return directory, node
+
+
+@contextmanager
+def power_until(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Let so many writes and syncs happen; at the next one the power goes."""
+    done = [0]
+
+    def counted(method: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: object) -> None:
+            if done[0] == step:
+                raise PowerCutError
+            done[0] += 1
+            method(*arguments)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("append", "overwrite", "sync", "truncate"):
+            patch.setattr(MemoryFile, name, counted(getattr(MemoryFile, name)))
+        for name in ("sync", "remove"):
+            patch.setattr(MemoryFolder, name, counted(getattr(MemoryFolder, name)))
+        yield done
+
+
+OPERATIONS: dict[str, tuple[s.Append | s.Truncate | s.SetLowWaterMark, int]] = {
+    "append": (s.Append(head(), tuple(record(n) for n in range(12, 15)), False), 11),
+    "truncate-one-segment": (s.Truncate(head(), 10, False), 10),
+    "truncate-many-segments": (s.Truncate(head(), 1, False), 1),
+    "set-low-water-mark": (s.SetLowWaterMark(head(2), 20, False), 11),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_what_was_acknowledged_survives_or_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    request, kept = OPERATIONS[name]
+    for step in range(STEPS_MAX):
+        for draw in range(DRAWS):
+            disk = MemoryDisk()
+            _, node = prepared(disk)
+            cut, answers = False, list[object]()
+            with power_until(step, monkeypatch):
+                try:
+                    node.arrive(request.head)
+                    answers = node.execute([request])
+                except PowerCutError:
+                    cut = True
+            disk.crash(random.Random(1000 * step + draw))
+            files = opened(disk).partition(0)
+            assert files is not None
+            if not files.available:
+                assert "damaged" in files.fault
+                continue
+            found = files.read(0, 100)
+            while found[-1].txid < files.max_txid:
+                found += files.read(found[-1].txid + 1, 100)
+            assert [one.txid for one in found] == list(range(len(found)))
+            assert all(one == record(one.txid) for one in found)
+            assert len(found) > kept
+            if answers:
+                assert files.fence >= request.head.session
+                after = {"append": 14, "set-low-water-mark": 11}.get(name, kept)
+                assert files.max_txid == after
+                if isinstance(request, s.SetLowWaterMark):
+                    assert files.info.session == 2
+        if not cut:
+            assert step > 0
+            return
+    raise AssertionError("the operation does not end")
+
+
+def test_a_bit_that_rots_below_the_mark_makes_the_partition_unavailable() -> None:
+    disk = MemoryDisk()
+    prepared(disk)
+    disk.flip_bit("0", f"{0:019d}.seg", 200)
+    directory = opened(disk)
+    files = directory.partition(0)
+    assert files is not None
+    assert "damaged" in files.fault
+    [answer] = Node(directory, disk_reserve_bytes=0).execute([s.MaxTransactionIdRequest(head(), False)])
+    assert isinstance(answer, s.Failure)
+    assert "damaged" in str(answer.message)
+
+
+def test_a_torn_tail_above_the_mark_is_cut() -> None:
+    disk = MemoryDisk()
+    prepared(disk)
+    names = [name for name in disk.folder("0").names() if name.endswith(".seg")]
+    disk.folder("0").open(names[-1]).append([b"half a record"])
+    files = opened(disk).partition(0)
+    assert files is not None
+    assert files.available
+    assert files.max_txid == 11
+
+
+def test_an_old_session_is_not_obeyed_after_a_restart() -> None:
+    disk = MemoryDisk()
+    _, node = prepared(disk)
+    node.arrive(head(5))
+    assert isinstance(node.execute([s.MaxTransactionIdRequest(head(5), False)])[0], s.MaxTransactionIdResponse)
+    disk.crash(random.Random(1))
+    [answer] = Node(opened(disk), disk_reserve_bytes=0).execute([s.Append(head(1), (record(12),), False)])
+    assert isinstance(answer, s.Failure)
+    assert answer.message is not None
+    assert answer.message.startswith("session id has changed")
+
+
+def test_a_full_disk_refuses_appends_and_keeps_what_is_there() -> None:
+    disk = MemoryDisk()
+    directory, node = prepared(disk)
+    disk.bytes_free = 20
+    [answer] = node.execute([s.Append(head(), (record(12),), False)])
+    assert isinstance(answer, s.Failure)
+    disk.bytes_free = None
+    assert node.execute([s.Append(head(), (record(12),), False)]) == [s.Success(head())]
+    files = directory.partition(0)
+    assert files is not None
+    assert files.max_txid == 12
+
+
+def test_a_failed_sync_makes_the_partition_unavailable() -> None:
+    disk = MemoryDisk()
+    _, node = prepared(disk)
+    disk.failing_syncs = True
+    [answer] = node.execute([s.Append(head(), (record(12),), False)])
+    assert isinstance(answer, s.Failure)
+    disk.failing_syncs = False
+    [answer] = node.execute([s.MaxTransactionIdRequest(head(), False)])
+    assert isinstance(answer, s.Failure)

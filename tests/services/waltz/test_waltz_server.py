@@ -1,0 +1,137 @@
+"""A server and its storage nodes as clients of every version see them."""
+
+from pathlib import Path
+
+from pavane.waltz.errors import RejectCode
+from pavane.waltz.wire import messages as m
+from tests.services.waltz.running import RawClient, running_log
+
+
+async def test_append_is_acknowledged_and_fed(tmp_path: Path) -> None:
+    async with running_log(tmp_path) as log:
+        client = await RawClient.connect(log.servers[0].port)
+        mount = await client.mount()
+        reqid = client.append(b"hello")
+        assert await client.next(m.AppendAck) == m.AppendAck(reqid, 0, 0)
+        client.send(m.FeedBatchRequest(mount, -1, 100, 1 << 20, 0, -1, 0))
+        batch = await client.next(m.FeedBatch)
+        assert batch.first_txid == 0
+        assert batch.items == (m.FeedItem(reqid, 7, b"hello"),)
+        client.hang_up("done")
+
+
+async def test_a_stale_append_names_the_transaction_that_it_missed(tmp_path: Path) -> None:
+    async with running_log(tmp_path) as log:
+        client = await RawClient.connect(log.servers[0].port)
+        await client.mount()
+        client.append(b"first", -1, write=[42])
+        await client.next(m.AppendAck)
+        stale = client.append(b"second", -1, write=[42])
+        assert await client.next() == m.LockFailure(stale, 0)
+        adder = client.append(b"third", -1, append=[42])  # adders do not exclude each other
+        assert await client.next() == m.AppendAck(adder, 1, 0)
+        reader = client.append(b"fourth", 0, read=[42])
+        assert await client.next() == m.LockFailure(reader, 1)
+        fresh = client.append(b"fifth", 1, write=[42], read=[42])
+        assert await client.next() == m.AppendAck(fresh, 2, 0)
+        client.hang_up("done")
+
+
+async def test_a_client_of_version_4_mounts_feeds_and_fetches(tmp_path: Path) -> None:
+    async with running_log(tmp_path) as log:
+        writer = await RawClient.connect(log.servers[0].port, client=1)
+        await writer.mount()
+        ids = [writer.append(f"data {n}".encode()) for n in range(103)]
+        for _ in ids:
+            await writer.next(m.AppendAck)
+        reader = await RawClient.connect(log.servers[0].port, versions=range(5), client=2)
+        assert reader.channel.version == 4
+        reader.send(m.MountRequest(reader.reqid(), 99, 0))
+        assert [await reader.next() for _ in range(3)] == [m.FeedData(ids[n], n, 7) for n in range(100, 103)]
+        assert (await reader.next()).state == m.MountState.READY
+        feed = reader.reqid()
+        reader.send(m.FeedRequest(feed, 99))
+        assert [(await reader.next()).txid for _ in range(3)] == [100, 101, 102]
+        for n in range(97):  # the credit of a feed is 100
+            writer.append(b"more %d" % n)
+        assert [(await reader.next()).txid for _ in range(97)] == list(range(103, 200))
+        assert await reader.next() == m.FeedSuspended(feed)
+        reader.send(m.TransactionDataRequest(reader.reqid(), 5))
+        assert (await reader.next()).result == b"data 5"
+        reader.send(m.TransactionDataRequest(reader.reqid(), 200))
+        assert "TransactionNotFoundException: partition=0transactionId=200" in (await reader.next()).result
+        reader.send(m.FlushRequest(reader.reqid()))
+        assert (await reader.next()).txid == 199
+        reader.send(m.MountRequest(reader.reqid(), 500, 0))
+        assert (await reader.next()).state == m.MountState.CLIENT_AHEAD
+        reader.append(b"wrong generation", generation=7)
+        reader.send(m.HighWaterMarkRequest(reader.reqid()))
+        assert (await reader.next()).txid == 199
+        reader.send(m.FeedRequest(reader.reqid(), 1000))
+        assert await reader.next() is None
+        writer.hang_up("done")
+
+
+async def test_the_log_goes_on_without_one_storage_node_and_takes_it_back(tmp_path: Path) -> None:
+    async with running_log(tmp_path) as log:
+        client = await RawClient.connect(log.servers[0].port)
+        await client.mount()
+        client.append(b"zero")
+        assert (await client.next(m.AppendAck)).txid == 0
+        await log.stop_node(2)
+        for n in range(1, 20):
+            client.append(b"more")
+            assert (await client.next(m.AppendAck)).txid == n
+        await log.start_node(2)
+        await log.stop_node(1)  # now every append needs the one that was away
+        for n in range(20, 40):
+            client.append(b"still")
+            assert (await client.next(m.AppendAck)).txid == n
+        client.hang_up("done")
+    held = [(tmp_path / f"node{index}" / "0" / f"{0:019d}.seg").stat().st_size for index in (0, 2)]
+    assert held[0] == held[1]
+
+
+async def test_another_server_takes_over_with_everything_that_was_acknowledged(tmp_path: Path) -> None:
+    async with running_log(tmp_path, partitions=2, servers=2) as log:
+        owner = (await log.settled())[0]
+        other = next(server for server in log.servers if server is not owner)
+        client = await RawClient.connect(owner.port)
+        generation = owner.running.owned[0].generation
+        await client.mount(generation=generation)
+        client.append(b"kept", generation=generation)
+        await client.next(m.AppendAck)
+        await owner.stop()
+        again = await RawClient.connect(other.port)
+        await again.mount(generation=generation + 1)
+        again.append(b"next", generation=generation + 1)
+        assert (await again.next(m.AppendAck)).txid == 1
+        again.hang_up("done")
+
+
+async def test_any_server_tells_who_owns_what(tmp_path: Path) -> None:
+    async with running_log(tmp_path, partitions=4, servers=2) as log:
+        await log.settled()
+        client = await RawClient.connect(log.servers[1].port)
+        client.send(m.ViewRequest(client.reqid(), m.FLAG_CLIENT_ID))
+        view = await client.next(m.View)
+        assert (view.cluster, view.partitions) == ("ledger", 4)
+        assert view.client_id > 0
+        assert {server.port for server in view.servers} == {server.port for server in log.servers}
+        assert sorted(one.partition for server in view.servers for one in server.partitions) == [0, 1, 2, 3]
+        client.hang_up("done")
+
+
+async def test_appends_whose_data_is_damaged_are_refused_or_end_the_connection(tmp_path: Path) -> None:
+    async with running_log(tmp_path) as log:
+        for version in (4, 5):
+            client = await RawClient.connect(log.servers[0].port, versions=[version], client=version)
+            await client.mount()
+            frame = bytearray(client.channel.encode(m.AppendRequest(client.reqid(), -1, (), (), (), 0, b"data")))
+            frame[-1] ^= 1
+            transport = client._transport
+            assert transport is not None
+            transport.write(frame)
+            answer = await client.next()
+            assert (answer is None) if version == 4 else (answer.code == RejectCode.BAD_CHECKSUM)
+            client.hang_up("done")

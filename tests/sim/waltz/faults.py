@@ -1,0 +1,114 @@
+"""What goes wrong in a simulated log, at random: ends of processes, power cuts, cuts of the network, lost disks."""
+
+from pavane.waltz.wire.blobs import UNRESOLVED
+from tests.sim.waltz.world import World
+
+GAP_S = (0.1, 1.5)
+BACK_S = (0.2, 4.0)
+
+
+class Faults:
+    """Plans faults for as long as ``seconds``. At most one disk is lost or damaged until it has been copied again."""
+
+    def __init__(self, world: World, seconds: float) -> None:
+        self._world = world
+        self._until = world.now + seconds
+        self._spoiled: str | None = None
+        self._next()
+
+    def _next(self) -> None:
+        world = self._world
+        if world.now < self._until:
+            kinds = (self._node, self._node, self._power, self._server, self._link, self._metadata, self._disk)
+
+            def happen() -> None:
+                world.rng.choice(kinds)()
+                self._next()
+
+            world.scheduler.later(world.rng.uniform(*GAP_S), happen)
+
+    def _node(self) -> None:
+        self._stop_node(power=False)
+
+    def _power(self) -> None:
+        self._stop_node(power=True)
+
+    def _stop_node(self, *, power: bool) -> None:
+        world = self._world
+        node = world.nodes[world.rng.choice(sorted(world.nodes))]
+        if node.up:
+            node.stop(power=power)
+            world.scheduler.later(world.rng.uniform(*BACK_S), node.start)
+
+    def _server(self) -> None:
+        world = self._world
+        server = world.servers[world.rng.choice(sorted(world.servers))]
+        if server.core is not None:
+            server.stop()
+            world.scheduler.later(world.rng.uniform(*BACK_S), server.start)
+
+    def _link(self) -> None:
+        world = self._world
+        server = world.servers[world.rng.choice(sorted(world.servers))]
+        node = world.rng.choice(sorted(world.nodes))
+        cut = (f"s{server.number}", node)
+        world.cuts.add(cut)
+        if node in server.links:
+            server.links[node].close()
+        world.scheduler.later(world.rng.uniform(*BACK_S), lambda: world.cuts.discard(cut))
+
+    def _metadata(self) -> None:
+        world = self._world
+        server = world.servers[world.rng.choice(sorted(world.servers))]
+        server.cut_off = True
+
+        def back() -> None:
+            server.cut_off = False
+
+        world.scheduler.later(world.rng.uniform(*BACK_S), back)
+
+    def _disk(self) -> None:
+        """Lose a disk, or let it rot; one that says it is damaged is emptied later."""
+        world = self._world
+        if self._spoiled is not None and not self._copied(self._spoiled):
+            return
+        self._spoiled = None
+        name = world.rng.choice(sorted(world.nodes))
+        node = world.nodes[name]
+        if world.meta is None or not any(state.address == name for state in world.meta.replicas):
+            return
+        if node.up:
+            node.stop(power=False)
+        if world.rng.random() < 0.5:
+            node.wipe()
+        elif not node.rot():
+            node.start()
+            return
+        self._spoiled = name
+        world.scheduler.later(world.rng.uniform(*BACK_S), node.start)
+        world.scheduler.later(8.0, lambda: self._replace(name))
+
+    def _replace(self, name: str) -> None:
+        node = self._world.nodes[name]
+        files = node.directory.partition(0) if node.directory is not None else None
+        if files is not None and files.fault:
+            node.stop(power=False)
+            node.wipe()
+            node.start()
+
+    def _copied(self, name: str) -> bool:
+        """Whether a node takes part again, with everything that anybody has seen."""
+        world = self._world
+        node = world.nodes[name]
+        meta = world.meta
+        if meta is None or not node.up or node.max_txid < max(world.log, default=-1):
+            return False
+        return any(
+            state.address == name and (state.session, state.closing_hwm) == (meta.session, UNRESOLVED)
+            for state in meta.replicas
+        )
+
+    def settle(self) -> None:
+        """Empty the disk that is damaged still, so that the log can open."""
+        for name in self._world.nodes:
+            self._replace(name)
