@@ -31,5 +31,4 @@ def _resolver(kubeconfig: Path | None, namespace: str) -> Callable[[str], Sequen
 
 
 def _resolve(hosts: Path, host: str) -> Sequence[str]:
-    listed = names.parse_hosts(hosts.read_text(encoding="utf-8")).get(host.rstrip(".").lower())
-    return listed or names.resolve(host)
+    return names.resolve_among(names.parse_hosts(hosts.read_text(encoding="utf-8")), host)

@@ -1,6 +1,7 @@
 """The Kubernetes client against the embedded API server (docs/specs/operator.md 5.1, 5.4)."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,12 @@ from pavane_operator.kube import (
     Unauthorized,
     Unavailable,
 )
+from pavane_operator.kube.client import CALL_TIMEOUT_S
 from pavane_operator.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, Object, Resource
 from tests.local.api_server import Server, a_server, config_map, pod, widget
 
+THREADS_MAX = 32
+"""As many threads as an event loop has by default."""
 WIDGETS = Resource("test.dev", "v1", "widgets", "Widget")
 
 
@@ -50,6 +54,17 @@ async def create_widgets(kube: KubeClient, *names: str, labels: dict[str, str] |
     for body in bodies:
         body["metadata"]["labels"] = labels or {}
     return [await kube.create(WIDGETS, body, "default") for body in bodies]
+
+
+async def test_a_call_waits_for_no_thread_of_somebody_else(both: Both) -> None:
+    loop, free = asyncio.get_running_loop(), threading.Event()
+    busy = [loop.run_in_executor(None, free.wait) for _ in range(THREADS_MAX)]
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT_S / 2):
+            assert await both.kube.list_all(WIDGETS)
+    finally:
+        free.set()
+        await asyncio.gather(*busy)
 
 
 async def test_an_object_is_created_read_and_deleted(both: Both) -> None:

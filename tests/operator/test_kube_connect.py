@@ -64,6 +64,28 @@ async def test_a_kubeconfig_counts_before_the_account(account: Path, monkeypatch
     assert Credentials(await load(Target())).server == "https://elsewhere:6443"
 
 
+@pytest.mark.parametrize(
+    ("server", "proxy"),
+    [
+        ("https://elsewhere:6443", "http://proxy:3128"),
+        ("https://within.example:6443", None),
+        ("https://127.0.0.1:6443", None),
+        ("https://localhost:6443", None),
+    ],
+)
+async def test_the_proxy_of_the_environment_is_for_servers_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, proxy: str | None
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("NO_PROXY", ".example")
+    named = tmp_path / "kubeconfig"
+    named.write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],"
+        f" clusters: [{{name: c, cluster: {{server: '{server}'}}}}], users: [{{name: u, user: {{token: t}}}}]}}"
+    )
+    assert (await load(Target(named))).proxy == proxy
+
+
 async def test_an_account_without_a_token_is_told_in_words(account: Path) -> None:
     (account / "token").unlink()
     with pytest.raises(ConnectError, match="token file does not exist"):

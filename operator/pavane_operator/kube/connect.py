@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
@@ -85,6 +87,10 @@ async def load(target: Target) -> Configuration:
         configuration.api_key = {"BearerToken": f"Bearer {target.token}"}
         configuration.refresh_api_key_hook = None
         configuration.cert_file = configuration.key_file = None
+    # The proxy of the environment is read once: aiohttp would read it, and ~/.netrc, in a thread for every call.
+    configuration.client_session_kwargs = {"trust_env": False}
+    if configuration.proxy is None:
+        configuration.proxy = _proxy_of_environment(configuration.host)
     # Watches hold a connection each for as long as they live, so a pool of a fixed size would starve the calls;
     # those are bounded by the client (CALLS_OPEN_MAX).
     configuration.connection_pool_maxsize = 0
@@ -97,6 +103,14 @@ async def _fill(configuration: Configuration, target: Target) -> None:
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
     else:
         await load_kube_config(kubeconfig, target.context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
+
+
+def _proxy_of_environment(url: str) -> str | None:
+    """What `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` say about `url`; as for kubectl, this machine needs no proxy."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    here = host in {"localhost", "::1"} or host.startswith("127.")
+    return None if here or proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
 
 def _kubeconfig(target: Target) -> str | None:

@@ -125,8 +125,7 @@ def _of_kubeconfig(path: Path, name: str, namespace: str) -> Connection:
 
 def _resolver(hosts: Path) -> Callable[[str], Sequence[str]]:
     def resolve(host: str) -> Sequence[str]:
-        listed = names.parse_hosts(hosts.read_text(encoding="utf-8")).get(host.rstrip(".").lower())
-        return listed or names.resolve(host)
+        return names.resolve_among(names.parse_hosts(hosts.read_text(encoding="utf-8")), host)
 
     return resolve
 

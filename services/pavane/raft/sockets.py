@@ -23,6 +23,7 @@ from pavane.raft.curve import CurveServer, Zap
 from pavane.raft.messages import descriptor, has_input, receive, send
 from pavane.raft.state.configuration import host_of, needs_resolving
 from pavane.raft.wire.frames import FRAME_BYTES
+from pavane.runtime import names
 
 INPUT_MESSAGES = 512  # INPUT_BATCH: no peer waits longer than one batch of others (14.4)
 INPUT_BYTES = 8 << 20
@@ -343,7 +344,7 @@ class Sockets:
     async def _resolve_and_connect(self, url: str) -> None:
         host = urlsplit(url).hostname or ""
         try:
-            addresses = await self._loop.run_in_executor(None, self._resolve, host)
+            addresses = await names.look_up(self._resolve, host)
         except (system_socket.gaierror, OSError):
             # A pod that is not up has no name yet; asked again in RESOLVE_AGAIN_S.
             addresses = []

@@ -4,17 +4,25 @@ The local cluster has neither DNS nor virtual addresses. It keeps one hosts file
 ``PAVANE_HOSTS_FILE``. Where the variable is absent, everything here is the system's own resolution.
 """
 
+import asyncio
 import ipaddress
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 HOSTS_FILE_VARIABLE = "PAVANE_HOSTS_FILE"
+_INTERNAL = (".svc", ".svc.cluster.local")
 HOSTS_FILE_BYTES_MAX = 16 << 20  # some 200,000 lines: far above any local cluster, and a read that ends soon
 
+LOOKUPS_MAX = 8  # at once in one process; the others wait
+
 _system_getaddrinfo = socket.getaddrinfo
+# Threads of their own: where no DNS answers, a name that is gone holds one for many seconds, and what else runs in the
+# default threads, such as every call to the API server, would wait for it.
+_lookups = ThreadPoolExecutor(LOOKUPS_MAX, thread_name_prefix="pavane-names")
 
 
 class _HostsFile:
@@ -60,14 +68,38 @@ def resolve(host: str) -> list[str]:
     """Return all addresses of ``host``, without duplicates: an address itself, the hosts file, else the system.
 
     The hosts file is looked at on every call (one ``stat``) and read again when it changed. The system's answer may
-    take seconds and blocks: an event loop calls this in a thread where names may be outside the hosts file.
-    Raises ``socket.gaierror`` when nobody knows the name.
+    take seconds and blocks: an event loop calls ``look_up``. Where there is a hosts file, the system is not asked for
+    names of Services, which it cannot know. Raises ``socket.gaierror`` when nobody knows the name.
     """
     if _is_address(host):
         return [host]
     listed = _hosts_file.addresses(host)
     if listed:
         return list(listed)
+    if os.environ.get(HOSTS_FILE_VARIABLE):
+        _refuse_internal(host)
+    return _of_system(host)
+
+
+def resolve_among(addresses: Mapping[str, Sequence[str]], host: str) -> list[str]:
+    """Return the same where the hosts file's content is ``addresses`` (``parse_hosts``)."""
+    if listed := addresses.get(_canonical(host)):
+        return list(listed)
+    _refuse_internal(host)
+    return resolve(host)
+
+
+async def look_up(find: Callable[[str], Sequence[str]], host: str) -> Sequence[str]:
+    """Return ``find(host)``, which may block, from a thread; raises what it raises."""
+    return await asyncio.get_running_loop().run_in_executor(_lookups, find, host)
+
+
+def _refuse_internal(host: str) -> None:
+    if _canonical(host).endswith(_INTERNAL):
+        raise socket.gaierror(socket.EAI_NONAME, f"{host} is not in the hosts file of the local cluster")
+
+
+def _of_system(host: str) -> list[str]:
     try:
         found = _system_getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except UnicodeError as error:  # of a label that is empty or too long for any name
@@ -91,6 +123,8 @@ def _getaddrinfo(
     name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
     listed = _hosts_file.addresses(name) if isinstance(name, str) else ()
     if not listed:
+        if isinstance(name, str) and os.environ.get(HOSTS_FILE_VARIABLE):
+            _refuse_internal(name)
         return _system_getaddrinfo(host, port, family, type, proto, flags)
     found: list[Any] = []
     for address in listed:

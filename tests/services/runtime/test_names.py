@@ -1,11 +1,17 @@
+import asyncio
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pavane.raft.client import RaftClient
 from pavane.runtime import names
+
+THREADS_MIN = 5
+"""As many threads as an event loop has by default on one core."""
 
 
 @pytest.fixture
@@ -59,6 +65,49 @@ def test_the_system_answers_for_what_the_file_does_not_name(hosts: Path, content
     if content is not None:
         hosts.write_text(content)
     assert "127.0.0.1" in names.resolve("localhost")
+
+
+@pytest.mark.parametrize("host", ["q-0.q-server-g1.ns.svc", "q.ns.svc.cluster.local."])
+@pytest.mark.parametrize("content", [None, "127.64.0.2 other\n"])
+def test_the_system_is_not_asked_for_services_of_a_local_cluster(
+    hosts: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, host: str
+) -> None:
+    if content is not None:
+        hosts.write_text(content)
+    monkeypatch.setattr(names, "_system_getaddrinfo", pytest.fail)
+    with pytest.raises(socket.gaierror, match="hosts file"):
+        names.resolve(host)
+    with pytest.raises(socket.gaierror, match="hosts file"):
+        names.resolve_among({}, host)
+
+
+@pytest.mark.usefixtures("installed")
+def test_python_sockets_do_not_ask_the_system_for_services(hosts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts.write_text("127.64.0.2 other\n")
+    monkeypatch.setattr(names, "_system_getaddrinfo", pytest.fail)
+    with pytest.raises(socket.gaierror, match="hosts file"):
+        socket.getaddrinfo("q-0.q-server-g1.ns.svc", 8047)
+
+
+async def test_names_that_nobody_answers_for_hold_no_other_work_up() -> None:
+    free, asked = threading.Event(), 0
+
+    def slow(host: str) -> list[str]:
+        nonlocal asked
+        asked += 1
+        free.wait()
+        return [host]
+
+    async with RaftClient([f"tcp://gone-{number}:1" for number in range(64)], b"x", resolve=slow) as client:
+        call = asyncio.create_task(client.update(b"nobody hears this"))
+        try:
+            while asked < THREADS_MIN:
+                await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                assert await asyncio.to_thread(lambda: "done") == "done"
+        finally:
+            free.set()
+            call.cancel()
 
 
 def test_a_name_that_nobody_knows_is_an_error(hosts: Path) -> None:

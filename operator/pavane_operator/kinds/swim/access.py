@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Sequence
 
@@ -35,7 +34,7 @@ async def group_members(
     if endpoints == [f"{name}.{namespace}.svc"]:  # the public Service has no ops port: the pods themselves do
         host = NAMES.headless_host(name, namespace, status.get("activeGeneration") or 0)
         try:
-            endpoints = list(await asyncio.to_thread(resolve, host))
+            endpoints = list(await resolving.look_up(resolve, host))
         except OSError:
             endpoints = []
     for address in random.sample(endpoints, min(ASKED_MAX, len(endpoints))):

@@ -501,7 +501,7 @@ class RaftClient:
 
     async def _resolve_name(self, url: str, host: str, port: int) -> None:
         try:
-            addresses = await self._loop.run_in_executor(None, self._resolve, host)
+            addresses = await names.look_up(self._resolve, host)
         except OSError:
             addresses = ()  # a pod that is not up has no name yet
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from pavane.runtime.names import resolve
+from pavane.runtime.names import look_up, resolve
 from pavane.waltz.aio.stream import Stream
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.frame import STORAGE_CLIENT
@@ -73,7 +73,7 @@ class StorageLink:
             delay = min(2 * delay, RETRY_S_MAX)
 
     async def _connect(self, host: str, port: int) -> "_Link":
-        address = (await asyncio.to_thread(resolve, host))[0]
+        address = (await look_up(resolve, host))[0]
         loop = asyncio.get_running_loop()
         options: dict[str, Any] = {"ssl": self._tls, "server_hostname": ""} if self._tls is not None else {}
         _, stream = await loop.create_connection(lambda: _Link(self), address, port, **options)

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from pavane.runtime.names import resolve
+from pavane.runtime.names import look_up, resolve
 from pavane.waltz.errors import Unavailable
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.frame import LOG_CLIENT, Channel
@@ -71,7 +71,7 @@ class Link(asyncio.Protocol):
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 host, port = address
-                where = (await asyncio.to_thread(resolve, host))[0]
+                where = (await look_up(resolve, host))[0]
                 name = host if tls is not None else None
                 await loop.create_connection(lambda: link, where, port, ssl=tls, server_hostname=name)
                 await link.ready
