@@ -12,7 +12,7 @@ from e2e.targets.base import SYSTEM
 from e2e.waiting import READY_S, eventually
 from e2e.writer import Writer
 from pavane.raft.client import RaftClient
-from pavane_api.kinds import RAFT_CLUSTERS
+from pavane_api.kinds import RAFT_CLUSTERS, WALTZ_CLUSTERS
 from pavane_cli.access import raft_client
 from pavane_cli.commands.resources import condition, is_current
 from pavane_operator.kube import KubeClient, NotFound, Object
@@ -185,7 +185,7 @@ async def namespace_of(platform: Target, name: str) -> AsyncIterator[RaftTest]:
         try:
             yield RaftTest(platform, kube, name)
         finally:
-            for kind in (RAFT_CLUSTERS, SWIM_GROUPS):
+            for kind in (WALTZ_CLUSTERS, RAFT_CLUSTERS, SWIM_GROUPS):  # a log goes before its metadata
                 for item in (await kube.list_all(kind, name)).items:
                     await kube.delete(kind, item["metadata"]["name"], name)
             await kube.delete(NAMESPACES, name)

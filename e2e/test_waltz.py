@@ -1,0 +1,207 @@
+"""A WaltzCluster and the RaftCluster with its metadata: used by all ways, killed, rolled out (docs/specs/waltz.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from e2e.cluster import QUICK, RaftTest
+from e2e.targets import Capability
+from e2e.targets.local import ProcessTarget
+from e2e.waiting import eventually
+from pavane.runtime.names import HOSTS_FILE_VARIABLE
+from pavane.waltz.client import Conflict, Waltz, trusting
+from pavane_api.kinds import RAFT_CLUSTERS, WALTZ_CLUSTERS
+from pavane_operator.kube import Object
+from pavane_operator.kube.resources import PODS, SECRETS
+
+# The client of the tests is in their own process.
+pytestmark = pytest.mark.needs(Capability.DIRECT)
+
+PARTITIONS = 4
+MORE = 20
+"""Appends in each partition that are waited for after each disturbance."""
+UNDER_WAY = 5
+"""Appends of a partition that are under way at once where they need not be in order."""
+SESSION = "3s"  # a loaded machine keeps its leases
+CONFLICT = 7  # exit code of the command
+PATIENCE_S = 90.0
+
+
+class LogTest(RaftTest):
+    """One namespace of a platform and the log in it."""
+
+    async def start(self) -> Object:
+        """Apply both resources at once, as a user does, and wait until the log serves."""
+        meta = {"stateMachine": "Tree", "replicas": 3, "storage": {"size": "64Mi"}, **QUICK}
+        log = {
+            "partitions": PARTITIONS,
+            "servers": {"replicas": 2},
+            "storage": {"nodes": 3, "size": "64Mi"},
+            "metadata": {"raftClusterRef": {"name": "meta"}, "sessionTimeout": SESSION},
+            **QUICK,
+        }
+        for kind, name, spec in ((RAFT_CLUSTERS, "meta", meta), (self.type, "q", log)):
+            body = {"metadata": {"name": name}, "spec": spec}
+            await self.kube.apply(kind, body, self.namespace, manager="e2e", strict=True)
+        document = await self.until_current(generation=1)
+        assert document["status"]["writable"] == f"{PARTITIONS}/{PARTITIONS}"
+        return document
+
+    @contextlib.asynccontextmanager
+    async def client_of_log(self) -> AsyncIterator[Waltz]:
+        """Lend a client made of nothing but the Secret for applications."""
+        data = (await self.kube.get(SECRETS, "q-client", self.namespace))["data"]
+        servers, authority = (base64.b64decode(data[name]).decode() for name in ("servers", "ca.crt"))
+        async with Waltz(servers.split(), tls=trusting(authority), patience=PATIENCE_S) as log:
+            yield log
+
+    def say(self, command: str, *arguments: str) -> str:
+        return self.platform.run("waltz", command, "q", *arguments, "-n", self.namespace).stdout
+
+    async def until_replaced(self, pod: str) -> None:
+        """Wait until a killed pod runs and is ready again."""
+
+        async def ready() -> bool:
+            status = (await self.kube.get(PODS, pod, self.namespace)).get("status") or {}
+            return any(one["restartCount"] and one["ready"] for one in status.get("containerStatuses") or ())
+
+        await eventually(ready, f"{pod} is ready again")
+
+
+@pytest.fixture
+def ledger(raft: RaftTest, monkeypatch: pytest.MonkeyPatch) -> LogTest:
+    if isinstance(raft.platform, ProcessTarget):
+        hosts = raft.platform.folder / ".pavane" / "hosts" / raft.namespace
+        monkeypatch.setenv(HOSTS_FILE_VARIABLE, str(hosts))
+    return LogTest(raft.platform, raft.kube, raft.namespace, WALTZ_CLUSTERS)
+
+
+@dataclass
+class Writers:
+    """Write into every partition all the time, and compare the log with what was acknowledged.
+
+    In even partitions each append is made of the log's end, under one lock: it has to get the very next number. In odd
+    ones several appends are under way at once. All pause a little: the pods that start need the machine too.
+    """
+
+    log: Waltz
+    first: list[int] = field(default_factory=list)
+    """Where each partition ended before."""
+    acknowledged: list[dict[int, bytes]] = field(default_factory=lambda: [{} for _ in range(PARTITIONS)])
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def __aenter__(self) -> Writers:
+        self.first = [await self.log.hwm(partition) + 1 for partition in range(PARTITIONS)]
+        writers = (self._decide, self._pipeline)
+        self._tasks = [asyncio.create_task(writers[number % 2](number)) for number in range(PARTITIONS)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def more(self, what: str) -> None:
+        """Wait until appends of every partition that were begun from now on are acknowledged."""
+        before = [len(found) for found in self.acknowledged]
+
+        async def enough() -> bool:
+            for task in self._tasks:
+                assert not task.done() or task.result() is None, "a writer has ended"
+            pairs = zip(self.acknowledged, before, strict=True)
+            return all(len(found) >= was + MORE + UNDER_WAY for found, was in pairs)
+
+        await eventually(enough, f"appends after {what}")
+
+    async def compare(self) -> None:
+        """Finish what is under way; then the log holds what was acknowledged, once, and nothing else."""
+        self._stop.set()
+        await asyncio.gather(*self._tasks)
+        for partition, expected in enumerate(self.acknowledged):
+            found = {tx.id: tx.data async for tx in self.log.read(partition, self.first[partition], 1 << 40)}
+            assert found == expected, f"partition {partition}"
+            assert len(set(found.values())) == len(found), f"partition {partition} holds an append twice"
+
+    async def _decide(self, partition: int) -> None:
+        async with self.log.view(partition, lambda _: None, from_=self.first[partition]) as view:
+            while not self._stop.is_set():
+                decided = b""
+
+                def decide() -> bytes:
+                    nonlocal decided
+                    decided = b"%d" % (view.hwm + 1)
+                    return decided
+
+                txid = await view.transact(decide, write=[("all", 0)])
+                assert txid == int(decided), "an append was committed elsewhere than it was decided for"
+                self.acknowledged[partition][txid] = decided
+                await asyncio.sleep(0.02)
+
+    async def _pipeline(self, partition: int) -> None:
+        async def write(writer: int) -> None:
+            number = 0
+            while not self._stop.is_set():
+                data = b"%d/%d" % (writer, number)
+                self.acknowledged[partition][await self.log.append(partition, data)] = data
+                number += 1
+                await asyncio.sleep(0.02)
+
+        async with asyncio.TaskGroup() as group:
+            for writer in range(UNDER_WAY):
+                group.create_task(write(writer))
+
+
+async def used(ledger: LogTest) -> None:
+    """Write and read by the command, which goes by the REST API, and by the client."""
+    assert ledger.say("append", "--write", "account/7", "by command") == "0\n"
+    late = ledger.platform.run(
+        "waltz", "append", "q", "--write", "account/7", "--seen", "-1", "late", "-n", ledger.namespace, check=False
+    )
+    assert late.returncode == CONFLICT, late
+    assert "Nothing was written" in late.stderr
+    async with ledger.client_of_log() as log:
+        with pytest.raises(Conflict) as caught:
+            await log.append(0, b"late too", write=[("account", 7)], seen=-1)
+        assert caught.value.txid == 0
+        assert await log.append(0, b"by client", header=5, write=[("account", 7)], seen=0) == 1
+        assert (await log.get(0, 1)).data == b"by client"
+        assert ledger.say("append", "by command again") == "2\n"
+        fed = [transaction async for transaction in log.read(0, 0, 9)]
+    assert [(one.id, one.header, one.data) for one in fed] == [
+        (0, 0, b"by command"),
+        (1, 5, b"by client"),
+        (2, 0, b"by command again"),
+    ]
+    assert ledger.say("feed", "--count", "3") == "by command\nby client\nby command again\n"
+    shown = json.loads(ledger.say("get", "1", "-o", "json"))
+    assert base64.b64decode(shown["data"]) == b"by client"
+
+
+async def test_a_log_loses_and_doubles_nothing_under_kills_and_a_rollout(ledger: LogTest) -> None:
+    await ledger.start()
+    await used(ledger)
+    async with ledger.client_of_log() as log, Writers(log) as writers:
+        await writers.more("the start")
+        for victim in ("q-storage-1", "q-server-g1-0"):
+            ledger.signal(victim, signal.SIGKILL)
+            await writers.more(f"{victim} was killed")
+            await ledger.until_replaced(victim)
+        ledger.platform.run("rollout", "restart", "waltz/q", "-n", ledger.namespace)
+        document: dict[str, Any] = await ledger.until_current(generation=2)
+        assert document["status"]["history"][0]["result"] == "Promoted"
+        await writers.more("the rollout")
+        owners = {one.server for one in (await log.partitions()).values()}
+        assert owners
+        assert all("-g2-" in str(owner) for owner in owners), owners
+        await writers.compare()
+    assert await ledger.stateful_sets() == ["q-server-g2", "q-storage"]
