@@ -89,8 +89,8 @@ bench-swim: setup ## SWIM beside memberlist (where Go is found), and simulated g
 bench-kill: setup ## the operator is killed before and after each of its API calls: an hour or two
 	PAVANE_KILL_CALLS=all $(BIN)/pytest -q -s -n $(WORKERS) tests/operator/test_runtime_killed.py
 
-demo: setup ## the main job, live: a cluster, a client that writes, a rollout under it
-	$(BIN)/pavane demo examples/quickstart.yaml
+demo: setup ## all of it, live: clients that go on while pods are killed and generations change (RAFT=1: a RaftCluster alone)
+	$(BIN)/pavane demo examples/$(if $(RAFT),quickstart,platform).yaml
 
 crds: setup ## regenerate the custom resource definitions and their reference
 	$(BIN)/python -m pavane_operator.crds.gen

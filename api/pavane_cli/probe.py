@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pavane.raft.client import Entry, RaftClient
@@ -88,10 +89,19 @@ class Fence:
 
 
 class SteadyWriter:
-    """Writes through ``client`` without a pause, ``writers`` at a time, until it is stopped."""
+    """Writes through ``client`` without a pause, ``writers`` at a time, until stopped; calls ``told`` after each."""
 
-    def __init__(self, client: RaftClient, label: str, *, writers: int = 2, pause_s: float = 0.005) -> None:
+    def __init__(
+        self,
+        client: RaftClient,
+        label: str,
+        *,
+        writers: int = 2,
+        pause_s: float = 0.005,
+        told: Callable[[], None] = lambda: None,
+    ) -> None:
         self._client = client
+        self._told = told
         self._label = label
         self._pause_s = pause_s
         self._writers = writers
@@ -135,6 +145,12 @@ class SteadyWriter:
         self._stopping = True
         await asyncio.gather(*self._tasks)
 
+    async def cancel(self) -> None:
+        """End, whatever is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     async def _write(self, number: int) -> None:
         sequence = 0
         await self._known.wait()
@@ -147,6 +163,7 @@ class SteadyWriter:
                 self._acknowledged[data] = await self._client.update(data, timeout_s=WRITE_TIMEOUT_S)
                 self._times.append(time.monotonic())
                 self._progress.set()
+                self._told()
             except RaftError as error:
                 self._unknown.add(data)
                 if len(self._failures) < FAILURES_KEPT_MAX:

@@ -9,10 +9,10 @@ from typing import Any
 import httpx2
 
 from pavane.wire import Stage
-from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli.commands.resources import changes, is_current
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS
+from pavane_operator.plan.model import GENERATION_LABEL
 
 OPS_PORT = 7071
 POLL_S = 0.1
@@ -20,10 +20,13 @@ STAGE_TIMEOUT_S = 1.0
 
 
 class Progress:
-    """Follows one RaftCluster; ``say`` gets the lines, which begin with the seconds since the start."""
+    """Follows one resource; ``say`` gets the lines, which begin with the seconds since the start."""
 
-    def __init__(self, client: kube.KubeClient, namespace: str, name: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, say: Callable[[str], None]
+    ) -> None:
         self._client = client
+        self._resource = resource
         self._namespace = namespace
         self._name = name
         self._say = say
@@ -40,13 +43,13 @@ class Progress:
         last = ""
         try:
             async with asyncio.timeout(timeout_s):
-                async for change in changes(self._client, RAFT_CLUSTERS, self._namespace, self._name):
+                async for change in changes(self._client, self._resource, self._namespace, self._name):
                     status = change.object.get("status") or {}
                     rollout = status.get("rollout") or {}
                     state = rollout.get("state", "Idle")
                     if state != last:
                         number = status.get("nextGeneration") or status.get("activeGeneration")
-                        self._line("rollout", state, f"generation {number}" if number else "")
+                        self._line(self._name, state, f"generation {number}" if number else "")
                         last = state
                     if is_current(change.object):
                         await self._serving.wait()
@@ -82,7 +85,8 @@ class Progress:
     def _serves(self, pod: kube.Object) -> bool:
         conditions = (pod.get("status") or {}).get("conditions") or ()
         ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
-        return ready and self._stages.get(pod["metadata"]["name"]) == Stage.READ_WRITE.title
+        staged = GENERATION_LABEL in pod["metadata"]["labels"]  # others belong to the resource
+        return ready and (not staged or self._stages.get(pod["metadata"]["name"]) == Stage.READ_WRITE.title)
 
     async def _ask(self, http: httpx2.AsyncClient, name: str, address: str | None) -> None:
         if address is None:
