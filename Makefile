@@ -12,7 +12,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -85,6 +85,9 @@ bench-operator: setup ## RESOURCES=200 RaftClusters of stub pods on a real API s
 
 bench-swim: setup ## SWIM beside memberlist (where Go is found), and simulated groups of up to 5,000 members (11 GB)
 	$(BIN)/python -m bench swim swim-sim
+
+bench-waltz: setup ## the log beside NATS JetStream (Debian: nats-server)
+	$(BIN)/python -m bench waltz
 
 bench-kill: setup ## the operator is killed before and after each of its API calls: an hour or two
 	PAVANE_KILL_CALLS=all $(BIN)/pytest -q -s -n $(WORKERS) tests/operator/test_runtime_killed.py

@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import contest, crash, local, machine, operator, raft, raft_keys, report, rollout, swim, swim_sim
+from bench import contest, crash, local, machine, operator, raft, raft_keys, report, rollout, swim, swim_sim, waltz
 from bench.cluster import BenchError
 from bench.options import Options
 from bench.report import Measure
 from pavane.raft.errors import RaftError
+from pavane.waltz.errors import WaltzError
 from pavane_cli import output
 from pavane_operator.kube import KubeError
 
@@ -31,6 +32,7 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "operator": operator.measure,
     "swim": swim.measure,
     "swim-sim": swim_sim.measure,
+    "waltz": waltz.measure,
 }
 # local contains crash; operator needs a real API server, contest Node, swim takes minutes
 DEFAULT = ("local", "rollout", "raft")
@@ -58,7 +60,7 @@ def _run(name: str, folder: Path, options: Options) -> bool:
     taken_at = datetime.now(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
     try:
         measures = asyncio.run(BENCHMARKS[name](folder, options))
-    except (BenchError, KubeError, RaftError, TimeoutError) as error:
+    except (BenchError, KubeError, RaftError, WaltzError, TimeoutError) as error:
         output.note(f"{name} was not finished: {str(error) or type(error).__name__}")
         return False
     report.show(name, found, measures)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
+from tests.services.eventually import eventually
 from tests.services.waltz.running import RawClient, running_log
 
 
@@ -135,3 +136,30 @@ async def test_appends_whose_data_is_damaged_are_refused_or_end_the_connection(t
             answer = await client.next()
             assert (answer is None) if version == 4 else (answer.code == RejectCode.BAD_CHECKSUM)
             client.hang_up("done")
+
+
+async def test_what_comes_together_is_one_batch_and_what_comes_meanwhile_the_next_one(tmp_path: Path) -> None:
+    async with running_log(tmp_path) as log:
+        await log.settled()
+        server, node = log.servers[0], log.nodes[0]
+        client = await RawClient.connect(server.port)
+        await client.mount()
+        number = next(iter(server._clients))
+        files = node.directory.partition(0)
+        assert files is not None
+        before = node.requests
+
+        def give(count: int) -> None:
+            def take(now: float) -> None:
+                for _ in range(count):
+                    bare = m.AppendIdempotent(client.reqid(), -1, (), (), (), 0, 0, -1, m.FLAG_ACK, b"data")
+                    server.running.message(now, number, bare)
+
+            server.adapter.call(take)
+
+        give(50)
+        for _ in range(3):
+            give(10)  # nothing is decided yet: these wait for the first batch
+        assert [(await client.next(m.AppendAck)).txid for _ in range(80)] == list(range(80))
+        await eventually(lambda: files.max_txid == 79 and node.requests == before + 2)
+        client.hang_up("done")

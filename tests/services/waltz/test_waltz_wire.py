@@ -6,7 +6,6 @@ import tracemalloc
 import uuid
 import zlib
 from collections.abc import Iterator
-from dataclasses import fields
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -16,8 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pavane.waltz.errors import RejectCode
-from pavane.waltz.wire import blobs, frame, messages, storage
-from pavane.waltz.wire.fields import NULL_LOCKS, ChecksumError, Layout, ReqId
+from pavane.waltz.wire import blobs, fields, frame, messages, storage
+from pavane.waltz.wire.fields import (
+    CHECKED_DATA,
+    INT32,
+    INT64,
+    LOCKS,
+    NULL_LOCKS,
+    ChecksumError,
+    Layout,
+    ReqId,
+    names_of,
+)
 from pavane.waltz.wire.frame import Channel, Side
 from pavane.waltz.wire.locks import lock_hash
 from pavane.waltz.wire.messages import MountState
@@ -438,7 +447,7 @@ def values(owner: type, name: str, hint: Any) -> st.SearchStrategy[Any]:  # noqa
 
 def built(cls: type) -> st.SearchStrategy[Any]:
     hints = get_type_hints(cls)
-    return st.builds(cls, **{field.name: values(cls, field.name, hints[field.name]) for field in fields(cls)})
+    return st.builds(cls, **{name: values(cls, name, hints[name]) for name in names_of(cls)})
 
 
 def tables() -> Iterator[tuple[str, Table]]:
@@ -548,3 +557,24 @@ def test_a_record_knows_whether_its_data_is_sound() -> None:
     assert RECORD.crc == zlib.crc32(b"hello")
     assert RECORD.sound
     assert not storage.Record(1, REQID, 0, b"hello", 1).sound
+
+
+def test_the_short_ways_say_what_the_tables_say() -> None:
+    """An append without locks and records for several nodes are laid out by code of their own."""
+    reqid = ReqId(1, 2, 3, -4)
+    rows = (fields.REQID, INT64, LOCKS, LOCKS, LOCKS, INT32, INT32, INT64, INT32, CHECKED_DATA)
+    by_table = Layout(messages.AppendIdempotent, *rows)
+    for locks in ((), (7,)):
+        append = messages.AppendIdempotent(reqid, 9, locks, (), (), 5, 0, -1, messages.FLAG_ACK, b"data")
+        body = REQUESTS[5].encode(append)
+        assert bytes(body) == bytes((37,)) + by_table.encode(append)
+        assert REQUESTS[5].decode(bytes(body)) == append
+        for size in range(1, len(body)):
+            with pytest.raises(RemoteProtocolError):
+                REQUESTS[5].decode(bytes(body[:size]))
+    records = tuple(storage.Record.of(txid, reqid, 5, b"data" * txid) for txid in range(3))
+    head = storage.Head(1, 2, 3)
+    plain = storage.STORAGE_REQUESTS[0].encode(storage.Append(head, records, False))
+    shared = storage.SharedRecords(records)
+    for _ in range(2):  # made, then remembered
+        assert storage.STORAGE_REQUESTS[0].encode(storage.Append(head, shared, False)) == plain

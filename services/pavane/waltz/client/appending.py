@@ -34,7 +34,14 @@ class Appending:
         self._link: Link | None = None
         self._generation = -1
         self._error: Exception | None = None
+        self._heard: list[Any] = []
+        self._begun: list[Pending] = []
         self._keeper = asyncio.create_task(self._keep(), name=f"waltz-append-{partition}")
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another append may be under way at once."""
+        return self._free > 0
 
     async def room(self) -> None:
         """Wait until another append may be under way, and take its place."""
@@ -72,15 +79,15 @@ class Appending:
             self.leave_room()
             raise self._error or Closed("the client is closed")
         pending = Pending(future, header, data, write, read, seen, loop.time() + self._directory.patience)
-        self._adapter.call(lambda now: self._core.append(pending, now))
-        if self._link is None:
-            self._stale.set()
+        self._plan_turn()
+        self._begun.append(pending)
         return future
 
     async def close(self) -> None:
         """End every append under way."""
         self._keeper.cancel()
         await asyncio.wait([self._keeper])
+        self._turn()
         self._leave()
         self._adapter.call(lambda _: self._core.close())
         await self._adapter.close()
@@ -148,13 +155,39 @@ class Appending:
         self._adapter.call(lambda now: self._core.attached(owner.generation, link.net_seq, now))
 
     def _received(self, message: Any) -> None:
-        self._adapter.call(lambda now: self._core.received(message, now))
+        self._plan_turn()
+        self._heard.append(message)
+
+    def _plan_turn(self) -> None:
+        """Give what comes in one turn of the loop to the core together."""
+        if not self._heard and not self._begun:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        heard, self._heard = self._heard, []
+        begun, self._begun = self._begun, []
+
+        def take(now: float) -> None:
+            for message in heard:
+                self._core.received(message, now)
+            for pending in begun:
+                self._core.append(pending, now)
+
+        if self._adapter.ended:
+            for pending in begun:
+                self.leave_room()
+                _settle(pending.token, self._error or Closed("the client is closed"))
+        elif heard or begun:
+            self._adapter.call(take)
+        if begun and self._link is None:
+            self._stale.set()
 
     def _lost(self) -> None:
         self._leave()
         self._stale.set()
 
     def _leave(self) -> None:
+        self._turn()  # what the link has brought
         link, self._link = self._link, None
         if link is None:
             return

@@ -62,6 +62,7 @@ class Link(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._keep_alive: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
+        self._written_at = asyncio.get_running_loop().time()
 
     @classmethod
     async def connect(cls, address: Address, tls: ssl.SSLContext | None, net_seq: int) -> Link:
@@ -198,15 +199,18 @@ class Link(asyncio.Protocol):
         unsent, self._unsent = self._unsent, []
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(unsent))
-            self._plan_keep_alive()
+            self._written_at = asyncio.get_running_loop().time()
 
     def _plan_keep_alive(self) -> None:
-        if self._keep_alive:
-            self._keep_alive.cancel()
-        self._keep_alive = asyncio.get_running_loop().call_later(KEEP_ALIVE_SECONDS, self._send_keep_alive)
+        """Look again when there has been no write for long; moving a timer at every write would cost more."""
+        at = self._written_at + KEEP_ALIVE_SECONDS
+        self._keep_alive = asyncio.get_running_loop().call_at(at, self._send_keep_alive)
 
     def _send_keep_alive(self) -> None:
         with contextlib.suppress(RuntimeError):
             if self._transport is not None and not self._transport.is_closing():
-                self._transport.write(self._channel.keep_alive())
+                now = asyncio.get_running_loop().time()
+                if now >= self._written_at + KEEP_ALIVE_SECONDS:
+                    self._transport.write(self._channel.keep_alive())
+                    self._written_at = now
                 self._plan_keep_alive()

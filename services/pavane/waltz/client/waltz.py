@@ -85,7 +85,10 @@ class Waltz:
         ``Unavailable`` (nothing was written), ``ValueError``.
         """
         appending = self._appender(partition)
-        await appending.room()
+        if not appending.has_room:
+            await appending.room()
+        else:
+            appending.take_room()
         return await self._append(appending, data, header, write, read, seen)
 
     def append_nowait(

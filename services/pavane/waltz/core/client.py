@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from pavane.waltz.errors import Conflict, OutcomeUnknown, RejectCode, Rejected, Unavailable
 from pavane.waltz.wire import messages as m
@@ -64,15 +64,13 @@ class Pending:
     sent_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send ``message`` over the link that is attached."""
 
     message: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """An append has ended with its txid or an error."""
 
     token: Any
@@ -114,6 +112,8 @@ class Appender:
     _waiting: deque[Pending] = field(default_factory=deque)
     _flying: dict[ReqId, Pending] = field(default_factory=dict)
     _doubtful: dict[ReqId, Pending] = field(default_factory=dict)
+    _unsorted: bool = False
+    """Whether ``_waiting`` holds appends that came back."""
     _out: list[Output] = field(default_factory=list)
 
     @property
@@ -261,6 +261,7 @@ class Appender:
     def _resolved(self, now: float) -> None:
         """What is still in doubt was not committed and never will be: send it again."""
         self._waiting.extend(self._doubtful.values())
+        self._unsorted = True
         self._doubtful.clear()
         self._mounted(now)
 
@@ -271,8 +272,9 @@ class Appender:
     def _send_waiting(self, now: float) -> None:
         if self._retry_at is not None:
             return
-        if len(self._waiting) > 1:  # what was refused comes back in the order of the refusals
+        if self._unsorted:  # what was refused comes back in the order of the refusals
             self._waiting = deque(sorted(self._waiting, key=lambda pending: pending.order))
+            self._unsorted = False
         while self._waiting:
             pending = self._waiting.popleft()
             pending.reqid = reqid = self._next_reqid()
@@ -302,6 +304,7 @@ class Appender:
                 self._refused(pending, reject)
                 return
             self._waiting.append(pending)
+            self._unsorted = True
         elif reject.reqid not in {self._asked, self._session}:
             return
         elif self.mount in {Mount.RESOLVING, Mount.MEASURING} and reject.code is RejectCode.TRIMMED:

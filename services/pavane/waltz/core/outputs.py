@@ -1,7 +1,7 @@
 """What the cores ask their adapter to do, in this order, and what they tell each other."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pavane.waltz.wire.blobs import PartitionAssignment, PartitionMetadata
 
@@ -32,16 +32,14 @@ class WriteAssignment:
     assignment: PartitionAssignment
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send a message to a storage node."""
 
     node: str
     message: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """Send a message to a client's connection."""
 
     connection: int

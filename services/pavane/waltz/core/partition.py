@@ -23,6 +23,8 @@ from pavane.waltz.wire.storage import Record
 
 QUEUE_APPENDS_MAX = 1000  # that wait for a partition; then their connections are not read
 QUEUE_BYTES_MAX = 32 * 1024 * 1024
+BATCH_APPENDS_MIN = 100  # fewer wait while a batch is under way: they share messages and syncs as the next one
+BATCH_BYTES_MIN = 256 * 1024
 PARK_S = 10.0  # how long a request waits for a partition that is opening
 CLOSE_S = 5.0  # how long a partition that leaves waits for what is under way
 TRANSACTION_BYTES_MAX = 16 * 1024 * 1024
@@ -402,7 +404,6 @@ class Partition(Storing):
         self._queue.append((connection, request))
         self._queued += 1
         self._queued_bytes += len(request.data)
-        self._append()
         if self.full:
             connection.waiting.add(self.number)
             self._blocked.append(connection)
@@ -425,22 +426,28 @@ class Partition(Storing):
             return RejectCode.CLIENT_AHEAD, "the log is shorter", self.hwm
         return None
 
+    def append_queued(self) -> None:
+        """Send what has come; called once for all that came together, so that it is one batch."""
+        self._append()
+
     def _append(self) -> None:
         """Send what is queued to storage, as far as locks and the session let it."""
         records: list[Record] = []
         size = 0
+        may_write = self._writable and self._worthwhile
         while self._queue:
             first = self._queue[0]
             if isinstance(first, _Marker):
                 self._queue.popleft()
                 self._markers.append((self._sent, first))
                 continue
-            if not self._writable:
+            if not may_write:
                 break
             connection, request = first
             if len(records) >= BATCH_RECORDS_MAX or (records and size + len(request.data) > BATCH_BYTES_MAX):
                 self._send(records)
                 records, size = [], 0
+                may_write = self._writable and self._worthwhile
                 continue
             verdict = self._locks.begin(request.hwm, request.write, request.read, request.append)
             if isinstance(verdict, Waiting):
@@ -467,6 +474,12 @@ class Partition(Storing):
     def _writable(self) -> bool:
         ready = self.stage is Stage.READ_WRITE and not self._settling
         return ready and self._session is not None and self._session.room
+
+    @property
+    def _worthwhile(self) -> bool:
+        """Whether what waits is to be sent now: else it goes when the batch under way is decided, with what comes."""
+        many = self._queued >= BATCH_APPENDS_MIN or self._queued_bytes >= BATCH_BYTES_MIN
+        return many or self._session is None or not self._session.busy
 
     def _accept(self, connection: Connection, request: AnyAppend, taken: Taken) -> Record:
         txid = self._pending[-1].record.txid + 1 if self._pending else self._hwm + 1

@@ -53,12 +53,17 @@ class ServerCore:
         self._views_asked: dict[tuple[int, int], m.ViewRequest] = {}
         self._asked = 0
         self._step_due: float | None = None
+        self._appended_to: dict[Partition, None] = {}
+        """Partitions whose queues have grown since ``outputs``, in order."""
         self._out: list[Output] = []
 
     # -- the adapter's side -------------------------------------------------------------------------------------
 
     def outputs(self) -> list[Output]:
         """Hand over what is to be done, in order."""
+        for partition in self._appended_to:
+            partition.append_queued()
+        self._appended_to.clear()
         out = self._out[:]
         self._out.clear()
         return out
@@ -247,6 +252,8 @@ class ServerCore:
                 self._not_here(known, message)
             else:
                 partition.message(now, known, message)
+                if isinstance(message, (m.AppendIdempotent, m.AppendRequest)):
+                    self._appended_to[partition] = None
         else:
             self._about_server(known, message)
 

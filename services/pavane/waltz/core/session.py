@@ -52,7 +52,7 @@ class _Replica:
 @dataclass(slots=True)
 class _Batch:
     first: int
-    records: tuple[s.Record, ...]
+    records: s.SharedRecords
     voters: set[str]
     votes: set[str] = field(default_factory=set)
 
@@ -244,7 +244,8 @@ class Session:
 
     def next_due(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        return min((asked.due for asked in self._asked.values()), default=None)
+        first = next(iter(self._asked.values()), None)  # all have the same time, so the oldest is due first
+        return None if first is None else first.due
 
     @property
     def room(self) -> bool:
@@ -260,6 +261,11 @@ class Session:
         )
 
     @property
+    def busy(self) -> bool:
+        """Whether a batch is under way."""
+        return bool(self._batches)
+
+    @property
     def failures(self) -> set[str]:
         """Nodes that failed in this session."""
         return {node for node, replica in self._replicas.items() if replica.failed}
@@ -271,7 +277,7 @@ class Session:
     def append(self, now: float, records: Sequence[s.Record]) -> list[Output]:
         """Send records, whose transactions continue the log, to every voter."""
         self._now = now
-        batch = _Batch(self._next, tuple(records), set())
+        batch = _Batch(self._next, s.SharedRecords(records), set())
         self._next = batch.last + 1
         self._batches.append(batch)
         for replica in self._replicas.values():

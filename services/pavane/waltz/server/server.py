@@ -57,6 +57,8 @@ class WaltzServer:
         self._clients: dict[int, _Client] = {}
         self._paused: set[_Client] = set()
         self._numbers = 0
+        self._loop = asyncio.get_running_loop()
+        self._heard: list[tuple[_Client, list[Any]]] = []
         self._links: dict[str, StorageLink] = {}
         self._adapter: CoreAdapter[o.Output] | None = None
         self._writes = asyncio.Event()
@@ -298,25 +300,36 @@ class WaltzServer:
 
     def client_ended(self, client: "_Client") -> None:
         """Forget a connection."""
+        self._take_heard()  # what it said before it went
         if self._clients.pop(client.number, None) is not None:
             self._paused.discard(client)
             self._call(lambda now: self.running.disconnected(now, client.number))
 
     def client_heard(self, client: "_Client", messages: list[Any]) -> None:
-        """Take requests."""
+        """Take requests; those of one turn of the loop are given to the core together."""
+        if not self._heard:
+            self._loop.call_soon(self._take_heard)
+        self._heard.append((client, messages))
+
+    def _take_heard(self) -> None:
+        heard, self._heard = self._heard, []
+        if not heard:
+            return
 
         def take(now: float) -> None:
-            for message in messages:
-                if isinstance(message, ChecksumError):
-                    if message.reqid is not None:
-                        self.running.bad_checksum(client.number, message.reqid, message.kind)
-                else:
-                    self._take(now, client, message)
+            for client, messages in heard:
+                for message in messages:
+                    if isinstance(message, ChecksumError):
+                        if message.reqid is not None:
+                            self.running.bad_checksum(client.number, message.reqid, message.kind)
+                    else:
+                        self._take(now, client, message)
 
         self.adapter.call(take)
-        if not self.running.may_read(client.number):
-            client.pause_reading(True)
-            self._paused.add(client)
+        for client, _ in heard:
+            if not self.running.may_read(client.number):
+                client.pause_reading(True)
+                self._paused.add(client)
 
     def _take(self, now: float, client: "_Client", message: Any) -> None:
         try:

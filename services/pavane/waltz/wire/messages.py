@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire.fields import ReqId
@@ -241,8 +242,7 @@ class FeedBatchRequest:
     flags: int
 
 
-@dataclass(frozen=True, slots=True)
-class FeedItem:
+class FeedItem(NamedTuple):
     """One transaction of a batch; ``data`` is ``None`` if its payload was not inlined."""
 
     reqid: ReqId
@@ -284,8 +284,7 @@ class Reject:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class AppendAck:
+class AppendAck(NamedTuple):
     """The append is committed as ``txid``."""
 
     reqid: ReqId
@@ -293,8 +292,7 @@ class AppendAck:
     flags: int
 
 
-@dataclass(frozen=True, slots=True)
-class AppendIdempotent:
+class AppendIdempotent(NamedTuple):
     """An append that asks for an answer of its own."""
 
     reqid: ReqId

@@ -33,6 +33,7 @@ from pavane.waltz.wire.fields import (
 from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
 
 _ITEM = struct.Struct(">iiiiiIi")
+_BARE = struct.Struct(">iiiiqiiiiiqii")  # AppendIdempotent with three empty arrays of locks, up to the data
 _UINT32 = struct.Struct(">I")
 _INT32 = struct.Struct(">i")
 _APPENDS = (2, 37)
@@ -101,6 +102,39 @@ class _BatchItems:
         return tuple(items), at + 4
 
 
+class _Appends(Layout[m.AppendIdempotent]):
+    """An append without locks is one ``struct`` and its data: half the time of a busy server goes into these."""
+
+    def put(self, out: bytearray, value: m.AppendIdempotent) -> None:
+        """Append ``value``."""
+        reqid, hwm, write, read, append, header, epoch, not_before, flags, data = value
+        if write or read or append:
+            super().put(out, value)
+            return
+        try:
+            out += _BARE.pack(*reqid, hwm, 0, 0, 0, header, epoch, not_before, flags, len(data))
+        except (struct.error, TypeError) as error:
+            raise LocalProtocolError(f"AppendIdempotent: {error}") from None
+        out += data
+        out += _UINT32.pack(zlib.crc32(data))
+
+    def get(self, body: bytes, at: int) -> tuple[m.AppendIdempotent, int]:
+        """Read the append at ``at``; raises ``ChecksumError``."""
+        end = len(body) - _UINT32.size
+        start = at + _BARE.size
+        if start <= end:
+            client, generation, partition, seq, hwm, *counts, header, epoch, not_before, flags, size = (
+                _BARE.unpack_from(body, at)
+            )
+            if counts == [0, 0, 0] and start + size == end:
+                data = body[start:end]
+                if zlib.crc32(data) != _UINT32.unpack_from(body, end)[0]:
+                    raise ChecksumError
+                reqid = ReqId(client, generation, partition, seq)
+                return m.AppendIdempotent(reqid, hwm, (), (), (), header, epoch, not_before, flags, data), len(body)
+        return super().get(body, at)
+
+
 class _Ready:
     """State of a mount below V3: a boolean, which does not tell why not."""
 
@@ -164,7 +198,7 @@ _C5: Rows = {
     **_C4,
     32: Layout(m.FeedBatchRequest, REQID, INT64, INT32, INT32, INT32, INT32, INT32),
     34: Layout(m.FeedCredit, REQID, INT32, INT32),
-    37: Layout(m.AppendIdempotent, REQID, INT64, LOCKS, LOCKS, LOCKS, INT32, INT32, INT64, INT32, CHECKED_DATA),
+    37: _Appends(m.AppendIdempotent, REQID, INT64, LOCKS, LOCKS, LOCKS, INT32, INT32, INT64, INT32, CHECKED_DATA),
     45: Layout(m.ViewRequest, REQID, INT32),
 }
 
