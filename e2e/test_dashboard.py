@@ -1,5 +1,6 @@
 """The dashboard in a real browser: a rollout is followed and steered by clicks and keys, without a reload."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from playwright.async_api import Locator, Page, async_playwright, expect
 
 from e2e.cluster import RaftTest
 from e2e.targets import Capability
+from e2e.test_waltz import LogTest
+from pavane_api.kinds import WALTZ_CLUSTERS
 from tests.requires import requires
 
 SHOWN_MS = 60_000
@@ -18,10 +21,17 @@ pytestmark = pytest.mark.needs(Capability.EMBEDDED)
 
 @pytest.fixture
 async def page(raft: RaftTest) -> AsyncIterator[Page]:
-    """The dashboard, signed in by the link that `pavane dashboard` prints."""
+    """The dashboard, beside a RaftCluster with keys."""
     chromium = requires("chromium")
     await raft.apply(stateMachine="KeyValue")
     await raft.until_current()
+    async with dashboard(raft, chromium) as page:
+        yield page
+
+
+@contextlib.asynccontextmanager
+async def dashboard(raft: RaftTest, chromium: str) -> AsyncIterator[Page]:
+    """Open the dashboard, signed in by the link that `pavane dashboard` prints."""
     link = raft.platform.run("dashboard").stdout.strip()
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -84,6 +94,33 @@ async def test_an_attempt_is_aborted_by_keys_alone(raft: RaftTest, page: Page) -
     assert (await raft.get())["status"]["activeGeneration"] == 1
 
 
+async def test_a_log_is_written_and_followed(raft: RaftTest) -> None:
+    chromium = requires("chromium")
+    log = LogTest(raft.platform, raft.kube, raft.namespace, WALTZ_CLUSTERS)
+    await log.start()
+    log.say("append", "before the page")
+    async with dashboard(raft, chromium) as page:
+        await page.goto(f"{page.url.split('#', maxsplit=1)[0]}#/waltzclusters/{raft.namespace}/q")
+        rows = page.get_by_role("region", name="Transactions, table").get_by_role("row")
+        await expect(rows.nth(1)).to_contain_text("before the page", timeout=SHOWN_MS)
+        await page.get_by_label("Data").fill("by the page")
+        await page.get_by_label("Write locks").fill("account/7")
+        await page.get_by_role("button", name="Append").click()
+        await expect(page.get_by_role("status").filter(has_text="Committed as transaction 1.")).to_be_visible()
+        await expect(rows.nth(1)).to_contain_text("by the page")
+        log.say("append", "by another")
+        await expect(rows.nth(1)).to_contain_text("by another", timeout=SHOWN_MS)
+
+        await page.get_by_role("button", name="Partition 3").click()
+        await expect(page.get_by_text("Nothing has been appended yet.")).to_be_visible(timeout=SHOWN_MS)
+        await page.get_by_label("Data").fill("into the third")
+        await page.get_by_role("button", name="Append").click()
+        await expect(rows.nth(1)).to_contain_text("into the third", timeout=SHOWN_MS)
+        if AXE.exists():
+            await without_serious_faults(page)
+    assert "into the third" in log.say("get", "0", "--partition", "3")
+
+
 async def test_a_traced_write_is_found_and_opened(raft: RaftTest, page: Page) -> None:
     raft.platform.run("raft", "kv", "put", "q", "traced", "yes", "-n", raft.namespace)
     await page.get_by_role("link", name="Traces", exact=True).click()
@@ -100,12 +137,17 @@ async def test_no_view_has_a_serious_fault_of_accessibility(raft: RaftTest, page
     for view in ("#/", f"#/raftclusters/{raft.namespace}/q", "#/traces"):
         await page.goto(page.url.split("#", maxsplit=1)[0] + view)
         await expect(page.locator("tbody tr").first).to_be_visible(timeout=SHOWN_MS)
-        for scheme in ("light", "dark"):
-            await page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
-            await page.evaluate(AXE.read_text(encoding="utf-8"))
-            found = await page.evaluate("axe.run().then((result) => result.violations)")
-            serious = [item["id"] for item in found if item["impact"] in ("serious", "critical")]
-            assert serious == [], (view, scheme)
+        await without_serious_faults(page)
+
+
+async def without_serious_faults(page: Page) -> None:
+    """Judge what the page shows, light and dark."""
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+        await page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = await page.evaluate("axe.run().then((result) => result.violations)")
+        serious = [item["id"] for item in found if item["impact"] in ("serious", "critical")]
+        assert serious == [], (page.url, scheme)
 
 
 async def test_who_has_no_valid_token_is_asked_for_one(page: Page) -> None:

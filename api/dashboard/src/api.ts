@@ -57,6 +57,12 @@ export async function post<T>(path: string, body?: unknown): Promise<T> {
   return (await (await send(path, { method: "POST", ...init })).json()) as T;
 }
 
+/** Append text to a partition of a log. */
+export async function append<T>(path: string, data: string): Promise<T> {
+  const headers = { "Content-Type": "application/octet-stream" };
+  return (await (await send(path, { method: "POST", body: data, headers })).json()) as T;
+}
+
 export interface StreamEvent {
   event: string;
   id: string;

@@ -90,7 +90,7 @@ function encode(text: string): string {
   return btoa(String.fromCharCode(...new TextEncoder().encode(text)));
 }
 
-function decode(text: string): string {
+export function decode(text: string): string {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(
       Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (char) => char.charCodeAt(0)),

@@ -2,6 +2,7 @@ import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { post } from "./api";
 import { Raft, Swim } from "./data";
+import { Waltz } from "./log";
 import { useNow, useResources } from "./live";
 import {
   type Action,
@@ -43,6 +44,7 @@ export function ResourcePage({ plural, namespace, name }: { plural: string; name
       <Blockers resource={found} />
       {plural === "raftclusters" && <Raft path={path} resource={found} />}
       {plural === "swimgroups" && <Swim path={path} />}
+      {plural === "waltzclusters" && <Waltz path={path} />}
       <History resource={found} />
       <Conditions resource={found} />
       <Panel title="Spec">

@@ -1,0 +1,144 @@
+// A WaltzCluster: who may write to which partition, what stands in one of them as it comes, and an append.
+import { useQuery } from "@tanstack/react-query";
+import { type FormEvent, useEffect, useState } from "react";
+import { ApiError, append, type Connection, follow, get, type Schemas } from "./api";
+import { decode } from "./data";
+import { Empty, Failure, Loading, Panel, Table } from "./ui";
+
+const AGAIN_MS = 2000; // partitions have no stream
+const SHOWN_MAX = 50;
+
+type Transaction = Schemas["LogTransaction"];
+
+export function Waltz({ path }: { path: string }) {
+  const [chosen, setChosen] = useState(0);
+  const partitions = useQuery({
+    queryKey: [path, "partitions"],
+    queryFn: ({ signal }) => get<Schemas["pavane_api__waltzlog__schemas__Partitions"]>(`${path}/partitions`, signal),
+    refetchInterval: AGAIN_MS,
+  });
+  const known = partitions.data?.items.find((each) => each.partition === chosen);
+  return (
+    <>
+      <Panel title="Partitions">
+        {partitions.error && <Failure error={partitions.error} again={() => void partitions.refetch()} />}
+        {partitions.isPending && <Loading what="the partitions" />}
+        {partitions.data && (
+          <Table caption="Partitions" head={["Partition", "Server", "Stage", "#Moved", "#High-water mark"]}>
+            {partitions.data.items.map((each) => (
+              <tr key={each.partition}>
+                <th scope="row">
+                  <button aria-pressed={each.partition === chosen} onClick={() => setChosen(each.partition)}>
+                    Partition {each.partition}
+                  </button>
+                </th>
+                <td>{each.server ?? "nobody may write"}</td>
+                <td>{each.stage ?? "–"}</td>
+                <td className="number">{each.generation}</td>
+                <td className="number">{each.highWaterMark ?? "no answer"}</td>
+              </tr>
+            ))}
+          </Table>
+        )}
+      </Panel>
+      {known?.highWaterMark != null && (
+        <Feed key={`${path}/${chosen}`} path={`${path}/partitions/${chosen}`} from={known.highWaterMark + 1} />
+      )}
+    </>
+  );
+}
+
+/** The last transactions of a partition, newest first, and each further one as it is committed. */
+function Feed({ path, from }: { path: string; from: number }) {
+  const [start] = useState(Math.max(0, from - SHOWN_MAX));
+  const [items, setItems] = useState<Transaction[]>([]);
+  const [state, setState] = useState<Connection>("connecting");
+  const [problem, setProblem] = useState<Error | null>(null);
+  useEffect(() => {
+    const stop = new AbortController();
+    let arrived: Transaction[] = [];
+    let frame = 0;
+    const publish = () => {
+      frame = 0;
+      const fresh = arrived.reverse();
+      arrived = [];
+      setItems((before) => [...fresh, ...before].slice(0, SHOWN_MAX));
+    };
+    void follow(
+      `${path}/transactions?watch=true&from=${start}`,
+      ({ event, data }) => {
+        if (event === "error") setProblem(new Error(data));
+        if (event !== "transaction") return;
+        setProblem(null);
+        arrived.push(JSON.parse(data) as Transaction);
+        if (arrived.length > SHOWN_MAX) arrived.shift();
+        frame ||= requestAnimationFrame(publish);
+      },
+      (now, why) => {
+        setState(now);
+        if (why) setProblem(why);
+      },
+      stop.signal,
+    );
+    return () => {
+      stop.abort();
+      cancelAnimationFrame(frame);
+    };
+  }, [path, start]);
+  const aside = <span className={`connection ${state}`}>{state === "live" ? "● live" : state}</span>;
+  return (
+    <Panel title={`Transactions of partition ${path.split("/").pop()}`} aside={aside}>
+      <Append path={path} seen={items[0]?.transaction ?? from - 1} />
+      {problem && <Failure error={problem} />}
+      {items.length === 0 ? (
+        <Empty>Nothing has been appended yet.</Empty>
+      ) : (
+        <Table caption="Transactions" head={["#Transaction", "#Header", "Data"]}>
+          {items.map((each) => (
+            <tr key={each.transaction}>
+              <th scope="row" className="number">
+                {each.transaction}
+              </th>
+              <td className="number">{each.header}</td>
+              <td className="value">{decode(each.data)}</td>
+            </tr>
+          ))}
+        </Table>
+      )}
+    </Panel>
+  );
+}
+
+function Append({ path, seen }: { path: string; seen: number }) {
+  const [data, setData] = useState("");
+  const [locks, setLocks] = useState("");
+  const [said, setSaid] = useState<Error | string | null>(null);
+  async function send(event: FormEvent) {
+    event.preventDefault();
+    const query = new URLSearchParams({ seen: String(seen) });
+    for (const lock of locks.split(/[\s,]+/).filter(Boolean)) query.append("write", lock);
+    try {
+      const { transaction } = await append<Schemas["pavane_api__waltzlog__schemas__Appended"]>(`${path}/transactions?${query}`, data);
+      setSaid(`Committed as transaction ${transaction}.`);
+      setData("");
+    } catch (error) {
+      setSaid(error instanceof ApiError ? error : new Error(String(error)));
+    }
+  }
+  return (
+    <form className="line" onSubmit={(event) => void send(event)}>
+      <input required aria-label="Data" placeholder="Data" value={data} onChange={(event) => setData(event.target.value)} />
+      <input
+        aria-label="Write locks"
+        placeholder="Write locks: account/7, …"
+        value={locks}
+        onChange={(event) => setLocks(event.target.value)}
+      />
+      <button className="primary">Append</button>
+      <span role="status" className="quiet">
+        {typeof said === "string" ? said : `counts as having seen ${seen}`}
+      </span>
+      {said instanceof Error && <Failure error={said} />}
+    </form>
+  );
+}
