@@ -93,12 +93,10 @@ function Feed({ path, from }: { path: string; from: number }) {
       {items.length === 0 ? (
         <Empty>Nothing has been appended yet.</Empty>
       ) : (
-        <Table caption="Transactions" head={["#Transaction", "#Header", "Data"]}>
+        <Table caption="Transactions" head={["Transaction", "#Header", "Data"]}>
           {items.map((each) => (
             <tr key={each.transaction}>
-              <th scope="row" className="number">
-                {each.transaction}
-              </th>
+              <th scope="row">{each.transaction}</th>
               <td className="number">{each.header}</td>
               <td className="value">{decode(each.data)}</td>
             </tr>

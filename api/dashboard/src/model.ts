@@ -177,7 +177,9 @@ export function actionsOf(resource: Resource): Action[] {
   if (resource.metadata.deletionTimestamp) return [];
   if (resource.spec["suspend"] === true) return pick("unsuspend");
   const paused = condition(resource, "Paused")?.status === "True";
-  const running = (resource.status?.rollout?.state ?? "Idle") !== "Idle";
+  const state = resource.status?.rollout?.state ?? "Idle";
+  const running = state !== "Idle";
+  if (state === "Promoting" || state === "Retiring") return pick(paused ? "resume" : "pause"); // it can only go on
   const failed = resource.status?.["failed"] != null;
   const number = resource.status?.activeGeneration ?? 0;
   return [
