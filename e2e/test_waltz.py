@@ -85,6 +85,11 @@ def ledger(raft: RaftTest, monkeypatch: pytest.MonkeyPatch) -> LogTest:
     return LogTest(raft.platform, raft.kube, raft.namespace, WALTZ_CLUSTERS)
 
 
+async def owner_of(log: Waltz, partition: int) -> str:
+    """The pod that owns a partition; empty while nobody does."""
+    return ((await log.partitions())[partition].server or "").partition(".")[0]
+
+
 @dataclass
 class Writers:
     """Write into every partition all the time, and compare the log with what was acknowledged.
@@ -196,6 +201,16 @@ async def test_a_log_loses_and_doubles_nothing_under_kills_and_a_rollout(ledger:
             ledger.signal(victim, signal.SIGKILL)
             await writers.more(f"{victim} was killed")
             await ledger.until_replaced(victim)
+        stopped = await owner_of(log, 0)
+        ledger.signal(stopped, signal.SIGSTOP)  # with appends under way, which it finds when it goes on
+
+        async def moved() -> bool:
+            return await owner_of(log, 0) not in ("", stopped)
+
+        await eventually(moved, f"partition 0 has left {stopped}, which stands still")
+        await writers.more(f"{stopped} was stopped")
+        ledger.signal(stopped, signal.SIGCONT)
+        await writers.more(f"{stopped} went on")
         ledger.platform.run("rollout", "restart", "waltz/q", "-n", ledger.namespace)
         document: dict[str, Any] = await ledger.until_current(generation=2)
         assert document["status"]["history"][0]["result"] == "Promoted"

@@ -244,8 +244,7 @@ class Session:
 
     def next_due(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        first = next(iter(self._asked.values()), None)  # all have the same time, so the oldest is due first
-        return None if first is None else first.due
+        return next((asked.due for asked in self._asked.values()), None)  # all have the same time: the oldest is first
 
     @property
     def room(self) -> bool:
@@ -377,6 +376,7 @@ class Session:
             for other in self._replicas.values():
                 other.recovered, other.work, other.waiting = False, None, False
             self._claim()
+            return  # not waiting: its next work must not be woken in place of this one
         yield None
 
     def _recover(self, replica: _Replica) -> _Work:
