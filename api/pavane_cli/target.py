@@ -251,6 +251,9 @@ async def control_plane(where: Where, url: str | None, token: str | None) -> Asy
                 "the kubeconfig has no token for the control plane: make one with `kubectl create token NAME "
                 "--audience pavane-api`, NAME a service account, and give it as PAVANE_API_TOKEN or --token"
             )
+        if not bearer.isascii() or not bearer.isprintable():
+            # The library would print it, whole, in its own error.
+            raise UserError("the token holds characters that no token has, such as the end of a line", ExitCode.USAGE)
         base = address.rstrip("/") + "/api/v1"
         try:
             async with httpx2.AsyncClient(

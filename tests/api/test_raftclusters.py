@@ -6,6 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from pavane_api.kinds import RAFT_CLUSTERS
 from tests.api.plane import BASE, created, plane, raft_cluster
 
 
@@ -33,6 +34,20 @@ async def test_a_resource_is_created_read_changed_and_deleted(tmp_path: Path) ->
         gone = await api.http.delete(f"{BASE}/q", headers={"If-Match": "*"})
         assert gone.status_code == 202
         assert (await api.http.get(f"{BASE}/q")).status_code == 404
+
+
+async def test_a_new_status_spoils_no_write_and_is_news_to_a_reader(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        etag = (await created(api)).headers["ETag"]
+        same = await api.http.get(f"{BASE}/q", headers={"If-None-Match": etag})
+        assert (same.status_code, same.content, same.headers["ETag"]) == (304, b"", etag)
+        body = {"metadata": {"name": "q"}, "status": {"observedGeneration": 1}}
+        await api.kube.apply_status(RAFT_CLUSTERS, body, "default")
+        news = await api.http.get(f"{BASE}/q", headers={"If-None-Match": etag})
+        assert (news.status_code, news.json()["status"]["observedGeneration"]) == (200, 1)
+        changed = await api.http.patch(f"{BASE}/q", json={"spec": {"image": "b"}}, headers={"If-Match": etag})
+        assert changed.status_code == 200, changed.text
+        assert (await api.http.delete(f"{BASE}/q", headers={"If-Match": etag})).status_code == 412
 
 
 async def test_preconditions_protect_what_others_wrote(tmp_path: Path) -> None:

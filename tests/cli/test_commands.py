@@ -1,9 +1,12 @@
+import io
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from pavane_cli.commands.resources import read_documents
 from pavane_cli.commands.swim_control import path_of
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import COMMANDS
@@ -30,6 +33,33 @@ def test_the_help_names_every_command(tmp_path: Path) -> None:
 
 def test_a_wrong_command_is_a_usage_error(tmp_path: Path) -> None:
     assert pavane("dance", folder=tmp_path).returncode == ExitCode.USAGE
+
+
+def test_a_folder_is_all_its_files_and_a_dash_is_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b.yaml", "a.json", "notes.txt"):
+        (tmp_path / name).write_text(json.dumps({"kind": "RaftCluster", "metadata": {"name": name}}))
+    (tmp_path / "inner.yaml").mkdir()
+    monkeypatch.setattr("sys.stdin", io.StringIO("{metadata: {name: typed}}"))
+    found = read_documents([tmp_path, Path("-")])
+    assert [document["metadata"]["name"] for document in found] == ["a.json", "b.yaml", "typed"]
+
+
+@pytest.mark.parametrize("version", ["apiVersion: pavane.dev/v1", "apiVersion: apps/v1", "spec: {}"])
+def test_a_wrong_api_version_is_refused_before_anything_is_sent(tmp_path: Path, version: str) -> None:
+    (tmp_path / "q.yaml").write_text(f"kind: RaftCluster\nmetadata: {{name: q}}\n{version}\n")
+    refused = pavane("apply", "-f", "q.yaml", folder=tmp_path)
+    assert (refused.returncode, refused.stdout) == (ExitCode.USAGE, "")
+    assert "RaftCluster q has apiVersion" in refused.stderr
+    assert "write pavane.dev/v1alpha1" in refused.stderr
+
+
+def test_a_token_that_is_none_is_not_printed(tmp_path: Path) -> None:
+    refused = pavane(
+        "raft", "kv", "get", "q", "k", "--api", "http://127.0.0.1:9", "--token", "se\ncret", folder=tmp_path
+    )
+    assert refused.returncode == ExitCode.USAGE
+    assert "the token holds characters" in refused.stderr
+    assert "cret" not in refused.stderr
 
 
 def test_without_a_cluster_the_error_says_what_to_do(tmp_path: Path) -> None:

@@ -117,6 +117,15 @@ async def test_yaml_is_read(server: Server) -> None:
     assert answer.json()["data"] == {"a": "b"}
 
 
+async def test_yaml_that_stands_for_much_more_is_refused(server: Server) -> None:
+    layers = [b"a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    layers += [b"a%d: &a%d [%s]" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 9)) for n in range(1, 12)]
+    bomb = b"metadata: {name: y}\ndata: {a: b}\n" + b"\n".join(layers)
+    answer = await server.http.post(MAPS, content=bomb, headers={"Content-Type": "application/yaml"})
+    assert (answer.status_code, server.cluster.list("configmaps")) == (400, [])
+    assert "an alias (*name) stands in it" in answer.json()["message"]
+
+
 async def test_a_dry_run_checks_and_stores_nothing(server: Server) -> None:
     for name, code in (("a", 201), ("A", 422)):
         answer = await server.http.post(MAPS, params={"dryRun": "All"}, json={"metadata": {"name": name}})

@@ -19,6 +19,7 @@ from pavane_operator.kube import Identity
 from pavane_operator.kube.resources import custom
 
 IfMatch = Annotated[str | None, Header(description="ETag of the resource as it was read, or * for any")]
+KnownTag = Annotated[str | None, Header(alias="If-None-Match", description="ETag that the caller has: 304")]
 IfNoneMatch = Annotated[str | None, Header(description="*: create, and only if there is none")]
 
 
@@ -75,9 +76,12 @@ class Endpoints:
             body["continue"] = found.next_page
         return JSONResponse(body)
 
-    async def get(self, control: Shared, namespace: str, name: str) -> Response:
-        """Return one resource; its ETag is what If-Match wants."""
-        return _one(await control.kube.get(self._resource, name, namespace))
+    async def get(self, control: Shared, namespace: str, name: str, if_none_match: KnownTag = None) -> Response:
+        """Return one resource; its ETag is what If-Match wants, 304 without a body where If-None-Match names it."""
+        document = await control.kube.get(self._resource, name, namespace)
+        if service.is_known(document, if_none_match):
+            return Response(status_code=304, headers={"ETag": service.etag(document)})
+        return _one(document)
 
     async def get_status(self, control: Shared, namespace: str, name: str) -> dict[str, Any]:
         """Return only the status of one resource."""
@@ -144,7 +148,7 @@ def router_of(kind: Definition) -> APIRouter:
         operation_id=f"get_{singular}",
         dependencies=checked("get"),
         response_model=document,
-        responses=responses(problems.NotFound),
+        responses={304: {"description": "The caller has it as it is"}, **responses(problems.NotFound)},
     )(endpoints.get)
     router.get(
         one + "/status",

@@ -1,30 +1,59 @@
 """Rules of the resource endpoints: preconditions, field managers, watch events."""
 
 import json
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 from pavane_api.problems import BadRequest, PreconditionFailed, PreconditionRequired
 from pavane_operator import kube
 
 MANAGER = "pavane-api"
 LIST_LIMIT_MAX = 500
+TRIES_MAX = 5  # of a write whose resource gets a new status between reading and writing
 SETTABLE_METADATA = frozenset({"name", "namespace", "labels", "annotations"})
+
+Result = TypeVar("Result")
 
 
 def etag(document: kube.Object) -> str:
-    """Return the ETag of a resource: its resourceVersion, quoted."""
-    return f'"{document["metadata"]["resourceVersion"]}"'
+    """Return the ETag of a resource: uid, generation, resourceVersion. If-Match heeds the first two (``spec_of``)."""
+    metadata = document["metadata"]
+    return f'"{metadata["uid"]}.{metadata["generation"]}.{metadata["resourceVersion"]}"'
 
 
-def expected_version(if_match: str | None) -> str | None:
-    """Return the resourceVersion that If-Match demands; None for ``*``, any existing one.
+def spec_of(tag: str) -> str:
+    """Return the part of an ETag that changes with the spec and not with the status.
+
+    Else a valid If-Match would be refused for as long as a resource starts.
+    """
+    return tag.strip('"').rpartition(".")[0]
+
+
+def is_known(document: kube.Object, if_none_match: str | None) -> bool:
+    """Whether If-None-Match names the ETag of the resource: the caller has all of it, status included."""
+    tags = [tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")]
+    return "*" in tags or etag(document) in tags
+
+
+def expected_tag(if_match: str | None) -> str | None:
+    """Return the ETag that If-Match demands; None for ``*``, any existing resource.
 
     Raises ``PreconditionRequired`` when the header is missing: a change made blindly overwrites somebody else's.
     """
     if if_match is None:
         raise PreconditionRequired("Send If-Match with the ETag of the resource that you changed, or * for any.")
-    return None if if_match.strip() == "*" else if_match.strip().removeprefix("W/").strip('"')
+    return None if if_match.strip() == "*" else if_match.strip().removeprefix("W/")
+
+
+async def _guarded(write: Callable[[], Awaitable[Result]]) -> Result:
+    """Do ``write``, which reads first; again when the status moved meanwhile, which no ETag speaks of."""
+    for _ in range(TRIES_MAX - 1):
+        try:
+            return await write()
+        except kube.Conflict as error:
+            if error.causes:  # fields of other managers
+                raise
+    return await write()
 
 
 async def put(
@@ -41,6 +70,22 @@ async def put(
 
     A field that another manager owns with another value raises ``kube.Conflict``.
     """
+
+    async def write() -> tuple[kube.Object, bool]:
+        return await _put(client, resource, namespace, name, document, if_match, if_none_match)
+
+    return await _guarded(write)
+
+
+async def _put(
+    client: kube.KubeClient,
+    resource: kube.Resource,
+    namespace: str,
+    name: str,
+    document: dict[str, Any],
+    if_match: str | None,
+    if_none_match: str | None,
+) -> tuple[kube.Object, bool]:
     intent = _intent(resource, document)
     for field, wanted in (("name", name), ("namespace", namespace)):
         if intent["metadata"].setdefault(field, wanted) != wanted:
@@ -52,7 +97,7 @@ async def put(
         if present is not None:
             raise PreconditionFailed(f"{resource.kind} {name} exists already.")
     else:
-        expected = expected_version(if_match)
+        expected = expected_tag(if_match)
         if present is None:
             raise PreconditionFailed(f"There is no {resource.kind} {name}; create it with If-None-Match: *.")
         _expect(present, expected, intent)
@@ -75,15 +120,19 @@ async def patch(
     itself. A field that another manager owns with another value raises ``kube.Conflict``; null takes back what this
     API set.
     """
-    expected = expected_version(if_match)
+    expected = expected_tag(if_match)
     unknown = set(changes) - {"metadata", "spec", "apiVersion", "kind"}
     if unknown:
         raise BadRequest(f"A patch changes metadata and spec, not {', '.join(sorted(unknown))}.")
-    present = await client.get(resource, name, namespace)
-    intent = _intent(resource, merged(applied_by(present, MANAGER), changes))
-    intent["metadata"] |= {"name": name, "namespace": namespace}
-    _expect(present, expected, intent)
-    return await client.apply(resource, intent, namespace, manager=MANAGER, strict=True)
+
+    async def write() -> kube.Object:
+        present = await client.get(resource, name, namespace)
+        intent = _intent(resource, merged(applied_by(present, MANAGER), changes))
+        intent["metadata"] |= {"name": name, "namespace": namespace}
+        _expect(present, expected, intent)
+        return await client.apply(resource, intent, namespace, manager=MANAGER, strict=True)
+
+    return await _guarded(write)
 
 
 def _intent(resource: kube.Resource, document: dict[str, Any]) -> dict[str, Any]:
@@ -138,22 +187,27 @@ async def delete(
     client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, *, if_match: str | None
 ) -> None:
     """Delete the resource; its pods and then its volumes follow by its deletion policy."""
-    expected = expected_version(if_match)
-    present = await client.get(resource, name, namespace)
-    _expect(present, expected, {"metadata": {}})
-    await client.delete(resource, name, namespace, uid=present["metadata"]["uid"], resource_version=expected)
+    expected = expected_tag(if_match)
+
+    async def write() -> None:
+        present = await client.get(resource, name, namespace)
+        precondition: dict[str, Any] = {"metadata": {}}
+        _expect(present, expected, precondition)
+        version = precondition["metadata"].get("resourceVersion")
+        await client.delete(resource, name, namespace, uid=present["metadata"]["uid"], resource_version=version)
+
+    await _guarded(write)
 
 
 def _expect(present: kube.Object, expected: str | None, intent: dict[str, Any]) -> None:
-    """Check the version that the caller read, and make it a precondition of the write against later changes."""
-    version = present["metadata"]["resourceVersion"]
+    """Check the ETag that the caller read, and make what is there a precondition of the write against later changes."""
     if expected is None:
         return
-    if version != expected:
+    if spec_of(etag(present)) != spec_of(expected):
         raise PreconditionFailed(
-            f"The resource has changed since you read it: it is at {version}, not {expected}. Read it again."
+            f"The spec has changed since you read it: its ETag is {etag(present)}, not {expected}. Read it again."
         )
-    intent["metadata"]["resourceVersion"] = expected
+    intent["metadata"]["resourceVersion"] = present["metadata"]["resourceVersion"]
 
 
 async def events(

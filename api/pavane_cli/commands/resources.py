@@ -1,6 +1,7 @@
 """``pavane get|describe|watch|apply|delete``."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,14 @@ EVENTS_SHOWN_MAX = 20
 Kind = Annotated[str, typer.Argument(metavar="KIND[/NAME]", help="For example raft or raft/quickstart.")]
 Name = Annotated[str | None, typer.Argument(help="Name of the resource.")]
 Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Resources of all namespaces.")]
-Files = Annotated[list[Path], typer.Option("--file", "-f", exists=True, dir_okay=False, help="YAML or JSON.")]
+Files = Annotated[
+    list[Path],
+    typer.Option(
+        "--file", "-f", exists=True, allow_dash=True, help="YAML or JSON: a file, a folder of them, - for input."
+    ),
+]
+SUFFIXES = (".yaml", ".yml", ".json")
+"""Of the files in a folder that are applied, as kubectl does."""
 
 
 def get(
@@ -203,11 +211,15 @@ def apply(
 
 
 def read_documents(files: list[Path]) -> list[dict[str, Any]]:
-    """Return the documents of YAML or JSON files; raises ``UserError`` for what is no resource of ours."""
+    """Return the documents of YAML or JSON files, of those in a folder, and of standard input (``-``).
+
+    Raises ``UserError`` for what is no resource.
+    """
     documents: list[dict[str, Any]] = []
-    for path in files:
+    for path in (each for given in files for each in _files(given)):
         try:
-            loaded = [item for item in yaml.safe_load_all(path.read_text(encoding="utf-8")) if item]
+            text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+            loaded = [item for item in yaml.safe_load_all(text) if item]
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: not YAML: {error}", ExitCode.USAGE) from error
         for item in loaded:
@@ -223,12 +235,25 @@ def read_documents(files: list[Path]) -> list[dict[str, Any]]:
     return documents
 
 
+def _files(given: Path) -> list[Path]:
+    if not given.is_dir():
+        return [given]
+    return sorted(path for path in given.iterdir() if path.suffix in SUFFIXES and path.is_file())
+
+
+def _type_of(document: dict[str, Any]) -> kube.Resource:
+    resource, _ = parse_reference(str(document.get("kind", "")))
+    if document.get("apiVersion") != resource.api_version:
+        told = f"{resource.kind} {document['metadata']['name']} has apiVersion {document.get('apiVersion')}"
+        raise UserError(f"{told}: write {resource.api_version}", ExitCode.USAGE)
+    return resource
+
+
 async def _apply(where: Where, files: list[Path], namespace: str, wait: bool, timeout_s: float) -> None:
-    documents = read_documents(files)
+    documents = [(_type_of(document), document) for document in read_documents(files)]
     async with cluster(where) as client:
         applied: list[tuple[kube.Resource, str, str]] = []
-        for document in documents:
-            resource, _ = parse_reference(str(document.get("kind", "")))
+        for resource, document in documents:
             name, space = document["metadata"]["name"], document["metadata"].get("namespace", namespace)
             await client.apply(resource, document, space, manager=MANAGER, strict=True)
             output.say(f"{resource.kind.lower()}/{name} applied")
