@@ -213,7 +213,9 @@ async def test_a_log_loses_and_doubles_nothing_under_kills_and_a_rollout(ledger:
         await writers.more(f"{stopped} went on")
         ledger.platform.run("rollout", "restart", "waltz/q", "-n", ledger.namespace)
         document: dict[str, Any] = await ledger.until_current(generation=2)
-        assert document["status"]["history"][0]["result"] == "Promoted"
+        newest = document["status"]["history"][0]
+        assert newest["result"] == "Promoted"
+        assert newest["writeGapMs"] > 0
         await writers.more("the rollout")
         owners = {one.server for one in (await log.partitions()).values()}
         assert owners

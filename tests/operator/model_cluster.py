@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -106,6 +107,8 @@ class World:
         """Pods whose volumes say that they were members."""
         self.served = False
         self.entries = 10_000
+        self.part_gaps: Mapping[str, int] = {}
+        """By pod: the longest time that a part of the state had no writer, where parts move one by one."""
         self.faults = Faults()
         self.claimed: list[int] = []
         self.steps_run = 0

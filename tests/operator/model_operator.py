@@ -116,6 +116,7 @@ class Operator:
             within_lag_since=stream.since if stream else None,
             first_write_ms=pod.generation * 1000 + 40 if pod.generation == world.fence else None,
             last_write_ms=pod.generation * 1000 + 1000 if pod.generation < world.fence else None,
+            write_gap_ms=world.part_gaps.get(pod.name),
         )
 
     def _facts(self) -> Facts:

@@ -462,12 +462,14 @@ def test_the_step_says_what_it_waits_for() -> None:
     assert "refused, as the test asked" in (step.step.detail or "")
 
 
-def test_the_write_gap_is_that_between_the_generations() -> None:
+@pytest.mark.parametrize(("part_gaps", "gap"), [((), 40), ((1, 9, 3), 9)], ids=["at once", "part by part"])
+def test_the_write_gap_is_that_between_the_generations(part_gaps: tuple[int, ...], gap: int) -> None:
     lab = Lab()
     lab.active(1)
+    lab.world.part_gaps = {f"{NAME}-server-g2-{at}": found for at, found in enumerate(part_gaps)}
     lab.world.rollout(restart="1")
     world = lab.active(2)
-    assert [(entry.generation, entry.write_gap_ms) for entry in world.status.history] == [(2, 40), (1, None)]
+    assert [(entry.generation, entry.write_gap_ms) for entry in world.status.history] == [(2, gap), (1, None)]
 
 
 def test_however_many_attempts_fail_the_generation_before_can_be_gone_back_to() -> None:

@@ -123,6 +123,7 @@ STAGES = st.builds(
     within_lag_since=OPTIONAL_TIMES,
     first_write_ms=st.none() | st.integers(0, 100),
     last_write_ms=st.none() | st.integers(0, 100),
+    write_gap_ms=st.none() | st.integers(1, 100),
 )
 
 

@@ -113,7 +113,7 @@ async def test_a_stream_tells_the_stage_and_leads_up_to_writing(pod: Pod, driver
 async def test_reports_become_what_the_planner_reads(pod: Pod, driver: Driver) -> None:
     blockers = (Blocker("NoQuorum", "no leader", {"a": "b"}), Blocker("Slow", info=True))
     pod.role.latest = RoleReport(
-        progress=5, target=9, blockers=blockers, leads=True, first_write_ms=11, last_write_ms=12
+        progress=5, target=9, blockers=blockers, leads=True, first_write_ms=11, last_write_ms=12, write_gap_ms=13
     )
     await driver.streams.keep(pod.wanted)
     await driver.until(connected=True)
@@ -121,7 +121,7 @@ async def test_reports_become_what_the_planner_reads(pod: Pod, driver: Driver) -
     view = await driver.until(stage=Stage.READ_WRITE, leads=True)
     assert (view.progress, view.target, view.fence) == (5, 9, GENERATION)
     assert view.blockers == (PodBlocker("NoQuorum", "no leader", {"a": "b"}),)
-    assert (view.first_write_ms, view.last_write_ms) == (11, 12)
+    assert (view.first_write_ms, view.last_write_ms, view.write_gap_ms) == (11, 12, 13)
 
 
 async def test_the_lag_clock_runs_without_a_break_and_begins_anew_after_one(pod: Pod, driver: Driver) -> None:

@@ -123,6 +123,8 @@ class StageView:
     """Unix milliseconds of the first write this generation accepted."""
     last_write_ms: int | None = None
     """Unix milliseconds of the last write this generation accepted."""
+    write_gap_ms: int | None = None
+    """Longest time that a part of the state had no writer, where such parts move one by one."""
 
 
 @dataclass(frozen=True, slots=True)

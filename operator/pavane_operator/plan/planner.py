@@ -178,11 +178,19 @@ def _with_write_gap(view: View, status: Status) -> Status:
         return status
     newest = status.history[0]
     stages = [(pod.generation, pod.stage) for pod in view.observed.pods if pod.stage is not None]
-    first = [stage.first_write_ms for number, stage in stages if number == view.active and stage.first_write_ms]
+    ours = [stage for number, stage in stages if number == view.active]
+    gaps = [stage.write_gap_ms for stage in ours if stage.write_gap_ms]
+    first = [stage.first_write_ms for stage in ours if stage.first_write_ms]
     last = [stage.last_write_ms for number, stage in stages if number != view.active and stage.last_write_ms]
-    if newest.write_gap_ms is not None or not first or not last:
+    if newest.write_gap_ms is not None:
         return status
-    measured = newest.model_copy(update={"write_gap_ms": max(min(first) - max(last), 0)})
+    if gaps and all(stage.leads for stage in ours):
+        gap = max(gaps)
+    elif first and last:
+        gap = max(min(first) - max(last), 0)
+    else:
+        return status
+    measured = newest.model_copy(update={"write_gap_ms": gap})
     return status.model_copy(update={"history": [measured, *status.history[1:]]})
 
 

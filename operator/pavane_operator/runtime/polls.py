@@ -153,6 +153,7 @@ def stage_view(document: object) -> StageView:
             ),
             first_write_ms=document.get("firstWriteMs") or None,
             last_write_ms=document.get("lastWriteMs") or None,
+            write_gap_ms=document.get("writeGapMs") or None,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"/stage lacks {error}") from error

@@ -263,6 +263,7 @@ def view_of(report: StageReport, *, connected: bool, asked: Stage | None) -> Sta
         ),
         first_write_ms=report.first_write_ms or None,
         last_write_ms=report.last_write_ms or None,
+        write_gap_ms=report.write_gap_ms or None,
     )
 
 

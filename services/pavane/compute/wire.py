@@ -133,6 +133,7 @@ class StageReport:
     """Where a pod is (docs/specs/compute.md 6). ``unit`` names the unit of ``progress`` and ``target``.
 
     ``last_write_ms`` and ``first_write_ms`` are Unix times in milliseconds of writes accepted as leader, 0 = none.
+    ``write_gap_ms`` is the longest time that a part of the state had no writer, where such parts move one by one.
     """
 
     stage: Stage
@@ -146,6 +147,7 @@ class StageReport:
     done: bool = False
     last_write_ms: int = 0
     first_write_ms: int = 0
+    write_gap_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,7 @@ def _encode_report(report: StageReport) -> proto.StageReport:
         done=report.done,
         last_write_ms=report.last_write_ms,
         first_write_ms=report.first_write_ms,
+        write_gap_ms=report.write_gap_ms,
     )
 
 
@@ -335,4 +338,5 @@ def _stage_report(message: proto.StageReport) -> StageReport:
         done=message.done,
         last_write_ms=message.last_write_ms,
         first_write_ms=message.first_write_ms,
+        write_gap_ms=message.write_gap_ms,
     )

@@ -86,6 +86,7 @@ def stage_json(report: StageReport | None, generation: int) -> dict[str, Any]:
         ],
         "firstWriteMs": report.first_write_ms,
         "lastWriteMs": report.last_write_ms,
+        "writeGapMs": report.write_gap_ms,
     }
 
 

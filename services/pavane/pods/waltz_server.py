@@ -6,7 +6,6 @@ Specified in docs/specs/waltz.md 14.6, docs/specs/operator.md 2.12 and 4.2, docs
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,7 +50,6 @@ class WaltzRole:
         """The generation that shall own everything, as far as this pod knows."""
         self.metadata_fault = "the metadata store was not reached yet"
         self.listening = asyncio.Event()
-        self._first_write_ms = 0
         self._writing = False
 
     def configure(self, settings: Mapping[str, str]) -> None:
@@ -85,8 +83,6 @@ class WaltzRole:
         owners = {server for server, owned in view.owned().items() if owned}
         ours = all(view.numbers.get(server) == self.generation for server in owners)
         healthy = [partition for partition in core.owned.values() if partition.healthy]
-        if healthy and not self._first_write_ms:
-            self._first_write_ms = time.time_ns() // 1_000_000
         leads = bool(owners) and ours and view.consistent and len(healthy) == len(core.owned)
         # Until it may write, a server has nothing to catch up with.
         progress = sum(len(owned) for server, owned in view.owned().items() if view.numbers.get(server))
@@ -96,8 +92,14 @@ class WaltzRole:
             blockers=self._blockers(),
             leads=leads and self._writing,
             done=self.fenced and not core.owned,
-            first_write_ms=self._first_write_ms,
+            write_gap_ms=self._gap_ms(),
         )
+
+    def _gap_ms(self) -> int:
+        """The longest time from the assignment of a partition to this server until it took appends; 0: not known."""
+        core = self.server.core
+        opened = [one.opened_in_s for one in core.owned.values()] if core is not None else []
+        return max((max(1, round(seconds * 1000)) for seconds in opened if seconds is not None), default=0)
 
     def _blockers(self) -> tuple[Blocker, ...]:
         if self.metadata_fault:

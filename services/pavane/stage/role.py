@@ -12,7 +12,7 @@ class RoleReport:
     """What a role says about itself; stage, generation and token are added by the server.
 
     ``progress`` and ``target`` are in the kind's unit (docs/specs/compute.md 6), the write times are Unix times in
-    milliseconds, 0 = none.
+    milliseconds, 0 = none; ``write_gap_ms`` is for roles that take the right to write part by part.
     """
 
     progress: int = 0
@@ -22,6 +22,7 @@ class RoleReport:
     done: bool = False
     first_write_ms: int = 0
     last_write_ms: int = 0
+    write_gap_ms: int = 0
 
 
 class Role(Protocol):

@@ -140,6 +140,7 @@ class StageServer:
             done=role.done,
             last_write_ms=role.last_write_ms,
             first_write_ms=role.first_write_ms,
+            write_gap_ms=role.write_gap_ms,
         )
 
     def notify(self) -> None:

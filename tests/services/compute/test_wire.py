@@ -70,6 +70,7 @@ RESPONSES = st.one_of(
         done=st.booleans(),
         last_write_ms=U64,
         first_write_ms=U64,
+        write_gap_ms=U64,
     ),
 )
 

@@ -560,7 +560,7 @@ class Status(_message.Message):
     def __init__(self, stage: _Optional[_Union[StageReport, _Mapping]] = ..., hydration: _Optional[_Union[HydrationReport, _Mapping]] = ..., engine: _Optional[_Union[EngineReport, _Mapping]] = ...) -> None: ...
 
 class StageReport(_message.Message):
-    __slots__ = ("stage", "generation", "fence_seen", "progress", "target", "unit", "blockers", "leads", "done", "last_write_ms", "first_write_ms")
+    __slots__ = ("stage", "generation", "fence_seen", "progress", "target", "unit", "blockers", "leads", "done", "last_write_ms", "first_write_ms", "write_gap_ms")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     FENCE_SEEN_FIELD_NUMBER: _ClassVar[int]
@@ -572,6 +572,7 @@ class StageReport(_message.Message):
     DONE_FIELD_NUMBER: _ClassVar[int]
     LAST_WRITE_MS_FIELD_NUMBER: _ClassVar[int]
     FIRST_WRITE_MS_FIELD_NUMBER: _ClassVar[int]
+    WRITE_GAP_MS_FIELD_NUMBER: _ClassVar[int]
     stage: Stage
     generation: int
     fence_seen: Token
@@ -583,7 +584,8 @@ class StageReport(_message.Message):
     done: bool
     last_write_ms: int
     first_write_ms: int
-    def __init__(self, stage: _Optional[_Union[Stage, str]] = ..., generation: _Optional[int] = ..., fence_seen: _Optional[_Union[Token, _Mapping]] = ..., progress: _Optional[int] = ..., target: _Optional[int] = ..., unit: _Optional[str] = ..., blockers: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ..., leads: _Optional[bool] = ..., done: _Optional[bool] = ..., last_write_ms: _Optional[int] = ..., first_write_ms: _Optional[int] = ...) -> None: ...
+    write_gap_ms: int
+    def __init__(self, stage: _Optional[_Union[Stage, str]] = ..., generation: _Optional[int] = ..., fence_seen: _Optional[_Union[Token, _Mapping]] = ..., progress: _Optional[int] = ..., target: _Optional[int] = ..., unit: _Optional[str] = ..., blockers: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ..., leads: _Optional[bool] = ..., done: _Optional[bool] = ..., last_write_ms: _Optional[int] = ..., first_write_ms: _Optional[int] = ..., write_gap_ms: _Optional[int] = ...) -> None: ...
 
 class Blocker(_message.Message):
     __slots__ = ("reason", "text", "detail", "info")

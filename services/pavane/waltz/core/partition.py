@@ -80,12 +80,15 @@ class Partition(Storing):
         self._locks = LockTable(-1)
         self.feeds = Feeds(out, self.read)
         self.appended = self.conflicts = 0
+        self._started_at = 0.0
+        self.opened_in_s: float | None = None
+        """How long it took from the assignment to the first store session: then nobody could write."""
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
         """Begin the first store session."""
-        self.now = now
+        self.now = self._started_at = now
         self._begin_session()
 
     def set_generation(self, now: float, generation: int) -> None:
@@ -216,6 +219,7 @@ class Partition(Storing):
         self.feeds.opened(hwm)
         if self.stage is Stage.OPENING:
             self.stage = Stage.READ_WRITE
+            self.opened_in_s = self.now - self._started_at
         self._fire_markers()
         parked, self._parked = self._parked, deque()
         for _, connection, message in parked:
