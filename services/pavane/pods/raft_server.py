@@ -242,7 +242,7 @@ class RaftPod:
             return f"stage {self._stage.stage.title}"
         if self._stage.stage is Stage.READ_WRITE and self._server.status().leader is None:
             return "no leader is known"
-        return None
+        return self._server.full()
 
     def _metrics(self) -> list[Metric]:
         if self._stage is None or self._process.ending:

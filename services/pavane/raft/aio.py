@@ -71,9 +71,8 @@ from pavane.wire import Stage
 _logger = logging.getLogger(__name__)
 
 MARK_AFTER_S = 0.1  # an idle log states what was synced after this long (13.1)
-DISK_RESERVE_BYTES = (
-    256 << 20
-)  # left for what is under way, elections and compaction when a leader stops taking updates
+DISK_RESERVE_BYTES = 256 << 20  # left for what is under way, elections and compaction when updates are not taken
+RESERVE_SHARE = 16  # of a small volume the reserve is this part: it would else be full when it is empty
 ROOM_CHECK_S = 1.0  # asking the file system costs more than an update
 NO_ROOM_MS = 1000  # told to those whose updates have no room: by then it is looked again
 SCRUB_S = 600.0  # between two segments: rot is found within hours, at a cost that nobody feels (13.3)
@@ -201,7 +200,7 @@ class Adapter:
         self._waiting_for_sync: list[tuple[int, asyncio.Future[None]]] = []
         self._term = recovered.term
         self._leads = False
-        self._room = True
+        self._full: str | None = None
         self._room_known_until = 0.0
         self._halted = False  # nothing is sent or stored any more
         self._draining = False  # only what is stored already is still answered
@@ -385,10 +384,18 @@ class Adapter:
         """Say whether the disk has its reserve left (13.4): a leader stops early, a follower when it is full."""
         if now_s >= self._room_known_until:
             self._room_known_until = now_s + ROOM_CHECK_S
-            had_room, self._room = self._room, self._storage.log_folder.free_bytes() >= DISK_RESERVE_BYTES
-            if had_room and not self._room:
-                _logger.error("less than %d MiB of disk are free: no more updates are taken", DISK_RESERVE_BYTES >> 20)
-        return self._room
+            folder, had_room = self._storage.log_folder, not self._full
+            reserve = min(DISK_RESERVE_BYTES, folder.total_bytes() // RESERVE_SHARE)
+            free = folder.free_bytes()
+            text = f"the volume is full: {free >> 20} MiB are free, {reserve >> 20} MiB are kept for compaction"
+            self._full = text if free < reserve else None
+            if had_room and self._full:
+                _logger.error("no more updates are taken: %s", text)
+        return self._full is None
+
+    def full(self) -> str | None:
+        """Say why no updates are taken where the volume has no room left."""
+        return None if self._has_room(self._loop.time()) else self._full
 
     def _timers(self) -> None:
         due, now_s = self._due, self._loop.time()  # what this turn's input brings is looked at when the timer is armed

@@ -180,6 +180,10 @@ class RaftServer:
         adapter = self._started
         return adapter.core.status(adapter.now())
 
+    def full(self) -> str | None:
+        """Say why no updates are taken where the volume has no room left (13.4)."""
+        return self._started.full()
+
     def fence(self) -> Fence:
         """Return what is known about this peer's right to take part (8.6)."""
         return self._started.core.fence()

@@ -84,6 +84,10 @@ class Folder(Protocol):
         """Return how much more this process may write to the file system."""
         ...
 
+    def total_bytes(self) -> int:
+        """Return how large the file system is."""
+        ...
+
     def folder(self, name: str) -> "Folder":
         """Return the folder within, made durably if it is missing."""
         ...
@@ -211,6 +215,11 @@ class DiskFolder:
         """Return what the file system has left for users without privileges."""
         found = os.statvfs(self._path)
         return found.f_bavail * found.f_frsize
+
+    def total_bytes(self) -> int:
+        """Return the size of the file system."""
+        found = os.statvfs(self._path)
+        return found.f_blocks * found.f_frsize
 
     def folder(self, name: str) -> "DiskFolder":
         """Return the directory within."""

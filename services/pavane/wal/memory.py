@@ -225,6 +225,10 @@ class MemoryFolder:
         """Return ``bytes_free`` of the disk."""
         return PLENTY_BYTES if self._disk.bytes_free is None else self._disk.bytes_free
 
+    def total_bytes(self) -> int:
+        """Return the size of a large disk."""
+        return PLENTY_BYTES
+
     def folder(self, name: str) -> "MemoryFolder":
         """Return the folder within."""
         return self._disk.folder(self._within(name))

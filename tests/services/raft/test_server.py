@@ -28,6 +28,7 @@ from pavane.raft.wire import EntryType, PvKv, PvReply, PvUpdate, PvUpdateReply, 
 from pavane.raft.wire.decoder import decode_broadcast
 from pavane.raft.wire.entry import entry_data
 from pavane.raft.wire.requests import StateBroadcast
+from pavane.wal.files import DiskFolder
 from pavane.wire import Stage
 from tests.services.eventually import eventually
 
@@ -385,12 +386,32 @@ async def test_a_leader_stops_taking_updates_before_its_disk_is_full_and_goes_on
         first = await client.update(b"room")
         with monkeypatch.context() as patch:
             patch.setattr(aio, "DISK_RESERVE_BYTES", 1 << 62)
+            patch.setattr(aio, "RESERVE_SHARE", 1)  # all of the volume
             with pytest.raises(RaftError):
                 await client.update(b"no room", timeout_s=1.0)
             assert server.status().last == first
             assert await written(client) == [b"room"]
             assert await told_without_room(place.url) == [Code.BUSY, Code.BUSY]
+            assert "the volume is full" in (server.full() or "")
         assert await client.update(b"room again") == first + 1
+        assert server.full() is None
+
+
+async def test_a_small_volume_keeps_a_part_of_itself_free(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio, "ROOM_CHECK_S", 0.0)
+    free = 60 << 20  # much less than what is kept of a large one
+    monkeypatch.setattr(DiskFolder, "total_bytes", lambda _: 64 << 20)
+    monkeypatch.setattr(DiskFolder, "free_bytes", lambda _: free)
+    [place] = places(tmp_path, 1)
+    server = await started(stack, place.server())
+    async with RaftClient([place.url], IDENT) as client:
+        assert await client.update(b"room")
+        free = 3 << 20
+        with pytest.raises(RaftError):
+            await client.update(b"no room", timeout_s=1.0)
+        assert server.full() == "the volume is full: 3 MiB are free, 4 MiB are kept for compaction"
 
 
 async def test_rot_in_a_followers_log_is_mended_from_the_leader(tmp_path: Path, stack: AsyncExitStack) -> None:
