@@ -31,6 +31,17 @@ async def starts(raft: RaftTest) -> dict[str, tuple[str, int]]:
     }
 
 
+async def ready_pods(raft: RaftTest) -> list[str]:
+    """Name the pods that are ready now, and those that are not with a question mark."""
+
+    def name(pod: Object) -> str:
+        conditions = pod["status"].get("conditions") or ()
+        ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+        return str(pod["metadata"]["name"]) + ("" if ready and "deletionTimestamp" not in pod["metadata"] else "?")
+
+    return sorted(name(pod) for pod in await raft.pods())
+
+
 async def has_members(raft: RaftTest, number: int, generation: int = 1) -> Object:
     """Wait until the cluster consists of so many voters, pods and volumes, and of nothing else."""
     wanted = pods(number, generation)
@@ -58,6 +69,7 @@ async def test_members_join_and_leave_under_load(raft: RaftTest) -> None:
     async with raft.writer("scaled") as writer:
         await writer.reach(WARM_UP_WRITES)
         raft.platform.run("scale", "raft/q", "--replicas", "5", "--wait", "-n", raft.namespace)
+        assert await ready_pods(raft) == pods(5)
         await has_members(raft, 5)
         await writer.more(WARM_UP_WRITES)
         raft.platform.run("scale", "raft/q", "--replicas", "3", "--wait", "-n", raft.namespace)
@@ -110,6 +122,7 @@ async def test_suspension_stops_all_pods_and_keeps_all_entries(raft: RaftTest) -
     assert await raft.claims() == [f"data-{pod}" for pod in pods(3)]
     assert reason_of(await raft.get(), "Ready") == "Suspended"
     raft.platform.run("resume-resource", "raft/q", "--wait", "-n", raft.namespace)
+    assert await ready_pods(raft) == pods(3)
     document = await has_members(raft, 3)
     assert document["status"]["lastGeneration"] == 1
     assert raft.append("after it") > index

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pavane_cli.commands.resources import read_documents
+from pavane_cli.commands.resources import is_current, is_settled, read_documents
 from pavane_cli.commands.swim_control import path_of
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import COMMANDS
@@ -33,6 +33,16 @@ def test_the_help_names_every_command(tmp_path: Path) -> None:
 
 def test_a_wrong_command_is_a_usage_error(tmp_path: Path) -> None:
     assert pavane("dance", folder=tmp_path).returncode == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(("ready", "wanted", "settled"), [(3, 3, True), (1, 3, False), (5, 3, False), (0, 0, False)])
+def test_what_is_waited_for_has_exactly_the_pods_that_it_shall_have(ready: int, wanted: int, settled: bool) -> None:
+    conditions = [{"type": kind, "status": "True", "reason": "Serving"} for kind in ("Ready", "UpToDate")]
+    generation = {"number": 1, "role": "Active", "podsReady": ready, "pods": wanted}
+    status = {"observedGeneration": 2, "conditions": conditions, "generations": [generation]}
+    document = {"metadata": {"generation": 2}, "status": status}
+    assert is_current(document)
+    assert is_settled(document) is settled
 
 
 def test_a_folder_is_all_its_files_and_a_dash_is_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -266,11 +266,11 @@ async def _apply(where: Where, files: list[Path], namespace: str, wait: bool, ti
 async def wait_ready(
     client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, timeout_s: float
 ) -> dict[str, Any]:
-    """Return the resource once its present spec is Ready, up to date and nothing is under way any more.
+    """Return the resource once its present spec is Ready, up to date, nothing is under way, and all its pods are ready.
 
     Raises ``UserError`` as `wait_until` does.
     """
-    return await wait_until(client, resource, namespace, name, is_current, timeout_s)
+    return await wait_until(client, resource, namespace, name, is_settled, timeout_s)
 
 
 async def wait_until(
@@ -320,6 +320,15 @@ def is_current(document: dict[str, Any]) -> bool:
         return False
     holds = all((condition(document, kind) or {}).get("status") == "True" for kind in ("Ready", "UpToDate"))
     return seen and holds and (status.get("rollout") or {}).get("state", "Idle") == "Idle"
+
+
+def is_settled(document: dict[str, Any]) -> bool:
+    """Whether it is current and has exactly the pods that it shall have, all of them ready.
+
+    A majority makes a resource Ready: some pods may still start, or go.
+    """
+    generations = (document.get("status") or {}).get("generations") or ()
+    return is_current(document) and all(item["podsReady"] == item["pods"] > 0 for item in generations)
 
 
 @about_one

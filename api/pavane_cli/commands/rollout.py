@@ -9,7 +9,7 @@ import typer
 from pavane_api.rollout import actions
 from pavane_api.rollout.actions import ACTIONS, Refused
 from pavane_cli import output
-from pavane_cli.commands.resources import changes, condition, is_current, summary, wait_ready, wait_until
+from pavane_cli.commands.resources import changes, condition, is_current, is_settled, summary, wait_ready, wait_until
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
@@ -114,7 +114,7 @@ async def decide(
     generation: int | None = None,
     reason: str | None = None,
     wait_s: float | None = None,
-    done: Callable[[dict[str, Any]], bool] = is_current,
+    done: Callable[[dict[str, Any]], bool] = is_settled,
 ) -> None:
     """Set the field of an action of `ACTIONS` and say so; with ``wait_s`` return once the resource is ``done``.
 

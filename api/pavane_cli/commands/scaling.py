@@ -7,7 +7,7 @@ import typer
 
 from pavane_api.rollout.actions import scale as set_replicas
 from pavane_cli import output
-from pavane_cli.commands.resources import condition, is_current, wait_ready
+from pavane_cli.commands.resources import condition, is_settled, wait_ready
 from pavane_cli.commands.rollout import decide
 from pavane_cli.options import Timeout, Wait
 from pavane_cli.target import One, about_one, cluster, run
@@ -56,5 +56,5 @@ def _command(action: str, done: Callable[[dict[str, Any]], bool], text: str) -> 
 
 suspend = _command("suspend", is_suspended, "Stop all pods and keep the volumes.")
 resume_resource = _command(
-    "resume-resource", is_current, "Start a suspended resource again: the same generation, on its volumes."
+    "resume-resource", is_settled, "Start a suspended resource again: the same generation, on its volumes."
 )
