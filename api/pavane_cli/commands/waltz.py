@@ -6,10 +6,12 @@ from pavane_cli import lazy
 
 COMMANDS = {
     "append": "waltz_log:append",
+    "dump": "waltz_offline:dump",
     "feed": "waltz_log:feed",
     "get": "waltz_log:get",
     "hwm": "waltz_log:hwm",
     "partitions": "waltz_log:partitions",
+    "verify": "waltz_offline:verify",
 }
 _HELP = "The log of a WaltzCluster: append, read and follow transactions."
 

@@ -18,13 +18,13 @@ HEADER_BYTES = 128
 SEGMENT_BYTES = 1_000_000_000  # of the original: a segment that is larger is followed by a new one
 FLAG_AVAILABLE, FLAG_ASSIGNED = 1, 4
 SOUND = -1
-_CONTROL_HEAD = struct.Struct(">iq16si")
+CONTROL_HEAD = struct.Struct(">iq16si")
 _MARK_HEAD = struct.Struct(">4si16si")
 _MARK_MAGIC, _MARK_VERSION = b"PVWS", 1
-_CONTROL = struct.Struct(">qqqii")  # session, LWM, local LWM, flags, sequence
-_MARK = struct.Struct(">qqqqi")  # fence, mark, damaged from, sequence, 0
-_ENTRY_BYTES = 4 + 2 * (_CONTROL.size + 4)
-_MARK_ENTRY_BYTES = 2 * (_MARK.size + 4)
+CONTROL_LAYOUT = struct.Struct(">qqqii")  # session, LWM, local LWM, flags, sequence
+MARK_LAYOUT = struct.Struct(">qqqqi")  # fence, mark, damaged from, sequence, 0
+CONTROL_ENTRY_BYTES = 4 + 2 * (CONTROL_LAYOUT.size + 4)
+MARK_ENTRY_BYTES = 2 * (MARK_LAYOUT.size + 4)
 
 
 class ForeignDirectory(Exception):
@@ -50,8 +50,8 @@ class Directory:
         self._marks = self._open_marks()
         self._open: dict[int, PartitionFiles] = {}
         for number in range(partitions):
-            control = Slots(self._control, HEADER_BYTES + number * _ENTRY_BYTES + 4, _CONTROL)
-            mark = Slots(self._marks, HEADER_BYTES + number * _MARK_ENTRY_BYTES, _MARK, (0,))
+            control = Slots(self._control, HEADER_BYTES + number * CONTROL_ENTRY_BYTES + 4, CONTROL_LAYOUT)
+            mark = Slots(self._marks, HEADER_BYTES + number * MARK_ENTRY_BYTES, MARK_LAYOUT, (0,))
             if (values := control.read()) is None:
                 raise ForeignDirectory(f"{CONTROL_FILE}: both entries of partition {number} are broken")
             if values[3] & FLAG_ASSIGNED:
@@ -70,8 +70,8 @@ class Directory:
         for number in numbers:
             if number in self._open or not 0 <= number < self.partitions:
                 continue
-            control = Slots(self._control, HEADER_BYTES + number * _ENTRY_BYTES + 4, _CONTROL)
-            mark = Slots(self._marks, HEADER_BYTES + number * _MARK_ENTRY_BYTES, _MARK, (0,))
+            control = Slots(self._control, HEADER_BYTES + number * CONTROL_ENTRY_BYTES + 4, CONTROL_LAYOUT)
+            mark = Slots(self._marks, HEADER_BYTES + number * MARK_ENTRY_BYTES, MARK_LAYOUT, (0,))
             control.read()
             values = (-1, -1, -1, FLAG_AVAILABLE | FLAG_ASSIGNED)
             control.write(*values)
@@ -112,11 +112,11 @@ class Directory:
         )
 
     def _open_control(self) -> File:
-        head = _CONTROL_HEAD.pack(0, time.time_ns() // 1_000_000, self._key.bytes, self.partitions)
-        entry = first_image(_CONTROL, (-1, -1, -1, FLAG_AVAILABLE), (-1, 0), ())
+        head = CONTROL_HEAD.pack(0, time.time_ns() // 1_000_000, self._key.bytes, self.partitions)
+        entry = first_image(CONTROL_LAYOUT, (-1, -1, -1, FLAG_AVAILABLE), (-1, 0), ())
         body = b"".join(number.to_bytes(4, "big") + entry for number in range(self.partitions))
         file, found = self._whole(CONTROL_FILE, head, body)
-        version, _, key, partitions = _CONTROL_HEAD.unpack_from(found)
+        version, _, key, partitions = CONTROL_HEAD.unpack_from(found)
         if (version, key, partitions) != (0, self._key.bytes, self.partitions):
             file.close()
             raise ForeignDirectory(
@@ -127,7 +127,7 @@ class Directory:
 
     def _open_marks(self) -> File:
         head = _MARK_HEAD.pack(_MARK_MAGIC, _MARK_VERSION, self._key.bytes, self.partitions)
-        image = first_image(_MARK, (-1, -1, SOUND), (-1, 0), (0,))
+        image = first_image(MARK_LAYOUT, (-1, -1, SOUND), (-1, 0), (0,))
         file, found = self._whole(MARK_FILE, head, image * self.partitions)
         if found[: len(head)] != head:
             file.close()

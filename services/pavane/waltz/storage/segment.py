@@ -16,11 +16,11 @@ VERSION = 0
 INDEX_SYNC_RECORDS = 1000  # the original's: after a crash the index is trusted up to a multiple of it
 SCAN_BYTES = 1024 * 1024
 LIST_BYTES_MAX = 4 * 1024 * 1024  # of one answer, but one record at least
-_HEAD = struct.Struct(">iq16siq")  # version, time, key, partition, first transaction
-_RECORD = struct.Struct(">qiiiiiiI")  # transaction, request id, header, length and CRC of the data
+SEGMENT_HEAD = struct.Struct(">iq16siq")  # version, time, key, partition, first transaction
+RECORD_LAYOUT = struct.Struct(">qiiiiiiI")  # transaction, request id, header, length and CRC of the data
 _OFFSET = struct.Struct(">q")
 _CRC = struct.Struct(">I")
-OVERHEAD_BYTES = _RECORD.size + _CRC.size
+OVERHEAD_BYTES = RECORD_LAYOUT.size + _CRC.size
 
 
 class Segment:
@@ -30,7 +30,7 @@ class Segment:
         self.first = first
         self._folder = folder
         self._name = f"{first:019d}"
-        self._head = _HEAD.pack(VERSION, time.time_ns() // 1_000_000, key.bytes, partition, first).ljust(
+        self._head = SEGMENT_HEAD.pack(VERSION, time.time_ns() // 1_000_000, key.bytes, partition, first).ljust(
             HEADER_BYTES, b"\0"
         )
         self._seg, self._idx = self._open("seg"), self._open("idx")
@@ -129,7 +129,10 @@ class Segment:
         parts, offsets = bytearray(), bytearray()
         for record in records:
             offsets += _OFFSET.pack(self.end + len(parts))
-            body = _RECORD.pack(record.txid, *record.reqid, record.header, len(record.data), record.crc) + record.data
+            body = (
+                RECORD_LAYOUT.pack(record.txid, *record.reqid, record.header, len(record.data), record.crc)
+                + record.data
+            )
             parts += body
             parts += _CRC.pack(zlib.crc32(body))
         entries = self._idx.size
@@ -184,7 +187,7 @@ class Segment:
         data = self._seg.read(begin, fitting[-1] - begin)
         found = []
         for index in range(len(fitting)):
-            record, _ = _parse(data, offsets[index] - begin)
+            record, _ = parse_record(data, offsets[index] - begin)
             if record.txid != txid + index:
                 raise Damaged(f"transaction {record.txid} where {txid + index} belongs")
             found.append(record)
@@ -200,22 +203,23 @@ class Segment:
     def _record(self, offset: int) -> tuple[Record, int]:
         head = self._seg.read(offset, OVERHEAD_BYTES)
         if len(head) == OVERHEAD_BYTES:
-            size = _RECORD.unpack_from(head)[6]
+            size = RECORD_LAYOUT.unpack_from(head)[6]
             if 0 <= size <= self._seg.size:
-                return _parse(self._seg.read(offset, OVERHEAD_BYTES + size), 0)
+                return parse_record(self._seg.read(offset, OVERHEAD_BYTES + size), 0)
         raise Damaged(f"no whole record at offset {offset}")
 
 
-def _parse(data: bytes, at: int) -> tuple[Record, int]:
+def parse_record(data: bytes, at: int) -> tuple[Record, int]:
+    """Return the record at an offset, and its length there; raises ``Damaged``."""
     if len(data) - at < OVERHEAD_BYTES:
         raise Damaged("a record is cut off")
-    txid, client, generation, partition, seq, header, size, crc = _RECORD.unpack_from(data, at)
-    end = at + _RECORD.size + size
+    txid, client, generation, partition, seq, header, size, crc = RECORD_LAYOUT.unpack_from(data, at)
+    end = at + RECORD_LAYOUT.size + size
     if size < 0 or end + _CRC.size > len(data):
         raise Damaged("a record is cut off")
     if zlib.crc32(memoryview(data)[at:end]) != _CRC.unpack_from(data, end)[0]:
         raise Damaged("a record does not match its CRC")
-    payload = data[at + _RECORD.size : end]
+    payload = data[at + RECORD_LAYOUT.size : end]
     return Record(txid, ReqId(client, generation, partition, seq), header, payload, crc), OVERHEAD_BYTES + size
 
 

@@ -6,17 +6,26 @@ places is written, so the other one, which is durable, can never be torn togethe
 
 import struct
 import zlib
+from typing import Protocol
 
 from pavane.wal.files import File
 
 _CRC = struct.Struct(">I")
 
 
-class Slots:
+class Readable(Protocol):
+    """A file as far as it is read."""
+
+    def read(self, offset: int, size: int, /) -> bytes:
+        """Return what stands there, less at the end of the file."""
+        ...
+
+
+class ReadSlots:
     """Two places of ``layout`` + CRC at ``offset`` of a file; the value before ``tail`` is the sequence."""
 
-    def __init__(self, file: File, offset: int, layout: struct.Struct, tail: tuple[int, ...] = ()) -> None:
-        self._file = file
+    def __init__(self, file: Readable, offset: int, layout: struct.Struct, tail: tuple[int, ...] = ()) -> None:
+        self._source = file
         self._offset = offset
         self._layout = layout
         self._tail = tail
@@ -24,13 +33,12 @@ class Slots:
         self._sequence = 0
         self._place = 0
         """Where the next value goes: not where the durable one is."""
-        self.dirty = False
 
     def read(self) -> tuple[int, ...] | None:
         """Return the values that count, without sequence and tail; ``None`` if neither place is whole."""
         found = []
         for place in (0, 1):
-            data = self._file.read(self._offset + place * self._size, self._size)
+            data = self._source.read(self._offset + place * self._size, self._size)
             if len(data) == self._size and _CRC.unpack(data[-4:])[0] == zlib.crc32(data[:-4]):
                 values = self._layout.unpack(data[:-4])
                 keep = len(values) - len(self._tail)
@@ -40,6 +48,15 @@ class Slots:
         self._sequence, place, chosen = max(found)
         self._place = 1 - place
         return chosen
+
+
+class Slots(ReadSlots):
+    """The same in a file that is written too."""
+
+    def __init__(self, file: File, offset: int, layout: struct.Struct, tail: tuple[int, ...] = ()) -> None:
+        super().__init__(file, offset, layout, tail)
+        self._file = file
+        self.dirty = False
 
     def write(self, *values: int) -> None:
         """Write new values; they are durable after a sync of the file and ``synced``."""
