@@ -25,9 +25,16 @@ def data_of(text: str | None, file: Path | None) -> bytes:
 
 
 def show(data: bytes, described: BaseModel, form: Format) -> None:
-    """Print ``data`` as it is and a line end, or with ``-o json`` and ``yaml`` what describes it."""
+    """Print ``data`` as it is, text with a line end, or with ``-o json`` and ``yaml`` what describes it."""
     if form.structured:
         output.structured(described.model_dump(mode="json", by_alias=True), form)
     else:
-        sys.stdout.buffer.write(data + b"\n")
+        sys.stdout.buffer.write(data + b"\n" if _is_text(data) else data)
         sys.stdout.buffer.flush()
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        return "\0" not in data.decode()
+    except UnicodeDecodeError:
+        return False
