@@ -3,6 +3,8 @@
 Our own ``Problem`` classes, the Kubernetes client's errors, FastAPI's validation errors, and the unexpected.
 """
 
+from typing import Any
+
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -18,9 +20,13 @@ from pavane_api.problems import (
     Problem,
     ProblemDocument,
     TooLarge,
+    UnsupportedMediaType,
     from_kubernetes,
 )
 from pavane_operator import kube
+
+JSON_TYPES = frozenset({"application/json", "application/merge-patch+json"})
+DOCUMENT = {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}
 
 _log = structlog.get_logger(__name__)
 
@@ -47,8 +53,32 @@ def _answer(
     return JSONResponse(document.model_dump(), status_code=status, headers=headers, media_type=MEDIA_TYPE)
 
 
+def _describe(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a description in which errors have the type that they are sent with: FastAPI calls every model JSON.
+
+    Who takes JSON answers 415 to everything else.
+    """
+    for operation in (item for path in document["paths"].values() for item in path.values()):
+        taken = (operation.get("requestBody") or {}).get("content", {}).keys()
+        if taken and taken <= JSON_TYPES:
+            title = UnsupportedMediaType.title
+            operation["responses"]["415"] = {"description": title, "content": {MEDIA_TYPE: {"schema": DOCUMENT}}}
+        for answer in operation["responses"].values():
+            if MEDIA_TYPE in answer.get("content", {}):
+                answer["content"] = {MEDIA_TYPE: {"schema": DOCUMENT}}
+        operation["responses"] = dict(sorted(operation["responses"].items()))
+    return document
+
+
+def _is_json(request: Request) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() in JSON_TYPES
+
+
 def install(app: FastAPI) -> None:
     """Make ``app`` answer every error as a problem document."""
+    described = app.openapi
+
+    app.openapi = lambda: _describe(described())  # type: ignore[method-assign]
 
     @app.exception_handler(Problem)
     async def own(request: Request, error: Problem) -> JSONResponse:
@@ -63,6 +93,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def validation(request: Request, error: RequestValidationError) -> JSONResponse:
+        if any(item["loc"] == ("body",) for item in error.errors()) and not _is_json(request):
+            kind, title = UnsupportedMediaType.kind, UnsupportedMediaType.title
+            detail = f"Send the body as one of {', '.join(sorted(JSON_TYPES))}, and name it in Content-Type."
+            return _answer(request, UnsupportedMediaType.status, kind, title, detail, [], {})
         fields = [
             FieldProblem(pointer=".".join(str(part) for part in item["loc"]), detail=item["msg"])
             for item in error.errors()

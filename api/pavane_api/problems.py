@@ -126,6 +126,12 @@ class TooLarge(Problem):
     status, kind, title = 413, "too-large", "Too large"
 
 
+class UnsupportedMediaType(Problem):
+    """The body is not of a type that is read here."""
+
+    status, kind, title = 415, "unsupported-media-type", "Unsupported media type"
+
+
 class Invalid(Problem):
     """Fields of the request are wrong."""
 

@@ -1,8 +1,24 @@
+import json
 from pathlib import Path
 
-from pavane_api.openapi import main
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from pavane_api.openapi import document, main
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_the_description_is_a_valid_one() -> None:
+    assert [str(error) for error in OpenAPIV31SpecValidator(json.loads(document())).iter_errors()] == []
+
+
+def test_errors_are_described_as_they_are_sent() -> None:
+    described = json.loads(document())
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            for status, answer in operation["responses"].items():
+                if int(status) >= 400:
+                    assert list(answer["content"]) == ["application/problem+json"], (method, path, status)
 
 
 def test_the_committed_description_is_fresh() -> None:

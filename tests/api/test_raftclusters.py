@@ -9,6 +9,8 @@ import pytest
 from pavane_api.kinds import RAFT_CLUSTERS
 from tests.api.plane import BASE, created, plane, raft_cluster
 
+NO_JSON = ("application/yaml", "text/plain", "application/json-patch+json", "application/x-www-form-urlencoded")
+
 
 async def test_a_resource_is_created_read_changed_and_deleted(tmp_path: Path) -> None:
     async with plane(tmp_path) as api:
@@ -34,6 +36,22 @@ async def test_a_resource_is_created_read_changed_and_deleted(tmp_path: Path) ->
         gone = await api.http.delete(f"{BASE}/q", headers={"If-Match": "*"})
         assert gone.status_code == 202
         assert (await api.http.get(f"{BASE}/q")).status_code == 404
+
+
+async def test_a_body_of_another_type_is_refused_by_its_type(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        await created(api)
+        body = b'[{"op": "remove", "path": "/spec"}]'
+        calls = (("PUT", f"{BASE}/q"), ("PATCH", f"{BASE}/q"), ("POST", f"{BASE}/q/rollout/restart"))
+        for sent in NO_JSON:
+            for method, path in calls:
+                headers = {"Content-Type": sent, "If-Match": "*"}
+                refused = await api.http.request(method, path, content=body, headers=headers)
+                assert refused.status_code == 415, (method, sent, refused.text)
+                assert "Send the body as one of application/json" in refused.json()["detail"]
+        headers = {"Content-Type": "application/json", "If-Match": "*"}
+        wrong = await api.http.put(f"{BASE}/q", content=b"[]", headers=headers)
+        assert wrong.status_code == 422
 
 
 async def test_a_new_status_spoils_no_write_and_is_news_to_a_reader(tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ def _key(request: Request, key: str) -> bytes:
     return found
 
 
-def _path(request: Request) -> bytes:
-    return b"/" + _behind(request, "tree")
+def _path(request: Request, path: str) -> bytes:
+    return b"/" + _behind(request, "tree") if path else b"/"
 
 
 KeyInPath = Annotated[bytes, Depends(_key)]
