@@ -155,6 +155,11 @@ async def test_undo_gives_the_spec_the_fields_of_the_former_generation(tmp_path:
         assert spec["resources"]["requests"] == {"cpu": "100m", "memory": "128Mi"}
         again = await act(api, "undo", generation=2)
         assert (again.status_code, "no pod-affecting field" in again.json()["detail"]) == (409, True)
+        await revision_of(api, 4, {**broadcast, "image": "serves"})
+        failed = {"generation": 5, "id": "i", "reason": "ImagePull", "at": "2026-01-01T00:00:00Z"}
+        await give_status(api, activeGeneration=4, history=history, failed=failed)
+        answer = await act(api, "undo")
+        assert (answer.status_code, answer.json().get("generation")) == (202, 4), "the one that serves"
 
 
 async def test_what_an_undo_wrote_is_set_again_by_a_restart_and_what_others_wrote_is_not(tmp_path: Path) -> None:

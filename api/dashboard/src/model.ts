@@ -152,7 +152,10 @@ const ACTIONS: Record<string, Action> = {
     path: "/rollout/undo",
     label: "Undo",
     danger: true,
-    effect: (r) => `The spec goes back to what it was before ${active(r)}. A new generation with it rolls out.`,
+    effect: (r) =>
+      r.status?.["failed"] != null
+        ? `The spec goes back to that of ${active(r)}, which serves. A new generation with it rolls out.`
+        : `The spec goes back to what it was before ${active(r)}. A new generation with it rolls out.`,
   },
   suspend: {
     name: "suspend",
@@ -185,7 +188,7 @@ export function actionsOf(resource: Resource): Action[] {
   return [
     ...(running ? pick("promote", "abort") : failed ? pick("retry", "restart") : pick("restart")),
     ...pick(paused ? "resume" : "pause"),
-    ...(running || number < 2 ? [] : pick("undo")),
+    ...(running || number < (failed ? 1 : 2) ? [] : pick("undo")),
     ...(running ? [] : pick("suspend")),
   ];
 }

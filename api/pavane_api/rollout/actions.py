@@ -216,9 +216,11 @@ def _replacement(value: object, wanted: Any) -> Any:
 
 
 def _former(document: dict[str, Any]) -> int:
-    """The generation that was active before the present one."""
+    """The generation that was active before the present one; after an attempt that failed, the one that serves."""
     status = _status(document)
     active = status.get("activeGeneration")
+    if status.get("failed") and active:
+        return int(active)
     promoted: list[int] = [item["generation"] for item in status.get("history") or () if item["result"] == "Promoted"]
     former = [number for number in promoted if number != active]
     if not former:

@@ -147,7 +147,12 @@ def repair(
 @about_one
 def undo(
     one: One,
-    to: Annotated[int | None, typer.Option(help="Go back to this generation; default: the one before.")] = None,
+    to: Annotated[
+        int | None,
+        typer.Option(
+            help="Go back to this generation; default: the one before, or that which serves if an attempt failed."
+        ),
+    ] = None,
     wait: Wait = False,
     timeout: Timeout = 300.0,
 ) -> None:
