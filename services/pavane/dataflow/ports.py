@@ -1,0 +1,166 @@
+"""What the parts of the data pipeline ask of each other (docs/specs/compute.md 1).
+
+Updates travel as Arrow tables: the columns of a relation, then `__time` (uint64, a tick) and `__diff` (int64). They are
+consolidated: no two rows are equal in all columns and the time, no diff is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:  # Who only checks scripts needs no PyArrow.
+    import pyarrow as pa
+
+TIME = "__time"
+DIFF = "__diff"
+
+
+class Format(StrEnum):
+    """How the rows of a transaction are written."""
+
+    JSON = "json"
+    ARROW = "arrow"
+    RAW = "raw"
+
+
+class Mode(StrEnum):
+    """What happens to a row that cannot be decoded; Spark's words and meanings."""
+
+    PERMISSIVE = "PERMISSIVE"
+    DROPMALFORMED = "DROPMALFORMED"
+    FAILFAST = "FAILFAST"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a relation; `type` is one of Spark's names, as `BIGINT` or `DECIMAL(12,2)`."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A `CREATE TABLE … USING waltz` of a script: rows of the log."""
+
+    name: str
+    columns: tuple[Column, ...]
+    partitions: tuple[int, ...]
+    format: Format
+    mode: Mode
+    diff: bool = False
+    """The rows bring their own `__diff`; without it each row counts 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A `CREATE MATERIALIZED VIEW` of a script. `plan` is canonical JSON; equal bytes are equal plans."""
+
+    name: str
+    sql: str
+    columns: tuple[Column, ...]
+    tables: tuple[str, ...]
+    plan: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A parsed and checked script."""
+
+    tables: tuple[Table, ...]
+    views: tuple[View, ...]
+
+
+class SqlError(Exception):
+    """A script that is refused: where (both from 1), what is wrong, and what to write instead."""
+
+    def __init__(self, line: int, column: int, text: str, instead: str = "") -> None:
+        self.line, self.column, self.text, self.instead = line, column, text, instead
+        super().__init__(f"line {line}, column {column}: {text}" + (f" {instead}" if instead else ""))
+
+
+class Engine(Protocol):
+    """Evaluates SQL over bounded batches of rows, and keeps nothing between two calls. Blocks; not thread-safe."""
+
+    def evaluate(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """Return the rows of one SELECT in Spark's SQL over these tables. Raises `EngineError` when it cannot."""
+
+    def close(self) -> None:
+        """Let go of processes and memory."""
+
+
+class EngineError(Exception):
+    """The engine could not evaluate a batch; it may be tried again on a new engine."""
+
+
+class Flow(Protocol):
+    """The state of one view: what it must remember of its inputs to turn changes into changes."""
+
+    def step(self, inputs: Mapping[str, pa.Table], upper: int) -> pa.Table:
+        """Take all updates of the inputs with times below `upper` that came since the last step; return the updates of
+        the view in the same range, right at *every* tick in it. The first step is the hydration: `as_of` of the flow
+        is the time that earlier updates already carry. Raises `EngineError` and is then to be built anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A tick: which transactions of each partition are at or before it (`next`: one behind the last)."""
+
+    tick: int
+    next: Mapping[int, int]
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that could not be decoded."""
+
+    tick: int
+    partition: int
+    txid: int
+    reason: str
+
+
+class Fenced(Exception):
+    """Somebody with a greater token writes here now; this writer must stop."""
+
+
+class TickLog(Protocol):
+    """The clock of a compute cluster: bindings in a partition of the log that holds nothing else."""
+
+    async def read_on(self) -> Sequence[Binding]:
+        """Return the bindings that came since the last call, in order; empty when there are none."""
+
+    async def fence(self, token: tuple[int, int]) -> int:
+        """Take the right to mint for (generation, epoch); return the last tick. Raises `Fenced`."""
+
+    async def mint(self) -> Binding | None:
+        """Append the next tick if a high-water mark moved or a second passed. Raises `Fenced`."""
+
+
+class Source(Protocol):
+    """Reads tables from the log."""
+
+    async def read(self, table: Table, after: Binding | None, upto: Binding, ticks: Sequence[Binding]) -> pa.Table:
+        """Return the updates of a table between two bindings, each with the tick that `ticks` gives it (rows before
+        the first of them get its tick). Waits for a server that lags. Bad rows go where the source was told to put
+        them."""
+
+
+class Sink(Protocol):
+    """A materialized view's chain in its home partition: self-correcting, fenced."""
+
+    async def open(self, as_of: int) -> int:
+        """Read the chain to its end and return its upper; `as_of` where there is no chain yet."""
+
+    def desire(self, updates: pa.Table, upper: int) -> None:
+        """What the view is, up to a tick; also while nothing may be written."""
+
+    async def allow(self, token: tuple[int, int]) -> None:
+        """Append the fence of this writer, unless the chain's rank is its own already. Raises `Fenced`."""
+
+    async def advance(self) -> int:
+        """Write what is desired and not there, if allowed; read back; return the chain's upper. Raises `Fenced`."""
