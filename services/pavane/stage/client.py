@@ -248,8 +248,8 @@ class StageStream:
             progress, target = response.output, response.input
             self._report = replace(
                 self._report,
-                progress=progress[0] if progress else self._report.progress,
-                target=target[0] if target else self._report.target,
+                progress=self._report.progress if progress is None else progress,
+                target=self._report.target if target is None else target,
             )
         else:
             return

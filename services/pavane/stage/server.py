@@ -290,7 +290,7 @@ class StageServer:
                     await context.write(encode_response(replace(report, progress=latest[0], target=latest[1])))
                 if latest != frontiers:
                     frontiers = latest
-                    moved = Frontiers(STAGE_COLLECTION, output=(latest[0],), input=(latest[1],))
+                    moved = Frontiers(STAGE_COLLECTION, output=latest[0], input=latest[1])
                     await context.write(encode_response(moved))
                 await asyncio.sleep(REPORT_PAUSE_SECONDS)
             with contextlib.suppress(TimeoutError):

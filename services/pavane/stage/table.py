@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from enum import Enum, IntEnum
 
 from pavane.compute.wire import (
+    COMPUTATION,
     AllowWrites,
-    Computation,
+    Command,
     CreateInstance,
     CreateTimely,
     InitializationComplete,
@@ -39,9 +40,9 @@ class Decision(Enum):
     UNIMPLEMENTED = "UNIMPLEMENTED"
 
 
-CommandType = type[
-    CreateTimely | CreateInstance | UpdateConfiguration | InitializationComplete | AllowWrites | Computation
-]
+CommandType = type[Command]
+
+_UNKNOWN_HERE = (Decision.OUT_OF_ORDER, Decision.OUT_OF_ORDER, Decision.UNIMPLEMENTED, Decision.UNIMPLEMENTED)
 
 TABLE: Mapping[CommandType, tuple[Decision, Decision, Decision, Decision]] = {
     # command: at OPENED, GREETED, EXPECTING, COMPLETE
@@ -50,7 +51,7 @@ TABLE: Mapping[CommandType, tuple[Decision, Decision, Decision, Decision]] = {
     UpdateConfiguration: (Decision.OUT_OF_ORDER, Decision.OUT_OF_ORDER, Decision.CONFIGURE, Decision.CONFIGURE),
     InitializationComplete: (Decision.OUT_OF_ORDER, Decision.OUT_OF_ORDER, Decision.COMPLETE, Decision.OUT_OF_ORDER),
     AllowWrites: (Decision.OUT_OF_ORDER, Decision.OUT_OF_ORDER, Decision.REMEMBER_WRITES, Decision.ALLOW_WRITES),
-    Computation: (Decision.OUT_OF_ORDER, Decision.OUT_OF_ORDER, Decision.UNIMPLEMENTED, Decision.UNIMPLEMENTED),
+    **dict.fromkeys(COMPUTATION, _UNKNOWN_HERE),
 }
 
 

@@ -15,8 +15,11 @@ from pavane.compute.wire import (
     NONCE_BYTES,
     AllowWrites,
     Blocker,
+    CancelPeek,
+    CreateDataflow,
     CreateInstance,
     CreateTimely,
+    DataflowDescription,
     Epoch,
     Frontiers,
     InitializationComplete,
@@ -122,13 +125,13 @@ async def test_progress_alone_travels_as_frontiers_and_never_falls(pod: Pod) -> 
         await call.write(timely())
         await call.write(encode_command(CreateInstance("raft", GENERATION)))
         assert isinstance(decode_response(await call.read()), StageReport)
-        assert decode_response(await call.read()) == Frontiers("stage", output=(0,), input=(0,))
+        assert decode_response(await call.read()) == Frontiers("stage", output=0, input=0)
         pod.role.latest = RoleReport(progress=5, target=9)
         pod.server.notify()
-        assert decode_response(await call.read()) == Frontiers("stage", output=(5,), input=(9,))
+        assert decode_response(await call.read()) == Frontiers("stage", output=5, input=9)
         pod.role.latest = RoleReport(progress=2, target=10)
         pod.server.notify()
-        assert decode_response(await call.read()) == Frontiers("stage", output=(5,), input=(10,))
+        assert decode_response(await call.read()) == Frontiers("stage", output=5, input=10)
 
 
 async def test_a_quiet_pod_reports_again_and_again(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,12 +257,12 @@ async def test_a_stream_without_a_message_ends(pod: Pod, monkeypatch: pytest.Mon
         ([encode_command(InitializationComplete())], "FAILED_PRECONDITION"),
         ([timely(), timely()], "FAILED_PRECONDITION"),
         ([timely(), encode_command(AllowWrites(TOKEN))], "FAILED_PRECONDITION"),
-        ([timely(), proto.Command(peek=proto.Peek()).SerializeToString()], "FAILED_PRECONDITION"),
+        ([timely(), encode_command(CancelPeek(bytes(16)))], "FAILED_PRECONDITION"),
         (
             [
                 timely(),
                 encode_command(CreateInstance("raft", GENERATION)),
-                proto.Command(create_dataflow=proto.CreateDataflow()).SerializeToString(),
+                encode_command(CreateDataflow(DataflowDescription(as_of=1))),
             ],
             "UNIMPLEMENTED",
         ),

@@ -6,14 +6,19 @@ import pytest
 
 from pavane.compute.wire import (
     NONCE_BYTES,
+    AllowCompaction,
     AllowWrites,
+    CancelPeek,
     Command,
-    Computation,
+    CreateDataflow,
     CreateInstance,
     CreateTimely,
+    DataflowDescription,
     Epoch,
     InitializationComplete,
     Lifecycle,
+    Peek,
+    Schedule,
     Token,
     UpdateConfiguration,
 )
@@ -27,7 +32,11 @@ COMMANDS: dict[str, Command] = {
     "UpdateConfiguration": UpdateConfiguration({"key": "value"}),
     "InitializationComplete": InitializationComplete(),
     "AllowWrites": AllowWrites(Token(GENERATION, 1)),
-    "Computation": Computation("peek"),
+    "CreateDataflow": CreateDataflow(DataflowDescription(as_of=1)),
+    "Schedule": Schedule("u1"),
+    "AllowCompaction": AllowCompaction("u1", 1),
+    "Peek": Peek(bytes(16), 1, index="u1"),
+    "CancelPeek": CancelPeek(bytes(16)),
 }
 LEAD_UP: tuple[Lifecycle, ...] = (
     CreateTimely(Epoch(1, 0), bytes(NONCE_BYTES)),
@@ -42,7 +51,11 @@ EXPECTED = {
     "UpdateConfiguration": (ORDER, ORDER, OK, OK),
     "InitializationComplete": (ORDER, ORDER, OK, ORDER),
     "AllowWrites": (ORDER, ORDER, OK, OK),
-    "Computation": (ORDER, ORDER, UNKNOWN, UNKNOWN),
+    "CreateDataflow": (ORDER, ORDER, UNKNOWN, UNKNOWN),
+    "Schedule": (ORDER, ORDER, UNKNOWN, UNKNOWN),
+    "AllowCompaction": (ORDER, ORDER, UNKNOWN, UNKNOWN),
+    "Peek": (ORDER, ORDER, UNKNOWN, UNKNOWN),
+    "CancelPeek": (ORDER, ORDER, UNKNOWN, UNKNOWN),
 }
 
 
