@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pavane.compute.transport import STAGE_PORT
 from pavane.compute.wire import Token
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
-from pavane.stage.transport import STAGE_PORT
 from pavane.wire.stages import Stage
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.port import Kind

@@ -14,11 +14,11 @@ from datetime import datetime
 
 import structlog
 
+from pavane.compute.tls import StageCredentials
 from pavane.compute.wire import Epoch, StageReport, Token
 from pavane.parts.backoff import backoff_s
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageStreamError, StageSuperseded, StaleEpoch
-from pavane.stage.tls import StageCredentials
 from pavane.wire.stages import Stage
 from pavane_operator.plan.clock import within_lag_since
 from pavane_operator.plan.model import PodBlocker, StageView

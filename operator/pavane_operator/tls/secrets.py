@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pavane.stage.tls import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE, StageCredentials
+from pavane.compute.tls import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE, StageCredentials
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.objects.owned import owned

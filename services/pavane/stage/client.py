@@ -27,6 +27,8 @@ from opentelemetry.semconv._incubating.attributes.rpc_attributes import (
 from opentelemetry.semconv.attributes.server_attributes import SERVER_ADDRESS
 from opentelemetry.trace import SpanKind, get_tracer
 
+from pavane.compute.tls import StageCredentials
+from pavane.compute.transport import ACCEPTED, CALL, CLIENT_OPTIONS, RPC_NAME, SUPERSEDED, UNTRACED, stale_epoch
 from pavane.compute.wire import (
     NONCE_BYTES,
     STAGE_COLLECTION,
@@ -45,8 +47,6 @@ from pavane.compute.wire import (
     encode_command,
 )
 from pavane.stage.errors import StageStreamError, StageSuperseded, StageUnreachable, StaleEpoch
-from pavane.stage.tls import StageCredentials
-from pavane.stage.transport import ACCEPTED, CALL, CLIENT_OPTIONS, RPC_NAME, SUPERSEDED, UNTRACED, stale_epoch
 from pavane.telemetry import TRACEPARENT, current_traceparent
 from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
 

@@ -12,6 +12,7 @@ supersedes a stream nor is it refused when a stream was served before.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pavane.compute.transport import SUPERSEDED, stale_text
 from pavane.compute.wire import (
     NONCE_BYTES,
     PROTOCOL_MAJOR,
@@ -28,7 +29,6 @@ from pavane.compute.wire import (
     UpdateConfiguration,
 )
 from pavane.stage.table import Decision, Phase, decide
-from pavane.stage.transport import SUPERSEDED, stale_text
 from pavane.wire import LocalProtocolError, Stage
 
 OWN = 0  # stream number of the pod's own walk

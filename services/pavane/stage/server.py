@@ -20,6 +20,8 @@ from opentelemetry.semconv._incubating.attributes.rpc_attributes import (
 )
 from opentelemetry.trace import SpanKind, get_tracer
 
+from pavane.compute.tls import server_credentials
+from pavane.compute.transport import ACCEPTED, RPC_NAME, SERVER_OPTIONS, STAGE_PORT, UNTRACED
 from pavane.compute.wire import (
     METHOD,
     PROTOCOL_MAJOR,
@@ -44,8 +46,6 @@ from pavane.stage.core import (
     StageCore,
 )
 from pavane.stage.role import Role
-from pavane.stage.tls import server_credentials
-from pavane.stage.transport import ACCEPTED, RPC_NAME, SERVER_OPTIONS, STAGE_PORT, UNTRACED
 from pavane.telemetry import remote_parent
 from pavane.wire import RemoteProtocolError, Stage
 

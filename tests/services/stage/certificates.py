@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pavane.stage.tls import StageCredentials
+from pavane.compute.tls import StageCredentials
 from pavane_operator.tls.certificates import Pair, new_authority, new_certificate
 
 NAME = "queue.orders.svc"

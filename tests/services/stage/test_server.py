@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from pavane.compute.proto import compute_pb2 as proto
+from pavane.compute.transport import CALL, CLIENT_OPTIONS
 from pavane.compute.wire import (
     MESSAGE_BYTES_MAX,
     NONCE_BYTES,
@@ -34,7 +35,6 @@ from pavane.stage.client import StageStream
 from pavane.stage.errors import StageStreamError, StageSuperseded, StageUnreachable, StaleEpoch
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
-from pavane.stage.transport import CALL, CLIENT_OPTIONS
 from pavane.wire import LocalProtocolError, Stage
 from tests.services.eventually import eventually
 from tests.services.stage.noting_role import NotingRole

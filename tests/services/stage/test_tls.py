@@ -7,11 +7,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+from pavane.compute.tls import StageCredentials
 from pavane.compute.wire import Epoch
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageUnreachable
 from pavane.stage.server import StageServer
-from pavane.stage.tls import StageCredentials
 from pavane.wire import Stage
 from tests.services.stage.certificates import NAME, authority, certificate, credentials, publish
 from tests.services.stage.noting_role import NotingRole
