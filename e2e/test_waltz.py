@@ -27,6 +27,7 @@ from pavane_operator.kube.resources import PODS, SECRETS
 pytestmark = pytest.mark.needs(Capability.DIRECT)
 
 PARTITIONS = 4
+NODES = 3
 MORE = 20
 """Appends in each partition that are waited for after each disturbance."""
 UNDER_WAY = 5
@@ -47,7 +48,7 @@ class LogTest(RaftTest):
         log = {
             "partitions": PARTITIONS,
             "servers": {"replicas": 2},
-            "storage": {"nodes": 3, "size": "64Mi"},
+            "storage": {"nodes": NODES, "size": "64Mi"},
             "metadata": {"raftClusterRef": {"name": "meta"}, "sessionTimeout": SESSION},
             **QUICK,
         }
@@ -194,10 +195,46 @@ async def used(ledger: LogTest) -> None:
     assert base64.b64decode(shown["data"]) == b"by client"
 
 
+async def traced(ledger: LogTest) -> None:
+    """An append through REST is one trace, from the request over the owner and three disks to who reads the feed."""
+    last = ledger.say("append", "traced").strip()
+    ledger.say("feed", "--from", last, "--count", "1")
+
+    async def find() -> list[dict[str, Any]] | None:
+        for item in json.loads(ledger.platform.run("trace", "list", "--name", "POST", "-o", "json").stdout):
+            shown = ledger.platform.run("trace", "show", item["trace_id"], "-o", "json").stdout
+            spans: list[dict[str, Any]] = json.loads(shown)["spans"]
+            names = [span["name"] for span in spans]
+            if f"/namespaces/{ledger.namespace}/" in shown and names.count("waltz/store") == NODES:
+                appended = [span["attributes"].get("pavane.waltz.transaction_id") for span in spans]
+                if int(last) in appended and "waltz/feed" in names:
+                    return spans
+        return None
+
+    spans = await eventually(find, "the trace with storage nodes and reader")
+    by_name = {(span["name"], span["kind"]): span for span in spans}
+    http = next(span for span in spans if span["name"].startswith("POST"))
+    client = by_name["waltz/append", "CLIENT"]
+    assert client["trace_id"] == http["trace_id"]
+    assert client["parent_span_id"] == http["span_id"]
+    (context,) = client["links"]
+    linked = {
+        (span["service"], span["instance"], span["name"])
+        for span in spans
+        if context in span["links"] and not span["parent_span_id"]
+    }
+    (server,) = {instance for service, instance, name in linked if (service, name) == ("waltz-server", "waltz/append")}
+    assert server.startswith("q-server-")
+    stored = {instance for service, instance, name in linked if (service, name) == ("waltz-storage", "waltz/store")}
+    assert stored == {f"q-storage-{number}" for number in range(NODES)}
+    assert [name for service, _, name in linked if service == "pavane-api"] == ["waltz/feed"]
+
+
 @pytest.mark.timeout(TEST_S)
 async def test_a_log_loses_and_doubles_nothing_under_kills_and_a_rollout(ledger: LogTest) -> None:
     await ledger.start()
     await used(ledger)
+    await traced(ledger)
     async with ledger.client_of_log() as log, Writers(log) as writers:
         await writers.more("the start")
         for victim in ("q-storage-1", "q-server-g1-0"):

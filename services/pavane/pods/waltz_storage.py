@@ -24,7 +24,7 @@ class StoragePod:
     def __init__(self, settings: WaltzStorageSettings, config: WaltzConfig, process: Process) -> None:
         self._settings = settings
         self._process = process
-        self._node = StorageNode(settings.waltz_data, config.key, config.partitions)
+        self._node = StorageNode(settings.waltz_data, config.key, config.partitions, cluster=config.cluster_name)
         self._certificates: Certificates | None = None
         self._ops = OpsServer(
             host=settings.pod_ip,

@@ -1,12 +1,13 @@
 """OpenTelemetry, configured once per process; contexts derived from protocol ids."""
 
 from pavane.telemetry.configure import configure, shutdown
-from pavane.telemetry.derived import DERIVED_ATTRIBUTE, derived, link
+from pavane.telemetry.derived import DERIVED_ATTRIBUTE, Derivation, derived, link
 from pavane.telemetry.traceparent import TRACEPARENT, current_traceparent, parse_traceparent, remote_parent
 
 __all__ = [
     "DERIVED_ATTRIBUTE",
     "TRACEPARENT",
+    "Derivation",
     "configure",
     "current_traceparent",
     "derived",

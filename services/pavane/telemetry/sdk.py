@@ -8,7 +8,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
 from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
 
@@ -16,6 +16,7 @@ from pavane.telemetry.derived import DERIVED_ATTRIBUTE
 
 EXPORT_TIMEOUT_SECONDS = 3.0  # of one batch with its repetitions; a longer wait would only fill the queue
 EXPORT_DELAY_MS = 500  # spans of a finished request are on the screen within a second
+_ROOT = Context()
 SPAN_QUEUE_MAX = 8192  # a few seconds of a busy pod; beyond, spans are dropped, never the work they describe
 
 
@@ -43,6 +44,15 @@ class LinkedSampler(Sampler):
 
     def __init__(self, by: Sampler) -> None:
         self._by = by
+        # The judge of traces without parent, which has no public name; where it is a ratio, a comparison says as much.
+        root = getattr(by, "_root", by) if isinstance(by, ParentBased) else by
+        self._bound = root.bound if isinstance(root, TraceIdRatioBased) else None
+
+    def keeps(self, trace_id: int) -> bool:
+        """Return whether a span without parent that links to the derived trace of this id is recorded."""
+        if self._bound is not None:
+            return trace_id & TraceIdRatioBased.TRACE_ID_LIMIT < self._bound
+        return self._by.should_sample(_ROOT, trace_id, "").decision is Decision.RECORD_AND_SAMPLE
 
     def should_sample(
         self,

@@ -1,8 +1,13 @@
 """Contexts that two ends derive alike; the numbers are fixed, because releases of both ends may differ."""
 
+import pytest
 from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import Decision, ParentBasedTraceIdRatio, StaticSampler, TraceIdRatioBased
 
-from pavane.telemetry import current_traceparent, derived, link, parse_traceparent, remote_parent
+from pavane.telemetry import Derivation, current_traceparent, derived, link, parse_traceparent, remote_parent
+from pavane.telemetry.sdk import LinkedSampler
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -50,3 +55,27 @@ def test_traceparent_goes_there_and_back() -> None:
 def test_what_is_no_traceparent_names_nothing() -> None:
     for text in ("", "nonsense", TRACEPARENT[:-4], "00-" + "0" * 32 + "-b7ad6b7169203331-01", "\N{SNOWMAN}" * 55):
         assert parse_traceparent(text) is None
+
+
+def test_many_links_of_one_cluster_are_those_made_one_by_one() -> None:
+    made = Derivation("waltz", "ledger")
+    assert not made.on
+    for found in (made.link(b"id"), made.sampled(b"id")):
+        assert found is not None
+        assert found.context == derived("waltz", "ledger", b"id")
+        assert dict(found.attributes or {}) == {"pavane.trace.derived": True}
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
+def test_who_asks_before_making_a_span_is_told_what_the_sampler_says(
+    monkeypatch: pytest.MonkeyPatch, ratio: float
+) -> None:
+    for by in (ParentBasedTraceIdRatio(ratio), TraceIdRatioBased(ratio), StaticSampler(Decision.RECORD_AND_SAMPLE)):
+        provider = TracerProvider(sampler=LinkedSampler(by), shutdown_on_exit=False)
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+        made, tracer = Derivation("waltz", "ledger"), provider.get_tracer("test")
+        assert made.on
+        for number in range(50):
+            found = made.link(bytes([number]))
+            recorded = tracer.start_span("span", context=Context(), links=[found]).is_recording()
+            assert (made.sampled(bytes([number])) is not None) == recorded

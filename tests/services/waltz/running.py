@@ -102,7 +102,7 @@ class Log:
     async def start_node(self, index: int) -> None:
         directory = Directory(DiskFolder(self.folder / f"node{index}"), KEY, self.config.partitions)
         directory.assign(range(self.config.partitions))
-        node = StorageServer(directory, KEY, disk_reserve_bytes=0)
+        node = StorageServer(directory, KEY, cluster=self.config.name, disk_reserve_bytes=0)
         tls = self.certificates.storage_port if self.certificates is not None else None
         await node.start("127.0.0.1", self.ports[index], tls)
         self.nodes[index] = node

@@ -15,6 +15,7 @@ from pavane.waltz.aio.listener import Listener
 from pavane.waltz.aio.stream import Stream
 from pavane.waltz.core.node import DISK_RESERVE_BYTES, Node
 from pavane.waltz.storage import Directory
+from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.frame import STORAGE_SERVER
 
@@ -26,15 +27,21 @@ _logger = logging.getLogger(__name__)
 
 
 class StorageServer:
-    """Serves ``directory`` to the servers of the cluster with ``key``. Raises ``OSError`` when it starts."""
+    """Serves ``directory`` to the servers of the cluster with ``key``, whose name is ``cluster``.
 
-    def __init__(self, directory: Directory, key: UUID, *, disk_reserve_bytes: int = DISK_RESERVE_BYTES) -> None:
+    Raises ``OSError`` when it starts.
+    """
+
+    def __init__(
+        self, directory: Directory, key: UUID, *, cluster: str = "", disk_reserve_bytes: int = DISK_RESERVE_BYTES
+    ) -> None:
         self.node = Node(directory, disk_reserve_bytes=disk_reserve_bytes)
         self.directory = directory
         self.key = key
         self.requests = self.failures = 0
         self._listener = Listener(lambda: _Connection(self))
-        self._queue: deque[tuple[_Connection, Any]] = deque()
+        self._tracing = Tracing(cluster)
+        self._queue: deque[tuple[_Connection, Any, int]] = deque()
         self._arrived = asyncio.Event()
         self._disk = ThreadPoolExecutor(1, "waltz-disk")
         self._worker: asyncio.Task[None] | None = None
@@ -71,7 +78,7 @@ class StorageServer:
     def submit(self, connection: "_Connection", message: Any) -> None:
         """Queue a message of a connection that has opened."""
         self.node.arrive(message.head)
-        self._queue.append((connection, message))
+        self._queue.append((connection, message, self._tracing.now_ns()))
         self._arrived.set()
 
     async def _work(self) -> None:
@@ -88,11 +95,15 @@ class StorageServer:
                     pass
             taken = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH_MESSAGES_MAX))]
             if taken:
-                answers = await loop.run_in_executor(self._disk, self.node.execute, [message for _, message in taken])
-                for (connection, _), answer in zip(taken, answers, strict=True):
+                answers = await loop.run_in_executor(
+                    self._disk, self.node.execute, [message for _, message, _ in taken]
+                )
+                for (connection, message, arrived_ns), answer in zip(taken, answers, strict=True):
                     self.requests += 1
                     self.failures += isinstance(answer, s.Failure)
                     connection.answer(answer)
+                    if arrived_ns and isinstance(message, s.Append) and isinstance(answer, s.Success):
+                        self._tracing.stored(message.head.partition, arrived_ns, message.records)
                 dirty = True
             if dirty and (not taken or loop.time() - synced >= MARK_SYNC_S):
                 await loop.run_in_executor(self._disk, self._sync_marks)

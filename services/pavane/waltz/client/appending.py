@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
+
+from opentelemetry.context import Context
 
 from pavane.runtime.adapter import CoreAdapter
 from pavane.waltz.client.directory import RETRY_SECONDS, Directory
 from pavane.waltz.client.link import Link
 from pavane.waltz.core.client import Appender, Done, Drop, Output, Pending, Refresh, Send
 from pavane.waltz.errors import Closed, Unavailable, WaltzError
+from pavane.waltz.tracing import Tracing
 from pavane.wire import ProtocolError
 
 APPENDS_PENDING_MAX = 1000  # of one partition; the server takes 100 at a time and stops reading beyond
@@ -20,12 +23,21 @@ class Full(WaltzError):
     """Too many appends of one partition are under way."""
 
 
+class _Token(NamedTuple):
+    """What the caller of an append waits for; where it is traced, the caller's context and when it began."""
+
+    future: asyncio.Future[int]
+    context: Context | None
+    began_ns: int
+
+
 class Appending:
     """Appends to one partition."""
 
-    def __init__(self, directory: Directory, partition: int) -> None:
+    def __init__(self, directory: Directory, partition: int, tracing: Tracing) -> None:
         self._directory = directory
         self._partition = partition
+        self._tracing = tracing
         self._core = Appender(partition, directory.client_id)
         self._adapter: CoreAdapter[Output] = CoreAdapter(self._core, self._execute, self._failed)
         self._free = APPENDS_PENDING_MAX
@@ -78,7 +90,9 @@ class Appending:
         if self._error is not None or self._adapter.ended:
             self.leave_room()
             raise self._error or Closed("the client is closed")
-        pending = Pending(future, header, data, write, read, seen, loop.time() + self._directory.patience)
+        traced = self._tracing.on
+        token = _Token(future, self._tracing.wants() if traced else None, self._tracing.now_ns() if traced else 0)
+        pending = Pending(token, header, data, write, read, seen, loop.time() + self._directory.patience)
         self._plan_turn()
         self._begun.append(pending)
         return future
@@ -97,9 +111,11 @@ class Appending:
             case Send(message):
                 if self._link is not None:
                     self._link.send(message)
-            case Done(future, result):
+            case Done(token, result, reqid):
                 self.leave_room()
-                _settle(future, result)
+                if token.context is not None:
+                    self._tracing.appended(token.context, token.began_ns, reqid, self._partition, result)
+                _settle(token, result)
             case Refresh():
                 self._stale.set()
             case Drop():
@@ -197,7 +213,8 @@ class Appending:
         self._adapter.call(lambda _: self._core.detached())
 
 
-def _settle(future: asyncio.Future[int], result: int | Exception) -> None:
+def _settle(token: _Token, result: int | Exception) -> None:
+    future = token.future
     if future.done():
         return
     if isinstance(result, Exception):

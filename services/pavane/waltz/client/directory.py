@@ -109,6 +109,11 @@ class Directory:
                 f"cluster {self.view.cluster} has partitions 0 to {self.view.partitions - 1}, not {partition}"
             )
 
+    @property
+    def cluster(self) -> str:
+        """The cluster's name."""
+        return self.view.cluster if self.view is not None else ""
+
     def partitions(self) -> Mapping[int, PartitionInfo]:
         """Return all partitions of the last view."""
         assert self.view is not None  # noqa: S101 - start() returned

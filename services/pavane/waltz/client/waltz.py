@@ -14,6 +14,7 @@ from pavane.waltz.client.directory import PASSING, RETRY_SECONDS, Directory, Par
 from pavane.waltz.client.link import Link
 from pavane.waltz.client.view import View
 from pavane.waltz.errors import NotFound, RejectCode, Rejected, Unavailable
+from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.frame import DATA_BYTES_MAX
@@ -50,6 +51,7 @@ class Waltz:
     ) -> None:
         self._directory = Directory(servers, tls, patience)
         self._appending: dict[int, Appending] = {}
+        self._tracing = Tracing("")
 
     async def __aenter__(self) -> Self:
         try:
@@ -57,6 +59,7 @@ class Waltz:
         except BaseException:
             await self._directory.close()
             raise
+        self._tracing = Tracing(self._directory.cluster)
         return self
 
     async def __aexit__(
@@ -121,7 +124,7 @@ class Waltz:
         while True:
             try:
                 async with self._directory.reader(partition) as link:
-                    async for transaction in self._batches(link, partition, hwm, None):
+                    async for transaction in self._batches(link, partition, hwm, None, traced=self._tracing.on):
                         hwm = transaction.id
                         ahead_until = None
                         yield transaction
@@ -193,7 +196,7 @@ class Waltz:
     def _appender(self, partition: int) -> Appending:
         self._directory.check(partition)
         if partition not in self._appending:
-            self._appending[partition] = Appending(self._directory, partition)
+            self._appending[partition] = Appending(self._directory, partition, self._tracing)
         return self._appending[partition]
 
     def _append(
@@ -224,7 +227,7 @@ class Waltz:
             raise ValueError(f"transactions count from 0, not {start}")
 
     async def _batches(
-        self, link: Link, partition: int, hwm: int, stop: int | None
+        self, link: Link, partition: int, hwm: int, stop: int | None, *, traced: bool = False
     ) -> AsyncGenerator[Transaction, None]:
         """Yield what follows ``hwm``, up to ``stop``, while ``link`` and the partition's owner last."""
         arrived: asyncio.Queue[Any] = asyncio.Queue()  # bounded by the credit
@@ -235,7 +238,7 @@ class Waltz:
         link.listeners[partition] = arrived.put_nowait
         link.on_lost.append(lost)
         try:
-            async for transaction in self._granted(link, partition, hwm, stop, arrived):
+            async for transaction in self._granted(link, partition, hwm, stop, arrived, traced=traced):
                 yield transaction
         finally:
             link.listeners.pop(partition, None)
@@ -243,7 +246,14 @@ class Waltz:
                 link.on_lost.remove(lost)
 
     async def _granted(
-        self, link: Link, partition: int, hwm: int, stop: int | None, arrived: asyncio.Queue[Any]
+        self,
+        link: Link,
+        partition: int,
+        hwm: int,
+        stop: int | None,
+        arrived: asyncio.Queue[Any],
+        *,
+        traced: bool,
     ) -> AsyncGenerator[Transaction, None]:
         """Open the feed, and grant more credit when half of it is used up."""
         reqid = self._directory.reqid(partition)
@@ -258,13 +268,18 @@ class Waltz:
                 continue  # of the reader before
             if isinstance(batch, m.Reject):
                 raise Rejected(batch.code, batch.detail, batch.message)
-            for txid, item in enumerate(batch.items, batch.first_txid):
-                if txid != hwm + 1 or item.data is None:
-                    raise RemoteProtocolError("feed", f"transaction {txid} where {hwm + 1} with its data belongs")
-                hwm = txid
-                items_used += 1
-                bytes_used += len(item.data)
-                yield Transaction(txid, item.header, item.data, item.reqid)
+            began_ns, before = (self._tracing.now_ns(), hwm) if traced else (0, hwm)
+            try:
+                for txid, item in enumerate(batch.items, batch.first_txid):
+                    if txid != hwm + 1 or item.data is None:
+                        raise RemoteProtocolError("feed", f"transaction {txid} where {hwm + 1} with its data belongs")
+                    hwm = txid
+                    items_used += 1
+                    bytes_used += len(item.data)
+                    yield Transaction(txid, item.header, item.data, item.reqid)
+            finally:
+                if traced and hwm > before:
+                    self._tracing.fed(partition, began_ns, hwm, [item.reqid for item in batch.items[: hwm - before]])
             left -= len(batch.items)
             if 2 * items_used > CREDIT_ITEMS or 2 * bytes_used > CREDIT_BYTES:
                 # A bounded read never grants more than it wants: its feed then sleeps and the link can be lent again.

@@ -71,10 +71,11 @@ class Send(NamedTuple):
 
 
 class Done(NamedTuple):
-    """An append has ended with its txid or an error."""
+    """An append has ended with its txid or an error; ``reqid`` is that of its last sending."""
 
     token: Any
     result: int | Exception
+    reqid: ReqId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class Appender:
                 self._committed(self._flying, reqid, txid)
             case m.LockFailure(reqid=reqid, txid=txid):
                 if pending := self._flying.pop(reqid, None):
-                    self._out.append(Done(pending.token, Conflict(self.partition, txid)))
+                    self._out.append(Done(pending.token, Conflict(self.partition, txid), reqid))
             case m.HighWaterMarkResponse(reqid=reqid, txid=txid) if reqid == self._asked:
                 self._measured(txid, now)
             case m.MountResponse(reqid=reqid, state=state) if reqid == self._session:
@@ -191,7 +192,7 @@ class Appender:
         for pending in (*self._flying.values(), *self._doubtful.values()):
             self._unknown(pending)
         for pending in self._waiting:
-            self._out.append(Done(pending.token, Unavailable("the client was closed before the append was sent")))
+            self._out.append(Done(pending.token, Unavailable("the client was closed before the append was sent"), None))
         self._flying.clear()
         self._doubtful.clear()
         self._waiting.clear()
@@ -293,7 +294,7 @@ class Appender:
     def _committed(self, entries: dict[ReqId, Pending], reqid: ReqId, txid: int) -> None:
         if pending := entries.pop(reqid, None):
             self.hwm = max(self.hwm, txid)
-            self._out.append(Done(pending.token, txid))
+            self._out.append(Done(pending.token, txid, reqid))
 
     def _rejected(self, reject: m.Reject, is_append: bool, now: float) -> None:
         if is_append:
@@ -327,7 +328,7 @@ class Appender:
         if reject.code is RejectCode.OUT_OF_WINDOW:
             self._unknown(pending)
         else:
-            self._out.append(Done(pending.token, Rejected(reject.code, reject.detail, reject.message)))
+            self._out.append(Done(pending.token, Rejected(reject.code, reject.detail, reject.message), reject.reqid))
 
     def _give_up_doubtful(self, now: float) -> None:
         for pending in self._doubtful.values():
@@ -337,7 +338,7 @@ class Appender:
 
     def _unknown(self, pending: Pending) -> None:
         assert pending.reqid is not None  # noqa: S101 - it was sent
-        self._out.append(Done(pending.token, OutcomeUnknown(self.partition, pending.reqid)))
+        self._out.append(Done(pending.token, OutcomeUnknown(self.partition, pending.reqid), pending.reqid))
 
     def _expire(self, now: float) -> None:
         for entries in (self._flying, self._doubtful):
@@ -347,4 +348,6 @@ class Appender:
         if late:
             self._waiting = deque(pending for pending in self._waiting if pending.deadline > now)
             for pending in late:
-                self._out.append(Done(pending.token, Unavailable(f"partition {self.partition}: {_LATE}")))
+                self._out.append(
+                    Done(pending.token, Unavailable(f"partition {self.partition}: {_LATE}"), pending.reqid)
+                )

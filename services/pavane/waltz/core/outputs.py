@@ -1,9 +1,11 @@
 """What the cores ask their adapter to do, in this order, and what they tell each other."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pavane.waltz.wire.blobs import PartitionAssignment, PartitionMetadata
+from pavane.waltz.wire.storage import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,34 @@ class Fenced:
     reason: str
 
 
+class Appended(NamedTuple):
+    """These records of a partition were committed; nobody has to do anything."""
+
+    partition: int
+    records: Sequence[Record]
+
+
+class Recovered(NamedTuple):
+    """A store session of a partition is open, ``seconds`` after it began; nobody has to do anything."""
+
+    partition: int
+    session: int
+    hwm: int
+    seconds: float
+
+
 Output = (
-    ReadMeta | WriteMeta | WriteAssignment | Send | Reply | Hangup | NextClientId | Opened | Committed | Closed | Fenced
+    ReadMeta
+    | WriteMeta
+    | WriteAssignment
+    | Send
+    | Reply
+    | Hangup
+    | NextClientId
+    | Opened
+    | Committed
+    | Closed
+    | Fenced
+    | Appended
+    | Recovered
 )

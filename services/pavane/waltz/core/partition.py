@@ -11,7 +11,7 @@ from typing import Any
 
 from pavane.waltz.core.connection import PARKED_MAX, Connection, Registration
 from pavane.waltz.core.feed import Feeds, batch_fault
-from pavane.waltz.core.outputs import Hangup, Output, Reply
+from pavane.waltz.core.outputs import Appended, Hangup, Output, Reply
 from pavane.waltz.core.session import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 from pavane.waltz.core.storing import Stage, Storing
 from pavane.waltz.errors import RejectCode
@@ -210,6 +210,7 @@ class Partition(Storing):
                 self._acknowledge(append, txid)
         if known != len(found):  # somebody else wrote: of those the table knows nothing
             self._locks = LockTable(hwm)
+        self._out.append(Appended(self.number, found))
         self.feeds.commit(found)
         self._publish(hwm)
 
@@ -238,6 +239,7 @@ class Partition(Storing):
             self._acknowledge(append, append.record.txid)
         self.hwm = hwm
         self.appended += len(records)
+        self._out.append(Appended(self.number, records))
         self.feeds.commit(records)
         self._fire_markers()
         self._append()

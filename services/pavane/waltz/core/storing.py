@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
-from pavane.waltz.core.outputs import Closed, Committed, Fenced, Opened, Output
+from pavane.waltz.core.outputs import Closed, Committed, Fenced, Opened, Output, Recovered
 from pavane.waltz.core.session import Session
 from pavane.waltz.state import recovery
 from pavane.waltz.wire.blobs import PartitionMetadata
@@ -51,6 +51,7 @@ class Storing(ABC):
         self._rules = rules
         self._session: Session | None = None
         self._attempts = 0
+        self._session_began = 0.0
         self._failed_attempts = 0
         self._strikes: dict[str, int] = {}
         self._due: float | None = None
@@ -131,6 +132,7 @@ class Storing(ABC):
 
     def _begin_session(self) -> None:
         self._attempts += 1
+        self._session_began = self.now
         shunned = [node for node, strikes in self._strikes.items() if strikes >= STRIKES_MAX]
         for node in shunned:
             self._strikes[node] = 0
@@ -150,6 +152,8 @@ class Storing(ABC):
         for output in outputs:
             match output:
                 case Opened():
+                    seconds = self.now - self._session_began
+                    self._out.append(Recovered(self.number, output.session, output.hwm, seconds))
                     self._opened(output.hwm)
                 case Committed():
                     self._committed(output.hwm)

@@ -16,13 +16,16 @@ RESERVE_SHARE = 16
 
 
 class StorageNode:
-    """Keeps all ``partitions`` of the cluster with ``key`` in ``folder``.
+    """Keeps all ``partitions`` of the cluster with ``key`` in ``folder``; ``cluster`` is its name, for spans.
 
     ``start`` raises ``ForeignDirectory``, ``BlockingIOError`` while another process uses the folder, and ``OSError``.
     """
 
-    def __init__(self, folder: Path, key: UUID, partitions: int, *, disk_reserve_bytes: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, key: UUID, partitions: int, *, cluster: str = "", disk_reserve_bytes: int | None = None
+    ) -> None:
         self._folder = folder
+        self._cluster = cluster
         self._key = key
         self._partitions = partitions
         self._reserve = disk_reserve_bytes
@@ -38,7 +41,7 @@ class StorageNode:
         """Open the folder, look at what is in it, then listen."""
         self._lock, directory = await asyncio.to_thread(self._open)
         reserve = self._reserve if self._reserve is not None else await asyncio.to_thread(self._reserve_bytes)
-        self.server = StorageServer(directory, self._key, disk_reserve_bytes=reserve)
+        self.server = StorageServer(directory, self._key, cluster=self._cluster, disk_reserve_bytes=reserve)
         await self.server.start(host, port, tls)
 
     async def run(self) -> None:

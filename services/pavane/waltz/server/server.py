@@ -18,7 +18,9 @@ from pavane.waltz.core import outputs as o
 from pavane.waltz.core.cluster import ClusterView
 from pavane.waltz.core.server import ServerCore, storage_nodes
 from pavane.waltz.state.metadata import BadVersion, Metadata, MetadataError, NodeExists, Paths
+from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import blobs
+from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import NULL_LOCKS, ChecksumError
 from pavane.waltz.wire.frame import LOG_SERVER
 from pavane.wire import ProtocolError, RemoteProtocolError
@@ -63,6 +65,7 @@ class WaltzServer:
         self._adapter: CoreAdapter[o.Output] | None = None
         self._writes = asyncio.Event()
         self._paths = Paths(config.root)
+        self._tracing = Tracing(config.name)
 
     @property
     def port(self) -> int:
@@ -157,11 +160,17 @@ class WaltzServer:
     def _execute(self, output: o.Output) -> None:
         match output:
             case o.Reply():
+                if self._tracing.on:
+                    self._trace_refusal(output.message)
                 if (client := self._clients.get(output.connection)) is not None:
                     client.send(output.message)
             case o.Send():
                 if (link := self._links.get(output.node)) is not None:
                     link.send(output.message)
+            case o.Appended():
+                self._tracing.committed(output.partition, output.records)
+            case o.Recovered():
+                self._tracing.recovered(*output)
             case o.Hangup():
                 if (client := self._clients.get(output.connection)) is not None:
                     client.hang_up(output.reason)
@@ -173,6 +182,13 @@ class WaltzServer:
                 self._begin(self._write_assignment(output), "waltz assignment")
             case o.NextClientId():
                 self._begin(self._next_client_id(output), "waltz client id")
+
+    def _trace_refusal(self, message: Any) -> None:
+        match message:
+            case m.LockFailure():
+                self._tracing.refused(message.reqid, "a lock was written by another transaction")
+            case m.Reject():
+                self._tracing.refused(message.reqid, message.message)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self.adapter.begin(work, name=name)
@@ -332,6 +348,8 @@ class WaltzServer:
                 self._paused.add(client)
 
     def _take(self, now: float, client: "_Client", message: Any) -> None:
+        if self._tracing.on and isinstance(message, (m.AppendIdempotent, m.AppendRequest)):
+            self._tracing.arrived(message.reqid)
         try:
             self.running.message(now, client.number, message)
         except Exception:
