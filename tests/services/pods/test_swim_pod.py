@@ -254,7 +254,7 @@ async def test_a_pod_whose_id_is_another_processs_starts_again(
         pod._role.member = member
         watching = asyncio.create_task(pod._end_with(member))
         await asyncio.sleep(0)
-        member._core.call(lambda _: member._core.core._rename(place(9)))
+        member._core.call(lambda _: member._core.core._parts.rename(place(9)))
         end = await process.ended()
         assert (end.code, str(place(9)) in end.reason) == (EXIT_FAILED, True)
         watching.cancel()

@@ -104,7 +104,7 @@ async def test_a_member_whose_id_is_another_processs_ends_and_says_where_that_is
     async with SwimMember(Config(id=7, profile=FAST), ("127.0.0.1", 0)) as member:
         watching = asyncio.create_task(_tell(process, member))
         await asyncio.sleep(0)
-        member._core.call(lambda _: member._core.core._rename(place(9)))
+        member._core.call(lambda _: member._core.core._parts.rename(place(9)))
         end = await process.ended()
         assert (end.code, str(place(9)) in end.reason) == (EXIT_FAILED, True)
         watching.cancel()

@@ -1,13 +1,14 @@
 """The server's side of a join: stateless until the token is right (docs/specs/swim.md 6.2, 6.3, 18.3)."""
 
 import hmac
-from collections.abc import Callable
 
 from pavane.parts.rates import Bucket, SharedLimit
 from pavane.swim.config import JoinPolicy, RequireToken
+from pavane.swim.core.dialing import Dialing
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import AMPLIFICATION_MAX, GEN_AHEAD_MAX, GEN_STEP_MAX, Node, Origin, usable
 from pavane.swim.core.outputs import Happened, Own
+from pavane.swim.core.partial import Links
 from pavane.swim.core.probing import Probing
 from pavane.swim.core.rumours import Rumours
 from pavane.swim.errors import DropReason
@@ -44,11 +45,12 @@ class _Verdict:
 class Admission:
     """Decides about JoinReqs, in the order of 6.2."""
 
-    tracked_by: Callable[[Address], None]
-    make_room: Callable[[NodeInfo, Origin], NodeInfo | Address | Refusal]
-
-    def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, probing: Probing) -> None:
+    def __init__(
+        self, node: Node, gossip: Gossip, rumours: Rumours, probing: Probing, dialing: Dialing, links: Links
+    ) -> None:
         self._node = node
+        self._dialing = dialing
+        self._links = links
         self._gossip = gossip
         self._rumours = rumours
         self._probing = probing
@@ -130,7 +132,7 @@ class Admission:
         node, src = self._node, request.src
         if node.stage is not Stage.READ_WRITE:
             if node.own is Own.DIALING and (valid or origin.authenticated):
-                self.tracked_by(origin.source)
+                self._dialing.tracked_by(origin.source)
             self._redirect(request, origin, valid=valid)
             return
         peer = node.members.get(src.id)
@@ -202,7 +204,7 @@ class Admission:
         node = self._node
         introduced: tuple[NodeInfo, ...] = ()
         if (peer is None or not peer.live) and node.free(info.id) <= 0:
-            made = self.make_room(info, origin)
+            made = self._links.make_room(info, origin)
             if isinstance(made, Refusal):
                 self._refuse(origin, made, str(RATE_WAIT_MS) if made is Refusal.RATE_LIMITED else "", valid=valid)
                 return

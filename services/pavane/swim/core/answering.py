@@ -1,20 +1,21 @@
 """Who may say what, and what pings are answered with (docs/specs/swim.md 2.3, 8.2, 8.3)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
 from pavane.parts.rates import SharedLimit
+from pavane.swim.core.extras import Extras
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import Node, Origin
 from pavane.swim.core.outputs import Own
-from pavane.swim.core.rumours import Rumours
+from pavane.swim.core.partial import Links
+from pavane.swim.core.rumours import Claims, Rumours
 from pavane.swim.core.sync import EMPTY, Sync
 from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
 from pavane.swim.wire.messages import PingRequest, PingResponse
-from pavane.swim.wire.payload import Page, Payload, Unlink
-from pavane.swim.wire.values import Address, NodeId, NodeInfo, Stage, State
+from pavane.swim.wire.payload import Payload, Unlink
+from pavane.swim.wire.values import Address, NodeId, Stage, State
 
 SHORT_ANSWERS_PER_S = 50
 SHORT_ANSWERS_PER_SOURCE_PER_S = 5
@@ -73,12 +74,13 @@ class _Relay:
 class Answering:
     """Answers pings, passes them on, and passes copies of answers back."""
 
-    probe_conflict: Callable[[Address], None]
-    after_page: Callable[[Page, Peer], None]
-    replacement: Callable[[int, Address], NodeInfo | None]
-
-    def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, sync: Sync) -> None:
+    def __init__(
+        self, node: Node, gossip: Gossip, rumours: Rumours, sync: Sync, extras: Extras, links: Links, claims: Claims
+    ) -> None:
         self._node = node
+        self._extras = extras
+        self._links = links
+        self._claims = claims
         self._gossip = gossip
         self._rumours = rumours
         self._sync = sync
@@ -126,7 +128,7 @@ class Answering:
         node.send(peer.address, message)
         if request.payload.digest == EMPTY:
             for made in payload.pages:
-                self.after_page(made, peer)
+                self._extras.after_page(made, peer)
         if who.relay is not None:
             node.send(who.relay.address, message)
         elif origin.source != peer.address:
@@ -140,7 +142,7 @@ class Answering:
             node.send(who.relay.address, self._response(request, payload))
         if who.trust is not Trust.AUTHENTICATED:
             return
-        payload.unlinks = (Unlink(request.src, self.replacement(request.src.id, origin.source)),)
+        payload.unlinks = (Unlink(request.src, self._links.replacement(request.src.id, origin.source)),)
         reply_to = request.payload.reply_to
         if reply_to is not None and reply_to.ip:
             node.answer(origin, self._response(request, payload), reply_to.plain())
@@ -165,7 +167,7 @@ class Answering:
             payload.dead = (grave,) if buried.state is State.DEAD else ()
             payload.left = (grave,) if buried.state is State.LEFT else ()
         else:
-            payload.unlinks = (Unlink(request.src, self.replacement(request.src.id, origin.source)),)
+            payload.unlinks = (Unlink(request.src, self._links.replacement(request.src.id, origin.source)),)
         node.answer(origin, self._response(request, payload))
 
     def leaving(self, request: PingRequest, who: Standing) -> None:
@@ -182,7 +184,7 @@ class Answering:
             node.drop(DropReason.SELF)
         elif self._short_limit.take(origin.source, node.now):
             node.answer(origin, self._response(request, Payload(seq=seq)))
-            self.probe_conflict(origin.source)
+            self._claims.probe_conflict(origin.source)
 
     # --- relaying ------------------------------------------------------------------------------------------------
 

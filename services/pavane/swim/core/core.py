@@ -7,25 +7,18 @@ peer.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pavane.swim.config import Config, Encoding, Profile
-from pavane.swim.core.admission import Admission
-from pavane.swim.core.answering import Answering, Standing, Trust, standing
-from pavane.swim.core.dialing import Dialing
-from pavane.swim.core.extras import Extras
-from pavane.swim.core.gossip import Gossip
-from pavane.swim.core.node import Node, Origin, Traffic, snapshot, usable
+from pavane.swim.core.answering import Standing, Trust, standing
+from pavane.swim.core.assembly import Parts
+from pavane.swim.core.node import Origin, Traffic, snapshot, usable
 from pavane.swim.core.outputs import Happened, Member, Output, Own
-from pavane.swim.core.partial import Linking, Links
-from pavane.swim.core.probing import Match, Probing
-from pavane.swim.core.rumours import Heard, Rumours
-from pavane.swim.core.staging import Staging, StagingStatus
-from pavane.swim.core.sync import Sync
+from pavane.swim.core.probing import Match
+from pavane.swim.core.rumours import Heard
+from pavane.swim.core.staging import StagingStatus
 from pavane.swim.errors import ConfigError, DropReason
 from pavane.swim.state.envelope import ENVELOPE_BYTES, MACED, SEALED
-from pavane.swim.state.members import Members, Peer
 from pavane.swim.wire.messages import (
     NAMES,
     Broadcast,
@@ -46,7 +39,6 @@ if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself
 
 _ENVELOPES = (bytes((MACED,)), bytes((SEALED,)))
-CONFLICT_PAUSE_S = 10.0  # between probes that forged news can make us send
 LATE_PERIODS = 0.25  # a timer served so late says that this process lacks CPU
 
 
@@ -58,40 +50,18 @@ class Core:
     ) -> None:
         """Raises ``ConfigError``."""
         config.validate()
-        node = self._node = Node(config, rng, entropy, now, unix_s)
-        self._gossip = Gossip(node)
-        self._rumours = Rumours(node)
-        self._probing = Probing(node, self._gossip, self._rumours)
-        self._sync = Sync(node, self._gossip, self._rumours, self._probing)
-        self._answering = Answering(node, self._gossip, self._rumours, self._sync)
-        self._admission = Admission(node, self._gossip, self._rumours, self._probing)
-        self._dialing = Dialing(node)
-        self._links = Links(node) if node.partial is None else Linking(node, node.partial, self._gossip, self._probing)
-        self._staging = Staging(node, self._probing, self._rumours, self._sync, self._links)
-        self._extras = Extras(node, self._rumours)
-        self._conflict_at = float("-inf")
+        parts = self._parts = Parts(config, rng, entropy, now, unix_s)
+        self._node = parts.node
+        self._rumours = parts.rumours
+        self._probing = parts.probing
+        self._sync = parts.sync
+        self._answering = parts.answering
+        self._admission = parts.admission
+        self._dialing = parts.dialing
+        self._links = parts.links
+        self._staging = parts.staging
+        self._extras = parts.extras
         self._was_member = False
-        node.became_live = self._became_live
-        node.became_tombstone = self._became_tombstone
-        node.became_known = self._gossip.wake
-        node.renewed = self._extras.renewed
-        self._answering.after_page = self._extras.after_page
-        self._rumours.probe_conflict = self._answering.probe_conflict = self._probe_conflict
-        self._dialing.conflict = self._probe_conflict
-        self._admission.tracked_by = self._dialing.tracked_by
-        self._rumours.rename = self._rename
-        self._probing.own_digest = self._sync.digest
-        self._dialing.acked = self._acked
-        self._rumours.cannot_judge = self._cannot_judge
-        self._staging.leave = lambda: self.leave(node.now)
-        self._dialing.wanting = lambda: node.own is Own.DIALING or self._links.starving
-        self._dialing.silent = self._links.nobody_at
-        self._rumours.lives_at = self._dialing.lives_at
-        self._admission.make_room = self._links.make_room
-        self._answering.replacement = self._links.replacement
-        self._probing.failed = self._links.probe_failed
-        self._links.dial, self._links.dial_seeds = self._dialing.dial_back, self._dialing.round
-        self._links.alone = self._alone
 
     # --- what a user asks ----------------------------------------------------------------------------------------
 
@@ -186,22 +156,8 @@ class Core:
 
     def leave(self, now: float) -> None:
         """Leave the group in order (12); ``own`` is OUT when that is done."""
-        node = self._node
-        node.now = now
-        if node.own is Own.DIALING:
-            self._out()
-        elif node.own is Own.MEMBER:
-            node.become(Own.LEAVING)
-            for peer in node.members.live:
-                self._dialing.remember(peer.address)
-            tick_s = node.profile.gossip_tick_s
-            linger_s = max(2 * tick_s, min(1.0, node.transmissions * tick_s))
-            node.news.drop(node.id)
-            node.spread(State.LEFT, node.info)
-            self._links.hand_on()
-            self._say_leave()
-            node.timers.plan(now + tick_s, self._say_leave)
-            node.timers.plan(now + linger_s, self._out)
+        self._node.now = now
+        self._parts.leave()
 
     def ping(self, id_: int, now: float) -> bool:
         """Probe a peer out of turn; the outcome is a ``PINGED`` event and no suspicion. False for a stranger."""
@@ -467,134 +423,3 @@ class Core:
             node.drop(DropReason.GENERATION)
         elif src.gen >= who.peer.gen:
             self._rumours.bury(who.peer, State.LEFT, src.gen)
-
-    # --- coming and going ----------------------------------------------------------------------------------------
-
-    def _acked(self, ack: JoinAck, origin: Origin) -> None:
-        """Take an acknowledgement of an open dial."""
-        node, desc, payload = self._node, ack.desc, ack.payload
-        peer = node.members.get(desc.id)
-        if desc.id in (node.id, 0):
-            node.drop(DropReason.SELF)
-            return
-        if self._links.cannot_track(peer, ack):
-            node.event(Happened.JOIN_REFUSED, address=origin.source, text="capacity")
-            node.send(origin.source, self._links.refusal(desc))
-            return
-        for info in payload.sample:
-            node.learn_address(info)
-        where = usable(desc.address)
-        where = where if where.ip else origin.source
-        newcomer = node.own is Own.DIALING
-        if peer is None:
-            peer = node.add(NodeInfo(desc.id, desc.gen, where), State.ALIVE)
-        elif desc.gen > peer.gen:
-            self._rumours.revive(peer, desc.gen, where)
-        elif not peer.live:
-            # It does not know that it is buried here; hearing that it refutes, and its answer revives it.
-            ask = self._gossip.payload(peer, 0)
-            self._probing.once(peer.node, origin.source, ask, node.profile.period_s, lambda _: None)
-            return
-        heard = Heard(origin, desc.id, direct=True, matching=True, page=True)
-        peer.heard_at = node.now
-        self._staging.heard(peer, payload)
-        self._links.heard(peer, payload)
-        self._links.introduced(payload)
-        for info in payload.sample if node.partial is None else ():
-            if info.id != node.id and heard.one_more():
-                self._rumours.hear(State.ALIVE, info, 0, heard)
-        if newcomer:
-            self._sync.walk(peer)
-
-    def _became_live(self, peer: Peer) -> None:
-        node = self._node
-        self._probing.insert(peer)
-        self._dialing.seen(peer)
-        self._links.became_live(peer)
-        if node.own is Own.DIALING:
-            node.become(Own.MEMBER)
-            self._staging.became_member()
-            self._dialing.admitted()
-            node.spread(State.ALIVE, node.info)
-
-    def _became_tombstone(self, peer: Peer) -> None:
-        self._rumours.keep_tombstone(peer)
-        self._links.became_tombstone(peer)
-        if peer.state is State.DEAD:
-            self._dialing.remember(peer.address)
-        else:
-            self._dialing.left(peer.address)
-        self._alone()
-
-    def _alone(self) -> None:
-        """Begin to look for the group again when nobody tracks us any more."""
-        node = self._node
-        if node.own is Own.MEMBER and not len(node.members):
-            node.become(Own.DIALING)
-            self._sync.stop()
-            self._dialing.admitted()  # the pauses of a member that looked for more links are over
-            self._dialing.round()
-
-    def _cannot_judge(self) -> None:
-        """An observer's suspicion ended: full members know what became of the peer (16.1)."""
-        if self._node.stage is Stage.READ_ONLY and not self._sync.walking:
-            self._sync.walk()
-
-    def _say_leave(self) -> None:
-        node = self._node
-        for peer in node.members.live:
-            node.send_patiently(peer.address, partial(node.farewell, peer.node))
-
-    def _out(self) -> None:
-        """End everything; what was learned about addresses is kept for the next ``join``."""
-        node = self._node
-        node.timers.clear()
-        self._clear()
-        self._admission.stop()
-        self._dialing.stop()
-        node.become(Own.OUT)
-
-    def _clear(self) -> None:
-        node = self._node
-        for peer in node.members:
-            peer.plan(None)  # of an entry that is in no table any more
-        node.members = Members(node.config.capacity)
-        if node.partial is not None:
-            node.partial.clear()
-        node.forget_unsent()
-        node.news.clear()
-        node.extras.clear()
-        self._gossip.stop()
-        self._sync.stop()
-        self._probing.stop()
-        self._answering.stop()
-
-    # --- two processes with one id -------------------------------------------------------------------------------
-
-    def _probe_conflict(self, address: Address) -> None:
-        """Ask whether somebody answers under our id at ``address``; then one of us yields (5.3)."""
-        node = self._node
-        if node.own is not Own.MEMBER or address == node.address or node.now - self._conflict_at < CONFLICT_PAUSE_S:
-            return
-        self._conflict_at = node.now
-
-        def ended(answered: bool | None) -> None:
-            larger = not node.address.ip or node.address.encode() > address.encode()
-            if answered and larger and node.own is Own.MEMBER:
-                self._rename(address)
-
-        self._probing.once(node.node, address, Payload(), node.profile.period_s, ended)
-
-    def _rename(self, holder: Address | None = None) -> None:
-        """Give the id up: a random one is drawn anew and joins again, with a configured one the node goes OUT."""
-        node = self._node
-        node.event(Happened.ID_CONFLICT, address=holder)
-        if node.config.id is not None:
-            self._out()
-            return
-        for peer in node.members.live:
-            self._dialing.remember(peer.address)
-        self._clear()
-        node.id, node.gen = node.draw_id(), node.first_gen()
-        node.become(Own.DIALING)
-        self._dialing.round()

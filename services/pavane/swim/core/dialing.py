@@ -1,8 +1,8 @@
 """The joiner's side: rounds over seeds, tokens, redirects, what was lost (docs/specs/swim.md 6.1, 6.6, 6.7)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ipaddress import ip_address
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pavane.parts.timers import Timer
 from pavane.swim.config import SEEDS_MAX
@@ -79,16 +79,28 @@ class Dial:
         self.timer: Timer | None = None
 
 
+class Dialer(Protocol):
+    """For whom addresses are dialled."""
+
+    def wants_peers(self) -> bool:
+        """Return whether more peers are needed than are known."""
+
+    def acked(self, ack: JoinAck, origin: Origin) -> None:
+        """A peer admitted us."""
+
+    def nobody_at(self, address: Address) -> None:
+        """A dial was not answered."""
+
+    def probe_conflict(self, address: Address) -> None:
+        """Somebody may use our id at `address`."""
+
+
 class Dialing:
     """Finds the group and keeps finding what of it was lost."""
 
-    acked: Callable[[JoinAck, Origin], None]
-    conflict: Callable[[Address], None]
-    wanting: Callable[[], bool]
-    silent: Callable[[Address], None]
-
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, dialer: Dialer) -> None:
         self._node = node
+        self._dialer = dialer
         self._seeds: list[Address] = []
         self._acked_at: dict[Address, float] = {}
         self._remembered: dict[Address, float] = {}
@@ -199,7 +211,7 @@ class Dialing:
     def _dial_next(self) -> None:
         node = self._node
         self._current = None
-        if not self.wanting():
+        if not self._dialer.wants_peers():
             self._queue.clear()
             return
         while self._queue:
@@ -224,7 +236,7 @@ class Dialing:
 
     def _again(self) -> None:
         self._next_round = None
-        if self.wanting():
+        if self._dialer.wants_peers():
             self.round()
 
     def admitted(self) -> None:
@@ -278,7 +290,7 @@ class Dialing:
         return label(config.group) if config.group else b""
 
     def _given_up(self, dial: Dial) -> None:
-        self.silent(dial.address)
+        self._dialer.nobody_at(dial.address)
         if dial.background:
             self._close(dial)
         else:
@@ -325,8 +337,8 @@ class Dialing:
             if dial.address in self._seeds:
                 self._acked_at[dial.address] = self._node.now
             self._close(dial)
-            self.acked(message, origin)
-            if self.wanting() and self._current is None and self._next_round is None:
+            self._dialer.acked(message, origin)
+            if self._dialer.wants_peers() and self._current is None and self._next_round is None:
                 self._dial_next()
         elif dial.settled:
             self._node.drop(DropReason.DIAL)
@@ -392,7 +404,7 @@ class Dialing:
         node = self._node
         if node.own is Own.MEMBER:
             try:
-                self.conflict(Address.parse(nak.etag))
+                self._dialer.probe_conflict(Address.parse(nak.etag))
             except ValueError:
                 return False  # the holder is not named: nobody to ask
             return False

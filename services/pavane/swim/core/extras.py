@@ -98,7 +98,7 @@ class Extras:
             node.counts["too_large_to_pass_on"] += 1  # it came from a member with longer datagrams
             return
         node.extras.put(extra)
-        node.became_known()
+        node.wake()
 
     # --- hearing -------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
 """What all parts of the core share: identity, table, queue, clock, outputs and the rules of sending.
 
-Parts know each other only downwards; what must go up is one of the callables that the core sets (``became_live``, …).
+Parts know each other only downwards; what must go up is a method of the small Protocol that each part names.
 """
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pavane.parts.rates import Bucket
 from pavane.parts.timers import Timers
@@ -82,17 +82,35 @@ class Traffic:
     received_bytes: Counter[str] = field(default_factory=Counter)
 
 
+class TableWatcher(Protocol):
+    """Hears of every change of the table of members."""
+
+    def became_live(self, peer: Peer) -> None:
+        """A peer is ALIVE again, or for the first time."""
+
+    def became_tombstone(self, peer: Peer) -> None:
+        """A peer is DEAD or has LEFT."""
+
+    def wake(self) -> None:
+        """There is news to pass on."""
+
+    def renewed(self) -> None:
+        """Our own generation grew."""
+
+
 class Node:
     """The state of 2.1 that more than one part needs. ``now`` is the time of the input being handled."""
 
-    became_live: Callable[[Peer], None]
-    became_tombstone: Callable[[Peer], None]
-    became_known: Callable[[], None]
-    renewed: Callable[[], None]
-
     def __init__(
-        self, config: Config, rng: "Random", entropy: Callable[[int], bytes], now: float, unix_s: float
+        self,
+        config: Config,
+        rng: "Random",
+        entropy: Callable[[int], bytes],
+        now: float,
+        unix_s: float,
+        watcher: TableWatcher,
     ) -> None:
+        self._watcher = watcher
         self.config = config
         codec = libtribe if config.encoding is Encoding.LIBTRIBE else messages
         self.encode, self.decode, self.ttl_at = codec.encode, codec.decode, codec.TTL_AT
@@ -311,9 +329,9 @@ class Node:
     def _entered(self, peer: Peer, evicted: Peer | None, *, was_live: bool) -> None:
         self.changes += 1
         if peer.live and not was_live:
-            self.became_live(peer)
+            self._watcher.became_live(peer)
         elif not peer.live:
-            self.became_tombstone(peer)
+            self._watcher.became_tombstone(peer)
         if evicted is not None:
             self.counts["tombstones_evicted"] += 1
         self.overfull = self.overfull and len(self.members) >= self.members.capacity
@@ -333,8 +351,12 @@ class Node:
         if self.partial is not None:
             self.partial.news.note(kind, about, self.now)
         if kind is State.ALIVE and about.id == self.id:
-            self.renewed()
-        self.became_known()
+            self._watcher.renewed()
+        self.wake()
+
+    def wake(self) -> None:
+        """See that what waits to be passed on leaves."""
+        self._watcher.wake()
 
     # --- sending -------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """Partial views: links are made, split, handed on and repaired (docs/specs/swim.md 7.3 - 7.5)."""
 
-from collections.abc import Callable
+from typing import Protocol
 
 from pavane.parts.rates import Bucket
+from pavane.swim.core.dialing import Dialing
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import Node, Origin, usable
 from pavane.swim.core.outputs import Happened, Own
@@ -28,12 +29,9 @@ PROVEN_PERIODS = 3
 class Links:
     """What links mean in a full view, where everybody has one to everybody; ``Linking`` is the other view."""
 
-    dial: Callable[[Address], None]
-    dial_seeds: Callable[[], None]
-    alone: Callable[[], None]
-
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, dialing: Dialing) -> None:
         self._node = node
+        self._dialing = dialing
 
     @property
     def starving(self) -> bool:
@@ -93,10 +91,10 @@ class Links:
         if node.own is not Own.MEMBER:
             return
         if peer is None:
-            self.dial(origin.source)
+            self._dialing.dial_back(origin.source)
         elif node.now - peer.dialled_at >= DIAL_BACK_PAUSE_S:
             peer.dialled_at = node.now
-            self.dial(peer.address)
+            self._dialing.dial_back(peer.address)
 
     def hand_on(self) -> None:
         """Before we leave, name our peers to each other."""
@@ -111,11 +109,21 @@ class Links:
         """Note that a peer answered a ping directly."""
 
 
+class Linked(Protocol):
+    """Who has the links."""
+
+    def lost_a_link(self) -> None:
+        """A peer does not track us any more; it may have been the last one."""
+
+
 class Linking(Links):
     """A partial view: links are few, and made and repaired on purpose."""
 
-    def __init__(self, node: Node, view: PartialView, gossip: Gossip, probing: Probing) -> None:
-        super().__init__(node)
+    def __init__(
+        self, node: Node, dialing: Dialing, view: PartialView, gossip: Gossip, probing: Probing, around: Linked
+    ) -> None:
+        super().__init__(node, dialing)
+        self._around = around
         self._view = view
         self._gossip = gossip
         self._probing = probing
@@ -252,7 +260,7 @@ class Linking(Links):
         if unlink.replacement is not None:
             self._link_to(unlink.replacement)
         if not len(node.members):
-            self.alone()
+            self._around.lost_a_link()
 
     def hand_on(self) -> None:
         """Name our peers to each other: they stay linked when we are gone (16.4)."""
@@ -290,7 +298,7 @@ class Linking(Links):
     def _dial(self, address: Address) -> None:
         self._view.dialled.note(address, self._node.now)
         self._node.counts["links_dialled"] += 1
-        self.dial(address)
+        self._dialing.dial_back(address)
 
     @property
     def sound(self) -> int:
@@ -327,7 +335,7 @@ class Linking(Links):
         if node.own is not Own.MEMBER or node.stage is Stage.DRAINING or missing <= 0 or not free:
             return
         if self.starving:
-            self.dial_seeds()
+            self._dialing.round()
         at_once = 1 if self.sound >= LINKS_MIN else min(missing, free)
         candidates = self._candidates()
         for address in node.rng.sample(candidates, min(at_once, len(candidates))):

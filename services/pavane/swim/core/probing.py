@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from typing import Protocol
 
 from pavane.parts.timers import Timer
 from pavane.swim.core.gossip import Gossip
@@ -73,14 +74,22 @@ class Probe:
         self.timers: list[Timer] = []
 
 
+class Prober(Protocol):
+    """What the probe cycle needs to know, and whom it tells of a failure."""
+
+    def own_digest(self) -> Digest | None:
+        """Return the digest of our table; `None` if it is overfull."""
+
+    def probe_failed(self) -> None:
+        """A probe was not answered."""
+
+
 class Probing:
     """The probe cycle, and single probes for other parts."""
 
-    own_digest: Callable[[], Digest | None]
-    failed: Callable[[], None]
-
-    def __init__(self, node: Node, gossip: Gossip, rumours: Rumours) -> None:
+    def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, around: Prober) -> None:
         self._node = node
+        self._around = around
         self._gossip = gossip
         self._rumours = rumours
         self._seq = int.from_bytes(node.entropy(4), "little")
@@ -204,7 +213,7 @@ class Probing:
     def _send(self, probe: Probe) -> None:
         peer = probe.peer
         if peer is not None:
-            payload = self._gossip.payload(peer, probe.seq, digest=self.own_digest())
+            payload = self._gossip.payload(peer, probe.seq, digest=self._around.own_digest())
             probe.meta = self._node.node if any(meta.node == self._node.node for meta in payload.metas) else None
             self._node.send(probe.address, self._gossip.ask(peer, payload))
 
@@ -276,7 +285,7 @@ class Probing:
                 self._first_shot(probe, answered=True)
             return
         peer.silent = True
-        self.failed()
+        self._around.probe_failed()
         node.health.worse(list(probe.helpers.values()).count(False) if probe.helpers else 1)
         if node.members.get(peer.id) is not peer or not peer.live:
             return

@@ -2,9 +2,10 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from pavane.swim.core.dialing import Dialing
 from pavane.swim.core.gossip import ITEMS_MAX
 from pavane.swim.core.node import Node, Origin, usable
 from pavane.swim.core.outputs import Happened, Own
@@ -38,16 +39,26 @@ class Heard:
         return self.items >= 0
 
 
+class Claims(Protocol):
+    """Settles what news says about this member itself, or what this member may not decide."""
+
+    def probe_conflict(self, address: Address) -> None:
+        """Somebody may use our id at `address`."""
+
+    def rename(self) -> None:
+        """Our id belongs to somebody else."""
+
+    def cannot_judge(self) -> None:
+        """A suspicion ended here, but only full members decide about it."""
+
+
 class Rumours:
     """News in, changed table and news out."""
 
-    probe_conflict: Callable[[Address], None]
-    rename: Callable[[], None]
-    cannot_judge: Callable[[], None]
-    lives_at: Callable[[Address], None]
-
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, dialing: Dialing, claims: Claims) -> None:
         self._node = node
+        self._dialing = dialing
+        self._claims = claims
         self._unknown_limit = node.per_period(UNKNOWN_PER_PERIOD, UNKNOWN_BURST)
         self._refuted_suspicion_at = float("-inf")
         self._over_capacity_at = float("-inf")
@@ -136,7 +147,7 @@ class Rumours:
         """Tell on what is news about a member that this node does not track (7.5)."""
         if kind is State.ALIVE:
             view.passive.add(info, self._node.rng)
-            self.lives_at(info.address)
+            self._dialing.lives_at(info.address)
         elif kind is not State.SUSPECT:
             view.passive.gone(info.node)
         self._node.spread(kind, info, reporter)
@@ -174,7 +185,7 @@ class Rumours:
             self.outbid(info.gen)
         elif info.address.ip and node.address.ip and info.address != node.address:
             self.outbid(info.gen)
-            self.probe_conflict(info.address)
+            self._claims.probe_conflict(info.address)
         elif info.gen > node.gen:
             self.outbid(info.gen)
 
@@ -182,7 +193,7 @@ class Rumours:
         """Take the generation after ``gen`` and let everybody know (5.2)."""
         node = self._node
         if gen >= U32_MAX:
-            self.rename()
+            self._claims.rename()
             return
         node.gen = gen + 1
         node.spread(State.ALIVE, node.info)
@@ -290,7 +301,7 @@ class Rumours:
             if node.now < suspicion.due:
                 self._watch(peer, suspicion)
             elif node.stage is not Stage.READ_WRITE:
-                self.cannot_judge()
+                self._claims.cannot_judge()
             else:
                 node.counts["deaths"] += 1
                 self.bury(peer, State.DEAD, peer.gen)

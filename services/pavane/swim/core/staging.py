@@ -1,8 +1,8 @@
 """Stages: newcomers observe until they are caught up, old members drain (docs/specs/swim.md 16)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from pavane.swim.config import Start
 from pavane.swim.core.node import Node
@@ -46,13 +46,21 @@ class StagingStatus:
     fenced: bool
 
 
+class Leaver(Protocol):
+    """Who can leave the group."""
+
+    def leave(self) -> None:
+        """Leave in order."""
+
+
 class Staging:
     """The stage of this node and its transitions; what the others showed."""
 
-    leave: Callable[[], None]
-
-    def __init__(self, node: Node, probing: Probing, rumours: Rumours, sync: Sync, links: Links) -> None:
+    def __init__(
+        self, node: Node, probing: Probing, rumours: Rumours, sync: Sync, links: Links, leaver: Leaver
+    ) -> None:
         self._node = node
+        self._leaver = leaver
         self._probing = probing
         self._rumours = rumours
         self._sync = sync
@@ -158,14 +166,14 @@ class Staging:
         """Admit and accuse nobody any more, and leave in two periods (16.4)."""
         node = self._node
         if node.own is not Own.MEMBER:
-            self.leave()
+            self._leaver.leave()
         elif node.stage is not Stage.DRAINING:
             self._change(Stage.DRAINING)
             node.timers.plan(node.now + DRAIN_PERIODS * node.profile.period_s, self._drained)
 
     def _drained(self) -> None:
         self._node.event(Happened.DRAINED)
-        self.leave()
+        self._leaver.leave()
 
     def _change(self, stage: Stage) -> None:
         self._node.stage = stage
