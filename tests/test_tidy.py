@@ -1,5 +1,6 @@
 """Rules of the repository that no linter knows."""
 
+import ast
 import re
 import subprocess
 import tomllib
@@ -95,3 +96,38 @@ def test_links_in_the_documents_lead_somewhere() -> None:
     links = [(path, target) for path in tracked(".md") for target in link.findall(path.read_text(encoding="utf-8"))]
     broken = [f"{path.relative_to(ROOT)} -> {target}" for path, target in links if not (path.parent / target).exists()]
     assert broken == []
+
+
+def unset_attributes(path: Path) -> Iterator[str]:
+    """Attributes that a class declares and none of its own methods sets: somebody else must fill them in."""
+    for found in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(found, ast.ClassDef) or found.decorator_list or found.bases:
+            continue
+        set_here = {
+            target.attr
+            for node in ast.walk(found)
+            if isinstance(node, ast.Assign | ast.AnnAssign) and getattr(node, "value", None) is not None
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Attribute)
+        }
+        declared = [node.target for node in ast.walk(found) if isinstance(node, ast.AnnAssign) and node.value is None]
+        for target in declared:
+            name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
+            own = isinstance(target, ast.Attribute) or target.col_offset == found.col_offset + 4
+            if own and name not in set_here:
+                yield f"{path}: {found.name}.{name}"
+
+
+def test_nobody_else_fills_in_what_a_part_needs() -> None:
+    cores = [path for path in below(python_files(), "services") if "core" in path.parts]
+    assert [name for path in cores for name in unset_attributes(path)] == []
+    assert any(path.name == "assembly.py" for path in cores)
+
+
+def test_an_attribute_that_somebody_else_fills_in_is_found(tmp_path: Path) -> None:
+    source = (
+        "class Part:\n    told: int\n\n    def __init__(self) -> None:\n        self.heard: str\n        self.own = 1\n"
+    )
+    path = tmp_path / "part.py"
+    path.write_text(source, encoding="utf-8")
+    assert [name.rpartition(".")[2] for name in unset_attributes(path)] == ["told", "heard"]

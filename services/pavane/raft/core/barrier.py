@@ -25,10 +25,10 @@ class _Barrier:
 class Barriers:
     """Reads that wait, in their order."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, replication: Replication) -> None:
         self._node = node
         self._waiting: deque[_Barrier] = deque()
-        self.replication: Replication
+        self._replication = replication
 
     @property
     def full(self) -> bool:
@@ -41,7 +41,7 @@ class Barriers:
 
     def wait(self, then: Callable[[bool], None]) -> None:
         """Call ``then(True)`` when a read that arrived now may be served, ``then(False)`` if we stop leading."""
-        self._waiting.append(_Barrier(self.replication.sequence, self._node.now.mono, then))
+        self._waiting.append(_Barrier(self._replication.sequence, self._node.now.mono, then))
         self.progress()
 
     def progress(self) -> None:
@@ -51,7 +51,7 @@ class Barriers:
             barrier = self._waiting[0]
             if barrier.index is None:
                 barrier.index = node.commit
-            if not self.replication.confirmed(barrier.sequence) or node.applied < barrier.index:
+            if not self._replication.confirmed(barrier.sequence) or node.applied < barrier.index:
                 return
             self._end(ok=True)
 

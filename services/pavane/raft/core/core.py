@@ -119,8 +119,7 @@ class Core:
         """
         config.validate()
         self.config = config
-        node = self._node = Node(config, recovered, source, rng, now, stage)
-        node.hooks = self
+        node = self._node = Node(config, recovered, source, rng, now, stage, self)
         freshness = Freshness(config.request_id_ttl_s, config.margin_s)
         self._initial: Members = ()
         self._dispatch = dispatch
@@ -138,16 +137,13 @@ class Core:
             lambda: node.now.wall_s - (config.request_id_ttl_s - config.margin_s),
         )
         self._snapshots = Snapshots(node, lambda: machine is not None or (compacts and not self._mixed()))
-        self._barriers = Barriers(node)
-        self._replication = Replication(
-            node, self._links, self._kinds, self._depose, self._follower_answered, self._barriers.wanted_sequence
-        )
-        self._barriers.replication = self._replication
+        self._replication = Replication(node, self._links, self._kinds, self)
+        self._barriers = Barriers(node, self._replication)
         self._transfer = Transfer(
             node, self._links, self._kinds, self._replication, self._election, self._transfer_failed
         )
         self._membership = Membership(node, self._links, self._kinds, self._replication, self._transfer, freshness)
-        self._serving = Serving(node, self._transfer, freshness)
+        self._serving = Serving(node, self._transfer, freshness, machine)
         self._reading = Reading(node, self._barriers)
         self._feeding = Feeding(node, self._barriers)
         self._keyspace: Keyspace | None = None
@@ -429,7 +425,7 @@ class Core:
         node = self._node
         self._membership.progress()
         if node.role == Role.LEADER and self._out_of_office():
-            self._depose("removed")
+            self.depose("removed")
         self._serving.progress()
         self._barriers.progress()
         self._feeding.progress()
@@ -464,7 +460,8 @@ class Core:
     def _won(self) -> None:
         self._node.set_role(Role.LEADER, "elected")
 
-    def _depose(self, reason: str) -> None:
+    def depose(self, reason: str) -> None:
+        """Step down, as replication finds necessary."""
         self._node.rest(reason)
 
     def _out_of_office(self) -> bool:
@@ -473,9 +470,14 @@ class Core:
         effective = node.configurations.effective
         return node.configurations.index <= node.commit and not effective.names(node.id)
 
-    def _follower_answered(self) -> None:
+    def follower_answered(self) -> None:
+        """Serve what waited for a member's answer."""
         self._barriers.progress()
         self._transfer.progress()
+
+    def wanted_sequence(self) -> int:
+        """Return the number after which the newest waiting read needs a message; -1 if none waits."""
+        return self._barriers.wanted_sequence()
 
     def _transfer_failed(self) -> None:
         self._membership.transfer_failed()

@@ -17,8 +17,8 @@ from pavane.raft.machines import Failed, KeyValue, LeaseExpire, LeaseKeeper, dec
 from pavane.raft.machines.commands import encode_command
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.entry import CHECKPOINT_DATA, EntryType
-from pavane.raft.wire.frames import Frame, encode_uint
-from pavane.raft.wire.msgpack import Value, encode_pv
+from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.msgpack import Value
 from pavane.raft.wire.pv import PvKv, PvLease, PvRead, PvReply
 from pavane.raft.wire.pv_update import PvUpdate
 from pavane.raft.wire.requests import RequestUpdate
@@ -92,7 +92,6 @@ class Keyspace:
         self._ending: deque[_Ending] = deque()
         self._tick_at = 0.0
         self.watching = Watching(node, machine)
-        serving.outcome = self._outcome
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -279,13 +278,6 @@ class Keyspace:
             return
         kept: list[Value] = [[lease, ttl_ms] for lease, ttl_ms in keeper.renew(asked.leases, asked.received)]
         self._reply(asked.route, asked.id, Code.OK, kept)
-
-    def _outcome(self, reqid: bytes, index: int) -> tuple[Frame, ...]:
-        """What ``pv.kv`` says of an applied command, behind the id."""
-        result = self._machine.result_of(reqid)
-        if result is None:
-            return (encode_uint(Code.RESULT_LOST), encode_pv(index))
-        return (encode_uint(result.code), result.data)
 
     def _leads(self, route: Route, request_id: bytes) -> bool:
         """Whether a barrier can be asked for; if not, it is said why."""

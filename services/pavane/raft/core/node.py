@@ -107,11 +107,17 @@ class _Unsynced:
 class Node:
     """The state of 5.1 that more than one part needs. ``now`` is the time of the input being handled."""
 
-    hooks: Hooks
-
     def __init__(
-        self, config: Config, recovered: Recovered, source: EntrySource, rng: "Random", now: Now, stage: Stage
+        self,
+        config: Config,
+        recovered: Recovered,
+        source: EntrySource,
+        rng: "Random",
+        now: Now,
+        stage: Stage,
+        hooks: Hooks,
     ) -> None:
+        self.hooks = hooks
         self.config = config
         self.id = config.id
         self.rng = rng

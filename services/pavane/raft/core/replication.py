@@ -7,8 +7,8 @@ the standing connection that it takes them.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from pavane.raft.core.kinds import Kind, Kinds
 from pavane.raft.core.links import Ask, Links
@@ -74,6 +74,19 @@ class Progress:
         return 0 if self.ask is None else self.asked_last - self.next + 1
 
 
+class Leadership(Protocol):
+    """What replication serves."""
+
+    def depose(self, reason: str) -> None:
+        """Step down."""
+
+    def follower_answered(self) -> None:
+        """A member confirmed more of the log, or our leadership."""
+
+    def wanted_sequence(self) -> int:
+        """Return the number after which the newest waiting read needs a message; -1 if none waits."""
+
+
 class Replication:
     """Drives every other member, and peers just removed, toward the leader's log; empty unless we lead."""
 
@@ -82,17 +95,12 @@ class Replication:
         node: Node,
         links: Links,
         kinds: Kinds,
-        deposed: Callable[[str], None],
-        answered: Callable[[], None],
-        wanted_sequence: Callable[[], int],
+        leadership: Leadership,
     ) -> None:
-        """``deposed`` steps down, ``answered`` hears of each answer, ``wanted_sequence`` is what barriers wait for."""
         self._node = node
         self._links = links
         self._kinds = kinds
-        self._deposed = deposed
-        self._answered = answered
-        self._wanted_sequence = wanted_sequence
+        self._leadership = leadership
         self._uploading = Uploading(node, links, self._chunk_reply)
         self.peers: dict[str, Progress] = {}
         self._quorum_at = math.inf  # when to look whether a majority is still heard
@@ -169,7 +177,7 @@ class Replication:
         """Send the next messages to every peer that has room for them and needs them."""
         if self._node.role != Role.LEADER:
             return
-        wanted = self._wanted_sequence()
+        wanted = self._leadership.wanted_sequence()
         for progress in self.peers.values():
             self._choose_form(progress)
             if progress.upload is not None or self._needs_snapshot(progress):
@@ -219,11 +227,11 @@ class Replication:
             self._quorum_at = self._quorum_deadline()  # answers only ever put it off
         if self._quorum_at <= now:
             self._node.event(QuorumLost(self._node.term))
-            self._deposed("quorum_lost")
+            self._leadership.depose("quorum_lost")
             return
         if self._disk_deadline() <= now:
             self._node.event(SlowDisk(self._node.term))
-            self._deposed("slow_disk")
+            self._leadership.depose("slow_disk")
             return
         for progress in list(self.peers.values()):
             if progress.lame_until is not None and progress.lame_until <= now:
@@ -481,7 +489,7 @@ class Replication:
         node = self._node
         if term > node.term:
             node.raise_term(term)
-            self._deposed("term")
+            self._leadership.depose("term")
             return False
         if term < node.term:
             progress.heartbeat_at = node.now.mono  # a follower always takes our term first: this answer is worthless
@@ -502,7 +510,7 @@ class Replication:
             self._node.tally.rounds += 1
             self._node.tally.round_s += self._node.now.mono - self._round_at
             self._round = None
-        self._answered()
+        self._leadership.follower_answered()
 
     def _count_batch(self, peer: str, entries: int) -> None:
         if entries:

@@ -10,10 +10,12 @@ from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import PUBLISH, Apply, ProposalDone, Route, UpdateDone
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.errors import Code, DropReason
+from pavane.raft.machines import KeyValue
 from pavane.raft.state.dedup import Freshness
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.entry import EntryType
-from pavane.raft.wire.frames import ENTRY_DATA_BYTES, Frame
+from pavane.raft.wire.frames import ENTRY_DATA_BYTES, Frame, encode_uint
+from pavane.raft.wire.msgpack import encode_pv
 from pavane.raft.wire.pv import PvReply
 from pavane.raft.wire.pv_update import PvUpdate, PvUpdateReply, UpdateResult
 from pavane.raft.wire.replies import RequestUpdateReply, UpdateStatus
@@ -65,8 +67,10 @@ class _Pending:
 class Serving:
     """The leader's table of updates not yet answered."""
 
-    def __init__(self, node: Node, transfer: Transfer, freshness: Freshness) -> None:
+    def __init__(self, node: Node, transfer: Transfer, freshness: Freshness, machine: KeyValue | None) -> None:
+        """``machine`` is the one whose results clients ask for, if there is one."""
         self._node = node
+        self._machine = machine
         self._transfer = transfer
         self._freshness = freshness
         self._pending: dict[bytes, _Pending] = {}
@@ -78,7 +82,6 @@ class Serving:
         self._forget_at = node.now.mono + FORGET_S
         self._publish_at: float | None = None
         self._gathered: dict[Batch, list[UpdateResult]] = {}
-        self.outcome: Callable[[bytes, int], tuple[Frame, ...]]  # of a command, by a machine that has results
         self.first_write_ms: int | None = None
         self.last_write_ms: int | None = None
 
@@ -319,9 +322,16 @@ class Serving:
         elif isinstance(requester, int):
             self._node.event(ProposalDone(requester, index))
         elif isinstance(requester, Commander):
-            self._node.send(requester.route, (reqid, *self.outcome(reqid, index)))
+            self._node.send(requester.route, (reqid, *self._outcome(reqid, index)))
         else:
             self._node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.DONE, index).encode()))
+
+    def _outcome(self, reqid: bytes, index: int) -> tuple[Frame, ...]:
+        """What ``pv.kv`` says of an applied command, behind the id."""
+        result = self._machine.result_of(reqid) if self._machine is not None else None
+        if result is None:
+            return (encode_uint(Code.RESULT_LOST), encode_pv(index))
+        return (encode_uint(result.code), result.data)
 
     def _refuse(self, requester: Requester, reqid: bytes, result: str, leader: str | None = None) -> None:
         node = self._node
