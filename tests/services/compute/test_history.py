@@ -81,7 +81,7 @@ class Incarnation:
     allowed: dict[str, Token] = field(default_factory=dict)
 
     def since(self, id_: str) -> int:
-        return max([self.as_of, *self.said.get(id_, ())])
+        return max(self.as_of, *self.said.get(id_, [0]))
 
     @property
     def alive(self) -> bool:

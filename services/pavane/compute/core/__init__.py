@@ -1,0 +1,1 @@
+"""The two ends of the compute protocol without I/O."""
