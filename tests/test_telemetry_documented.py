@@ -11,12 +11,12 @@ RAFT = ROOT / "docs" / "specs" / "raft.md"
 GROUP = "pavane.dev"  # the API group; its labels and annotations begin with it
 POD_MODULES = "pavane.pods."  # modules that `pavane pod` imports by name
 MACHINES = "pavane.raft.machines"  # the group of entry points
-IMPORTED = ("pavane.ambrosia", "pavane.application")  # modules that are imported, or run, by name
+IMPORTED = ("pavane.ambrosia.", "pavane.application")  # where modules are imported, or run, by name
 LABELS = frozenset({"code", "done", "kind", "op", "peer", "reason", "result", "where"})  # told beside their metric
 METRIC_PREFIX = re.compile(r"pavane_[a-z]+_")
 METRIC = re.compile(r"pavane_[a-z_]+[a-z]")
 WORD = re.compile(r"[a-z]+(_[a-z]+)*")
-SPAN = re.compile(r"(raft|stage|waltz)/[A-Za-z.-]+")
+SPAN = re.compile(r"(raft|stage|waltz|ambrosia)/[A-Za-z.-]+")
 PACKAGES = frozenset({"pavane_api", "pavane_cli", "pavane_local", "pavane_operator"})
 QUOTED = re.compile(r"`([^`\n]+)`")
 
@@ -41,7 +41,13 @@ def literals(module: ast.Module) -> list[str]:
 def attributes() -> set[str]:
     """What begins with `pavane.`: our attributes and the scopes of our spans."""
     found = {text for module in modules() for text in module if text.startswith("pavane.") and " " not in text}
-    return {text for text in found if not text.startswith((GROUP, POD_MODULES, MACHINES, *IMPORTED))}
+    imported = {text for text in found if text.startswith(IMPORTED) and is_module(text)}
+    return {text for text in found - imported if not text.startswith((GROUP, POD_MODULES, MACHINES))}
+
+
+def is_module(name: str) -> bool:
+    path = ROOT / "services" / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def metric_names() -> set[str]:
@@ -83,7 +89,9 @@ def test_the_page_names_nothing_that_is_gone() -> None:
     names = documented()
     made_up = {name for name in names if re.fullmatch(r"pavane\.[a-z_.]+", name)} - attributes()
     made_up |= {name for name in names if METRIC.fullmatch(name)} - metric_names() - PACKAGES
-    made_up |= {name for name in names if SPAN.fullmatch(name) and name.startswith(("raft/", "waltz/"))} - span_names()
+    made_up |= {
+        name for name in names if SPAN.fullmatch(name) and name.startswith(("raft/", "waltz/", "ambrosia/"))
+    } - span_names()
     assert made_up - {"pavane.stage.client", "pavane.stage.server"} == set()  # scopes named by `__name__`
 
 

@@ -28,6 +28,7 @@ from pavane.ambrosia.effects import (
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.state import Meta
 from pavane.ambrosia.storage import CheckpointReader, Replay, Store
+from pavane.ambrosia.tracing import CoordinatorTracing
 from pavane.ambrosia.wire.limits import LB_SEND_BYTES, RECORD_BYTES
 from pavane.ambrosia.wire.links import HELLO_BYTES_MAX, Answer, Channel, Code, Hello, Token
 from pavane.ambrosia.wire.records import LogRecord
@@ -242,6 +243,7 @@ class Runner:
         self._hellos = 0
         self._timers: set[asyncio.TimerHandle] = set()
         self._accepted: set[asyncio.Task[None]] = set()
+        self._tracing = CoordinatorTracing(core.settings.name)
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -310,6 +312,8 @@ class Runner:
                 self._to_write.append(number)
                 self._write_wake.set()
             case ToStream(stream, data):
+                if self._tracing.on:
+                    self._tracing.sent(self.core.links.peer(stream), data)
                 self._write_stream(stream, data)
             case CloseStream(stream, _, hold):
                 self._holds[stream] = hold
@@ -340,12 +344,15 @@ class Runner:
         while True:
             while self._storage:
                 effect = self._storage.popleft()
+                began_ns = self._tracing.now_ns()
                 try:
                     await loop.run_in_executor(self._thread, self.store.carry_out, effect)
                 except OSError as error:
                     fatal = Fatal.LOG_WRITE if isinstance(effect, Append) else Fatal.STORAGE
                     text = f"{self.store.folder}: {error.strerror}; nothing of it was acknowledged, start again"
                     raise FatalError(fatal, text) from error
+                if began_ns and isinstance(effect, Append):
+                    self._tracing.logged(effect.record.body, began_ns)
                 self.call(partial(self.core.stored, effect))
                 self._moved.set()
             self._storage_wake.clear()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pavane import telemetry
 from pavane.ambrosia import options as opts
 from pavane.ambrosia.aio import (
     DETECT_S,
@@ -428,7 +429,11 @@ def _coordinate(found: dict[str, str]) -> None:
         order=order,
         detect_s=opts.number(found, "detectMs", int(DETECT_S * 1000)) / 1000,
     )
-    asyncio.run(_run_server(options))
+    telemetry.configure("immortal-coordinator", {"service.instance.id": options.name})
+    try:
+        asyncio.run(_run_server(options))
+    finally:
+        telemetry.shutdown()
 
 
 async def _run_server(options: Options) -> None:

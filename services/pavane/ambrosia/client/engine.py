@@ -15,6 +15,7 @@ import xxhash
 
 from pavane.ambrosia.client import flows as flowing
 from pavane.ambrosia.client.definition import Method, Query
+from pavane.ambrosia.client.effects import Failed, Outside, Result
 from pavane.ambrosia.client.errors import (
     DeterminismError,
     FlowMismatch,
@@ -31,6 +32,7 @@ from pavane.ambrosia.client.snapshot import Snapshot
 from pavane.ambrosia.client.values import ShuffledSet, pack, unpack
 from pavane.ambrosia.client.views import FlowTools, view
 from pavane.ambrosia.core import binding as core
+from pavane.ambrosia.tracing import EngineTracing, ended
 from pavane.ambrosia.wire.messages import Call, Kind, Return, RpcType
 
 RAN, FIRED, CLOCK, INGRESS = -16, -17, -18, -19
@@ -40,35 +42,6 @@ FLOWS_OPEN_MAX = 10_000  # flows under way: all of them are part of each checkpo
 DIGESTS_KEPT = 250_000  # handled messages since the last checkpoint of which it holds four bytes each: 1 MB
 _NONE = pack(None)
 _SCALARS = (int, str, bytes, bool, float, type(None))
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """Something to do beside the log, by the primary only: ``kind`` is ``clock``, ``timer`` or ``run``."""
-
-    kind: str
-    flow: int
-    step: int
-    due: int = -1
-    detail: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A request from outside has its answer."""
-
-    token: str
-    state: int
-    value: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A handler ended with an exception and nobody waits for its answer, or a message was dropped."""
-
-    where: str
-    text: str
-    error: BaseException | None = None
 
 
 @dataclass(slots=True)
@@ -102,6 +75,7 @@ class Engine:
         self.flows: dict[int, Flow] = {}
         self.observer: Callable[[str, int, int], None] | None = None
         """Called after each handled message with the handler's name, seq and its mark."""
+        self.tracing: EngineTracing | None = None
         self._guard = guard if guard is not None else Guard()
         self._version = version
         self._upgrade_to = upgrade
@@ -156,6 +130,8 @@ class Engine:
                 self._handled = event.seq
                 self._marked(self._hook("first_start", "handler", f"{event.seq}"))
             case core.Restore():
+                if self.tracing is not None:
+                    self.tracing.restored()
                 self._restore(Snapshot.read(event.blob))
             case core.CheckpointDue():
                 self.checkpoint()
@@ -250,9 +226,13 @@ class Engine:
         flow.restoring = False
 
     def _became_primary(self) -> None:
+        if self.tracing is not None:
+            self.tracing.primary()
         for flow in self.flows.values():
+            flow.span = self._span(flow.origin, flow.title, resumed=True)
             for index, step in enumerate(flow.steps):
                 if step.state == OPEN:
+                    self.called_out(flow, step, resumed=True)
                     self.outside(flow, index)
         self._hook("became_primary", "hook", "primary")
 
@@ -294,6 +274,7 @@ class Engine:
             self._begin(method, data, origin, seed)
         else:
             error: BaseException | None = None
+            span = self._span(origin, method.title)
             try:
                 arguments = method.signature.unpack(data)
                 value = self.guarded(method.title, "handler", seed, lambda: method.function(self.object, *arguments))
@@ -302,8 +283,8 @@ class Engine:
                 raise
             except Exception as failure:
                 state, answer, error = ERROR, flowing.error_bytes(failure), failure
-            self._finish(origin, method.title, state, answer, error)
-        self._drain(seed)
+            self._finish(origin, method.title, state, answer, error, span)
+            self._drain(seed, span)
 
     def guarded(self, title: str, mode: str, seed: str, body: Callable[[], Any]) -> Any:
         """Run code of the application."""
@@ -315,11 +296,26 @@ class Engine:
         finally:
             self._context = outer
 
-    def _drain(self, seed: str) -> None:
-        """Begin the flows that a handler started."""
+    def _drain(self, seed: str, cause: Any = None) -> None:
+        """Begin the flows that a handler started, or a flow; ``cause`` is its span."""
         while self.begun:
             method, data = self.begun.popleft()
-            self._begin(method, data, Origin(), seed)
+            self._begin(method, data, Origin(), seed, cause)
+
+    def _span(self, origin: Origin, title: str, cause: Any = None, *, resumed: bool = False) -> Any:
+        """Begin the span of a handler or flow. A replay is one span as a whole."""
+        if self.tracing is None:
+            return None
+        whom = (origin.tokens[0] if origin.tokens else "", origin.sender, origin.number)
+        if self.life is core.Life.PRIMARY:
+            return self.tracing.handle(title, *whom, cause, resumed=resumed)
+        self.tracing.replayed(*whom)
+        return None
+
+    def called_out(self, flow: Flow, step: flowing.Step, *, resumed: bool = False) -> None:
+        """Begin the span of a call, if its flow has one."""
+        if self.tracing is not None and flow.span is not None and step.kind == "call":
+            self.tracing.call(flow.span, step.target or self.name, step.method, step.number, resumed=resumed)
 
     def _hook(self, name: str, mode: str, seed: str) -> str:
         title = f"{self.kind.__qualname__}.{name}"
@@ -332,8 +328,18 @@ class Engine:
         self._drain(seed)
         return title
 
-    def _finish(self, origin: Origin, title: str, state: int, value: bytes, error: BaseException | None = None) -> None:
+    def _finish(
+        self,
+        origin: Origin,
+        title: str,
+        state: int,
+        value: bytes,
+        error: BaseException | None = None,
+        span: Any = None,
+    ) -> None:
         """Give the result to whoever waits for it."""
+        if span is not None:
+            ended(span, str(flowing.remote(value)) if state == ERROR else "")
         if origin.number >= 0:
             void = state == VALUE and value == _NONE
             kind = Kind.EXCEPTION if state == ERROR else Kind.VOID if void else Kind.VALUE
@@ -397,6 +403,8 @@ class Engine:
             elif known[1] == OPEN:
                 flow = next(flow for flow in self.flows.values() if flow.origin.key == key)
                 flow.origin = replace(flow.origin, tokens=(*flow.origin.tokens, token))
+                if self.tracing is not None and flow.span is not None:
+                    self.tracing.joined(flow.span, token)
             else:
                 self.effects.append(Result(token, known[1], known[2]))
         elif method is None:
@@ -410,7 +418,7 @@ class Engine:
 
     # Flows
 
-    def _begin(self, method: Method[Any, ..., Any], data: bytes, origin: Origin, seed: str) -> None:
+    def _begin(self, method: Method[Any, ..., Any], data: bytes, origin: Origin, seed: str, cause: Any = None) -> None:
         if len(self.flows) >= FLOWS_OPEN_MAX:
             text = f"{FLOWS_OPEN_MAX} flows are open; call again when some of them have ended"
             self._finish(origin, method.title, ERROR, pack({"type": "TooManyFlows", "message": text}))
@@ -418,14 +426,15 @@ class Engine:
         self._flows_made += 1
         flow = Flow(self._flows_made, method.number, data, origin)
         self.flows[flow.number] = flow
+        flow.span = self._span(origin, method.title, cause)
         try:
             self._open(flow, method)
         except (ValueError, TypeError) as error:
             del self.flows[flow.number]
-            self._finish(origin, method.title, ERROR, flowing.error_bytes(error), error)
+            self._finish(origin, method.title, ERROR, flowing.error_bytes(error), error, flow.span)
             return
         self._advance(flow)
-        self._drain(seed)
+        self._drain(seed, flow.span)
 
     def _open(self, flow: Flow, method: Method[Any, ..., Any]) -> None:
         flow.title = method.title
@@ -436,7 +445,7 @@ class Engine:
     def _go_on(self, flow: Flow, seed: str) -> None:
         if flow.waiting is not None and flow.waiting.order() >= 0:
             self._advance(flow)
-            self._drain(seed)
+            self._drain(seed, flow.span)
 
     def _advance(self, flow: Flow) -> None:
         """Run a flow until it waits or ends."""
@@ -458,10 +467,12 @@ class Engine:
         del self.flows[flow.number]
         if flow.coroutine is not None:
             flow.coroutine.close()
-        self._finish(flow.origin, flow.title, state, value, error)
+        self._finish(flow.origin, flow.title, state, value, error, flow.span)
 
     def _answered(self, event: Return, seed: str) -> str:
         number, index = self._calls.pop(event.number, (0, 0))
+        if self.tracing is not None:
+            self.tracing.answered(event.number, event.kind is Kind.EXCEPTION)
         flow = self.flows.get(number)
         if flow is None:
             if event.number > self._calls_made:

@@ -214,6 +214,8 @@ class Flow:
     """Of steps that are carried out beside the log, what has to be done; not part of a checkpoint."""
     title: str = ""
     chance: random.Random = field(default_factory=random.Random)
+    span: Any = None
+    """Where the flow is traced: it ends with this life."""
 
     def settle(self, step: Step, state: int, value: bytes) -> None:
         """Write the result of a step down; the first one counts."""

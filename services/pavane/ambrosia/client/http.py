@@ -3,9 +3,17 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from opentelemetry import trace
+from opentelemetry.semconv.attributes.http_attributes import (
+    HTTP_REQUEST_METHOD,
+    HTTP_RESPONSE_STATUS_CODE,
+    HTTP_ROUTE,
+)
+from opentelemetry.semconv.attributes.url_attributes import URL_PATH
+from opentelemetry.trace import SpanKind, StatusCode
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -14,10 +22,12 @@ from starlette.routing import Route
 from pavane.ambrosia.client.errors import CoordinatorLost, ImmortalError, NotPrimary, RemoteError
 from pavane.ambrosia.client.immortal import Immortal, definition
 from pavane.runtime.http import HttpServer, listen
+from pavane.telemetry import TRACEPARENT, remote_parent
 
 BODY_BYTES_MAX = 1 << 20  # arguments come from people and programs, bulk data does not
 CONNECTIONS_MAX = 1000  # each may hold one body
 KEY_BYTES_MAX = 255  # keys are part of the state
+FAILED = 500
 _CODES = {"KeyReused": 409, "UnknownMethod": 404, "TooManyFlows": 503}
 
 
@@ -77,8 +87,28 @@ def application(handle: Any, kind: type[Immortal]) -> Starlette:
         return JSONResponse({"result": query.signature.result.json(value)})
 
     return Starlette(
-        routes=[Route("/call/{method}", call, methods=["POST"]), Route("/query/{name}", ask, methods=["GET"])]
+        routes=[_route("POST", "/call/{method}", call), _route("GET", "/query/{name}", ask)],
     )
+
+
+def _route(verb: str, path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
+    """Return the route, each request of it in a span that continues the caller's."""
+    tracer = trace.get_tracer("pavane.ambrosia")
+
+    async def traced(request: Request) -> Response:
+        with tracer.start_as_current_span(
+            f"{request.method} {path}",
+            context=remote_parent(request.headers.get(TRACEPARENT, "")),
+            kind=SpanKind.SERVER,
+            attributes={HTTP_REQUEST_METHOD: request.method, HTTP_ROUTE: path, URL_PATH: request.url.path},
+        ) as span:
+            response = await endpoint(request)
+            span.set_attribute(HTTP_RESPONSE_STATUS_CODE, response.status_code)
+            if response.status_code >= FAILED:
+                span.set_status(StatusCode.ERROR)
+            return response
+
+    return Route(path, traced, methods=[verb])
 
 
 def _plain(text: str) -> Any:

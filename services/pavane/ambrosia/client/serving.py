@@ -1,6 +1,7 @@
 """``serve``: an immortal in a process of its own or in a user's server (docs/specs/ambrosia.md 18.6)."""
 
 import asyncio
+import atexit
 import contextlib
 import inspect
 import itertools
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
 
 import structlog
+from opentelemetry import trace
 
+from pavane import telemetry
 from pavane.ambrosia.client import http as web
 from pavane.ambrosia.client.connection import ENVIRONMENT, Address, Child, Streams, connect
 from pavane.ambrosia.client.definition import Method, Query
@@ -23,6 +26,7 @@ from pavane.ambrosia.client.flows import ERROR, error_bytes, remote
 from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.immortal import Immortal
 from pavane.ambrosia.core.binding import Life
+from pavane.ambrosia.tracing import EngineTracing, ended
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -146,6 +150,9 @@ class Runner:
         self._timers: dict[tuple[int, int], asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = False
+        self._tracing = EngineTracing(engine.name)
+        if self._tracing.on:
+            engine.tracing = self._tracing
 
     async def run(self) -> None:
         """Handle what the coordinator sends until it goes."""
@@ -243,13 +250,20 @@ class Runner:
                 raise CoordinatorLost(f"{self.engine.name}: the coordinator has gone")
             token = f"{self._life}-{next(self._tokens)}"
             self.engine.request(token, key, method, data)
+            span = self._tracing.request(method.title, token) if self._tracing.on else None
             future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             self._waiting[token] = future
+            error = ""
             self.turn()
             try:
                 return await future
+            except Exception as failure:
+                error = str(failure)
+                raise
             finally:
                 self._waiting.pop(token, None)
+                if span is not None:
+                    ended(span, error)
 
     def impulse(self, number: int, data: bytes) -> None:
         """Log a call that nobody waits for."""
@@ -283,6 +297,7 @@ class Runner:
         await asyncio.gather(*tasks, return_exceptions=True)
         for future in self._waiting.values():
             future.cancel()
+        self._tracing.close()
 
 
 def _exit(why: str) -> NoReturn:
@@ -309,8 +324,12 @@ async def serve(
     The coordinator is the one at ``rp`` and ``sp``, or of the environment's ``PAVANE_AMBROSIA`` (``host:rp,sp``); else
     one is started with its files in ``log``. ``http`` (``host:port``) serves calls and queries to other programs. When
     the coordinator is lost, the process ends with exit code 70: a new one continues where it was. Raises
-    ``DefinitionError``, and ``CoordinatorLost`` when the coordinator does not start.
+    ``DefinitionError``, and ``CoordinatorLost`` when the coordinator does not start. Spans are exported where the
+    environment says so and the program has no tracer provider of its own.
     """
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        telemetry.configure("immortal", {"service.instance.id": name})
+        atexit.register(telemetry.shutdown)
     engine = Engine(kind, name, guard=Guard(), version=version, upgrade=upgrade)
     loop = asyncio.get_running_loop()
     address: Address | None = None

@@ -104,6 +104,7 @@ class FlowTools:
         step, new = flow.step("call", to, method.name, data)
         if new:
             step.number = self._engine.new_call(flow)
+            self._engine.called_out(flow, step)
             self._engine.binding.call(to, method.number, step.number, data)
         return Pending(step, method.signature.result.unpack)
 

@@ -202,6 +202,11 @@ class Links:
         stream = self._streams.get(number)
         return stream is not None and stream.blocked
 
+    def peer(self, number: int) -> str:
+        """Return who is at the other end of a stream, "" if it is closed."""
+        stream = self._streams.get(number)
+        return stream.peer if stream is not None else ""
+
     def wrote(self, number: int, size: int) -> None:
         """The socket took bytes of a stream."""
         stream = self._streams.get(number)

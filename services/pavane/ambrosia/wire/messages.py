@@ -211,6 +211,22 @@ def read_rpc(data: Buffer) -> Call | Return:
     return Call(method, RpcType(rpc), bytes(cursor.rest()))
 
 
+def call_of(data: Buffer) -> tuple[Kind, str, int] | None:
+    """Return kind, sender and number of an Async call or an answer, ``None`` for calls that have no number.
+
+    Raises ``RemoteProtocolError``.
+    """
+    cursor = Cursor(data)
+    kind = cursor.uint_le(1)
+    if kind > Kind.EXCEPTION:
+        raise RemoteProtocolError(Reason.KIND, f"kind {kind}")
+    if kind == Kind.CALL:
+        cursor.zz32()
+        if cursor.uint_le(1) != RpcType.ASYNC:
+            return None
+    return Kind(kind), cursor.string(), cursor.zz64()
+
+
 def incoming(rpc: Call | Return) -> bytes:
     """Encode an RPC as the receiver gets it."""
     return frame(Type.RPC, rpc.body())

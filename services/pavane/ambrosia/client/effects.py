@@ -1,0 +1,33 @@
+"""What an immortal wants done outside the log (docs/specs/ambrosia.md 18.2)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Something to do beside the log, by the primary only: ``kind`` is ``clock``, ``timer`` or ``run``."""
+
+    kind: str
+    flow: int
+    step: int
+    due: int = -1
+    detail: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A request from outside has its answer."""
+
+    token: str
+    state: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A handler ended with an exception and nobody waits for its answer, or a message was dropped."""
+
+    where: str
+    text: str
+    error: BaseException | None = None
