@@ -1,0 +1,191 @@
+"""A replica's port: gRPC around ``ReplicaCore`` (docs/specs/compute.md 2.1).
+
+Everything runs in one event loop: commands of all streams and results of the engine are taken one at a time, and each
+one's effects are carried out before the next. Responses wait in the core's outbox until a stream can take them.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+
+from pavane.compute.core.ports import Effect, EndStream, ExitProcess, Request, Wake
+from pavane.compute.core.replica import ReplicaCore
+from pavane.compute.tls import server_credentials
+from pavane.compute.transport import ACCEPTED, SERVER_OPTIONS, STAGE_PORT
+from pavane.compute.wire import METHOD, PROTOCOL_MAJOR, SERVICE, decode_command, encode_response
+from pavane.wire import RemoteProtocolError
+
+FIRST_MESSAGE_SECONDS_MAX = 10.0
+STREAMS_MAX = 32  # one controller, its predecessor and some that are mistaken; more are refused
+STOP_SECONDS_MAX = 0.2  # for streams to hear that the replica goes
+EXIT_FAILED = 1
+
+_logger = logging.getLogger(__name__)
+
+
+class Engine(Protocol):
+    """What maintains the dataflows. Results go to ``ReplicaServer.carry_out`` as calls of its core."""
+
+    def carry_out(self, request: Request) -> None:
+        """Begin what is asked for and return at once; called in order."""
+
+
+class _Session:
+    """One stream while it is served."""
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+        self.changed = asyncio.Event()
+        self.ended: asyncio.Future[tuple[grpc.StatusCode, str]] = asyncio.get_running_loop().create_future()
+        self.closing = False
+
+    def end(self, code: str, text: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result((grpc.StatusCode[code], text))
+
+    def close(self) -> None:
+        self.closing = True
+        self.changed.set()
+
+
+class ReplicaServer:
+    """Serves the compute protocol for ``engine`` on ``host``, with mutual TLS if a folder of ``certificates`` is given.
+
+    ``exit_process(code, reason)`` is called when the protocol demands the end of the process; it returns at once.
+    """
+
+    def __init__(
+        self,
+        core: ReplicaCore,
+        engine: Engine,
+        exit_process: Callable[[int, str], None],
+        *,
+        host: str,
+        port: int = STAGE_PORT,
+        certificates: Path | None = None,
+    ) -> None:
+        self.core = core
+        self.port = port
+        self._engine = engine
+        self._exit_process = exit_process
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._certificates = certificates
+        self._sessions: dict[int, _Session] = {}
+        self._effects: deque[Effect] = deque()
+        self._carrying_out = False
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def streams(self) -> int:
+        """Streams that are open at this moment."""
+        return len(self._sessions)
+
+    async def start(self) -> None:
+        """Bind and serve. Raises ``OSError`` when the address is not free or the certificates cannot be read."""
+        credentials = None if self._certificates is None else server_credentials(self._certificates)
+        self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=STREAMS_MAX)
+        handler: Any = grpc.stream_stream_rpc_method_handler(self._serve)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        try:
+            if credentials is None:
+                self.port = self._server.add_insecure_port(self._address)
+            else:
+                self.port = self._server.add_secure_port(self._address, credentials)
+        except RuntimeError as error:
+            raise OSError(f"the replica cannot listen on {self._address}: is another one running there?") from error
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """End all streams and close the port."""
+        if self._server is not None:
+            for session in self._sessions.values():
+                session.end("UNAVAILABLE", "the replica stops")
+            await self._server.stop(STOP_SECONDS_MAX)
+            self._server = None
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        """Do what a call of the core has led to. An engine that answers from inside waits its turn."""
+        self._effects.extend(effects)
+        if self._carrying_out:
+            return
+        self._carrying_out = True
+        try:
+            while self._effects:
+                self._carry_out(self._effects.popleft())
+        finally:
+            self._carrying_out = False
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case EndStream(stream, code, text):
+                _logger.info("stream %d ends: %s: %s", stream, code, text)
+                if (session := self._sessions.get(stream)) is not None:
+                    session.end(code, text)
+            case ExitProcess(code, reason):
+                for session in self._sessions.values():
+                    session.end("UNAVAILABLE", f"the replica exits with code {code}: {reason}")
+                self._exit_process(code, reason)
+            case Wake(stream):
+                if (session := self._sessions.get(stream)) is not None:
+                    session.changed.set()
+            case _:
+                try:
+                    self._engine.carry_out(effect)
+                except Exception as error:
+                    _logger.exception("the engine failed at %s", type(effect).__name__)
+                    self._exit_process(EXIT_FAILED, f"{type(effect).__name__} failed: {error}")
+
+    async def _serve(self, _: Any, context: Any) -> None:
+        session = _Session(self.core.open())
+        self._sessions[session.stream] = session
+        receiver = asyncio.create_task(self._receive(session, context), name=f"compute commands {session.stream}")
+        sender = asyncio.create_task(self._send(session, context), name=f"compute responses {session.stream}")
+        tasks: set[asyncio.Future[Any]] = {receiver, sender}
+        try:
+            await asyncio.wait({session.ended, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.core.close(session.stream)
+            del self._sessions[session.stream]
+            session.close()
+            receiver.cancel()
+            # gRPC never delivers the status of a call whose write was cancelled, so a write may end first.
+            await asyncio.wait({sender}, timeout=STOP_SECONDS_MAX)
+            sender.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if session.ended.done():
+            await context.abort(*session.ended.result())
+
+    async def _receive(self, session: _Session, context: Any) -> None:
+        """Read commands until the controller ends its side or the stream is to end."""
+        try:
+            async with asyncio.timeout(FIRST_MESSAGE_SECONDS_MAX):
+                data = await context.read()
+        except TimeoutError:
+            session.end("DEADLINE_EXCEEDED", f"no message within {FIRST_MESSAGE_SECONDS_MAX:g} s")
+            return
+        while data is not grpc.aio.EOF:
+            try:
+                command, _ = decode_command(data)
+            except RemoteProtocolError as error:
+                session.end("INVALID_ARGUMENT", str(error))
+                return
+            self.carry_out(self.core.receive(session.stream, command))
+            session.changed.set()
+            data = await context.read()
+
+    async def _send(self, session: _Session, context: Any) -> None:
+        accepted = False
+        while not session.closing:
+            await session.changed.wait()
+            session.changed.clear()
+            if not accepted and self.core.greeted(session.stream):
+                accepted = True
+                await context.send_initial_metadata(((ACCEPTED, str(PROTOCOL_MAJOR)),))
+            outbox = self.core.outbox(session.stream)
+            while not session.closing and (response := outbox.take()) is not None:
+                await context.write(encode_response(response))
