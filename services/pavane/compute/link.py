@@ -1,0 +1,152 @@
+"""Connections of a controller to its replicas: dial, tell the history, pump, again (docs/specs/compute.md 10.1)."""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pavane.compute.client import ReplicaStream, StreamEnded
+from pavane.compute.core.controller import ControllerCore, Effect, Hang, Send
+from pavane.compute.tls import StageCredentials
+from pavane.compute.wire import Command, CreateInstance, Epoch, RuntimeConfig
+from pavane.parts.backoff import backoff_s
+
+DIAL_FIRST_SECONDS = 0.05
+DIAL_SECONDS_MAX = 1.0
+UNSENT_COMMANDS_MAX = 1_000_000  # a replica that takes nothing is dialled anew and gets the shorter history
+
+_logger = logging.getLogger(__name__)
+
+
+class Links:
+    """Keeps a stream to each replica open and hands everything to ``core``.
+
+    ``addresses`` maps names of replicas to ``host:port``. ``on_effect`` gets what is not for a replica: answers,
+    updates, ends. ``on_superseded`` is called when a replica follows another controller: whoever does not know of one
+    should stop. Call ``carry_out`` with what other calls of the core return; all of it in one event loop.
+    """
+
+    def __init__(
+        self,
+        core: ControllerCore,
+        instance: CreateInstance,
+        on_effect: Callable[[Effect], None],
+        on_superseded: Callable[[str], None],
+        *,
+        config: RuntimeConfig | None = None,
+        credentials: StageCredentials | None = None,
+    ) -> None:
+        self.core = core
+        self._instance = instance
+        self._config = config
+        self._credentials = credentials
+        self._on_effect = on_effect
+        self._on_superseded = on_superseded
+        self._queues: dict[str, _Queue] = {}
+        self._effects: deque[Effect] = deque()
+        self._carrying_out = False
+        self._rng = random.Random()  # noqa: S311 -- spreads dialling, guards nothing
+
+    async def run(self, replica: str, address: str) -> None:
+        """Stay connected to ``replica`` until cancelled."""
+        failures = 0
+        try:
+            while True:
+                connection = self.core.connect(replica)
+                queue = self._queues[replica] = _Queue(connection)
+                try:
+                    stream = ReplicaStream(
+                        address, connection, self._instance, config=self._config, credentials=self._credentials
+                    )
+                    async with stream:
+                        failures = 0
+                        self.carry_out(self.core.opened(replica, connection))
+                        await self._pump(replica, stream, queue)
+                except StreamEnded as ended:
+                    _logger.info("replica %s: %s", replica, ended)
+                    if ended.superseded or (ended.accepted is not None and ended.accepted.major > connection.major):
+                        self._on_superseded(replica)
+                    failures += 1
+                finally:
+                    self.carry_out(self.core.closed(replica, connection))
+                await asyncio.sleep(backoff_s(failures, DIAL_FIRST_SECONDS, DIAL_SECONDS_MAX, self._rng))
+        finally:
+            self._queues.pop(replica, None)
+            self.carry_out(self.core.remove(replica))
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        """Do what a call of the core has led to."""
+        self._effects.extend(effects)
+        if self._carrying_out:
+            return
+        self._carrying_out = True
+        try:
+            while self._effects:
+                self._carry_out(self._effects.popleft())
+        finally:
+            self._carrying_out = False
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Send(replica, connection, command):
+                queue = self._queues.get(replica)
+                if queue is not None and queue.connection == connection:
+                    queue.put(command)
+            case Hang(replica, connection, reason):
+                _logger.warning("replica %s broke the protocol: %s", replica, reason)
+                queue = self._queues.get(replica)
+                if queue is not None and queue.connection == connection:
+                    queue.hang(reason)
+            case _:
+                self._on_effect(effect)
+
+    async def _pump(self, replica: str, stream: ReplicaStream, queue: "_Queue") -> None:
+        async def send() -> None:
+            while True:
+                await stream.send(await queue.get())
+
+        async def receive() -> None:
+            while True:
+                self.carry_out(self.core.receive(replica, queue.connection, await stream.receive()))
+
+        tasks = [asyncio.create_task(each, name=f"replica {replica}") for each in (send(), receive())]
+        ends: set[asyncio.Future[Any]] = {*tasks, queue.hung}
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if queue.hung in done:
+                raise StreamEnded(stream.address, "ABORTED", queue.hung.result())
+            for end in done:
+                await end
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Queue:
+    """Commands that wait for one connection."""
+
+    def __init__(self, connection: Epoch) -> None:
+        self.connection = connection
+        self.hung: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting: deque[Command] = deque()
+        self._changed = asyncio.Event()
+
+    def put(self, command: Command) -> None:
+        if len(self._waiting) >= UNSENT_COMMANDS_MAX:
+            self.hang(f"the replica does not take its commands: {UNSENT_COMMANDS_MAX} wait")
+        else:
+            self._waiting.append(command)
+            self._changed.set()
+
+    def hang(self, reason: str) -> None:
+        if not self.hung.done():
+            self.hung.set_result(reason)
+
+    async def get(self) -> Command:
+        while not self._waiting:
+            self._changed.clear()
+            await self._changed.wait()
+        return self._waiting.popleft()
