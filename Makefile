@@ -86,8 +86,8 @@ bench-operator: setup ## RESOURCES=200 RaftClusters of stub pods on a real API s
 bench-swim: setup ## SWIM beside memberlist (where Go is found), and simulated groups of up to 5,000 members (11 GB)
 	$(BIN)/python -m bench swim swim-sim
 
-bench-waltz: setup ## the log beside NATS JetStream (Debian: nats-server)
-	$(BIN)/python -m bench waltz
+bench-waltz: setup ## the log beside NATS JetStream (Debian: nats-server), and what spans cost it
+	$(BIN)/python -m bench waltz waltz-traces
 
 bench-kill: setup ## the operator is killed before and after each of its API calls: an hour or two
 	PAVANE_KILL_CALLS=all $(BIN)/pytest -q -s -n $(WORKERS) tests/operator/test_runtime_killed.py

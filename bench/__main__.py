@@ -10,7 +10,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench import contest, crash, local, machine, operator, raft, raft_keys, report, rollout, swim, swim_sim, waltz
+from bench import (
+    contest,
+    crash,
+    local,
+    machine,
+    operator,
+    raft,
+    raft_keys,
+    report,
+    rollout,
+    swim,
+    swim_sim,
+    waltz,
+    waltz_traces,
+)
 from bench.cluster import BenchError
 from bench.options import Options
 from bench.report import Measure
@@ -33,6 +47,7 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "swim": swim.measure,
     "swim-sim": swim_sim.measure,
     "waltz": waltz.measure,
+    "waltz-traces": waltz_traces.measure,
 }
 # local contains crash; operator needs a real API server, contest Node, swim takes minutes
 DEFAULT = ("local", "rollout", "raft")

@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,8 +54,9 @@ class _Series:
 class Log:
     """Storage nodes and a server in processes of their own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self._folder = folder
+        self._environment = environment
         *nodes, self._port = free_ports(NODES + 1)
         self._nodes = nodes
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -89,7 +90,9 @@ class Log:
     def _start(self, name: str, *arguments: str) -> None:
         with (self._folder / f"{name}.log").open("ab") as log:
             command = [sys.executable, "-m", "bench.waltz_node", *arguments]
-            self.processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.processes[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+            )
 
 
 async def measure(folder: Path, options: Options) -> list[Measure]:

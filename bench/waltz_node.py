@@ -1,48 +1,90 @@
-"""One process of the log that `bench waltz` measures: `storage` or `server`, without the pod around it."""
+"""One process of the log that `bench` measures: `storage` or `server`, without the pod around it, or a `client`."""
 
 import asyncio
 import signal
 import sys
+import time
 from pathlib import Path
 from uuid import UUID
 
+from pavane import telemetry
 from pavane.waltz.aio.cluster import ClusterConfig, make_tree
 from pavane.waltz.aio.memory import MemoryMetadata
+from pavane.waltz.client import Waltz
 from pavane.waltz.server import StorageNode, WaltzServer
 
 KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 HOST = "127.0.0.1"
+CLUSTER = "bench"
+UNDER_WAY = 1000  # appends of the client
+WARM_UP = 2000  # appends that are not counted
 
 
 async def storage(folder: Path, port: int, partitions: int) -> None:
     """Keep records in ``folder`` until SIGTERM."""
-    node = StorageNode(folder, KEY, partitions)
+    node = StorageNode(folder, KEY, partitions, cluster=CLUSTER)
     await node.start(HOST, port)
-    await _until_terminated()
+    await until_terminated()
     await node.stop()
 
 
 async def server(port: int, partitions: int, nodes: list[str]) -> None:
     """Own all partitions; the metadata are in memory, for nothing is asked of them while appends go on."""
-    config = ClusterConfig("bench", "/bench", KEY, partitions, tuple(nodes))
+    config = ClusterConfig(CLUSTER, "/bench", KEY, partitions, tuple(nodes))
     metadata = MemoryMetadata()
     await make_tree(metadata, config)
     running = WaltzServer(config, metadata, advertise=f"{HOST}:{port}")
     await running.start(HOST, port)
     running.allow_writes()
-    await _until_terminated()
+    await until_terminated()
     await running.stop()
 
 
-async def _until_terminated() -> None:
+async def until_terminated() -> None:
+    """Wait for SIGTERM."""
     terminated = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
     await terminated.wait()
 
 
-if __name__ == "__main__":
+async def client(address: str, count: int) -> None:
+    """Append; say so when it is warm, wait for a line, then say appends per second and CPU seconds."""
+    async with Waltz([address]) as log:
+        await _append(log, WARM_UP)
+        sys.stdout.write("warm\n")
+        sys.stdout.flush()
+        await asyncio.to_thread(sys.stdin.readline)
+        began, cpu_began = time.perf_counter(), time.process_time()
+        await _append(log, count)
+        rate, spent = count / (time.perf_counter() - began), time.process_time() - cpu_began
+        sys.stdout.write(f"{rate} {spent}\n")
+        sys.stdout.flush()
+
+
+async def _append(log: Waltz, count: int) -> None:
+    todo = iter(range(count))
+
+    async def work() -> None:
+        for _ in todo:
+            await log.append(0, bytes(100))
+
+    await asyncio.gather(*(work() for _ in range(UNDER_WAY)))
+
+
+def main() -> None:
+    """Be what the arguments say; where the environment names a collector, with spans."""
     role, *rest = sys.argv[1:]
-    if role == "storage":
-        asyncio.run(storage(Path(rest[0]), int(rest[1]), int(rest[2])))
-    else:
-        asyncio.run(server(int(rest[0]), int(rest[1]), rest[2:]))
+    telemetry.configure(f"bench-{role}")
+    try:
+        if role == "storage":
+            asyncio.run(storage(Path(rest[0]), int(rest[1]), int(rest[2])))
+        elif role == "server":
+            asyncio.run(server(int(rest[0]), int(rest[1]), rest[2:]))
+        else:
+            asyncio.run(client(rest[0], int(rest[1])))
+    finally:
+        telemetry.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ from opentelemetry.semconv._incubating.attributes.messaging_attributes import ME
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
 from pavane.ambrosia.wire.messages import BATCH_TYPES, RPC_TYPES, Frame, Kind, call_of, read_batch, read_frames
-from pavane.telemetry import Derivation
+from pavane.telemetry import Derivation, framed
 from pavane.wire import RemoteProtocolError
 
 LINKS_MAX = 32  # a record of thousands of calls must not make a span of megabytes
@@ -52,8 +52,8 @@ class _Tracing:
         )
 
 
-def _call_ids(caller: str, callee: str, number: int) -> tuple[bytes, bytes, bytes]:
-    return caller.encode(), callee.encode(), number.to_bytes(8, "little", signed=True)
+def _call_ids(caller: str, callee: str, number: int) -> bytes:
+    return framed(caller.encode(), callee.encode(), number.to_bytes(8, "little", signed=True))
 
 
 class EngineTracing(_Tracing):
@@ -69,9 +69,9 @@ class EngineTracing(_Tracing):
     def request(self, title: str, token: str) -> Span | None:
         """Begin the span of a request from outside, within the caller's."""
         context = get_current()
-        ids = (self._name.encode(), token.encode())
+        ids = framed(self._name.encode(), token.encode())
         within = trace.get_current_span(context).get_span_context().is_valid
-        found = self._derivation.link(*ids) if within else self._derivation.sampled(*ids)
+        found = self._derivation.link(ids) if within else self._derivation.sampled(ids)
         if found is None:
             return None
         attributes = {rpc_attributes.RPC_SYSTEM_NAME: "ambrosia", rpc_attributes.RPC_METHOD: title}
@@ -91,7 +91,7 @@ class EngineTracing(_Tracing):
 
     def joined(self, span: Span, token: str) -> None:
         """Another request waits for the same flow."""
-        found = self._derivation.link(self._name.encode(), token.encode())
+        found = self._derivation.link(framed(self._name.encode(), token.encode()))
         span.add_link(found.context, found.attributes)
 
     def call(self, span: Span, callee: str, title: str, number: int, *, resumed: bool = False) -> None:
@@ -105,7 +105,7 @@ class EngineTracing(_Tracing):
             }
             if resumed:
                 attributes[REPLAY] = True
-            found = self._derivation.link(*_call_ids(self._name, callee, number))
+            found = self._derivation.link(_call_ids(self._name, callee, number))
             self._calls[number] = self._start("ambrosia/call", SpanKind.CLIENT, (found,), _within(span), attributes)
 
     def answered(self, number: int, failed: bool) -> None:
@@ -141,8 +141,8 @@ class EngineTracing(_Tracing):
 
     def _origin(self, token: str, sender: str, number: int) -> Link | None:
         if number >= 0:
-            return self._derivation.sampled(*_call_ids(sender, self._name, number))
-        return self._derivation.sampled(self._name.encode(), token.encode()) if token else None
+            return self._derivation.sampled(_call_ids(sender, self._name, number))
+        return self._derivation.sampled(framed(self._name.encode(), token.encode())) if token else None
 
 
 class CoordinatorTracing(_Tracing):
@@ -176,7 +176,7 @@ class CoordinatorTracing(_Tracing):
                 if len(links) < LINKS_MAX and (call := call_of(message.data)) is not None:
                     kind, sender, number = call
                     ends = (sender, receiver) if kind is Kind.CALL else (receiver, sender)
-                    if (found := self._derivation.sampled(*_call_ids(*ends, number))) is not None:
+                    if (found := self._derivation.sampled(_call_ids(*ends, number))) is not None:
                         links.append(found)
         except RemoteProtocolError:
             pass  # what an application wrote wrongly is its receiver's to refuse

@@ -5,8 +5,8 @@ request each link their span to the context derived from the request's id, and a
 """
 
 import hashlib
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -22,7 +22,9 @@ def derived(protocol: str, cluster: str, *ids: bytes) -> SpanContext:
     ``cluster`` must not be a secret, because the id is exported: Raft passes the empty string
     (docs/specs/raft.md 15.2).
     """
-    return _context(_digest(_seed(protocol, cluster), ids))
+    digest = _seed(protocol, cluster)
+    digest.update(framed(*ids))
+    return _context(digest.digest())
 
 
 def link(context: SpanContext) -> Link:
@@ -30,43 +32,77 @@ def link(context: SpanContext) -> Link:
     return Link(context, {DERIVED_ATTRIBUTE: True})
 
 
+def framed(*ids: bytes) -> bytes:
+    """Return ids as they are hashed: each behind its length in four bytes, big-endian."""
+    return b"".join(len(part).to_bytes(4, "big") + part for part in ids)
+
+
 class Derivation:
     """Links to the contexts of one protocol and cluster, for those who make very many of them.
 
     It asks the sampler before there is a span, so a message that is not sampled costs one hash; while no tracer
-    provider is installed, ``on`` is false and nothing is to be asked.
+    provider is installed, ``on`` is false and nothing is to be asked. Ids are given as ``framed`` makes them.
     """
 
     def __init__(self, protocol: str, cluster: str) -> None:
         provider = trace.get_tracer_provider()
         self.on = not isinstance(provider, ProxyTracerProvider)
         self._seed = _seed(protocol, cluster)
-        self._keeps = _keeping(provider) if self.on else None
+        sampler = getattr(provider, "sampler", None)
+        self._sampler: Any = sampler
+        # The judge of traces without parent has no public name; where it is a ratio, a comparison says as much.
+        root = getattr(sampler, "by", sampler)
+        bound = getattr(getattr(root, "_root", root), "bound", None)
+        self._bound = _bound_bytes(bound) if isinstance(bound, int) else None
 
-    def link(self, *ids: bytes) -> Link:
+    def link(self, ids: bytes) -> Link:
         """Return the link for these ids, sampled or not."""
-        return link(_context(_digest(self._seed, ids)))
+        digest = self._seed.copy()
+        digest.update(ids)
+        return link(_context(digest.digest()))
 
-    def sampled(self, *ids: bytes) -> Link | None:
+    def sampled(self, ids: bytes) -> Link | None:
         """Return the link for these ids, ``None`` if a span without parent that has it would not be recorded."""
-        raw = _digest(self._seed, ids)
-        if self._keeps is not None and not self._keeps(int.from_bytes(raw[:16], "big") or 1):
-            return None
-        return link(_context(raw))
+        return self.link(ids) if self.keeps(ids) else None
+
+    def keeps(self, ids: bytes) -> bool:
+        """Return whether ``sampled`` would return a link."""
+        digest = self._seed.copy()
+        digest.update(ids)
+        raw = digest.digest()
+        return raw[8:16] < self._bound if self._bound is not None else self._asked(raw)
+
+    def first(self, several: Iterable[bytes], count: int) -> list[Link]:
+        """Return at most ``count`` links for those that are sampled."""
+        found: list[Link] = []
+        seed, bound = self._seed, self._bound
+        for ids in several:
+            digest = seed.copy()
+            digest.update(ids)
+            raw = digest.digest()
+            # The ratio sampler compares the 64 low bits of the trace id, too.
+            if raw[8:16] < bound if bound is not None else self._asked(raw):
+                found.append(link(_context(raw)))
+                if len(found) == count:
+                    break
+        return found
+
+    def _asked(self, raw: bytes) -> bool:
+        if self._sampler is None:
+            return True
+        decision = self._sampler.should_sample(_ROOT, int.from_bytes(raw[:16], "big") or 1, "").decision
+        return bool(decision.is_sampled())
+
+
+def _bound_bytes(bound: int) -> bytes:
+    """Return what eight bytes are compared with; nine bytes are more than all of them."""
+    return bound.to_bytes(8, "big") if bound < 1 << 64 else b"\xff" * 9
 
 
 def _seed(protocol: str, cluster: str) -> "hashlib.blake2b":
     seed = hashlib.blake2b(digest_size=24, person=b"pavane-trace-v1")
-    for part in (protocol.encode(), cluster.encode()):
-        seed.update(len(part).to_bytes(4, "big") + part)
+    seed.update(framed(protocol.encode(), cluster.encode()))
     return seed
-
-
-def _digest(seed: "hashlib.blake2b", ids: tuple[bytes, ...]) -> bytes:
-    digest = seed.copy()
-    for part in ids:
-        digest.update(len(part).to_bytes(4, "big") + part)
-    return digest.digest()
 
 
 def _context(raw: bytes) -> SpanContext:
@@ -76,13 +112,3 @@ def _context(raw: bytes) -> SpanContext:
         is_remote=True,
         trace_flags=TraceFlags(TraceFlags.SAMPLED),
     )
-
-
-def _keeping(provider: trace.TracerProvider) -> Callable[[int], bool] | None:
-    """Return what says whether a span without parent in a trace of that id is recorded; ``None``: every one is."""
-    sampler = getattr(provider, "sampler", None)
-    if sampler is None:
-        return None
-    if (keeps := getattr(sampler, "keeps", None)) is not None:
-        return keeps  # type: ignore[no-any-return]  # of LinkedSampler
-    return lambda trace_id: sampler.should_sample(_ROOT, trace_id, "").decision.is_sampled()

@@ -1,5 +1,6 @@
 """The only module that imports the OpenTelemetry SDK; itself imported only when spans are exported."""
 
+import gc
 from collections.abc import Mapping, Sequence
 
 from opentelemetry import trace
@@ -8,7 +9,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
 
@@ -16,7 +17,6 @@ from pavane.telemetry.derived import DERIVED_ATTRIBUTE
 
 EXPORT_TIMEOUT_SECONDS = 3.0  # of one batch with its repetitions; a longer wait would only fill the queue
 EXPORT_DELAY_MS = 500  # spans of a finished request are on the screen within a second
-_ROOT = Context()
 SPAN_QUEUE_MAX = 8192  # a few seconds of a busy pod; beyond, spans are dropped, never the work they describe
 
 
@@ -33,6 +33,9 @@ def provide(service_name: str, attributes: Mapping[str, str | int]) -> TracerPro
         )
     )
     trace.set_tracer_provider(provider)
+    # The modules of the SDK stay for good: no collection need look at them again.
+    gc.collect()
+    gc.freeze()
     return provider
 
 
@@ -43,16 +46,7 @@ class LinkedSampler(Sampler):
     """
 
     def __init__(self, by: Sampler) -> None:
-        self._by = by
-        # The judge of traces without parent, which has no public name; where it is a ratio, a comparison says as much.
-        root = getattr(by, "_root", by) if isinstance(by, ParentBased) else by
-        self._bound = root.bound if isinstance(root, TraceIdRatioBased) else None
-
-    def keeps(self, trace_id: int) -> bool:
-        """Return whether a span without parent that links to the derived trace of this id is recorded."""
-        if self._bound is not None:
-            return trace_id & TraceIdRatioBased.TRACE_ID_LIMIT < self._bound
-        return self._by.should_sample(_ROOT, trace_id, "").decision is Decision.RECORD_AND_SAMPLE
+        self.by = by
 
     def should_sample(
         self,
@@ -69,11 +63,11 @@ class LinkedSampler(Sampler):
         if not trace.get_current_span(parent_context).get_span_context().is_valid:
             ids = [one.context.trace_id for one in links or () if DERIVED_ATTRIBUTE in (one.attributes or ())] or ids
         for one in ids:
-            result = self._by.should_sample(parent_context, one, name, kind, attributes, links, trace_state)
+            result = self.by.should_sample(parent_context, one, name, kind, attributes, links, trace_state)
             if result.decision is Decision.RECORD_AND_SAMPLE:
                 break
         return result
 
     def get_description(self) -> str:
         """Return what tracing tools show."""
-        return f"LinkedSampler{{{self._by.get_description()}}}"
+        return f"LinkedSampler{{{self.by.get_description()}}}"

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import time_ns
 
 from opentelemetry import trace
-from opentelemetry.context import Context, get_current
+from opentelemetry.context import Context
 from opentelemetry.semconv._incubating.attributes import rpc_attributes
 from opentelemetry.semconv._incubating.attributes.messaging_attributes import MESSAGING_BATCH_MESSAGE_COUNT
-from opentelemetry.trace import Link, SpanKind, StatusCode
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
 from pavane.telemetry import Derivation
 from pavane.waltz.wire.fields import ReqId
@@ -20,7 +20,8 @@ from pavane.waltz.wire.storage import Record
 
 LINKS_MAX = 32  # a batch of a thousand transactions must not make a span of megabytes
 OPEN_APPENDS_MAX = 10_000  # whose arrival a server remembers; beyond, the oldest is forgotten
-_REQID = struct.Struct(">4i")
+_REQID = struct.Struct(">I4i")  # behind its length, as it is hashed
+_REQID_BYTES = 16
 
 
 class Tracing:
@@ -34,25 +35,25 @@ class Tracing:
 
     # -- client -------------------------------------------------------------------------------------------------
 
-    def wants(self) -> Context | None:
-        """Return the caller's context if an append that begins here may be recorded: ask only while ``on``."""
-        context = get_current()
-        parent = trace.get_current_span(context).get_span_context()
-        return None if parent.is_valid and not parent.trace_flags.sampled else context
+    def began(self) -> tuple[int, Span | None]:
+        """Return when an append begins, 0 if it is not to be recorded, and its caller's span; ask only while ``on``."""
+        caller = trace.get_current_span()
+        if caller is trace.INVALID_SPAN:
+            return time_ns(), None
+        return (time_ns() if caller.get_span_context().trace_flags.sampled else 0), caller
 
-    def appended(self, context: Context, began_ns: int, reqid: ReqId | None, partition: int, result: object) -> None:
-        """Record an append of a client; ``context`` is that of its caller, ``result`` the txid or the error."""
+    def appended(self, caller: Span | None, began_ns: int, reqid: ReqId | None, partition: int, result: object) -> None:
+        """Record an append of a client; ``result`` is the txid or the error."""
         links: Sequence[Link] = ()
         if reqid is not None:
-            packed = _REQID.pack(*reqid)
-            is_part = trace.get_current_span(context).get_span_context().is_valid
-            found = self._derivation.link(packed) if is_part else self._derivation.sampled(packed)
+            packed = _packed(reqid)
+            found = self._derivation.sampled(packed) if caller is None else self._derivation.link(packed)
             if found is None:
                 return
             links = (found,)
         span = self._tracer.start_span(
             "waltz/append",
-            context=context,
+            context=Context() if caller is None else trace.set_span_in_context(caller, Context()),
             kind=SpanKind.CLIENT,
             links=links,
             start_time=began_ns,
@@ -78,7 +79,7 @@ class Tracing:
 
     def arrived(self, reqid: ReqId) -> None:
         """An append has come in."""
-        if self._derivation.sampled(_REQID.pack(*reqid)) is None:
+        if not self._derivation.keeps(_REQID.pack(_REQID_BYTES, *reqid)):
             return
         if len(self._arrived) >= OPEN_APPENDS_MAX:
             del self._arrived[next(iter(self._arrived))]
@@ -128,7 +129,7 @@ class Tracing:
             "waltz/append",
             context=Context(),
             kind=SpanKind.SERVER,
-            links=[self._derivation.link(_REQID.pack(*reqid))],
+            links=[self._derivation.link(_packed(reqid))],
             start_time=began_ns,
             attributes={
                 "pavane.waltz.partition": partition,
@@ -144,12 +145,7 @@ class Tracing:
         self, name: str, kind: SpanKind, partition: int, began_ns: int, last: int, reqids: Sequence[ReqId]
     ) -> None:
         """Record a batch, unless none of its appends is sampled."""
-        links: list[Link] = []
-        for reqid in reqids:
-            if (found := self._derivation.sampled(_REQID.pack(*reqid))) is not None:
-                links.append(found)
-                if len(links) == LINKS_MAX:
-                    break
+        links = self._derivation.first((_REQID.pack(_REQID_BYTES, *reqid) for reqid in reqids), LINKS_MAX)
         if not links:
             return
         self._tracer.start_span(
@@ -164,6 +160,10 @@ class Tracing:
                 MESSAGING_BATCH_MESSAGE_COUNT: len(reqids),
             },
         ).end()
+
+
+def _packed(reqid: ReqId) -> bytes:
+    return _REQID.pack(_REQID_BYTES, *reqid)
 
 
 def _text(reqid: ReqId) -> str:

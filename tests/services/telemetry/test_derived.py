@@ -6,7 +6,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision, ParentBasedTraceIdRatio, StaticSampler, TraceIdRatioBased
 
-from pavane.telemetry import Derivation, current_traceparent, derived, link, parse_traceparent, remote_parent
+from pavane.telemetry import Derivation, current_traceparent, derived, framed, link, parse_traceparent, remote_parent
 from pavane.telemetry.sdk import LinkedSampler
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -60,7 +60,7 @@ def test_what_is_no_traceparent_names_nothing() -> None:
 def test_many_links_of_one_cluster_are_those_made_one_by_one() -> None:
     made = Derivation("waltz", "ledger")
     assert not made.on
-    for found in (made.link(b"id"), made.sampled(b"id")):
+    for found in (made.link(framed(b"id")), made.sampled(framed(b"id")), *made.first([framed(b"id")], 1)):
         assert found is not None
         assert found.context == derived("waltz", "ledger", b"id")
         assert dict(found.attributes or {}) == {"pavane.trace.derived": True}
@@ -76,6 +76,6 @@ def test_who_asks_before_making_a_span_is_told_what_the_sampler_says(
         made, tracer = Derivation("waltz", "ledger"), provider.get_tracer("test")
         assert made.on
         for number in range(50):
-            found = made.link(bytes([number]))
+            found = made.link(framed(bytes([number])))
             recorded = tracer.start_span("span", context=Context(), links=[found]).is_recording()
-            assert (made.sampled(bytes([number])) is not None) == recorded
+            assert (made.sampled(framed(bytes([number]))) is not None) == recorded

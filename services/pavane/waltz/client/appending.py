@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Any, NamedTuple
 
-from opentelemetry.context import Context
+from opentelemetry.trace import Span
 
 from pavane.runtime.adapter import CoreAdapter
 from pavane.waltz.client.directory import RETRY_SECONDS, Directory
@@ -24,11 +24,11 @@ class Full(WaltzError):
 
 
 class _Token(NamedTuple):
-    """What the caller of an append waits for; where it is traced, the caller's context and when it began."""
+    """What the caller of an append waits for; where it is traced, when it began and the caller's span."""
 
     future: asyncio.Future[int]
-    context: Context | None
-    began_ns: int
+    began_ns: int = 0
+    caller: Span | None = None
 
 
 class Appending:
@@ -90,8 +90,7 @@ class Appending:
         if self._error is not None or self._adapter.ended:
             self.leave_room()
             raise self._error or Closed("the client is closed")
-        traced = self._tracing.on
-        token = _Token(future, self._tracing.wants() if traced else None, self._tracing.now_ns() if traced else 0)
+        token = _Token(future, *self._tracing.began()) if self._tracing.on else _Token(future)
         pending = Pending(token, header, data, write, read, seen, loop.time() + self._directory.patience)
         self._plan_turn()
         self._begun.append(pending)
@@ -113,8 +112,8 @@ class Appending:
                     self._link.send(message)
             case Done(token, result, reqid):
                 self.leave_room()
-                if token.context is not None:
-                    self._tracing.appended(token.context, token.began_ns, reqid, self._partition, result)
+                if token.began_ns:
+                    self._tracing.appended(token.caller, token.began_ns, reqid, self._partition, result)
                 _settle(token, result)
             case Refresh():
                 self._stale.set()

@@ -160,7 +160,7 @@ class WaltzServer:
     def _execute(self, output: o.Output) -> None:
         match output:
             case o.Reply():
-                if self._tracing.on:
+                if self._tracing.on and isinstance(output.message, (m.LockFailure, m.Reject)):
                     self._trace_refusal(output.message)
                 if (client := self._clients.get(output.connection)) is not None:
                     client.send(output.message)
@@ -183,12 +183,9 @@ class WaltzServer:
             case o.NextClientId():
                 self._begin(self._next_client_id(output), "waltz client id")
 
-    def _trace_refusal(self, message: Any) -> None:
-        match message:
-            case m.LockFailure():
-                self._tracing.refused(message.reqid, "a lock was written by another transaction")
-            case m.Reject():
-                self._tracing.refused(message.reqid, message.message)
+    def _trace_refusal(self, message: m.LockFailure | m.Reject) -> None:
+        locked = "a lock was written by another transaction"
+        self._tracing.refused(message.reqid, locked if isinstance(message, m.LockFailure) else message.message)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self.adapter.begin(work, name=name)
