@@ -25,15 +25,19 @@ class Seen:
 
 @dataclass(slots=True)
 class Collection:
-    """One export. ``since`` is what was allowed to be compacted to, ``write`` the greatest that any replica said."""
+    """One export. ``since`` is what was allowed to be compacted to, ``write`` the greatest that any replica said.
+
+    ``number`` counts collections in the order of their creation: importers have a greater one than what they import.
+    """
 
     id: str
     description: DataflowDescription
     sink: MaterializedView | Subscribe | CopyTo | None
     seen: dict[str, Seen] = field(default_factory=dict)
+    number: int = 0
+    importers: list["Collection"] = field(default_factory=list)
     holds: dict[bytes, int] = field(default_factory=dict)
     wanted: bool = True
-    scheduled: bool = False
     write: int = 0
     since: int = -1
 

@@ -5,6 +5,7 @@ connection it came from; begin a connection with ``connect`` and send what ``ope
 are bytes: of an ``Updates`` the receiver ships those with times from ``at_least`` on.
 """
 
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -142,6 +143,12 @@ class ControllerCore:
         self._last_tick: int | None = None
         self._floor = 0
         self._effects: list[Effect] = []
+        self._created = 0
+        # What this turn has to look at, so that a response costs the same whatever else there is.
+        self._changed: set[str] = set()
+        self._unscheduled: set[str] = set()
+        self._going: set[str] = set()
+        self._undated: dict[bytes, _Waiting] = {}
 
     # ---- replicas
 
@@ -191,6 +198,7 @@ class ControllerCore:
         known.uppers.clear()
         for collection in self._collections.values():
             collection.seen.pop(replica, None)
+        self._changed.update(self._collections)
         for peek in [each for each in self._peeks.values() if each.target == replica]:
             self._finish(peek, Failure("ReplicaFailed", f"target replica {replica} failed"))
 
@@ -220,7 +228,12 @@ class ControllerCore:
         open_ = [name for name, known in self._replicas.items() if known.open]
         for id_ in description.exports:
             sink = sinks.get(id_)
-            self._collections[id_] = Collection(id_, description, sink, {name: Seen() for name in open_})
+            self._created += 1
+            collection = Collection(id_, description, sink, {name: Seen() for name in open_}, self._created)
+            self._collections[id_] = collection
+            self._unscheduled.add(id_)
+            for index in description.indexes:
+                self._collections[index.id].importers.append(collection)
             if isinstance(sink, Subscribe):
                 self._emitted[id_] = description.as_of
         self._broadcast(CreateDataflow(description))
@@ -234,6 +247,7 @@ class ControllerCore:
             collection = self._collections.get(id_)
             if collection is not None:
                 collection.wanted = False
+                self._changed.add(id_)
                 for peek in [each for each in self._peeks.values() if each.id == id_ and each.tick is None]:
                     self._finish(peek, Failure("Dropped", f"{id_} was dropped"))
         return self._done()
@@ -264,6 +278,7 @@ class ControllerCore:
         """
         self._last_tick = max(last, self._last_tick or 0)
         self._floor = max(self._floor, floor or 0)
+        self._changed.update(self._collections)
         return self._done()
 
     def input_since(self, id_: str) -> int | None:
@@ -304,7 +319,9 @@ class ControllerCore:
             raise SinceAdvanced(f"{id_} is readable from {collection.since} on, not at {at}")
         waiting = _Waiting(uuid, id_, after, target, finishing, result, map_filter_project)
         self._peeks[uuid] = waiting
-        if at is not None:
+        if at is None:
+            self._undated[uuid] = waiting
+        else:
             self._send_peek(waiting, collection, at)
         return self._done()
 
@@ -327,6 +344,7 @@ class ControllerCore:
 
     def _send_peek(self, waiting: _Waiting, collection: Collection, tick: int) -> None:
         waiting.tick = tick
+        self._undated.pop(waiting.uuid, None)
         collection.holds[waiting.uuid] = tick
         view = collection.sink if isinstance(collection.sink, MaterializedView) else None
         peek = Peek(
@@ -343,6 +361,8 @@ class ControllerCore:
     def _finish(self, waiting: _Waiting, result: tuple[Rows, ...] | Failure | None) -> None:
         """Cancel everywhere, and only then let go of the tick."""
         del self._peeks[waiting.uuid]
+        self._undated.pop(waiting.uuid, None)
+        self._changed.add(waiting.id)
         for known in self._replicas.values():
             known.parts.pop(waiting.uuid, None)
         if waiting.tick is not None:
@@ -384,6 +404,7 @@ class ControllerCore:
             self.ignored += 1
             return
         collection.take(replica, response)
+        self._changed.add(collection.id)
 
     def _peeked(self, known: _Replica, response: PeekResponse) -> None:
         waiting = self._peeks.get(response.uuid)
@@ -425,6 +446,7 @@ class ControllerCore:
         if kind.lower != upper or kind.upper <= upper or kind.upper < collection.description.as_of:
             raise BrokenReplica(f"{id_} sent [{kind.lower}, {kind.upper}) after {upper}")
         known.uppers[id_] = kind.upper
+        self._changed.add(id_)
         if collection.dropped and kind.upper == CLOSED:
             del collection.seen[replica]  # it ended while the drop was on its way, so no more is owed
         emitted = self._emitted.get(id_, 0)
@@ -439,6 +461,7 @@ class ControllerCore:
 
     def _end(self, collection: Collection, failure: Failure) -> None:
         collection.wanted = False
+        self._changed.add(collection.id)
         self._effects.append(Ended(collection.id, failure))
 
     # ---- what follows from a turn
@@ -468,40 +491,47 @@ class ControllerCore:
         return effects
 
     def _send_due_peeks(self) -> None:
-        for waiting in list(self._peeks.values()):
-            if waiting.tick is None:
-                tick = self.now(waiting.id)
-                if tick is not None and tick >= waiting.after:
-                    self._send_peek(waiting, self._collections[waiting.id], tick)
+        for waiting in list(self._undated.values()):
+            tick = self.now(waiting.id)
+            if tick is not None and tick >= waiting.after:
+                self._send_peek(waiting, self._collections[waiting.id], tick)
 
     def _schedule(self) -> None:
-        for collection in self._collections.values():
-            if collection.scheduled or collection.dropped:
-                continue
+        for id_ in sorted(self._unscheduled):
+            collection = self._collections[id_]
             description = collection.description
-            as_of = description.as_of
             uppers = [self._uppers.get(source.id, 0) for source in description.sources]
             uppers += [self._collections[index.id].write for index in description.indexes]
-            if isinstance(collection.sink, Subscribe) or all(upper > as_of for upper in uppers):
-                collection.scheduled = True
-                self._broadcast(Schedule(collection.id))
+            at_once = isinstance(collection.sink, Subscribe)
+            if not collection.wanted:
+                self._unscheduled.discard(id_)
+            elif at_once or all(upper > description.as_of for upper in uppers):
+                self._unscheduled.discard(id_)
+                self._broadcast(Schedule(id_))
 
     def _compact(self) -> None:
         """Say what may be compacted, importers before what they import."""
-        importers: dict[str, list[Collection]] = {}
-        for collection in reversed(list(self._collections.values())):
-            if collection.dropped:
+        due = [(-self._collections[id_].number, id_) for id_ in self._changed if id_ in self._collections]
+        heapq.heapify(due)
+        self._changed.clear()
+        done = ""
+        while due:
+            _, id_ = heapq.heappop(due)
+            if id_ == done:
                 continue
-            since = self._wanted_since(collection, importers.get(collection.id, []))
-            if since > collection.since:
-                collection.since = since
-                self._broadcast(AllowCompaction(collection.id, since))
+            done = id_
+            collection = self._collections[id_]
+            if not collection.dropped:
+                since = self._wanted_since(collection, [each for each in collection.importers if not each.dropped])
+                if since > collection.since:
+                    collection.since = since
+                    self._broadcast(AllowCompaction(id_, since))
+                for index in collection.description.indexes:
+                    heapq.heappush(due, (-self._collections[index.id].number, index.id))
             if collection.dropped:
+                self._going.add(id_)
                 for name in [name for name in collection.seen if self._owes_nothing(name, collection)]:
                     del collection.seen[name]
-            else:
-                for index in collection.description.indexes:
-                    importers.setdefault(index.id, []).append(collection)
 
     def _wanted_since(self, collection: Collection, importers: list[Collection]) -> int:
         if not collection.wanted:
@@ -522,9 +552,13 @@ class ControllerCore:
         return collection.seen[replica].closed or self._replicas[replica].uppers.get(collection.id) == CLOSED
 
     def _forget(self) -> None:
-        gone = [id_ for id_, each in self._collections.items() if each.dropped and not each.seen]
-        for id_ in gone:
-            del self._collections[id_]
+        for id_ in [id_ for id_ in self._going if not self._collections[id_].seen]:
+            self._going.discard(id_)
+            collection = self._collections.pop(id_)
+            for index in collection.description.indexes:
+                imported = self._collections.get(index.id)
+                if imported is not None:
+                    imported.importers = [each for each in imported.importers if each is not collection]
             self._emitted.pop(id_, None)
             for known in self._replicas.values():
                 known.uppers.pop(id_, None)

@@ -1,0 +1,36 @@
+"""A replica with mutual TLS: only a controller with a certificate of its authority is served."""
+
+from pathlib import Path
+
+import pytest
+
+from pavane.compute.client import ReplicaStream, StreamEnded
+from pavane.compute.core.replica import ReplicaCore
+from pavane.compute.server import ReplicaServer
+from pavane.compute.wire import CreateInstance, Epoch, InitializationComplete, StageReport
+from tests.services.compute.test_server import Engine
+from tests.services.stage.certificates import authority, certificate, credentials, publish
+
+HOST = "127.64.96.4"
+
+
+async def test_only_who_shows_a_certificate_of_the_authority_is_served(tmp_path: Path) -> None:
+    own, foreign = authority(), authority()
+    publish(tmp_path, certificate(own), own)
+    server = ReplicaServer(ReplicaCore(3), Engine(), lambda *_: None, host=HOST, port=0, certificates=tmp_path)
+    await server.start()
+    address, instance = f"{HOST}:{server.port}", CreateInstance("compute", 3)
+    for shown in (None, credentials(certificate(foreign), own)):
+        with pytest.raises(StreamEnded) as refused:
+            await ReplicaStream(address, Epoch(1, 1), instance, credentials=shown).open()
+        assert refused.value.code == "UNAVAILABLE"
+    async with ReplicaStream(address, Epoch(1, 1), instance, credentials=credentials(certificate(own), own)) as stream:
+        await stream.send(InitializationComplete())
+        assert isinstance(await stream.receive(), StageReport)
+    await server.stop()
+
+
+async def test_a_replica_without_its_certificates_does_not_start(tmp_path: Path) -> None:
+    server = ReplicaServer(ReplicaCore(3), Engine(), lambda *_: None, host=HOST, port=0, certificates=tmp_path)
+    with pytest.raises(OSError, match=r"tls\.crt"):
+        await server.start()
