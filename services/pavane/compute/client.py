@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import grpc
 
 from pavane.compute.tls import StageCredentials
-from pavane.compute.transport import ACCEPTED, CALL, CLIENT_OPTIONS, SUPERSEDED, stale_epoch
+from pavane.compute.transport import ACCEPTED, CALL, CLIENT_OPTIONS, SUPERSEDED, exit_code, stale_epoch
 from pavane.compute.wire import (
     NONCE_BYTES,
     Command,
@@ -40,7 +40,8 @@ class StreamEnded(Exception):
     """The stream is over. ``code`` is the gRPC status by name, ``text`` what the replica said.
 
     ``accepted`` is the epoch that it had accepted before, if ours was not greater. ``superseded`` means that another
-    controller has taken over: whoever does not know of one should stop.
+    controller has taken over: whoever does not know of one should stop. ``exit_code`` is that of a replica's process
+    that said farewell.
     """
 
     def __init__(self, address: str, code: str, text: str) -> None:
@@ -50,6 +51,7 @@ class StreamEnded(Exception):
         self.text = text
         self.accepted = stale_epoch(text) if code == "FAILED_PRECONDITION" else None
         self.superseded = code == "ABORTED" and text == SUPERSEDED
+        self.exit_code = exit_code(text) if code == "UNAVAILABLE" else None
 
 
 class ReplicaStream:

@@ -69,6 +69,9 @@ class Links:
                     if ended.superseded or (ended.accepted is not None and ended.accepted.major > connection.major):
                         self._on_superseded(replica)
                     failures += 1
+                    if ended.exit_code is not None:
+                        now = asyncio.get_running_loop().time()
+                        self.carry_out(self.core.exited(ended.exit_code, ended.text, now))
                 finally:
                     self.carry_out(self.core.closed(replica, connection))
                 await asyncio.sleep(backoff_s(failures, DIAL_FIRST_SECONDS, DIAL_SECONDS_MAX, self._rng))

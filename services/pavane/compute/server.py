@@ -16,7 +16,7 @@ import grpc
 from pavane.compute.core.ports import Effect, EndStream, ExitProcess, Request, Wake
 from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.tls import server_credentials
-from pavane.compute.transport import ACCEPTED, SERVER_OPTIONS, STAGE_PORT
+from pavane.compute.transport import ACCEPTED, SERVER_OPTIONS, STAGE_PORT, exit_text
 from pavane.compute.wire import METHOD, PROTOCOL_MAJOR, SERVICE, decode_command, encode_response
 from pavane.wire import RemoteProtocolError
 
@@ -128,7 +128,7 @@ class ReplicaServer:
                     session.end(code, text)
             case ExitProcess(code, reason):
                 for session in self._sessions.values():
-                    session.end("UNAVAILABLE", f"the replica exits with code {code}: {reason}")
+                    session.end("UNAVAILABLE", exit_text(code, reason))
                 self._exit_process(code, reason)
             case Wake(stream):
                 if (session := self._sessions.get(stream)) is not None:

@@ -36,6 +36,7 @@ UNTRACED = (CreateTimely, CreateInstance)
 """Commands without a span: a stream is dialled again and again while a pod is away, which would be all that is seen."""
 
 SUPERSEDED = "superseded"
+_EXITS = re.compile(r"^the replica exits with code (\d+): ")
 _STALE = re.compile(r"stale epoch \((\d+), (\d+)\)")
 
 
@@ -48,3 +49,14 @@ def stale_epoch(text: str) -> Epoch | None:
     """Return the accepted epoch that a refusal names, or ``None`` when ``text`` is none of these."""
     found = _STALE.search(text)
     return Epoch(int(found[1]), int(found[2])) if found else None
+
+
+def exit_text(code: int, reason: str) -> str:
+    """Return the words with which a replica ends its streams when its process is about to exit."""
+    return f"the replica exits with code {code}: {reason}"
+
+
+def exit_code(text: str) -> int | None:
+    """Return the exit code that the end of a stream names, or ``None`` when ``text`` names none."""
+    found = _EXITS.search(text)
+    return int(found[1]) if found else None

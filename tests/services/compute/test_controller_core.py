@@ -4,7 +4,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from pavane.compute.core.controller import Answered, ControllerCore, Effect, Ended, Hang, Send, SinceAdvanced, Updates
+from pavane.compute.core.controller import (
+    Answered,
+    ControllerCore,
+    Effect,
+    Ended,
+    Hang,
+    Quarantined,
+    Send,
+    SinceAdvanced,
+    Updates,
+)
 from pavane.compute.wire import (
     CLOSED,
     AllowCompaction,
@@ -381,3 +391,20 @@ def test_reports_are_kept_by_replica() -> None:
     assert c.sent() == [UpdateConfiguration({"a": "b"})]
     c.note(c.core.remove("r0"))
     assert c.core.connected == {}
+
+
+def test_only_exits_in_a_row_and_on_account_of_one_dataflow_leave_it_out() -> None:
+    c = Controller("r0")
+    assert c.core.exited(4, "why", 0) == ()
+    c.note(c.core.create(index()))
+    for at, code in ((0, 4), (1, 3), (2, 1), (3, 5), (121, 4)):
+        assert c.core.exited(code, "why", at) == ()
+    c.note(c.core.create(index("u2")))
+    c.note(c.core.peek(UUID, "u2", at=6))
+    assert c.core.exited(4, "why", 122) == ()
+    assert c.core.exited(4, "why", 123) == ()
+    c.effects.clear()
+    c.note(c.core.exited(4, "why", 124))
+    assert c.others() == [Answered(UUID, 6, Failure("Quarantined", "why")), Quarantined(("u2",), "why")]
+    assert c.sent() == [CancelPeek(UUID), AllowCompaction("u2", CLOSED)]
+    assert c.core.collections["u1"].wanted

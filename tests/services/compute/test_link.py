@@ -9,7 +9,7 @@ import pytest
 
 from pavane.compute import link as link_module
 from pavane.compute.client import ReplicaStream
-from pavane.compute.core.controller import Answered, ControllerCore, Effect
+from pavane.compute.core.controller import Answered, ControllerCore, Effect, Quarantined
 from pavane.compute.core.ports import Build, Drop, Read, Request
 from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.link import Links
@@ -26,8 +26,9 @@ INSTANCE = CreateInstance("compute", GENERATION)
 class Counting:
     """An engine whose dataflows have computed everything below ``upper`` as soon as they are built."""
 
-    def __init__(self, upper: int) -> None:
+    def __init__(self, upper: int, bad: str) -> None:
         self.upper = upper
+        self.bad = bad
         self.server: ReplicaServer | None = None
         self.requests: list[Request] = []
 
@@ -36,6 +37,8 @@ class Counting:
         self.requests.append(request)
         core, upper = self.server.core, self.upper
         match request:
+            case Build(flow, description) if self.bad in description.exports:
+                self.server.carry_out(core.broken(flow, f"{self.bad} cannot be built"))
             case Build(flow, description):
                 for id_ in description.exports:
                     self.server.carry_out(core.progress(flow, id_, write=upper, input_=upper, computed=upper))
@@ -54,13 +57,16 @@ class World:
     superseded: list[str] = field(default_factory=list)
     exits: list[int] = field(default_factory=list)
 
-    async def replica(self, upper: int = 20) -> ReplicaServer:
-        engine = Counting(upper)
+    async def replica(self, upper: int = 20, bad: str = "") -> ReplicaServer:
+        engine = Counting(upper, bad)
         core = ReplicaCore(GENERATION)
         server = ReplicaServer(core, engine, lambda code, _: self.exits.append(code), host=HOST, port=self.port)
         engine.server = server
         await server.start()
         return server
+
+    async def exited(self, times: int) -> None:
+        await eventually(lambda: len(self.exits) == times)
 
     async def written(self, frontier: int) -> None:
         await eventually(lambda: self.core.collections["u1"].write == frontier)
@@ -118,6 +124,25 @@ async def test_a_replica_that_lives_on_drops_and_builds_again(world: World) -> N
     await eventually(lambda: not world.core.collections)
     assert world.exits == []
     await replica.stop()
+
+
+async def test_a_dataflow_with_which_no_replica_can_go_on_is_left_out(world: World) -> None:
+    core, links = world.core, world.links
+    links.carry_out(core.create(index("u1").dataflow))
+    links.carry_out(core.create(index("u2").dataflow))
+    for exits in range(1, 4):
+        replica = await world.replica(bad="u2")
+        await world.exited(exits)
+        await replica.stop()
+    await eventually(lambda: bool(world.effects))
+    (left_out,) = world.effects
+    assert isinstance(left_out, Quarantined)
+    assert left_out.exports == ("u2",)
+    assert "cannot be built" in left_out.reason
+    replica = await world.replica(bad="u2")
+    await world.written(20)
+    await replica.stop()
+    assert world.exits == [4, 4, 4]
 
 
 async def test_who_is_superseded_is_told(world: World) -> None:

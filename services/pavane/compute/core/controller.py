@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pavane.compute.core.collections import BrokenReplica, Collection, Seen
-from pavane.compute.core.replica import RESULT_BYTES_MAX
+from pavane.compute.core.replica import EXIT_BROKEN, EXIT_ENGINE, RESULT_BYTES_MAX
 from pavane.compute.state.history import History
 from pavane.compute.wire import (
     CLOSED,
@@ -44,6 +44,9 @@ from pavane.compute.wire import (
     UpdateConfiguration,
 )
 from pavane.wire import LocalProtocolError
+
+EXITS_MAX = 3  # of replicas on account of one dataflow, within this time
+EXITS_SECONDS = 120.0
 
 
 class SinceAdvanced(Exception):
@@ -95,7 +98,15 @@ class Ended:
     failure: Failure
 
 
-Effect = Send | Hang | Answered | Updates | Ended
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A dataflow was dropped because replicas kept exiting after it was created."""
+
+    exports: tuple[str, ...]
+    reason: str
+
+
+Effect = Send | Hang | Answered | Updates | Ended | Quarantined
 
 
 @dataclass(slots=True)
@@ -149,6 +160,7 @@ class ControllerCore:
         self._unscheduled: set[str] = set()
         self._going: set[str] = set()
         self._undated: dict[bytes, _Waiting] = {}
+        self._exits: list[tuple[float, Collection]] = []
 
     # ---- replicas
 
@@ -185,6 +197,25 @@ class ControllerCore:
             self._forget_connection(replica)
             del self._replicas[replica]
         return self._done()
+
+    def exited(self, code: int, reason: str, now: float) -> tuple[Effect, ...]:
+        """Take that a replica's process ended with ``code`` at ``now``, in seconds.
+
+        The dataflow that was created last is dropped when replicas could not go on with it several times in a row.
+        """
+        last = max((each for each in self._collections.values() if each.wanted), key=_number, default=None)
+        if last is None or code not in (EXIT_BROKEN, EXIT_ENGINE):
+            return ()
+        recent = [(at, each) for at, each in self._exits if now - at < EXITS_SECONDS and each is last]
+        self._exits = [*recent, (now, last)]
+        if len(self._exits) < EXITS_MAX:
+            return ()
+        self._exits.clear()
+        exports = last.description.exports
+        for peek in [each for each in self._peeks.values() if each.id in exports]:
+            self._finish(peek, Failure("Quarantined", reason))
+        self._effects.append(Quarantined(exports, reason))
+        return self.drop(exports)
 
     @property
     def connected(self) -> dict[str, StageReport | None]:
@@ -562,3 +593,7 @@ class ControllerCore:
             self._emitted.pop(id_, None)
             for known in self._replicas.values():
                 known.uppers.pop(id_, None)
+
+
+def _number(collection: Collection) -> int:
+    return collection.number
