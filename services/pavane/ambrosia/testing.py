@@ -109,7 +109,7 @@ class _Process:
         committer = found[0].committer if found else world.committer(self.name)
         settings = Settings(self.name, log_trigger_bytes=world.log_trigger_bytes)
         self.coordinator = Coordinator(settings, committer, disk.meta)
-        self._storing: deque[do.Storage] = deque()
+        self.storing: deque[do.Storage] = deque()
         self._writing: dict[str, Any] = {}
         self._arrives = {"down": 0.0, "up": 0.0}
         if found is None:
@@ -148,8 +148,8 @@ class _Process:
                 case do.Say():
                     pass
                 case _:
-                    self._storing.append(effect)
-                    if len(self._storing) == 1:
+                    self.storing.append(effect)
+                    if len(self.storing) == 1:
                         self.at(self._disk_s(), self._stored)
 
     def _disk_s(self) -> tuple[float, float]:
@@ -157,10 +157,10 @@ class _Process:
         return SLOW_S if slow or self.world.rng.random() < SLOW else DISK_S
 
     def _stored(self) -> None:
-        effect = self._storing[0]
+        effect = self.storing[0]
         self.instance.disk.apply(effect, self._writing)
-        self._storing.popleft()
-        if self._storing:
+        self.storing.popleft()
+        if self.storing:
             self.at(self._disk_s(), self._stored)
         self.coordinator.stored(effect)
         self.carry_out()
@@ -168,8 +168,8 @@ class _Process:
     def crash(self) -> None:
         """End: what was being stored may or may not be there."""
         self.alive = False
-        while self._storing and self.world.rng.random() < 0.5:
-            self.instance.disk.apply(self._storing.popleft(), self._writing)
+        while self.storing and self.world.rng.random() < 0.5:
+            self.instance.disk.apply(self.storing.popleft(), self._writing)
 
     def _ring(self, name: str) -> None:
         self.coordinator.timer(name)
@@ -563,7 +563,7 @@ class World:
     def _silent(self) -> bool:
         processes = [instance.process for instance in self._instances.values()]
         for process in processes:
-            if process is None or process.unread or not self._leads(process.name):
+            if process is None or process.unread or process.storing or not self._leads(process.name):
                 return False
             for name, output in process.coordinator.links.outputs.items():
                 if len(output) and (name == OURSELVES or name in self._instances):

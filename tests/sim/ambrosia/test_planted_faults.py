@@ -6,18 +6,21 @@ from typing import Any
 import pytest
 
 from pavane.ambrosia.core.coordinator import Coordinator
-from pavane.ambrosia.state import Message, Output
-from pavane.ambrosia.wire.messages import ReplayFrom
-from tests.sim.ambrosia.workload import play
+from pavane.ambrosia.core.links import Links, Stream
+from pavane.ambrosia.state import End, Message, Output
+from pavane.ambrosia.wire.messages import Commit, ReplayFrom
+from tests.sim.ambrosia.workload import play, slow_receivers
 
 SEEDS_MAX = 100
 
 
-def found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, world: Callable[[int], object] = play
+) -> None:
     plant(monkeypatch)
     for seed in range(SEEDS_MAX):
         try:
-            play(seed)
+            world(seed)
         except Exception:  # whatever the fault breaks
             return
     pytest.fail(f"{SEEDS_MAX} seeds did not find the fault")
@@ -30,6 +33,30 @@ def free_by_all_numbers(patch: pytest.MonkeyPatch) -> None:
         return message.number <= self.trim
 
     patch.setattr(Output, "_freed", freed)
+
+
+def never_renumber(patch: pytest.MonkeyPatch) -> None:
+    """N2: the numbers stay as they were counted in this life."""
+    patch.setattr(Output, "_shift", lambda self, difference: None)
+
+
+def lose_early_commits(patch: pytest.MonkeyPatch) -> None:
+    """N4: a Commit that comes before ReplayFrom is forgotten."""
+    commit = Output.commit
+
+    def lose(self: Output, acknowledged: Commit) -> bool:
+        return self.joined is not None and commit(self, acknowledged)
+
+    patch.setattr(Output, "commit", lose)
+
+
+def read_the_old_stream_on(patch: pytest.MonkeyPatch) -> None:
+    """N7: a stream whose place another one took is still read."""
+
+    def add(self: Links, number: int, peer: str, end: End) -> None:
+        self._streams[number] = self._by_end[peer, end] = Stream(number, peer, end)
+
+    patch.setattr(Links, "_add", add)
 
 
 def forget_what_is_on_the_way(patch: pytest.MonkeyPatch) -> None:
@@ -66,6 +93,8 @@ def rotate_before_all_is_delivered(patch: pytest.MonkeyPatch) -> None:
     "plant",
     [
         free_by_all_numbers,
+        never_renumber,
+        lose_early_commits,
         forget_what_is_on_the_way,
         rotate_before_all_is_delivered,
     ],
@@ -74,3 +103,7 @@ def test_a_rule_taken_out_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found(plant, monkeypatch)
+
+
+def test_an_old_stream_that_is_read_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(read_the_old_stream_on, monkeypatch, slow_receivers)

@@ -1,6 +1,6 @@
 """Whole groups of coordinators and applications from one seed: nothing is lost, doubled or reordered (21.2)."""
 
-from tests.sim.ambrosia.workload import NAMES, play
+from tests.sim.ambrosia.workload import NAMES, duel, play, slow_receivers
 from tests.sim.kit.seeds import played
 
 
@@ -9,3 +9,13 @@ def test_every_call_happens_exactly_once(seeds: range) -> None:
     for seed in seeds:
         world = play(seed)
         assert sum(len(world.state(name)["events"]) for name in NAMES) > 0
+
+
+@played(per_test=5, one_in=10)
+def test_links_that_break_under_slow_receivers_lose_nothing(seeds: range) -> None:
+    for seed in seeds:
+        slow_receivers(seed)
+
+
+def test_a_world_ends_when_acknowledged_inputs_have_left_the_checkpoint_for_the_log() -> None:
+    duel(9)

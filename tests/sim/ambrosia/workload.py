@@ -1,13 +1,17 @@
 """Immortals that count what they send each other, in worlds that crash, cut and checkpoint."""
 
 import contextlib
+import itertools
 from functools import partial
 
 from pavane.ambrosia import CoordinatorLost, Immortal, first, method
 from pavane.ambrosia.testing import World
 
 NAMES = ("ann", "bob", "cid")
+PAIR = ("ann", "bob")
 EVENTS = 60
+DUEL_EVENTS = 200
+ROUNDS = 12
 SECONDS = 6.0
 LOG_BYTES = 3000  # so that logs rotate
 
@@ -61,13 +65,70 @@ def play(seed: int) -> World:
         for name in NAMES[:2]:
             with contextlib.suppress(CoordinatorLost):
                 world.call(name, Peer.echo, 7)
-    states = {name: world.state(name) for name in NAMES}
-    for name, state in states.items():
-        assert len(set(state["events"])) == len(state["events"]), f"seed {seed}: an Impulse of {name} is handled twice"
-        for sender in NAMES:
-            expected = list(range(1, states[sender]["sent"].get(name, 0) + 1))
-            assert state["got"].get(sender, []) == expected, f"seed {seed}: {sender} to {name}"
+    check(world, NAMES)
     return world
+
+
+def check(world: World, names: tuple[str, ...]) -> None:
+    """Every Impulse was handled at most once, every other message once and in order."""
+    states = {name: world.state(name) for name in names}
+    for name, state in states.items():
+        assert len(set(state["events"])) == len(state["events"]), (
+            f"seed {world.seed}: an Impulse of {name} is handled twice"
+        )
+        for sender in names:
+            expected = list(range(1, states[sender]["sent"].get(name, 0) + 1))
+            assert state["got"].get(sender, []) == expected, f"seed {world.seed}: {sender} to {name}"
+
+
+def duel(seed: int) -> None:
+    """Two instances that send each other many Impulses."""
+    with World(seed, log_trigger_bytes=LOG_BYTES) as world:
+        for name in PAIR:
+            world.start(Peer, name)
+        world.trouble()
+
+        def one(number: int) -> None:
+            source, to = world.rng.sample(PAIR, 2)
+            world.impulse(source, to, Peer.event, number, [world.rng.choice(PAIR)])
+
+        for number in range(DUEL_EVENTS):
+            world.later(world.rng.uniform(0, SECONDS), partial(one, number))
+        world.run(SECONDS)
+    check(world, PAIR)
+
+
+def slow_receivers(seed: int) -> None:
+    """Links break while much is received and not logged yet, and whoever received it crashes soon afterwards."""
+    with World(seed, log_trigger_bytes=LOG_BYTES) as world:
+        rng = world.rng
+        for name in PAIR:
+            world.start(Peer, name)
+        numbers = itertools.count()
+
+        def burst() -> None:
+            for _ in range(rng.randint(2, 6)):
+                source, to = rng.sample(PAIR, 2)
+                world.impulse(source, to, Peer.event, next(numbers), [rng.choice(PAIR)])
+                world.impulse(source, source, Peer.event, next(numbers), [to])
+
+        for _ in range(ROUNDS):
+            sender, receiver = rng.sample(PAIR, 2)
+            world.slow_until[receiver] = world.time + 2.0
+            for _ in range(4):
+                world.later(rng.uniform(0, 0.6), burst)
+            world.run(rng.uniform(0.02, 0.3))
+            match rng.randrange(3):
+                case 0:
+                    world.crash(sender)
+                case 1:
+                    for _ in range(10):  # so short that the old stream is still read when the new one is there
+                        world.later(rng.uniform(0, 0.5), partial(world.cut, sender, receiver, rng.uniform(0.0, 0.01)))
+            world.run(rng.uniform(0.05, 0.8))
+            if rng.random() < 0.7:
+                world.crash(receiver)
+            world.run(rng.uniform(0.1, 0.8))
+    check(world, PAIR)
 
 
 def happen(world: World, number: int) -> None:
