@@ -25,7 +25,7 @@ from pavane_api.traces.endpoints import router as traces
 from pavane_api.traces.store import TraceStore
 from pavane_api.waltz_clients import WaltzClients
 from pavane_operator.crds.definitions import KINDS
-from pavane_operator.kube import KubeClient
+from pavane_operator.kube import KubeClient, pods_http
 
 DESCRIPTION = (
     "Manage coordination services and reach their data. Errors are `application/problem+json`. Send a token of the "
@@ -53,13 +53,14 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
         )
         await traces_store.open()
         kube = await connect()
-        clients, logs = RaftClients(kube), WaltzClients(kube)
+        clients, logs, pods = RaftClients(kube), WaltzClients(kube), pods_http()
         app.state.control = Control(
             kube=kube,
             authority=Authority(kube, settings.audience),
             idempotency=Idempotency(),
             raft=clients,
             waltz=logs,
+            pods=pods,
             streams=streams,
             traces=traces_store,
             trace_rate=Bucket(settings.trace_requests_per_s),
@@ -69,6 +70,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
         finally:
             await clients.close()
             await logs.close()
+            await pods.aclose()
             await kube.close()
             await traces_store.close()
 

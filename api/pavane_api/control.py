@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+import httpx2
 from fastapi import Depends, Request
 
 from pavane.parts.rates import Bucket
@@ -24,6 +25,7 @@ class Control:
     idempotency: Idempotency
     raft: RaftClients
     waltz: WaltzClients
+    pods: httpx2.AsyncClient
     streams: Streams
     traces: TraceStore
     trace_rate: Bucket

@@ -11,3 +11,4 @@ def _named(kind: str) -> Resource:
 RAFT_CLUSTERS = _named("RaftCluster")
 SWIM_GROUPS = _named("SwimGroup")
 WALTZ_CLUSTERS = _named("WaltzCluster")
+COORDINATORS = _named("Coordinator")

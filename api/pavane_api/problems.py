@@ -138,6 +138,12 @@ class Invalid(Problem):
     status, kind, title = 422, "invalid", "Invalid"
 
 
+class HandlerFailed(Problem):
+    """The handler of an immortal raised an error; the call happened."""
+
+    status, kind, title = 422, "handler-failed", "The handler failed"
+
+
 class PreconditionRequired(Problem):
     """If-Match is missing."""
 

@@ -59,6 +59,7 @@ def bodies() -> dict[str, Object]:
 
 
 PLURALS = {
+    "Coordinator": "coordinators",
     "ConfigMap": "configmaps", "ControllerRevision": "controllerrevisions", "EndpointSlice": "endpointslices",
     "Event": "events", "Lease": "leases", "NetworkPolicy": "networkpolicies",
     "PersistentVolumeClaim": "persistentvolumeclaims",
@@ -68,6 +69,11 @@ PLURALS = {
     "WaltzCluster": "waltzclusters",
 }  # fmt: skip
 OTHERS = """
+apiVersion: pavane.dev/v1alpha1
+kind: Coordinator
+metadata: {name: o}
+spec: {application: {command: [main]}}
+---
 apiVersion: pavane.dev/v1alpha1
 kind: SwimGroup
 metadata: {name: o}

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.contract(since="1.29")  # the first with quantity()
 RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 SWIM_GROUPS = custom("SwimGroup", "swimgroups")
 WALTZ_CLUSTERS = custom("WaltzCluster", "waltzclusters")
+COORDINATORS = custom("Coordinator", "coordinators")
 
 
 def waltz(**spec: Any) -> dict[str, Any]:
@@ -83,6 +84,10 @@ BREACHES = {
     ),
     "storage.storageClassName cannot be changed": Breach(
         "spec.storage", waltz(), {"storage": {"storageClassName": "fast"}}, of=WALTZ_CLUSTERS
+    ),
+    "instanceName cannot be changed": Breach("spec", {"instanceName": "one"}, {"instanceName": None}, of=COORDINATORS),
+    "storage.shared cannot be changed": Breach(
+        "spec.storage.shared", {"storage": {"shared": False}}, {"storage": {"shared": True}}, of=COORDINATORS
     ),
     "partitions cannot be changed": Breach("spec.partitions", waltz(), {"partitions": 9}, of=WALTZ_CLUSTERS),
     "clusterName cannot be changed": Breach("spec", waltz(clusterName="one"), {"clusterName": None}, of=WALTZ_CLUSTERS),

@@ -149,6 +149,7 @@ NOT_IN_THIS_LIFE: dict[tuple[str, str, str], str] = {
     ("operator", "delete", "pods"): "when a generation is repaired in place",
     ("operator", "get", "controllerrevisions"): LOST,
     ("operator", "get", "secrets"): LOST,
+    ("operator", "create", "persistentvolumeclaims"): "for the log of a Coordinator",
     ("operator", "patch", "events"): "when one is repeated, which here depends on time",
 }
 """Rights that the lives above may do without, and who needs them."""

@@ -19,6 +19,7 @@ from pavane.raft.config import MACHINES
 from pavane_operator.crds import gen
 from pavane_operator.crds.base import MARK_KEY, Mark, Model
 from pavane_operator.crds.common import CommonSpec, pod_fields
+from pavane_operator.crds.coordinator import CoordinatorSpec
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.crds.schema import structural_schema
@@ -32,6 +33,7 @@ SIZE_MAX_BYTES = 256 * 1024
 DEFINITIONS = {body["spec"]["names"]["kind"]: body for body in definitions()}
 SCHEMAS = {kind: body["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for kind, body in DEFINITIONS.items()}
 MODELS: dict[str, type[CommonSpec]] = {
+    "Coordinator": CoordinatorSpec,
     "RaftCluster": RaftClusterSpec,
     "SwimGroup": SwimGroupSpec,
     "WaltzCluster": WaltzClusterSpec,
@@ -331,6 +333,14 @@ OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "secretRef": _object(name=NAMES, key=NAMES),
         "electionTimeout": _object(min=DURATIONS, max=DURATIONS, other=NAMES),
         "storage": _object(size=QUANTITIES, storageClassName=NAMES, retain=st.booleans()),
+        "deletionPolicy": st.sampled_from(["Retain", "Delete", "Keep"]),
+    },
+    "Coordinator": {
+        "instanceName": NAMES,
+        "application": _object(image=NAMES, files=NAMES, command=st.lists(NAMES, max_size=2), code=NAMES),
+        "peers": st.dictionaries(NAMES, st.sampled_from(["a.b:1", "a", ":1", "10.0.0.1:700000"]), max_size=2),
+        "checkpointMib": NUMBERS,
+        "storage": _object(size=QUANTITIES, storageClassName=NAMES, shared=st.booleans(), retain=st.booleans()),
         "deletionPolicy": st.sampled_from(["Retain", "Delete", "Keep"]),
     },
     "SwimGroup": {

@@ -1,16 +1,19 @@
-"""``pavane ambrosia call`` and ``query``: an immortal that runs on this machine."""
+"""``pavane ambrosia call`` and ``query``: an immortal that runs on this machine, or a Coordinator of a cluster."""
 
 import json
 import time
 import uuid
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote, urlencode
 
 import httpx2
 import typer
 
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
+from pavane_cli.target import Where, control_plane, run
 
 DEFAULT_LOG = Path(".pavane/ambrosia")
 RETRY_S = 0.25  # between two attempts while the immortal is started again
@@ -28,10 +31,22 @@ def call(
     key: Annotated[str | None, typer.Option(help="Repeated with the same key, a call happens once.")] = None,
     log: Log = DEFAULT_LOG,
     timeout: Timeout = 60.0,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    api: Api = None,
+    token: Token = None,
 ) -> None:
-    """Call a method and print its result as JSON. A crash in between does not double it: the call carries a key."""
+    """Call a method and print its result as JSON. A crash in between does not double it: the call carries a key.
+
+    NAME is an immortal that runs on this machine, or else a Coordinator of the cluster.
+    """
     headers = {"Idempotency-Key": key or str(uuid.uuid4())}
     body = [_value(argument) for argument in arguments or []]
+    if not _is_here(log, name):
+        where = Where(kubeconfig, context)
+        _ask_cluster(where, api, token, "POST", _path(namespace, name, "call", method), body, headers)
+        return
     _ask("POST", log, name, f"/call/{method}", timeout, headers=headers, json=body)
 
 
@@ -41,15 +56,50 @@ def query(
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]…")] = None,
     log: Log = DEFAULT_LOG,
     timeout: Timeout = 60.0,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    api: Api = None,
+    token: Token = None,
 ) -> None:
-    """Answer a query and print the result as JSON."""
+    """Answer a query and print the result as JSON. NAME as for `call`."""
     parameters = {}
     for argument in arguments or []:
         parameter, separator, value = argument.partition("=")
         if not separator:
             raise UserError(f"{argument}: write NAME=VALUE", ExitCode.USAGE)
         parameters[parameter] = value
+    if not _is_here(log, name):
+        path = f"{_path(namespace, name, 'query', query)}?{urlencode(parameters)}"
+        _ask_cluster(Where(kubeconfig, context), api, token, "GET", path)
+        return
     _ask("GET", log, name, f"/query/{query}", timeout, params=parameters)
+
+
+def _is_here(log: Path, name: str) -> bool:
+    """Whether an immortal of this name was started on this machine, though it may be dead at the moment."""
+    return (log / f"{name}.http").exists() or (log / f"{name}.coordinator.log").exists()
+
+
+def _path(namespace: str, name: str, verb: str, handler: str) -> str:
+    plain = name.removeprefix("coord/").removeprefix("coordinator/")
+    return f"/namespaces/{namespace}/coordinators/{plain}/{verb}/{quote(handler, safe='')}"
+
+
+def _ask_cluster(
+    where: Where,
+    api: str | None,
+    token: str | None,
+    verb: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str] | None = None,
+) -> None:
+    async def ask() -> Any:
+        async with control_plane(where, api, token) as rest:
+            return (await rest.send(verb, path, body, headers))["result"]
+
+    output.say(json.dumps(run(ask()), ensure_ascii=False))
 
 
 def _value(text: str) -> Any:

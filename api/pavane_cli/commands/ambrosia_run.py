@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pavane.ambrosia.client import CoordinatorLost, DefinitionError, Diverged, Immortal, ImmortalError, serve
+from pavane.ambrosia.client.connection import ENVIRONMENT
 from pavane.ambrosia.client.recorded import replay_folder
 from pavane.ambrosia.errors import FatalError
 from pavane_cli import output
@@ -30,12 +31,19 @@ def address_file(log: Path, name: str) -> Path:
 
 def run(
     application: Class,
-    name: Annotated[str, typer.Option("--name", help="Name of the instance: its address for others.")],
+    name: Annotated[
+        str, typer.Option("--name", envvar="PAVANE_INSTANCE", help="Name of the instance: its address for others.")
+    ],
     log: Log = DEFAULT_LOG,
-    http: Annotated[str, typer.Option(help="HOST:PORT for calls over HTTP; port 0 takes a free one.")] = "127.0.0.1:0",
+    http: Annotated[
+        str, typer.Option(envvar="PAVANE_HTTP", help="HOST:PORT for calls over HTTP; port 0 takes a free one.")
+    ] = "127.0.0.1:0",
     version: Annotated[int, typer.Option(help="Version of the application.")] = 0,
 ) -> None:
-    """Run an immortal and its coordinator until Ctrl-C; started again, it goes on where it was."""
+    """Run an immortal until Ctrl-C; started again, it goes on where it was.
+
+    The coordinator is the one that PAVANE_AMBROSIA names (HOST:RECEIVEPORT,SENDPORT), as beside a pod; else its own.
+    """
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The order of sets must be the same in every life, and Python decides it at its start.
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
@@ -87,6 +95,11 @@ async def _live(kind: type[Immortal], name: str, log: Path, http: str, version: 
         if immortal.http is None:
             raise CoordinatorLost("no HTTP server")
         host, port = immortal.http
+        if ENVIRONMENT in os.environ:  # its log is the coordinator's business, so nobody looks for the address there
+            output.say(f"{name} is live at http://{host}:{port}")
+            sys.stdout.flush()
+            await stopped.wait()
+            return
         file = address_file(log, name)
         temporary = file.with_suffix(".http.tmp")
         temporary.write_text(f"{host}:{port}\n")

@@ -72,7 +72,7 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
             *_of(OWN, CONFIG_MAPS, SERVICES, CONTROLLER_REVISIONS, STATEFUL_SETS, BUDGETS, NETWORK_POLICIES),
             # These go with their owner alone.
             *_of((*READ, "create", "patch"), SECRETS, SERVICE_ACCOUNTS),
-            *_of(("list", "watch", "patch", "delete"), VOLUME_CLAIMS),
+            *_of(("list", "watch", "create", "patch", "delete"), VOLUME_CLAIMS),
             *_of(("list", "watch", "delete"), PODS),
             *_of(("list", "watch"), ENDPOINT_SLICES),
             *_of(("create", "patch"), EVENTS),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pavane_operator.crds import raftcluster, swimgroup, waltzcluster
+from pavane_operator.crds import coordinator, raftcluster, swimgroup, waltzcluster
 from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS, rule
 from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.descriptor import Definition, column
@@ -25,7 +25,12 @@ _NAME_RULES = [
 ]
 
 
-KINDS: tuple[Definition, ...] = (raftcluster.DEFINITION, swimgroup.DEFINITION, waltzcluster.DEFINITION)
+KINDS: tuple[Definition, ...] = (
+    coordinator.DEFINITION,
+    raftcluster.DEFINITION,
+    swimgroup.DEFINITION,
+    waltzcluster.DEFINITION,
+)
 """All kinds: operator, control plane and command line have no other list."""
 
 

@@ -48,24 +48,27 @@ OPS = Port("ops", OPS_PORT)
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A volume of the pod: exactly one of a ConfigMap, a Secret, or what the StatefulSet claims for it."""
+    """A volume of the pod: one of a ConfigMap, a Secret, a claim of the resource, or what the StatefulSet claims."""
 
     name: str
     path: str
     config_map: str | None = None
     secret: str | None = None
+    claim: str | None = None
 
     def volume(self) -> dict[str, Any] | None:
-        """Its entry in `volumes` of the pod; a claim has none."""
+        """Its entry in `volumes` of the pod; what the StatefulSet claims has none."""
         if self.config_map is not None:
             return {"name": self.name, "configMap": {"name": self.config_map}}
         if self.secret is not None:
             return {"name": self.name, "secret": {"secretName": self.secret, "defaultMode": 0o440}}
+        if self.claim is not None:
+            return {"name": self.name, "persistentVolumeClaim": {"claimName": self.claim}}
         return None
 
     def mount(self) -> dict[str, Any]:
         """Its entry in `volumeMounts` of the container."""
-        read_only = {"readOnly": True} if self.volume() is not None else {}
+        read_only = {"readOnly": True} if self.config_map is not None or self.secret is not None else {}
         return {"name": self.name, "mountPath": self.path, **read_only}
 
 
@@ -210,11 +213,11 @@ def _environment(inputs: Inputs, names: Names) -> list[dict[str, Any]]:
         "pavane.generation": str(inputs.generation),
     }
     environment = [
-        _field("POD_NAME", "metadata.name"),
-        _field("POD_NAMESPACE", "metadata.namespace"),
-        _field("POD_UID", "metadata.uid"),
-        _field("POD_IP", "status.podIP"),
-        _field("NODE_NAME", "spec.nodeName"),
+        field("POD_NAME", "metadata.name"),
+        field("POD_NAMESPACE", "metadata.namespace"),
+        field("POD_UID", "metadata.uid"),
+        field("POD_IP", "status.podIP"),
+        field("NODE_NAME", "spec.nodeName"),
         variable("PAVANE_RESOURCE", inputs.resource.name),
         variable("PAVANE_KIND", names.kind),
         variable("PAVANE_ROLE", names.role),
@@ -230,7 +233,8 @@ def _environment(inputs: Inputs, names: Names) -> list[dict[str, Any]]:
     return environment
 
 
-def _field(name: str, path: str) -> dict[str, Any]:
+def field(name: str, path: str) -> dict[str, Any]:
+    """A variable of the container with a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 

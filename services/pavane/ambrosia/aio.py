@@ -35,6 +35,7 @@ from pavane.ambrosia.wire.records import LogRecord
 from pavane.runtime.adapter import CoreAdapter
 from pavane.wire import RemoteProtocolError
 
+LOOPBACK = "127."  # whatever address of it a process beside us has bound
 DETECT_S = 0.25  # how long the second stream is dialled, which an old application listens for
 DETECT_INTERVAL_S = 0.01
 LB_CONNECT_S = 60.0  # slow applications
@@ -149,7 +150,7 @@ class BindingPort:
         try:
             while True:
                 sock, peer = await asyncio.get_running_loop().sock_accept(self._listener)
-                if peer[0] == self._host:
+                if peer[0] == self._host or (self._host.startswith(LOOPBACK) and peer[0].startswith(LOOPBACK)):
                     break
                 sock.close()  # only the application beside us may speak here
         finally:

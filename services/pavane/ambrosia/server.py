@@ -23,6 +23,7 @@ from pavane.ambrosia.aio import (
     FENCE_POLL_S,
     FOLLOW_POLL_S,
     BindingPort,
+    Resolve,
     Runner,
     SocketOrder,
     Streams,
@@ -77,9 +78,15 @@ class Server:
     ``run`` raises ``FatalError`` and ``Superseded``. ``stage`` is ``Initialization``, ``ReadOnly`` or ``ReadWrite``.
     """
 
-    def __init__(self, options: Options, say: Callable[[str], None] = say) -> None:
+    def __init__(self, options: Options, say: Callable[[str], None] = say, *, resolve: Resolve | None = None) -> None:
+        """``resolve`` finds other coordinators; without it the registry does."""
         self.options = options
         self.stage = "Initialization"
+        self.connected = False
+        """Whether the application has opened its streams."""
+        self.took_over_s: float | None = None
+        """How long nobody could write while this coordinator took over: from its fence until it led."""
+        self._resolve = resolve or self._registered
         self._say = say
         self._registry = Registry(DiskFolder(options.registry or Path(f"{options.log}registry")))
         self._folder = DiskFolder(Path(f"{options.log}{options.name}_{options.version}"))
@@ -89,19 +96,33 @@ class Server:
         self._promoted = asyncio.Event()
         self._stopped = asyncio.Event()
         self._replay: Replay | None = None
-        self._read_before = 0
+        self._fenced_at: float | None = None
 
     # --- what others ask ------------------------------------------------------------------------------------------
 
-    def promote(self, generation: int | None = None) -> None:
-        """Take over: fence every lower generation, wait for its end, deliver the rest of the log and lead."""
+    def promote(self, generation: int | None = None, fenced_at: float | None = None) -> None:
+        """Take over: fence every lower generation, wait for its end, deliver the rest of the log and lead.
+
+        ``fenced_at`` is the loop's time at which the caller fenced them, if it did.
+        """
         if generation is not None:
             self._generation = generation
+        self._fenced_at = fenced_at
         self._promoted.set()
 
     def stop(self) -> None:
         """End in order; ``run`` returns."""
         self._stopped.set()
+
+    @property
+    def replayed_bytes(self) -> int:
+        """How much of the log was replayed since the start."""
+        return self._replay.bytes_read if self._replay is not None else 0
+
+    @property
+    def behind_bytes(self) -> int:
+        """How much of the log was not replayed yet, as far as its files are known."""
+        return self._replay.behind_bytes if self._replay is not None else 0
 
     @property
     def live(self) -> bool:
@@ -124,7 +145,7 @@ class Server:
             "nextSeq": core.next_seq,
             "log": core.meta.last_log,
             "checkpoint": core.meta.last_checkpoint,
-            "replayedBytes": self._replay.bytes_read if self._replay is not None else 0,
+            "replayedBytes": self.replayed_bytes,
             "impulsesDropped": core.impulses_dropped,
             "peers": {
                 name: state if state != "unreachable" else runner.states.get(name, state)
@@ -155,6 +176,7 @@ class Server:
                 self._say("Ready ...")
                 binding = await self._or_stopped(port.accept())
                 if binding is not None:
+                    self.connected = True
                     await self._serve(store, binding)
         finally:
             port.close()
@@ -242,6 +264,8 @@ class Server:
             await runner.replay(replay)
             await asyncio.to_thread(replay.finish)
             runner.call(lambda: core.replayed(promotion=self.options.read_only))
+            if self._fenced_at is not None:
+                self.took_over_s = asyncio.get_running_loop().time() - self._fenced_at
         self.stage = "ReadWrite"
         await asyncio.Event().wait()
 
@@ -257,6 +281,8 @@ class Server:
             except TimeoutError:
                 continue
         store.generation = self._generation
+        if self._fenced_at is None:
+            self._fenced_at = asyncio.get_running_loop().time()
         await asyncio.to_thread(store.fence)
         while True:
             await runner.replay(replay)
@@ -272,7 +298,7 @@ class Server:
             runner.core.meta = meta
             return
 
-    async def _resolve(self, peer: str) -> list[tuple[str, int]]:
+    async def _registered(self, peer: str) -> list[tuple[str, int]]:
         row = await asyncio.to_thread(self._registry.load, peer)
         host, _, port = row.address.rpartition(":")
         return [(host, int(port))] if host and port.isdigit() else []

@@ -215,6 +215,11 @@ class Replay:
                 return None
             self._next_file()
 
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes of the file that is being read that were not read yet; of later files it knows nothing."""
+        return max(0, self._reader.size - self._reader.offset)
+
     def finish(self) -> None:
         """Nobody writes any more: judge the tail; ``LogDamaged`` when acknowledged records stand behind it."""
         self._judge()

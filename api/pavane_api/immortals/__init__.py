@@ -1,0 +1,1 @@
+"""Calls and queries of immortals over HTTP."""

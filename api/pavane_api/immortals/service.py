@@ -1,0 +1,74 @@
+"""Calls and queries of an immortal, carried to the HTTP port of the pod that leads."""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+
+from pavane.runtime import names
+from pavane_api.control import Control
+from pavane_api.kinds import COORDINATORS
+from pavane_api.problems import BadRequest, Conflict, HandlerFailed, NotFound, OutcomeUnknown, Problem, Unavailable
+from pavane_operator.kinds.coordinator.names import HTTP
+
+PATIENCE_S = 25.0  # for a pod that leads; callers wait 30 s for an answer
+CONNECT_S = 2.0
+AGAIN_S = 0.1
+PROBLEMS: Mapping[int, type[Problem]] = {400: BadRequest, 404: NotFound, 409: Conflict, 422: HandlerFailed}
+
+
+async def call(control: Control, namespace: str, name: str, method: str, arguments: Any, key: str) -> Any:
+    """Call a method once, however often it is sent, and return its result.
+
+    Raises ``kube.NotFound``, and a problem: ``HandlerFailed`` for an exception of the handler, ``OutcomeUnknown`` if
+    it was sent and nobody answered.
+    """
+    headers = {"Idempotency-Key": key}
+    path = f"/call/{quote(method, safe='')}"
+    return await _ask(control, namespace, name, "POST", path, json=arguments, headers=headers)
+
+
+async def query(control: Control, namespace: str, name: str, query: str, parameters: Mapping[str, str]) -> Any:
+    """Return the answer of a query; raises as ``call`` does."""
+    return await _ask(control, namespace, name, "GET", f"/query/{quote(query, safe='')}", params=dict(parameters))
+
+
+async def _ask(control: Control, namespace: str, name: str, verb: str, path: str, **request: Any) -> Any:
+    await control.kube.get(COORDINATORS, name, namespace)
+    sent, why = False, "no pod serves calls"
+    loop = asyncio.get_running_loop()
+    end = loop.time() + PATIENCE_S
+    while (left := end - loop.time()) > 0:
+        try:
+            address = (await names.look_up(names.resolve, f"{name}.{namespace}.svc"))[0]
+            host = f"[{address}]" if ":" in address else address
+            limit = httpx2.Timeout(left, connect=CONNECT_S)
+            answer = await control.pods.request(verb, f"http://{host}:{HTTP.number}{path}", timeout=limit, **request)
+            if answer.status_code != Unavailable.status:
+                return _result(answer)
+            why = str(answer.json().get("detail", ""))
+        except (socket.gaierror, httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            why = f"the application cannot be reached: {error}"
+        except (httpx2.HTTPError, ValueError) as error:
+            sent, why = True, f"the application did not answer: {error!r}"
+        await asyncio.sleep(AGAIN_S)
+    text = f"{why}. `pavane why coord/{name}` says what the Coordinator waits for."
+    if sent and verb == "POST":
+        raise OutcomeUnknown(f"{text} Repeat the call with the same Idempotency-Key: it happens once.")
+    raise Unavailable(text, headers={"Retry-After": "1"})
+
+
+def _result(answer: httpx2.Response) -> Any:
+    try:
+        content = answer.json()
+        if answer.is_success:
+            return content["result"]
+        detail = f"{content['error']}: {content['detail']}"
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unavailable(
+            f"The application's answer on port {HTTP.number} is none of an immortal: {error!r}"
+        ) from error
+    raise PROBLEMS.get(answer.status_code, Unavailable)(detail)

@@ -1,0 +1,123 @@
+"""The bank as Coordinators: transfers under kills and a rollout, and the money stays (docs/specs/ambrosia.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster import QUICK, RaftTest
+from e2e.waiting import eventually
+from pavane_api.kinds import COORDINATORS
+from pavane_operator.kube.resources import CONFIG_MAPS
+
+BANK = Path(__file__).parents[1] / "examples" / "bank" / "bank.py"
+ACCOUNTS = ("alice", "bob")
+MONEY = 1000
+MORE = 10
+"""Transfers that are waited for after each disturbance."""
+TEST_S = 300.0
+
+
+class BankTest(RaftTest):
+    """One namespace of a platform and the accounts in it."""
+
+    async def start(self) -> None:
+        """Apply the application and the accounts at once, wait until they serve, and put money in."""
+        files = {"metadata": {"name": "bank-1"}, "data": {"bank.py": BANK.read_text(encoding="utf-8")}}
+        await self.kube.apply(CONFIG_MAPS, files, self.namespace, manager="e2e", strict=True)
+        application = {"command": ["pavane", "ambrosia", "run", "bank:Account"], "files": "bank-1"}
+        for name in ACCOUNTS:
+            body = {
+                "metadata": {"name": name},
+                "spec": {"application": application, "storage": {"size": "64Mi"}, **QUICK},
+            }
+            await self.kube.apply(self.type, body, self.namespace, manager="e2e", strict=True)
+        for name in ACCOUNTS:
+            document = await self.until_current(name, generation=1)
+            assert document["status"]["instance"] == name
+            assert await self.call(name, "open", MONEY) == MONEY
+
+    async def call(self, name: str, method: str, *arguments: Any, key: str = "") -> Any:
+        """Call by the command, which goes through the control plane."""
+        options = ["--key", key or str(uuid.uuid4()), "-n", self.namespace]
+        words = ["call", name, method, *(json.dumps(each) for each in arguments)]
+        done = await asyncio.to_thread(self.platform.run, "ambrosia", *words, *options)
+        return json.loads(done.stdout)
+
+    async def query(self, name: str, query: str) -> Any:
+        done = await asyncio.to_thread(self.platform.run, "ambrosia", "query", name, query, "-n", self.namespace)
+        return json.loads(done.stdout)
+
+    async def total(self) -> int:
+        """All the money there is, wherever it is at the moment."""
+        money = [await self.query(name, "money") for name in ACCOUNTS]
+        return sum(each["balance"] + each["on_the_way"] for each in money)
+
+
+@dataclass
+class Transfers:
+    """Moves one coin after the other, from each account to the other one."""
+
+    bank: BankTest
+    done: int = 0
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def more(self, what: str) -> None:
+        """Wait for transfers that end from now on."""
+        before = self.done
+
+        async def enough() -> bool:
+            for task in self.tasks:
+                assert not task.done() or task.result() is None, "a writer has ended"
+            return self.done >= before + MORE
+
+        await eventually(enough, f"transfers after {what}")
+
+    async def _move(self, source: str, to: str) -> None:
+        while not self.stopped.is_set():
+            assert await self.bank.call(source, "transfer", to, 1) is True
+            self.done += 1
+
+
+@contextlib.asynccontextmanager
+async def transfers(bank: BankTest) -> AsyncIterator[Transfers]:
+    found = Transfers(bank)
+    pairs = zip(ACCOUNTS, reversed(ACCOUNTS), strict=True)
+    found.tasks = [asyncio.create_task(found._move(source, to)) for source, to in pairs]
+    try:
+        yield found
+    finally:
+        found.stopped.set()
+        await asyncio.gather(*found.tasks)
+
+
+@pytest.mark.timeout(TEST_S)
+async def test_the_bank_keeps_its_money_under_kills_and_a_rollout(raft: RaftTest) -> None:
+    bank = BankTest(raft.platform, raft.kube, raft.namespace, COORDINATORS)
+    await bank.start()
+    assert await bank.call("alice", "transfer", "bob", 10, key="once") is True
+    assert await bank.call("alice", "transfer", "bob", 10, key="once") is True
+    assert (await bank.query("bob", "money"))["balance"] == MONEY + 10
+    refused = raft.platform.run("ambrosia", "call", "alice", "rob", "-n", raft.namespace, check=False)
+    assert "alice has the methods deposit, open, transfer" in refused.stderr
+    async with transfers(bank) as moving:
+        await moving.more("the start")
+        for name in ACCOUNTS:
+            raft.kill(f"{name}-instance-g1-0")
+            await moving.more(f"{name} was killed")
+        raft.platform.run("rollout", "restart", "coord/alice", "-n", raft.namespace)
+        document = await bank.until_current("alice", generation=2)
+        assert document["status"]["history"][0]["writeGapMs"] > 0
+        await moving.more("the rollout")
+    assert await bank.stateful_sets("alice") == ["alice-instance-g2"]
+    assert await bank.total() == MONEY * len(ACCOUNTS)
+    assert [claim.startswith("alice-log-") for claim in await bank.claims("alice")] == [True]

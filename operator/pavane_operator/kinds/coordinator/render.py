@@ -1,0 +1,108 @@
+"""A Coordinator's objects, as pure functions of the resource and of the revisions of generations (operator.md 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pavane_operator.crds.coordinator import CoordinatorSpec
+from pavane_operator.kinds.base import BaseRenderer
+from pavane_operator.kinds.coordinator import names, pod
+from pavane_operator.objects import generations
+from pavane_operator.objects.budget import disruption_budget
+from pavane_operator.objects.generations import Content
+from pavane_operator.objects.owned import owned, service_account
+from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
+from pavane_operator.objects.policies import Ports, network_policies
+from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Repair, Resource, Writers
+
+KEPT_BY_REPAIRS = ("instanceName", "storage")
+"""Fields that the volume depends on (2.13)."""
+REPLICAS = 1
+"""Pods of a generation: one process leads an immortal."""
+PORTS = Ports(
+    peers=(names.LINK,),
+    clients=(names.LINK, names.HTTP),
+    operator=(STAGE, OPS),
+    control_plane=(names.HTTP, OPS),
+    of_clients=(names.LINK,),
+)
+"""Who may connect to which port: other immortals are clients, and are called."""
+
+
+class CoordinatorRenderer(BaseRenderer):
+    """Implements `pavane_operator.kinds.port.Renderer`."""
+
+    names = names.NAMES
+    kept_by_repairs = KEPT_BY_REPAIRS
+
+    def references(self, resource: Resource, targets: Mapping[str, Any] = {}) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[()]:
+        """None."""
+        return ()
+
+    def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
+        """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair: what this generation is made of, for ever."""
+        spec, defaults = _spec(resource), self._defaults
+        content = Content(
+            config={
+                "instance": spec.instance_name or resource.name,
+                "log": names.folder(resource),
+                "peers": dict(spec.peers),
+                "checkpoint_mib": spec.checkpoint_mib,
+            },
+            template=pod.template(Inputs.of(resource, generation, defaults, repair), spec),
+            ports=(names.LINK, names.HTTP, STAGE, OPS),
+        )
+        return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
+
+    def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
+        """What all generations share: the volume's claim, ConfigMap `{name}-live`, ServiceAccount, NetworkPolicies and
+        PodDisruptionBudget."""
+        labels = self.labels(resource)
+        live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
+        live["data"] = {LIVE_KEY: "{}\n"}
+        pods = names.NAMES.of_resource(resource.name)
+        selector = names.NAMES.all_pods(resource.name)
+        return (
+            _claim(resource, _spec(resource), labels),
+            Manifest.of(live),
+            service_account(resource, labels),
+            *network_policies(resource, labels, pods, PORTS, self._surroundings),
+            *disruption_budget(resource, names.NAMES.role, labels, selector, writers, spare=0),
+        )
+
+    def public_service(self, resource: Resource, generation: int) -> Manifest:
+        """Service `{name}`: where other immortals and HTTP clients find the one that leads."""
+        return generations.public_service(resource, names.NAMES, self._defaults, generation, (names.LINK, names.HTTP))
+
+    def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
+        """ConfigMap, headless Service and StatefulSet `{name}-instance-g{n}` of the generation of this revision."""
+        return generations.objects(resource, names.NAMES, revision, REPLICAS)
+
+
+def _spec(resource: Resource) -> CoordinatorSpec:
+    assert isinstance(resource.spec, CoordinatorSpec)  # noqa: S101 - the registry parses by the kind's model
+    return resource.spec
+
+
+def _claim(resource: Resource, spec: CoordinatorSpec, labels: Mapping[str, str]) -> Manifest:
+    """The claim of the volume. Nobody owns it: what becomes of it is `deletionPolicy`'s business."""
+    mode = "ReadWriteMany" if spec.storage.shared else "ReadWriteOnce"
+    wanted: dict[str, Any] = {"accessModes": [mode], "resources": {"requests": {"storage": str(spec.storage.size)}}}
+    if spec.storage.storage_class_name is not None:
+        wanted["storageClassName"] = spec.storage.storage_class_name
+    body = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": names.claim(resource),
+            "namespace": resource.namespace,
+            "labels": {**labels, UID_LABEL: resource.uid},
+        },
+        "spec": wanted,
+    }
+    return Manifest.of(body, create_only=True)

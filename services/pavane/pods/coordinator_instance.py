@@ -1,0 +1,295 @@
+"""A Coordinator's pod: the coordinator beside the application, stage port, ops port, and the pod's fence.
+
+The fence is a file in the log's folder: the number of the generation that may write. The pod of the next generation
+replays the log beside the old one, writes its number there, and leads as soon as the old one has let the log go.
+Specified in docs/specs/ambrosia.md 14.
+"""
+
+import asyncio
+import logging
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pavane.ambrosia.errors import Fatal, FatalError, Superseded
+from pavane.ambrosia.server import Options, Server
+from pavane.ambrosia.storage import Registry, Store, read_fence
+from pavane.ambrosia.wire.limits import MIB
+from pavane.compute.wire import Blocker, Token
+from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
+from pavane.pods.coordinator_settings import (
+    LINK_PORT,
+    RECEIVE_PORT,
+    SEND_PORT,
+    CoordinatorConfig,
+    CoordinatorSettings,
+    load,
+)
+from pavane.runtime import names
+from pavane.runtime.metrics import Metric
+from pavane.runtime.ops import OpsServer
+from pavane.runtime.process import EXIT_FAILED, Process
+from pavane.runtime.settings import SettingsError
+from pavane.stage.role import RoleReport
+from pavane.stage.server import StageServer
+from pavane.wal.files import DiskFolder
+from pavane.wire import Stage
+
+KIND = "coordinator"  # CreateInstance.kind (docs/specs/compute.md 5)
+LOOK_S = 0.1  # how often the pod looks at its fence
+AGAIN_S = 0.25  # until the coordinator is started anew beside an application that is started anew
+SERVICE = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
+AGAIN = frozenset({Fatal.STORAGE, Fatal.CHECKPOINT})
+"""What ends by itself: the application has gone, the predecessor holds the lock, there is no checkpoint to follow yet.
+After all others nobody may go on as if nothing had happened."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Instance:
+    """One immortal on the volume: its coordinator, begun anew as often as the application is."""
+
+    def __init__(self, config: CoordinatorConfig, folder: Path, host: str, namespace: str, generation: int) -> None:
+        self.generation = generation
+        self.fault = ""
+        self.fenced = False
+        self.server: Server | None = None
+        self.writing = asyncio.Event()
+        """This generation may write."""
+        self.following = asyncio.Event()
+        """It replays what another one writes."""
+        self._config = config
+        self._namespace = namespace
+        self._options = Options(
+            name=config.instance,
+            port=LINK_PORT,
+            receive_port=RECEIVE_PORT,
+            send_port=SEND_PORT,
+            log=f"{folder}/{config.log}/",
+            log_trigger_bytes=config.checkpoint_mib * MIB,
+            address=host,
+            host=host,
+            listen=host,
+            generation=generation,
+        )
+        self._folder = DiskFolder(folder / config.log / f"{config.instance}_0")
+        self._registry = DiskFolder(folder / config.log / "registry")
+
+    def fence(self) -> int:
+        """Return the generation that may write, 0 while nobody ever could."""
+        return read_fence(self._folder)
+
+    async def allow_writes(self) -> None:
+        """Stop every lower generation for good, then lead. Raises ``OSError`` and ``FatalError``."""
+        began = asyncio.get_running_loop().time()
+        store = Store(self._folder, Registry(self._registry), self._options.name, self.generation)
+        await asyncio.to_thread(store.fence)
+        self.writing.set()
+        if self.server is not None:
+            self.server.promote(self.generation, began)
+
+    async def run(self) -> None:
+        """Serve until this generation is superseded; raises ``FatalError`` for what only a person can mend."""
+        while True:
+            await _either(self.writing, self.following)
+            options = replace(self._options, read_only=not self.writing.is_set())
+            self.server = Server(options, _logger.info, resolve=self._resolve)
+            try:
+                await self.server.run()
+            except Superseded:
+                self.fenced = True
+                return
+            except FatalError as error:
+                if error.fatal not in AGAIN:
+                    raise
+                self.fault = str(error)
+                _logger.warning("the coordinator begins anew: %s", error)
+            finally:
+                self.server = None
+            await asyncio.sleep(AGAIN_S)
+
+    async def stop(self) -> None:
+        """End what runs."""
+        if self.server is not None:
+            self.server.stop()
+
+    def report(self) -> RoleReport:
+        """Return what the coordinator says of itself to an operator."""
+        server = self.server
+        if server is None:
+            return RoleReport(blockers=self._blockers(), done=self.fenced)
+        done, behind = server.replayed_bytes, server.behind_bytes
+        gap = server.took_over_s
+        return RoleReport(
+            progress=done,
+            target=done if server.live else done + behind,
+            blockers=self._blockers(),
+            leads=server.live and self.writing.is_set(),
+            done=self.fenced,
+            write_gap_ms=0 if gap is None else max(1, round(gap * 1000)),
+        )
+
+    def unready(self) -> str | None:
+        """Return why the pod cannot do its work now."""
+        server = self.server
+        if self.fenced:
+            return "fenced by a later generation"
+        if self.writing.is_set() and (server is None or not server.live):
+            return self.fault or "the coordinator does not lead yet"
+        if self.following.is_set() and (server is None or server.stage == "Initialization"):
+            return self.fault or "the log is not being followed yet"
+        return None
+
+    def _blockers(self) -> tuple[Blocker, ...]:
+        server = self.server
+        if server is not None and server.connected:
+            return ()
+        if server is not None:
+            text = (
+                f"the application has not connected to {self._options.host}:{RECEIVE_PORT},{SEND_PORT}; look at the "
+                "log of its container"
+            )
+            return (Blocker("ApplicationMissing", text),)
+        return (Blocker("CoordinatorDown", self.fault),) if self.fault and not self.fenced else ()
+
+    async def _resolve(self, peer: str) -> list[tuple[str, int]]:
+        """Find where another immortal is called: what the resource says, else the Service of its name."""
+        host, _, port = self._config.peers.get(peer, f"{peer}.{self._namespace}.svc:{LINK_PORT}").rpartition(":")
+        if peer not in self._config.peers and not SERVICE.fullmatch(peer):
+            return []
+        try:
+            return [(address, int(port)) for address in await names.look_up(names.resolve, host)]
+        except socket.gaierror:
+            return []
+
+
+async def _either(*events: asyncio.Event) -> None:
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+class InstanceRole:
+    """The stage server's view of an instance."""
+
+    kind = KIND
+    unit = "bytes"
+    live_settings: frozenset[str] = frozenset()
+    told_settings: frozenset[str] = frozenset()
+    token: Token | None = None  # the fence file on the volume remembers
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.generation = instance.generation
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """An instance has no live settings, so the stage server never calls this."""
+
+    async def read_only(self) -> None:
+        """Follow the log of an older generation, if there is one."""
+        if 0 < await asyncio.to_thread(self.instance.fence) < self.generation:
+            self.instance.following.set()
+
+    async def read_write(self, token: Token, told: Mapping[str, str]) -> bool:
+        """Write the fence, durably, then lead."""
+        try:
+            await self.instance.allow_writes()
+        except (OSError, FatalError) as error:
+            self.instance.fault = f"the fence cannot be written: {error}"
+            return False
+        return True
+
+    def report(self) -> RoleReport:
+        """Return what the instance says of itself."""
+        return self.instance.report()
+
+
+class CoordinatorPod:
+    """One pod: the instance and everything around it, between ``start`` and ``stop``."""
+
+    def __init__(self, settings: CoordinatorSettings, config: CoordinatorConfig, process: Process) -> None:
+        self._settings = settings
+        self._process = process
+        self._instance = Instance(
+            config, settings.ambrosia_log, settings.pod_ip, settings.pod_namespace, settings.generation
+        )
+        self._stage = StageServer(
+            InstanceRole(self._instance), process.exit, host=settings.pod_ip, certificates=settings.tls
+        )
+        self._ops = OpsServer(
+            host=settings.pod_ip,
+            live=lambda: None,  # what ends the instance ends the process
+            ready=self._ready_fault,
+            metrics=self._metrics,
+            documents={"/stage": self._stage_json, "/instance": self._instance_json},
+        )
+        self._last_words: dict[str, Any] | None = None
+
+    async def start(self) -> None:
+        """Open the ops port and the stage port; the rest follows from there."""
+        await self._ops.start(self._process)
+        await self._stage.start()
+        self._process.spawn(self._run(), name="instance")
+        self._process.spawn(self._follow_fence(), name="fence")
+
+    async def stop(self) -> None:
+        """Stop in order: streams hear that the pod goes, the log is let go, the ports close."""
+        self._last_words = self._stage_json()
+        await self._stage.stop()
+        await self._instance.stop()
+        await self._ops.stop()
+
+    async def _run(self) -> None:
+        try:
+            await self._instance.run()
+        except FatalError as error:
+            self._process.exit(error.exit_code, str(error))
+        except OSError as error:
+            self._process.exit(EXIT_FAILED, f"{error.filename}: {error.strerror}")
+        else:
+            await rest_fenced(self._process, self._stage, self._settings.generation)
+
+    async def _follow_fence(self) -> None:
+        """Walk as far as the volume allows: a pod that starts again in the generation that may write needs nobody."""
+        instance, stage = self._instance, self._stage
+        while not self._process.ending:
+            fence = await asyncio.to_thread(instance.fence)
+            if fence > instance.generation and not instance.writing.is_set() and not instance.following.is_set():
+                instance.fenced = True
+                await rest_fenced(self._process, stage, instance.generation)
+            if fence == instance.generation and stage.stage < Stage.READ_WRITE:
+                await stage.walk()
+            stage.notify()
+            await asyncio.sleep(LOOK_S)
+
+    def _ready_fault(self) -> str | None:
+        if self._process.ending:
+            return "the pod stops"
+        if self._stage.stage < Stage.READ_ONLY:
+            return f"stage {self._stage.stage.title}"
+        return self._instance.unready()
+
+    def _metrics(self) -> list[Metric]:
+        return [] if self._process.ending else stage_metrics(self._stage)
+
+    def _instance_json(self) -> dict[str, Any] | None:
+        server = self._instance.server
+        return None if server is None else server.status()
+
+    def _stage_json(self) -> dict[str, Any]:
+        if self._last_words is not None:
+            return self._last_words
+        return stage_json(self._stage.report(), self._settings.generation)
+
+
+def run() -> int:
+    """Run this pod and return its exit code: 0 stopped or fenced, 1 to 5 and 70 as the coordinator's."""
+    return run_pod(
+        "coordinator", CoordinatorSettings, load, CoordinatorPod, {SettingsError: EXIT_FAILED, OSError: EXIT_FAILED}
+    )

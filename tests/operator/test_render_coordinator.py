@@ -1,0 +1,109 @@
+"""Coordinator's rendered objects and the judgement of what its pods say (docs/specs/operator.md 3.4, 4.1, 4.2)."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pavane.pods.coordinator_settings import CoordinatorSettings, load
+from pavane.wire.stages import Stage
+from pavane_operator.crds.common import rollout_id
+from pavane_operator.crds.coordinator import CoordinatorSpec, CoordinatorStatus
+from pavane_operator.kinds.coordinator.promotion import ALLOW_WRITES, facts
+from pavane_operator.kinds.coordinator.render import CoordinatorRenderer
+from pavane_operator.plan.model import (
+    GENERATION_LABEL,
+    UID_LABEL,
+    Child,
+    Manifest,
+    Observed,
+    Pod,
+    Resource,
+    StageView,
+    Writers,
+)
+from tests.operator.test_render_raft import DEFAULTS, UID, stored
+
+RENDERER = CoordinatorRenderer(DEFAULTS)
+APPLICATION = {"command": ["pavane", "ambrosia", "run", "bank:Account"], "files": "bank-1"}
+
+
+def resource(active: int | None = None, coming: int | None = None, **spec: Any) -> Resource:
+    status = CoordinatorStatus(active_generation=active, next_generation=coming)
+    parsed = CoordinatorSpec.model_validate({"application": APPLICATION, **spec})
+    return Resource("Coordinator", "alice", "data", UID, "7", 1, parsed, status)
+
+
+def revision(of: Resource, number: int = 1) -> Child:
+    return stored(RENDERER.revision(of, number, rollout_id("Coordinator", of.spec)))
+
+
+def shared(of: Resource) -> dict[str, Manifest]:
+    return {manifest.kind: manifest for manifest in RENDERER.shared(of, Writers((1,), fence=1), {})}
+
+
+def environment(container: dict[str, Any]) -> dict[str, str]:
+    return {one["name"]: one.get("value", "") for one in container["env"]}
+
+
+def test_a_pod_can_read_what_is_rendered_for_it_and_its_application_finds_it(tmp_path: Path) -> None:
+    of = resource(1, 2, peers={"far": "10.1.2.3:2500"}, checkpointMib=64)
+    config, _, pods = RENDERER.generation(of, revision(of, 2))
+    assert (pods.name, pods.body["spec"]["replicas"]) == ("alice-instance-g2", 1)
+    coordinator, application = pods.body["spec"]["template"]["spec"]["containers"]
+    path = tmp_path / "config.yaml"
+    path.write_text(config.body["data"]["config.yaml"])
+    own = {name.removeprefix("PAVANE_").lower(): value for name, value in environment(coordinator).items()}
+    pod = {"POD_NAME": "alice-instance-g2-0", "POD_NAMESPACE": "data", "POD_IP": "10.0.0.1"}
+    settings = CoordinatorSettings.model_validate({**own, **pod, "config": path})
+    found = load(settings)
+    assert (found.instance, found.log, found.checkpoint_mib) == ("alice", f"alice-{UID[:8]}", 64)
+    assert found.peers == {"far": "10.1.2.3:2500"}
+    said = environment(application)
+    assert said["PAVANE_AMBROSIA"] == "$(POD_IP):2000,2001"
+    assert (said["PAVANE_INSTANCE"], said["PAVANE_HTTP"]) == ("alice", "$(POD_IP):8080")
+    assert application["image"] == coordinator["image"]
+    assert application["securityContext"] == coordinator["securityContext"]
+
+
+def test_the_log_belongs_to_the_resource_and_both_generations_mount_it() -> None:
+    of = resource(1, 2)
+    claim = shared(of)["PersistentVolumeClaim"]
+    assert claim.name == f"alice-log-{UID[:8]}"
+    assert claim.create_only
+    assert claim.body["metadata"]["labels"][UID_LABEL] == UID
+    assert GENERATION_LABEL not in claim.body["metadata"]["labels"], "a retirement would take it"
+    assert "ownerReferences" not in claim.body["metadata"], "the deletion of the resource would take it"
+    assert claim.body["spec"]["accessModes"] == ["ReadWriteOnce"]
+    for number in (1, 2):
+        pod = RENDERER.generation(of, revision(of, number))[2].body["spec"]["template"]["spec"]
+        assert {"name": "log", "persistentVolumeClaim": {"claimName": claim.name}} in pod["volumes"]
+        assert "requiredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["podAffinity"]
+    anywhere = resource(1, storage={"shared": True})
+    assert shared(anywhere)["PersistentVolumeClaim"].body["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert "affinity" not in RENDERER.generation(anywhere, revision(anywhere))[2].body["spec"]["template"]["spec"]
+
+
+def pod_of(generation: int, stage: Stage, *, leads: bool = False) -> Pod:
+    name = f"alice-instance-g{generation}-0"
+    view = StageView(stage, connected=True, leads=leads)
+    return Pod(name, name, "1", generation, address="10.0.0.1", stage=view)
+
+
+def test_a_generation_leads_when_its_pod_may_write_and_says_that_it_leads() -> None:
+    old, new = pod_of(1, Stage.READ_WRITE, leads=True), pod_of(2, Stage.READ_ONLY)
+    observed = Observed(fresh=True, pods=(old, new))
+    before = facts(resource(1, 2), observed)
+    assert (before.leads, before.fence, before.down, before.steps_done) == (False, 1, None, frozenset())
+    moving = facts(resource(1, 2), replace(observed, pods=(old, pod_of(2, Stage.READ_WRITE))))
+    assert (moving.leads, moving.fence, moving.steps_done) == (False, 2, frozenset({ALLOW_WRITES}))
+    after = facts(resource(1, 2), replace(observed, pods=(pod_of(2, Stage.READ_WRITE, leads=True),)))
+    assert after.leads
+    (writes,) = after.conditions
+    assert (writes.type, writes.status) == ("WritesAllowed", True)
+
+
+def test_an_immortal_that_nobody_leads_is_down() -> None:
+    found = facts(resource(1), Observed(fresh=True, pods=(pod_of(1, Stage.READ_WRITE),)))
+    assert found.down is not None
+    assert found.down.reason == "ActiveDown"
+    assert facts(resource(), Observed(fresh=True)).down is None
