@@ -13,8 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def _rows(text: str, heading: str) -> dict[str, list[str]]:
-    """Cells of the table below a heading, by field."""
-    table = text.split(f"### {heading}\n", 1)[1].split("\n#", 1)[0]
+    """Cells of the table of a RaftCluster below a heading, by field."""
+    chapter = text.split("\n## RaftCluster\n", 1)[1]
+    table = chapter.split(f"### {heading}\n", 1)[1].split("\n#", 1)[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
     return {cells[0].strip("`"): [cell.strip() for cell in cells[1:]] for cells in rows}
 

@@ -14,6 +14,7 @@ from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
 from pavane_cli.target import Where, control_plane, run
+from pavane_operator import kube
 
 DEFAULT_LOG = Path(".pavane/ambrosia")
 RETRY_S = 0.25  # between two attempts while the immortal is started again
@@ -43,9 +44,10 @@ def call(
     """
     headers = {"Idempotency-Key": key or str(uuid.uuid4())}
     body = [_value(argument) for argument in arguments or []]
-    if not _is_here(log, name):
-        where = Where(kubeconfig, context)
-        _ask_cluster(where, api, token, "POST", _path(namespace, name, "call", method), body, headers)
+    path = _path(namespace, name, "call", method)
+    if not _is_here(log, name) and _cluster_answers(
+        Where(kubeconfig, context), api, token, "POST", path, body, headers, log=log, name=name
+    ):
         return
     _ask("POST", log, name, f"/call/{method}", timeout, headers=headers, json=body)
 
@@ -69,9 +71,10 @@ def query(
         if not separator:
             raise UserError(f"{argument}: write NAME=VALUE", ExitCode.USAGE)
         parameters[parameter] = value
-    if not _is_here(log, name):
-        path = f"{_path(namespace, name, 'query', query)}?{urlencode(parameters)}"
-        _ask_cluster(Where(kubeconfig, context), api, token, "GET", path)
+    path = f"{_path(namespace, name, 'query', query)}?{urlencode(parameters)}"
+    if not _is_here(log, name) and _cluster_answers(
+        Where(kubeconfig, context), api, token, "GET", path, log=log, name=name
+    ):
         return
     _ask("GET", log, name, f"/query/{query}", timeout, params=parameters)
 
@@ -86,7 +89,7 @@ def _path(namespace: str, name: str, verb: str, handler: str) -> str:
     return f"/namespaces/{namespace}/coordinators/{plain}/{verb}/{quote(handler, safe='')}"
 
 
-def _ask_cluster(
+def _cluster_answers(
     where: Where,
     api: str | None,
     token: str | None,
@@ -94,12 +97,30 @@ def _ask_cluster(
     path: str,
     body: Any = None,
     headers: dict[str, str] | None = None,
-) -> None:
+    *,
+    log: Path,
+    name: str,
+) -> bool:
+    """Print what a Coordinator of the cluster answers. False = the immortal is one of this machine after all.
+
+    Right after `run … &` an immortal has left no trace yet: without a cluster to ask, the caller waits for it.
+    """
+
     async def ask() -> Any:
         async with control_plane(where, api, token) as rest:
             return (await rest.send(verb, path, body, headers))["result"]
 
-    output.say(json.dumps(run(ask()), ensure_ascii=False))
+    try:
+        output.say(json.dumps(run(ask()), ensure_ascii=False))
+    except UserError as error:
+        if isinstance(error.__cause__, kube.ConnectError):
+            return False
+        if error.code != ExitCode.NOT_FOUND:
+            raise
+        if _is_here(log, name):
+            return False
+        raise UserError(f"{error}; nor was an immortal {name} started with --log {log}", error.code) from error
+    return True
 
 
 def _value(text: str) -> Any:
