@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pavane.spark import encode, jsonrows
+from pavane.dataflow import jsonrows
+from pavane.spark import encode
 from pavane.spark.decode import Decoder
 from pavane.spark.errors import MalformedRecordError, OptionError
 from pavane.spark.options import Format, Mode, read_options

@@ -79,14 +79,15 @@ class SqlError(Exception):
 
     def __init__(self, line: int, column: int, text: str, instead: str = "") -> None:
         self.line, self.column, self.text, self.instead = line, column, text, instead
-        super().__init__(f"line {line}, column {column}: {text}" + (f" {instead}" if instead else ""))
+        super().__init__(f"line {line}, column {column}: {text}" + (f". {instead}" if instead else ""))
 
 
 class Engine(Protocol):
     """Evaluates SQL over bounded batches of rows, and keeps nothing between two calls. Blocks; not thread-safe."""
 
     def evaluate(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-        """Return the rows of one SELECT in Spark's SQL over these tables. Raises `EngineError` when it cannot."""
+        """Return the rows of one SELECT in Spark's SQL over these tables. Raises `EngineError` when it cannot, and
+        `ViewError` when a value is out of range."""
 
     def close(self) -> None:
         """Let go of processes and memory."""
@@ -96,13 +97,17 @@ class EngineError(Exception):
     """The engine could not evaluate a batch; it may be tried again on a new engine."""
 
 
+class ViewError(Exception):
+    """A view has no right contents from some tick on, for example because a sum is out of range. It stays as it is."""
+
+
 class Flow(Protocol):
     """The state of one view: what it must remember of its inputs to turn changes into changes."""
 
     def step(self, inputs: Mapping[str, pa.Table], upper: int) -> pa.Table:
         """Take all updates of the inputs with times below `upper` that came since the last step; return the updates of
-        the view in the same range, right at *every* tick in it. The first step is the hydration: `as_of` of the flow
-        is the time that earlier updates already carry. Raises `EngineError` and is then to be built anew."""
+        the view in the same range, right at *every* tick in it. Raises `EngineError` and is then to be built anew, and
+        `ViewError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +129,30 @@ class BadRow:
     reason: str
 
 
+class BadRowError(ViewError):
+    """A row cannot be decoded, and its table's mode is FAILFAST."""
+
+
 class Fenced(Exception):
     """Somebody with a greater token writes here now; this writer must stop."""
 
 
 class TickLog(Protocol):
-    """The clock of a compute cluster: bindings in a partition of the log that holds nothing else."""
+    """The clock of a pipeline: bindings in a partition of the log that holds nothing else."""
+
+    async def last(self) -> int:
+        """Return the last tick there is now, 0 before the first."""
+
+    async def start(self, tick: int) -> None:
+        """Begin to read at the first binding with this tick or a later one."""
 
     async def read_on(self) -> Sequence[Binding]:
         """Return the bindings that came since the last call, in order; empty when there are none."""
 
-    async def fence(self, token: tuple[int, int]) -> int:
-        """Take the right to mint for (generation, epoch); return the last tick. Raises `Fenced`."""
+    async def fence(self, token: tuple[int, int]) -> None:
+        """Take the right to mint for (generation, epoch). Raises `Fenced`."""
 
-    async def mint(self) -> Binding | None:
+    async def mint(self) -> None:
         """Append the next tick if a high-water mark moved or a second passed. Raises `Fenced`."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pavane.spark import jsonrows
+from pavane.dataflow import jsonrows
 from pavane.spark.errors import ChainError, MalformedRecordError
 from pavane.spark.log import Transaction
 from pavane.spark.options import Format, Mode

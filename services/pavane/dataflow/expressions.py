@@ -1,0 +1,406 @@
+"""Scalar expressions of a view: a closed list that means the same to every engine (docs/specs/compute.md 14.2).
+
+An expression is bound to columns of a stage, typed, and written again as Spark's SQL. Where engines differ the text
+says what is meant: a division by zero is NULL, a division is one of DOUBLE, a cast never rounds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from sqlglot import exp
+
+from pavane.dataflow.ports import SqlError
+
+NULL = "NULL"
+"""Type of the literal, which every column takes."""
+DECIMAL_DIGITS = 38
+NUMERIC_TYPES = ("BIGINT", "DOUBLE", "DECIMAL")
+
+_PARAMETERS = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An expression over the columns of a stage, and its type."""
+
+    node: exp.Expr
+    type: str
+
+    def sql(self) -> str:
+        """Return it as Spark's SQL."""
+        return self.node.sql(dialect="spark")
+
+
+@dataclass(slots=True)
+class Places:
+    """Where a node stands in the script."""
+
+    text: str
+    start: int = 0
+    """Where the statement begins: for parts that do not know their place."""
+
+    def refuse(self, node: exp.Expr | None, what: str, instead: str = "") -> NoReturn:
+        """Raise `SqlError` at a node, or at the first of its parts that knows its place."""
+        known = [part.meta["start"] for part in node.walk() if "start" in part.meta] if node is not None else []
+        start = min(known, default=self.start)
+        before = self.text[:start]
+        raise SqlError(before.count("\n") + 1, start - (before.rfind("\n") + 1) + 1, what, instead)
+
+    def only(self, node: exp.Expr, *known: str) -> None:
+        """Refuse a node that says more than these parts: the parser takes clauses that nobody here honours."""
+        for name, value in node.args.items():
+            if value and name not in known:
+                part = value[0] if isinstance(value, list) else value
+                shown = part.sql(dialect="spark") if isinstance(part, exp.Expr) else name
+                self.refuse(part if isinstance(part, exp.Expr) else node, f"{shown} is not supported here")
+
+
+@dataclass(slots=True)
+class Scope:
+    """Columns that an expression may name: by qualifier and name in lower case → column of the stage, type."""
+
+    places: Places
+    columns: dict[tuple[str, str], tuple[str | exp.Identifier, str]] = field(default_factory=dict)
+
+    def add(self, qualifier: str, name: str, ref: str | exp.Identifier, kind: str) -> None:
+        """Let `qualifier.name` mean the stage's column `ref`."""
+        self.columns[qualifier.lower(), name.lower()] = ref, kind
+
+    def resolve(self, node: exp.Column) -> Bound:
+        """Return the column that a name means."""
+        self.places.only(node, "this", "table")
+        qualifier, name = node.table.lower(), node.name.lower()
+        found = [of for (q, n), of in self.columns.items() if n == name and qualifier in ("", q)]
+        if len(found) > 1:
+            self.places.refuse(node, f"column {node.name} is ambiguous", "Write TABLE.COLUMN.")
+        if not found:
+            near = difflib.get_close_matches(name, {n for _, n in self.columns}, 1)
+            self.places.refuse(node, f"there is no column {node.sql()}", f"Is {near[0]} meant?" if near else "")
+        return Bound(exp.column(found[0][0]), found[0][1])
+
+
+def is_number(kind: str) -> bool:
+    """Whether values of the type can be added."""
+    return kind == NULL or kind.startswith(NUMERIC_TYPES)
+
+
+def decimal_of(kind: str) -> tuple[int, int]:
+    """Return precision and scale of a number that is not DOUBLE."""
+    found = _PARAMETERS.fullmatch(kind)
+    return (int(found[1]), int(found[2])) if found is not None else (19, 0)
+
+
+def cast(node: exp.Expr, kind: str) -> exp.Expr:
+    """Return a cast."""
+    return exp.cast(node, kind, dialect="spark")
+
+
+class Binder:
+    """Binds expressions of one stage. `special` is asked first: it knows keys and aggregates of a grouped stage."""
+
+    def __init__(self, scope: Scope, special: Callable[[exp.Expr], Bound | None] = lambda _: None) -> None:
+        self._scope = scope
+        self._places = scope.places
+        self._special = special
+
+    def bind(self, node: exp.Expr) -> Bound:
+        """Return the expression over the stage's columns. Raises `SqlError`."""
+        special = self._special(node)
+        if special is not None:
+            return special
+        if isinstance(node, exp.Column):
+            return self._scope.resolve(node)
+        for kind, handler in _HANDLERS.items():
+            if type(node) is kind:
+                bound: Bound = getattr(self, handler)(node)
+                return bound
+        if isinstance(node, exp.AggFunc):
+            self._places.refuse(
+                node, f"{node.sql(dialect='spark')} does not belong here", "Aggregates stand in SELECT and HAVING."
+            )
+        self._places.refuse(node, f"{node.sql(dialect='spark')} is not supported", f"Known: {KNOWN}.")
+
+    def condition(self, node: exp.Expr) -> Bound:
+        """Bind what must be true or false."""
+        bound = self.bind(node)
+        if bound.type not in ("BOOLEAN", NULL):
+            self._places.refuse(node, f"{node.sql(dialect='spark')} is {bound.type}, not a condition")
+        return bound
+
+    # --- literals -------------------------------------------------------------------------------------------------
+
+    def _literal(self, node: exp.Literal) -> Bound:
+        if node.is_string:
+            return Bound(node.copy(), "STRING")
+        whole, _, fraction = node.name.partition(".")
+        if "e" in node.name.lower():
+            return Bound(cast(node.copy(), "DOUBLE"), "DOUBLE")
+        digits = len(whole.lstrip("0")) + len(fraction)
+        if fraction:
+            return Bound(node.copy(), f"DECIMAL({max(digits, 1)},{len(fraction)})")
+        if int(whole) >= 2**63:
+            self._places.refuse(node, f"{node.name} is no BIGINT")
+        return Bound(cast(node.copy(), "BIGINT"), "BIGINT")
+
+    def _null(self, node: exp.Null) -> Bound:
+        return Bound(node.copy(), NULL)
+
+    def _boolean(self, node: exp.Boolean) -> Bound:
+        return Bound(node.copy(), "BOOLEAN")
+
+    def _paren(self, node: exp.Paren) -> Bound:
+        inner = self.bind(node.this)
+        return Bound(exp.paren(inner.node), inner.type)
+
+    # --- numbers --------------------------------------------------------------------------------------------------
+
+    def _numbers(self, node: exp.Expr, *parts: exp.Expr) -> list[Bound]:
+        bound = [self.bind(part) for part in parts]
+        for part, each in zip(parts, bound, strict=True):
+            if not is_number(each.type):
+                self._places.refuse(part, f"{part.sql(dialect='spark')} is {each.type}, not a number")
+        return bound
+
+    def _negation(self, node: exp.Neg) -> Bound:
+        (inner,) = self._numbers(node, node.this)
+        return Bound(exp.Neg(this=exp.paren(inner.node)), inner.type)
+
+    def _absolute(self, node: exp.Abs) -> Bound:
+        (inner,) = self._numbers(node, node.this)
+        return Bound(exp.Abs(this=inner.node), inner.type)
+
+    def _arithmetic(self, node: exp.Binary) -> Bound:
+        left, right = self._numbers(node, node.this, node.expression)
+        kinds = {left.type, right.type} - {NULL}
+        if not kinds:
+            return Bound(exp.null(), NULL)
+        if "DOUBLE" in kinds:
+            return Bound(type(node)(this=cast(left.node, "DOUBLE"), expression=cast(right.node, "DOUBLE")), "DOUBLE")
+        if kinds == {"BIGINT"}:
+            return Bound(exp.paren(type(node)(this=left.node, expression=right.node)), "BIGINT")
+        (p, s), (q, t) = decimal_of(left.type), decimal_of(right.type)
+        if isinstance(node, exp.Mul):
+            digits, scale = p + q + 1, s + t
+        else:
+            scale = max(s, t)
+            digits = max(p - s, q - t) + scale + 1
+        if digits > DECIMAL_DIGITS:
+            self._places.refuse(node, f"the result needs {digits} digits, DECIMAL has 38", "CAST one side to DOUBLE.")
+        kind = f"DECIMAL({digits},{scale})"
+        sides = (cast(side.node, f"DECIMAL({each[0]},{each[1]})") for side, each in ((left, (p, s)), (right, (q, t))))
+        return Bound(cast(type(node)(this=next(sides), expression=next(sides)), kind), kind)
+
+    def _division(self, node: exp.Div) -> Bound:
+        left, right = self._numbers(node, node.this, node.expression)
+        divisor = exp.Nullif(this=cast(right.node, "DOUBLE"), expression=cast(exp.Literal.number(0), "DOUBLE"))
+        return Bound(exp.Div(this=cast(left.node, "DOUBLE"), expression=divisor), "DOUBLE")
+
+    def _remainder(self, node: exp.Mod) -> Bound:
+        parts = self._numbers(node, node.this, node.expression)
+        if any(part.type != "BIGINT" for part in parts):
+            self._places.refuse(node, "% takes whole numbers")
+        divisor = exp.Nullif(this=parts[1].node, expression=cast(exp.Literal.number(0), "BIGINT"))
+        return Bound(exp.paren(exp.Mod(this=parts[0].node, expression=divisor)), "BIGINT")
+
+    # --- conditions -----------------------------------------------------------------------------------------------
+
+    def _alike(self, nodes: Sequence[exp.Expr], what: str) -> tuple[list[exp.Expr], str]:
+        """Bind expressions that become one type, and return them cast to it."""
+        bound = [self.bind(node) for node in nodes]
+        kinds = {each.type for each in bound} - {NULL}
+        if not kinds:
+            return [each.node for each in bound], NULL
+        if len(kinds) == 1:
+            kind = kinds.pop()
+            return [cast(each.node, kind) if each.type == NULL else each.node for each in bound], kind
+        if not all(is_number(kind) for kind in kinds):
+            self._places.refuse(
+                nodes[0], f"{what} of {' and '.join(sorted(kinds))}", "CAST one to the type of the other."
+            )
+        if "DOUBLE" in kinds:
+            common = "DOUBLE"
+        else:
+            scales = [decimal_of(kind) for kind in kinds]
+            scale = max(s for _, s in scales)
+            common = f"DECIMAL({min(DECIMAL_DIGITS, max(p - s for p, s in scales) + scale)},{scale})"
+        return [cast(each.node, common) for each in bound], common
+
+    def _comparison(self, node: exp.Binary) -> Bound:
+        sides, _ = self._alike([node.this, node.expression], "a comparison")
+        return Bound(exp.paren(type(node)(this=sides[0], expression=sides[1])), "BOOLEAN")
+
+    def _logic(self, node: exp.Connector) -> Bound:
+        left, right = self.condition(node.this), self.condition(node.expression)
+        return Bound(exp.paren(type(node)(this=left.node, expression=right.node)), "BOOLEAN")
+
+    def _not(self, node: exp.Not) -> Bound:
+        return Bound(exp.paren(exp.Not(this=exp.paren(self.condition(node.this).node))), "BOOLEAN")
+
+    def _is(self, node: exp.Is) -> Bound:
+        if not isinstance(node.expression, exp.Null):
+            self._places.refuse(node, f"{node.sql(dialect='spark')} is not supported", "Known: IS NULL, IS NOT NULL.")
+        return Bound(exp.paren(exp.Is(this=self.bind(node.this).node, expression=exp.null())), "BOOLEAN")
+
+    def _in(self, node: exp.In) -> Bound:
+        self._places.only(node, "this", "expressions")
+        sides, _ = self._alike([node.this, *node.expressions], "IN")
+        return Bound(exp.paren(exp.In(this=sides[0], expressions=sides[1:])), "BOOLEAN")
+
+    def _between(self, node: exp.Between) -> Bound:
+        self._places.only(node, "this", "low", "high")
+        sides, _ = self._alike([node.this, node.args["low"], node.args["high"]], "BETWEEN")
+        return Bound(exp.paren(exp.Between(this=sides[0], low=sides[1], high=sides[2])), "BOOLEAN")
+
+    def _like(self, node: exp.Like) -> Bound:
+        pattern = node.expression
+        if not isinstance(pattern, exp.Literal) or not pattern.is_string or "\\" in pattern.name:
+            self._places.refuse(pattern, "LIKE takes a literal pattern without a backslash")
+        this = self._strings(node.this)[0]
+        return Bound(exp.paren(exp.Like(this=this, expression=pattern.copy())), "BOOLEAN")
+
+    # --- choices --------------------------------------------------------------------------------------------------
+
+    def _case(self, node: exp.Case) -> Bound:
+        self._places.only(node, "this", "ifs", "default")
+        tests, results = [], []
+        for branch in node.args["ifs"]:
+            test = branch.this if node.this is None else exp.EQ(this=node.this.copy(), expression=branch.this.copy())
+            tests.append(self.condition(test).node)
+            results.append(branch.args["true"])
+        default = node.args.get("default") or exp.null()
+        values, kind = self._alike([*results, default], "CASE")
+        made = exp.Case(
+            ifs=[exp.If(this=test, true=value) for test, value in zip(tests, values, strict=False)], default=values[-1]
+        )
+        return Bound(made, kind)
+
+    def _if(self, node: exp.If) -> Bound:
+        test = self.condition(node.this)
+        values, kind = self._alike([node.args["true"], node.args.get("false") or exp.null()], "IF")
+        return Bound(exp.Case(ifs=[exp.If(this=test.node, true=values[0])], default=values[1]), kind)
+
+    def _coalesce(self, node: exp.Coalesce) -> Bound:
+        values, kind = self._alike([node.this, *node.expressions], "COALESCE")
+        return Bound(exp.Coalesce(this=values[0], expressions=values[1:]), kind)
+
+    def _nullif(self, node: exp.Nullif) -> Bound:
+        values, kind = self._alike([node.this, node.expression], "NULLIF")
+        return Bound(exp.Nullif(this=values[0], expression=values[1]), kind)
+
+    def _cast(self, node: exp.Cast) -> Bound:
+        wanted = column_type(node.args["to"], self._places)
+        inner = self.bind(node.this)
+        if inner.type not in (wanted, NULL) and not _castable(inner.type, wanted):
+            self._places.refuse(
+                node, f"a cast from {inner.type} to {wanted} is not supported",
+                "Known: BIGINT to DECIMAL, DOUBLE or STRING; DECIMAL to DOUBLE or more digits; DATE to STRING; "
+                "TIMESTAMP to DATE.",
+            )  # fmt: skip
+        return Bound(cast(inner.node, wanted), wanted)
+
+    # --- strings and times ----------------------------------------------------------------------------------------
+
+    def _strings(self, *nodes: exp.Expr) -> list[exp.Expr]:
+        bound = [self.bind(node) for node in nodes]
+        for node, each in zip(nodes, bound, strict=True):
+            if each.type not in ("STRING", NULL):
+                self._places.refuse(node, f"{node.sql(dialect='spark')} is {each.type}, not a STRING")
+        return [each.node for each in bound]
+
+    def _text(self, node: exp.Func) -> Bound:
+        self._places.only(node, "this")
+        return Bound(type(node)(this=self._strings(node.this)[0]), "STRING")
+
+    def _length(self, node: exp.Length) -> Bound:
+        self._places.only(node, "this")
+        return Bound(cast(exp.Length(this=self._strings(node.this)[0]), "BIGINT"), "BIGINT")
+
+    def _substring(self, node: exp.Substring) -> Bound:
+        self._places.only(node, "this", "start", "length")
+        numbers = [node.args.get("start"), node.args.get("length")]
+        if not all(
+            each is None or (isinstance(each, exp.Literal) and each.is_int and int(each.name) > 0) for each in numbers
+        ):
+            self._places.refuse(node, "SUBSTRING takes a literal start and length, both from 1")
+        made: dict[str, Any] = {"this": self._strings(node.this)[0]}
+        made |= {name: part.copy() for name, part in zip(("start", "length"), numbers, strict=True) if part is not None}
+        return Bound(exp.Substring(**made), "STRING")
+
+    def _concatenation(self, node: exp.Expr) -> Bound:
+        parts = node.expressions if isinstance(node, exp.Concat) else [node.this, node.expression]
+        first, *rest = self._strings(*parts)
+        for part in rest:
+            first = exp.DPipe(this=first, expression=part)
+        return Bound(exp.paren(first), "STRING")
+
+    def _part_of_date(self, node: exp.Func) -> Bound:
+        inner = node.this
+        while isinstance(inner, exp.TsOrDsToDate):
+            inner = inner.this
+        bound = self.bind(inner)
+        if bound.type not in ("DATE", "TIMESTAMP"):
+            self._places.refuse(node, f"{inner.sql(dialect='spark')} is {bound.type}, neither DATE nor TIMESTAMP")
+        return Bound(cast(type(node)(this=cast(bound.node, "DATE")), "BIGINT"), "BIGINT")
+
+
+def _castable(have: str, wanted: str) -> bool:
+    """Whether every engine casts alike, without rounding."""
+    if have == "BIGINT":
+        if wanted.startswith("DECIMAL"):
+            precision, scale = decimal_of(wanted)
+            return precision - scale >= len(str(2**63))
+        return wanted in ("DOUBLE", "STRING")
+    if have.startswith("DECIMAL"):
+        (p, s), (q, t) = decimal_of(have), decimal_of(wanted)
+        return wanted == "DOUBLE" or (wanted.startswith("DECIMAL") and t >= s and q - t >= p - s)
+    return (have, wanted) in (("DATE", "STRING"), ("TIMESTAMP", "DATE"))
+
+
+_NAMES: Mapping[str, str] = {
+    "BOOLEAN": "BOOLEAN", "TINYINT": "BIGINT", "SMALLINT": "BIGINT", "INT": "BIGINT", "BIGINT": "BIGINT",
+    "FLOAT": "DOUBLE", "DOUBLE": "DOUBLE", "TEXT": "STRING", "VARCHAR": "STRING", "BINARY": "BINARY",
+    "VARBINARY": "BINARY", "DATE": "DATE", "TIMESTAMP": "TIMESTAMP", "TIMESTAMPTZ": "TIMESTAMP",
+    "TIMESTAMPLTZ": "TIMESTAMP",
+}  # fmt: skip
+
+
+def column_type(node: exp.DataType, places: Places) -> str:
+    """Return Spark's name of a type; narrow integers widen. Raises `SqlError` for one that no column has."""
+    if node.this is exp.DType.DECIMAL:
+        numbers = [int(each.name) for each in node.expressions] or [10]
+        precision, scale = numbers[0], numbers[1] if len(numbers) > 1 else 0
+        if not 0 <= scale <= precision <= DECIMAL_DIGITS or not precision:
+            places.refuse(node, f"DECIMAL({precision},{scale}) is no type: 38 digits at most")
+        return f"DECIMAL({precision},{scale})"
+    name = _NAMES.get(node.this.value)
+    if name is None or node.expressions:
+        places.refuse(
+            node, f"no column has the type {node.sql(dialect='spark')}",
+            "Known: BOOLEAN, BIGINT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, TIMESTAMP.",
+        )  # fmt: skip
+    return name
+
+
+_HANDLERS: Mapping[type[exp.Expr], str] = {
+    exp.Literal: "_literal", exp.Null: "_null", exp.Boolean: "_boolean", exp.Paren: "_paren",
+    exp.Neg: "_negation", exp.Abs: "_absolute", exp.Add: "_arithmetic", exp.Sub: "_arithmetic", exp.Mul: "_arithmetic",
+    exp.Div: "_division", exp.Mod: "_remainder",
+    exp.EQ: "_comparison", exp.NEQ: "_comparison", exp.GT: "_comparison", exp.GTE: "_comparison", exp.LT: "_comparison",
+    exp.LTE: "_comparison", exp.NullSafeEQ: "_comparison", exp.And: "_logic", exp.Or: "_logic", exp.Not: "_not",
+    exp.Is: "_is", exp.In: "_in", exp.Between: "_between", exp.Like: "_like",
+    exp.Case: "_case", exp.If: "_if", exp.Coalesce: "_coalesce", exp.Nullif: "_nullif", exp.Cast: "_cast",
+    exp.TryCast: "_cast",
+    exp.Upper: "_text", exp.Lower: "_text", exp.Trim: "_text", exp.Length: "_length", exp.Substring: "_substring",
+    exp.Concat: "_concatenation", exp.DPipe: "_concatenation",
+    exp.Year: "_part_of_date", exp.Month: "_part_of_date", exp.Day: "_part_of_date",
+}  # fmt: skip
+
+KNOWN = (
+    "+ - * / %, comparisons, AND OR NOT, IS NULL, IN (list), BETWEEN, LIKE, CASE, IF, COALESCE, NULLIF, CAST, ABS, "
+    "UPPER, LOWER, TRIM, LENGTH, SUBSTRING, CONCAT, ||, YEAR, MONTH, DAY"
+)

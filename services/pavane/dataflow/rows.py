@@ -1,0 +1,69 @@
+"""Rows as Python tuples, equal when their canonical bytes are (docs/specs/compute.md 14.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from pavane.dataflow.ports import DIFF, TIME
+
+Row = tuple[Any, ...]
+"""Values in the order of the columns; None is NULL."""
+
+_NAN = float("nan")
+
+
+def canonical(value: Any) -> Any:
+    """Return a value that equals itself: there is one NaN, which tuples compare by identity, and one zero."""
+    if isinstance(value, float):
+        return _NAN if math.isnan(value) else value + 0.0
+    return value
+
+
+def updates_of(table: pa.Table) -> Iterator[tuple[Row, int, int]]:
+    """Yield row, time and diff of each update."""
+    columns = []
+    for name in table.column_names:
+        if name in (TIME, DIFF):
+            continue
+        column = table.column(name)
+        values = column.to_pylist()
+        columns.append([canonical(value) for value in values] if pa.types.is_floating(column.type) else values)
+    rows = zip(*columns, strict=True) if columns else iter([()] * table.num_rows)
+    yield from zip(rows, table.column(TIME).to_pylist(), table.column(DIFF).to_pylist(), strict=True)
+
+
+def table_of(updates: Iterable[tuple[Row, int, int]], schema: pa.Schema) -> pa.Table:
+    """Return updates as Arrow: the columns of `schema`, then time and diff."""
+    listed = list(updates)
+    arrays = [pa.array([row[i] for row, _, _ in listed], field.type) for i, field in enumerate(schema)]
+    arrays.append(pa.array([time for _, time, _ in listed], pa.uint64()))
+    arrays.append(pa.array([diff for _, _, diff in listed], pa.int64()))
+    return pa.table(arrays, schema=schema.append(pa.field(TIME, pa.uint64())).append(pa.field(DIFF, pa.int64())))
+
+
+class Multiset:
+    """Rows and how often each is there; a row that is there no more takes no room."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Row, int] = {}
+
+    def add(self, row: Row, diff: int) -> None:
+        """Change the count of a row."""
+        count = self.counts.get(row, 0) + diff
+        if count:
+            self.counts[row] = count
+        else:
+            self.counts.pop(row, None)
+
+    def table(self, schema: pa.Schema) -> pa.Table:
+        """Return the rows, each as often as it is there. Raises ValueError where a count is negative."""
+        rows = []
+        for row, count in self.counts.items():
+            if count < 0:
+                raise ValueError(f"the row {row} is there {count} times")
+            rows += [row] * count
+        return pa.table([pa.array([row[i] for row in rows], f.type) for i, f in enumerate(schema)], schema=schema)

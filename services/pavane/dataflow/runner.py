@@ -1,0 +1,134 @@
+"""Keeps the views of a script up to date: reads ticks and rows, feeds chains (docs/specs/compute.md 16.3).
+
+Nothing is kept between two starts. A view is built from the log at the last tick of its chain, so what it wants and
+what the chain holds are equal there, and the chain goes on without a gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pavane.dataflow.ports import Binding, Flow, Script, Sink, Source, Table, TickLog, View, ViewError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TICKS_PER_STEP_MAX = 1000
+"""A view that is far behind comes nearer in steps of so many ticks, which bounds what an engine holds."""
+HYDRATION_TRANSACTIONS = 5000
+"""Of a partition in one step while a view is built from the log."""
+
+Token = tuple[int, int]
+"""Generation and epoch of a writer, compared left to right."""
+
+
+@dataclass(slots=True)
+class Maintained:
+    """A view, what it remembers of its inputs, and where it is written."""
+
+    view: View
+    sink: Sink
+    tables: tuple[Table, ...]
+    as_of: int = 0
+    flow: Flow | None = None  # None until it is hydrated
+    seen: Binding | None = None  # the flow has all rows up to here
+    upper: int = 0  # of the chain: the contents at every tick below are final
+    failure: str = ""  # why it stays as it is
+
+
+class Runner:
+    """Keeps the views of one script up to date. After an `EngineError` it is to be built anew, with its sinks.
+
+    `flow(view)` makes the state of a view; a flow blocks, so it works in a thread, one flow at a time.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        ticks: TickLog,
+        source: Source,
+        sinks: Mapping[str, Sink],
+        flow: Callable[[View], Flow],
+    ) -> None:
+        tables = {table.name: table for table in script.tables}
+        self.views = tuple(
+            Maintained(view, sinks[view.name], tuple(tables[name] for name in view.tables)) for view in script.views
+        )
+        self._ticks = ticks
+        self._source = source
+        self._flow = flow
+        self._bindings: list[Binding] = []
+
+    @property
+    def tick(self) -> int:
+        """The last tick that was read; 0 before the first."""
+        return self._bindings[-1].tick if self._bindings else 0
+
+    async def open(self) -> None:
+        """Find where each chain ends, and the ticks from there on."""
+        last = await self._ticks.last()
+        for each in self.views:
+            each.upper = await each.sink.open(max(1, last))
+            each.as_of = max(1, each.upper - 1)
+        await self._ticks.start(min((each.as_of for each in self.views), default=1))
+
+    async def allow(self, token: Token) -> None:
+        """Write from now on. Raises `Fenced` if somebody with a greater token does."""
+        for each in self.views:
+            await each.sink.allow(token)
+
+    async def step(self) -> bool:
+        """Read the ticks that came, bring every view up to them, and write; return whether there were any.
+
+        Raises `Fenced` when somebody with a greater token writes, `EngineError`.
+        """
+        self._bindings += await self._ticks.read_on()
+        moved = False
+        for each in self.views:
+            try:
+                while not each.failure and await self._bring(each):
+                    moved = True
+            except ViewError as error:
+                each.failure = str(error)
+            each.upper = await each.sink.advance()
+        alive = [each.seen for each in self.views if not each.failure]
+        least = min((seen.tick if seen is not None else 0 for seen in alive), default=self.tick)
+        self._bindings = [binding for binding in self._bindings if binding.tick >= least]
+        return moved
+
+    async def _bring(self, each: Maintained) -> bool:
+        """Bring a view some ticks further; return whether there were any."""
+        if each.flow is None:
+            return await self._hydrate(each)
+        reached = each.seen.tick if each.seen is not None else 0
+        due = [binding for binding in self._bindings if binding.tick > reached][:TICKS_PER_STEP_MAX]
+        if due:
+            await self._step(each, each.flow, due)
+        return bool(due)
+
+    async def _hydrate(self, each: Maintained) -> bool:
+        """Take all rows up to the tick at which the view begins, in pieces: earlier ticks are free to number them."""
+        start = next((binding for binding in self._bindings if binding.tick >= each.as_of), None)
+        if start is None:
+            return False
+        flow = self._flow(each.view)
+        longest = max((start.next.get(p, 0) for table in each.tables for p in table.partitions), default=0)
+        pieces = min(start.tick, longest // HYDRATION_TRANSACTIONS + 1)
+        for piece in range(1, pieces + 1):
+            following = {p: end if piece == pieces else end * piece // pieces for p, end in start.next.items()}
+            tick = start.tick if piece == pieces else piece
+            await self._step(each, flow, [Binding(tick, following, start.wall_ms)])
+        each.flow = flow
+        return True
+
+    async def _step(self, each: Maintained, flow: Flow, due: list[Binding]) -> None:
+        inputs: dict[str, pa.Table] = {}
+        for table in each.tables:
+            inputs[table.name] = await self._source.read(table, each.seen, due[-1], due)
+        upper = due[-1].tick + 1
+        updates = await asyncio.to_thread(flow.step, inputs, upper)
+        each.sink.desire(updates, upper)
+        each.seen = due[-1]

@@ -1,0 +1,152 @@
+"""Writes a view to its chain, corrects what is wrong there, stops when fenced (docs/specs/compute.md 12.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from pavane.dataflow.chain import Chain, Corrections
+from pavane.dataflow.entries import CHAIN_HEADER, Batch, Create, Data, Entry, EntryError, Fence, Rank, decode, encode
+from pavane.dataflow.log import Log
+from pavane.dataflow.ports import Fenced, View
+from pavane.dataflow.types import arrow_schema
+from pavane.waltz.errors import Conflict, OutcomeUnknown
+
+LAG_S = 0.02
+"""Between two looks at a server that has not read what another one answered."""
+CHUNK_BYTES = 8 * 2**20
+"""Rows of a batch beyond it travel before the batch, in pieces: a transaction of the log holds 16 MiB."""
+MAX_LAG_MS = 1000
+"""Ticks that change nothing are joined for so long."""
+
+
+class ChainSink:
+    """One view's chain in its home partition. `now_ms` is a clock, `make_id` makes names of batches."""
+
+    def __init__(
+        self, log: Log, partition: int, view: View, now_ms: Callable[[], int], make_id: Callable[[], str]
+    ) -> None:
+        self._log = log
+        self._partition = partition
+        self._view = view
+        self._schema = arrow_schema(view.columns)
+        self._now_ms = now_ms
+        self._make_id = make_id
+        self._chain = Chain(view.name)
+        self._corrections = Corrections()
+        self._desired = 0
+        self._position = 0  # everything before it was read
+        self._as_of = 0
+        self._own: Rank | None = None
+        self._written_ms = 0
+
+    async def open(self, as_of: int) -> int:
+        """Read the chain to its end and return its upper; `as_of` where there is no chain yet.
+
+        Raises `EntryError` if the chain holds another view.
+        """
+        self._as_of = as_of
+        await self._read_on()
+        created = self._chain.created
+        if created is None:
+            return as_of
+        wanted = tuple((column.name, column.type) for column in self._view.columns)
+        if created.columns != wanted:
+            raise EntryError(
+                f"partition {self._partition} holds a view {self._view.name} with the columns "
+                f"{_listed(created.columns)}, not {_listed(wanted)}: give the new view another name"
+            )
+        return self._chain.upper
+
+    def desire(self, updates: pa.Table, upper: int) -> None:
+        """What the view is, up to a tick; also while nothing may be written."""
+        self._corrections.desire(updates)
+        self._desired = upper
+
+    async def allow(self, token: tuple[int, int]) -> None:
+        """Write from now on as (generation, epoch). Raises `Fenced` if somebody with a greater token does."""
+        own = Rank(*token)
+        await self._read_on()
+        while self._chain.rank != own:
+            if self._chain.rank > own:
+                raise self._fenced()
+            await self._append(self._created(own) if self._chain.created is None else Fence(self._view.name, own))
+        self._own = own
+
+    async def advance(self) -> int:
+        """Write what is desired and not there, if allowed; read back; return the chain's upper. Raises `Fenced`."""
+        await self._read_on()
+        while self._own is not None and self._desired > self._chain.upper:
+            updates = self._corrections.until(self._desired, self._schema)
+            now = self._now_ms()
+            if not updates.num_rows and now - self._written_ms < MAX_LAG_MS:
+                break
+            self._written_ms = now
+            await self._write(updates, self._own)
+        return self._chain.upper
+
+    async def _write(self, updates: pa.Table, own: Rank) -> None:
+        position, lower, upper = self._position, self._chain.upper, self._desired
+        batch, rows, chunks = self._make_id(), b"", 0
+        if updates.nbytes > CHUNK_BYTES:
+            each = max(1, updates.num_rows * CHUNK_BYTES // updates.nbytes)
+            for start in range(0, updates.num_rows, each):
+                data = Data(self._view.name, batch, chunks, _stream(updates.slice(start, each)))
+                await self._log.append(self._partition, encode(data), header=CHAIN_HEADER)
+                chunks += 1
+        elif updates.num_rows:
+            rows = _stream(updates)
+        await self._append(Batch(self._view.name, own, batch, lower, upper, chunks, rows), position)
+
+    async def _append(self, entry: Entry, position: int | None = None) -> None:
+        """Append an entry if nobody wrote to the chain since `position`, which its content rests on; read on."""
+        seen = (self._position if position is None else position) - 1
+        try:
+            await self._log.append(
+                self._partition, encode(entry), header=CHAIN_HEADER, write=[(self._view.name, 0)], seen=seen
+            )
+        except Conflict as conflict:
+            await self._read_on(conflict.txid + 1)
+        except OutcomeUnknown:
+            await self._read_on()  # either it comes before the next append, which fails then, or never
+        else:
+            await self._read_on()
+
+    async def _read_on(self, least: int = 0) -> None:
+        """Take what came; only what was read counts as persisted. Raises `Fenced` when a greater rank writes."""
+        end = max(await self._log.hwm(self._partition) + 1, least)
+        while self._position < end:
+            async for transaction in self._log.read(self._partition, self._position, end):
+                self._position = transaction.id + 1
+                entry = decode(transaction.header, transaction.data)
+                if entry is None:
+                    continue
+                before = self._chain.upper
+                updates = self._chain.take(entry)
+                if self._chain.upper != before:
+                    self._corrections.persisted(updates, self._chain.upper)
+            if self._position < end:  # this server lags
+                await asyncio.sleep(LAG_S)
+        if self._own is not None and self._chain.rank > self._own:
+            raise self._fenced()
+
+    def _created(self, own: Rank) -> Create:
+        columns = tuple((column.name, column.type) for column in self._view.columns)
+        return Create(self._view.name, own, columns, self._as_of)
+
+    def _fenced(self) -> Fenced:
+        rank = self._chain.rank
+        return Fenced(f"generation {rank.generation}, epoch {rank.epoch} writes the view {self._view.name}")
+
+
+def _stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _listed(columns: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)

@@ -1,0 +1,144 @@
+"""Tables of a script: rows of the log, each with the tick at which it came (docs/specs/compute.md 13.3, 14.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from pavane.dataflow import jsonrows
+from pavane.dataflow.entries import CHAIN_HEADER
+from pavane.dataflow.log import Log, Transaction
+from pavane.dataflow.ports import DIFF, TIME, BadRow, BadRowError, Binding, Format, Mode, Table
+from pavane.dataflow.types import arrow_schema
+
+BAD_ROWS_KEPT = 100
+"""The last ones, to be shown; all are counted."""
+LAG_S = 0.05
+"""Between two looks at a server that has not read what a tick names."""
+
+
+class LogSource:
+    """Reads tables from the log, and keeps note of rows that could not be decoded."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.bad: deque[BadRow] = deque(maxlen=BAD_ROWS_KEPT)
+        self.bad_count = 0
+
+    async def read(self, table: Table, after: Binding | None, upto: Binding, ticks: Sequence[Binding]) -> pa.Table:
+        """Return the updates of a table between two bindings, each with the first of `ticks` that includes it.
+
+        Waits for a server that lags. Raises `BadRowError` in mode FAILFAST.
+        """
+        parts = []
+        for partition in table.partitions:
+            start = after.next.get(partition, 0) if after is not None else 0
+            transactions = await self._transactions(partition, start, upto.next.get(partition, 0))
+            ends = [binding.next.get(partition, 0) for binding in ticks]
+            times = [ticks[bisect_right(ends, transaction.id)].tick for transaction in transactions]
+            parts.append(self._decoded(table, partition, transactions, times))
+        return pa.concat_tables(parts)
+
+    async def _transactions(self, partition: int, start: int, stop: int) -> list[Transaction]:
+        found: list[Transaction] = []
+        position = start
+        while position < stop:
+            async for transaction in self._log.read(partition, position, stop):
+                position = transaction.id + 1
+                if transaction.header != CHAIN_HEADER:  # entries of a chain are no rows
+                    found.append(transaction)
+            if position < stop:
+                await asyncio.sleep(LAG_S)
+        return found
+
+    def _decoded(self, table: Table, partition: int, transactions: list[Transaction], times: list[int]) -> pa.Table:
+        schema = arrow_schema(table.columns)
+        if table.diff:
+            schema = schema.append(pa.field(DIFF, pa.int64()))
+        match table.format:
+            case Format.RAW:
+                rows, counts = self._raw(schema, transactions)
+            case Format.JSON:
+                rows, counts = self._json(table, schema, partition, transactions, times)
+            case Format.ARROW:
+                rows, counts = self._arrow(table, schema, partition, transactions, times)
+        each = [time for time, count in zip(times, counts, strict=True) for _ in range(count)]
+        if not table.diff:
+            rows = rows.append_column(DIFF, pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
+        rows = rows.append_column(TIME, pa.array(each, pa.uint64()))
+        return rows.select([*(column.name for column in table.columns), TIME, DIFF])
+
+    def _raw(self, schema: pa.Schema, transactions: list[Transaction]) -> tuple[pa.Table, list[int]]:
+        held = {
+            "header": [transaction.header for transaction in transactions],
+            "data": [transaction.data for transaction in transactions],
+        }
+        arrays = [pa.array(held[field.name], field.type) for field in schema]
+        return pa.table(arrays, schema=schema), [1] * len(transactions)
+
+    def _json(
+        self, table: Table, schema: pa.Schema, partition: int, transactions: list[Transaction], times: list[int]
+    ) -> tuple[pa.Table, list[int]]:
+        quick = jsonrows.fast([transaction.data for transaction in transactions], schema)
+        if quick is not None and not (table.diff and quick[0].column(DIFF).null_count):
+            return quick
+        rows, counts = [], []
+        for transaction, time in zip(transactions, times, strict=True):
+            count = 0
+            for document in jsonrows.documents(transaction.data):
+                values, problem = jsonrows.fitted(document, schema)
+                if table.diff and values[-1] is None:
+                    problem = problem or f"column {DIFF!r}: it has no value"
+                if problem and not self._kept(table, partition, transaction, time, problem):
+                    continue
+                rows.append(values)
+                count += 1
+            counts.append(count)
+        return pa.table(jsonrows.arrays(rows, schema), schema=schema), counts
+
+    def _arrow(
+        self, table: Table, schema: pa.Schema, partition: int, transactions: list[Transaction], times: list[int]
+    ) -> tuple[pa.Table, list[int]]:
+        parts, counts = [schema.empty_table()], []
+        for transaction, time in zip(transactions, times, strict=True):
+            try:
+                part = _streamed(transaction.data, schema)
+                if table.diff and part.column(DIFF).null_count:
+                    raise pa.ArrowInvalid(f"column {DIFF!r} has no value")
+            except (pa.ArrowException, OSError) as error:
+                keeps = self._kept(table, partition, transaction, time, str(error))
+                part = pa.table([pa.nulls(int(keeps), field.type) for field in schema], schema=schema)
+            parts.append(part)
+            counts.append(part.num_rows)
+        return pa.concat_tables(parts), counts
+
+    def _kept(self, table: Table, partition: int, transaction: Transaction, time: int, problem: str) -> bool:
+        """Take note of a bad row; whether what could be read of it counts, NULL where it does not fit."""
+        self.bad_count += 1
+        self.bad.append(BadRow(time, partition, transaction.id, problem))
+        if table.mode is Mode.FAILFAST:
+            raise BadRowError(
+                f"table {table.name}: partition {partition}, transaction {transaction.id} cannot be decoded: {problem}."
+                " Mode PERMISSIVE reads NULL, DROPMALFORMED leaves the row out"
+            )
+        return table.mode is Mode.PERMISSIVE and not table.diff
+
+
+def _streamed(data: bytes, schema: pa.Schema) -> pa.Table:
+    """Return the columns of an Arrow stream by name; raises what Arrow raises."""
+    with pa.ipc.open_stream(data) as stream:
+        found = stream.read_all()
+    found.validate(full=True)
+    return pa.table(
+        [
+            found.column(field.name).cast(field.type)
+            if field.name in found.column_names
+            else pa.nulls(found.num_rows, field.type)
+            for field in schema
+        ],
+        schema=schema,
+    )

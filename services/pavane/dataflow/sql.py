@@ -1,0 +1,176 @@
+"""Scripts: tables of the log and views over them, read and checked without an engine (docs/specs/compute.md 14.1)."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from pavane.dataflow.expressions import Places, column_type
+from pavane.dataflow.ports import DIFF, TIME, Column, Format, Mode, Script, SqlError, Table, View
+from pavane.dataflow.select import Planner
+
+SCRIPT_BYTES_MAX = 65_536
+TABLES_MAX = 32
+VIEWS_MAX = 32
+COLUMNS_MAX = 512
+PARTITIONS_MAX = 1024
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+OPTIONS = ("partitions", "format", "mode", "diff")
+RAW = {"header": "BIGINT", "data": "BINARY"}
+# The parser warns of what it does not know; here that is an error with a place.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
+_AFTER_COMMA = {TokenType.FROM, TokenType.R_PAREN, TokenType.SEMICOLON, TokenType.WHERE, TokenType.GROUP_BY}
+
+
+def parse(text: str) -> Script:
+    """Read a script of `CREATE TABLE … USING waltz` and `CREATE MATERIALIZED VIEW`. Raises `SqlError`."""
+    if len(text.encode()) > SCRIPT_BYTES_MAX:
+        raise SqlError(1, 1, f"the script is longer than {SCRIPT_BYTES_MAX} bytes", "Make several.")
+    places = Places(text)
+    tables: dict[str, Table] = {}
+    views: dict[str, View] = {}
+    for start, statement in _statements(text):
+        places.start = start
+        if not isinstance(statement, exp.Create) or statement.kind not in ("TABLE", "VIEW"):
+            places.refuse(
+                statement,
+                "a script has tables and views",
+                "Known: CREATE TABLE … USING waltz, CREATE MATERIALIZED VIEW … AS SELECT.",
+            )
+        places.only(statement, "this", "kind", "properties", "expression")
+        name = _name(statement, places)
+        if name.lower() in tables or name.lower() in views:
+            places.refuse(statement.this, f"{name} is created twice")
+        if statement.kind == "TABLE":
+            tables[name.lower()] = _table(statement, name, places)
+        else:
+            views[name.lower()] = _view(statement, name, tables, places)
+    if not views:
+        raise SqlError(1, 1, "the script has no view", "Add CREATE MATERIALIZED VIEW name AS SELECT ….")
+    if len(tables) > TABLES_MAX or len(views) > VIEWS_MAX:
+        raise SqlError(1, 1, f"a script has up to {TABLES_MAX} tables and {VIEWS_MAX} views", "Make several.")
+    return Script(tuple(tables.values()), tuple(views.values()))
+
+
+def _statements(text: str) -> list[tuple[int, exp.Expr]]:
+    """Parse each statement and say where it begins."""
+    try:
+        tokens = sqlglot.tokenize(text, dialect="spark")
+        for number, token in enumerate(tokens):
+            following = tokens[number + 1].token_type if number + 1 < len(tokens) else TokenType.SEMICOLON
+            if token.token_type is TokenType.COMMA and following in _AFTER_COMMA:
+                raise SqlError(token.line, _start(text, token.start), "nothing follows this comma", "Remove it.")
+        starts = [each.start for number, each in enumerate(tokens) if _begins(tokens, number)]
+        statements = [each for each in sqlglot.parse(text, dialect="spark") if each is not None]
+        return list(zip(starts, statements, strict=True))
+    except ParseError as error:
+        first: dict[str, Any] = error.errors[0] if error.errors else {}
+        line, column = first.get("line") or 1, first.get("col") or 1
+        raise SqlError(line, column, str(first.get("description") or "this is no SQL").rstrip(".").lower()) from None
+    except TokenError as error:
+        raise SqlError(1, 1, f"this is no SQL: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise SqlError(1, 1, "the script is nested too deeply") from None
+
+
+def _begins(tokens: list[Token], number: int) -> bool:
+    """Whether a statement begins with this token."""
+    first = number == 0 or tokens[number - 1].token_type is TokenType.SEMICOLON
+    return first and tokens[number].token_type is not TokenType.SEMICOLON
+
+
+def _start(text: str, start: int) -> int:
+    return start - (text.rfind("\n", 0, start) + 1) + 1
+
+
+def _name(statement: exp.Create, places: Places) -> str:
+    table = statement.this.this if isinstance(statement.this, exp.Schema) else statement.this
+    if not isinstance(table, exp.Table) or table.args.get("db") or NAME.fullmatch(table.name) is None:
+        places.refuse(
+            statement.this, f"{statement.this.sql(dialect='spark')} is no name", "Letters, digits and _, 63 at most."
+        )
+    return str(table.name)
+
+
+def _table(statement: exp.Create, name: str, places: Places) -> Table:
+    properties = statement.args.get("properties")
+    options: dict[str, str] = {}
+    using = ""
+    for part in properties.expressions if properties is not None else ():
+        if isinstance(part, exp.FileFormatProperty):
+            using = part.name.lower()
+        elif isinstance(part, exp.OptionsProperty):
+            for option in part.expressions:
+                key = option.name.lower()
+                if key not in OPTIONS:
+                    places.refuse(option, f"{option.name} is no option of a table", f"Known: {', '.join(OPTIONS)}.")
+                options[key] = option.args["value"].name
+        else:
+            places.refuse(part, f"{part.sql(dialect='spark')} is not supported here")
+    if using != "waltz" or statement.expression is not None:
+        places.refuse(
+            statement.this, f"table {name} is not made of the log", "Write USING waltz OPTIONS (partitions '0-2')."
+        )
+    form = _word(Format, "format", options.get("format", Format.JSON).lower(), statement, places)
+    mode = _word(Mode, "mode", options.get("mode", Mode.PERMISSIVE).upper(), statement, places)
+    if not isinstance(statement.this, exp.Schema):
+        places.refuse(statement.this, f"table {name} has no columns", "Write their names and types in ( ).")
+    columns = _columns(statement.this, places)
+    if form is Format.RAW and any(RAW.get(column.name) != column.type for column in columns):
+        places.refuse(statement.this, "a raw table has the columns header BIGINT and data BINARY")
+    diff = _word(bool, "diff", options.get("diff", "false").lower(), statement, places)
+    return Table(name, columns, _partitions(statement, options.get("partitions"), places), form, mode, diff)
+
+
+def _word(kind: Any, option: str, value: str, statement: exp.Create, places: Places) -> Any:
+    known = {"true": True, "false": False} if kind is bool else {each.value: each for each in kind}
+    if value not in known:
+        places.refuse(statement.this, f"{option} '{value}' is not known", f"Known: {', '.join(known)}.")
+    return known[value]
+
+
+def _columns(schema: exp.Schema, places: Places) -> tuple[Column, ...]:
+    columns: list[Column] = []
+    for part in schema.expressions:
+        if not isinstance(part, exp.ColumnDef) or part.args.get("kind") is None:
+            places.refuse(part, f"{part.sql(dialect='spark')} is no column", "Write NAME TYPE.")
+        places.only(part, "this", "kind")
+        if NAME.fullmatch(part.name) is None or part.name in (TIME, DIFF):
+            places.refuse(part, f"{part.name} is no name of a column", "Letters, digits and _, 63 at most.")
+        if part.name.lower() in {column.name.lower() for column in columns}:
+            places.refuse(part, f"column {part.name} is there twice")
+        columns.append(Column(part.name, column_type(part.args["kind"], places)))
+    if len(columns) > COLUMNS_MAX:
+        places.refuse(schema, f"a table has up to {COLUMNS_MAX} columns")
+    return tuple(columns)
+
+
+def _partitions(statement: exp.Create, text: str | None, places: Places) -> tuple[int, ...]:
+    """Read `0-2,5`."""
+    found: set[int] = set()
+    for part in (text or "").split(","):
+        ends = re.fullmatch(r"\s*(\d{1,5})(?:\s*-\s*(\d{1,5}))?\s*", part)
+        if ends is None or int(ends[2] or ends[1]) - int(ends[1]) not in range(PARTITIONS_MAX):
+            places.refuse(statement.this, f"partitions '{text or ''}' are none", "Write OPTIONS (partitions '0-2,5').")
+        found |= set(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
+    return tuple(sorted(found))
+
+
+def _view(statement: exp.Create, name: str, tables: dict[str, Table], places: Places) -> View:
+    properties = statement.args.get("properties")
+    parts = properties.expressions if properties is not None else []
+    if [type(part) for part in parts] != [exp.MaterializedProperty] or isinstance(statement.this, exp.Schema):
+        places.refuse(
+            statement.this, f"view {name} is not of the known form", "Write CREATE MATERIALIZED VIEW NAME AS SELECT …."
+        )
+    try:
+        plan, columns, used = Planner(tables, places).plan(statement.expression)
+    except RecursionError:
+        places.refuse(statement.this, f"view {name} is nested too deeply")
+    return View(name, statement.expression.sql(dialect="spark"), columns, used, plan.encode())

@@ -1,0 +1,181 @@
+"""Random changes of tables, and what a view must be after each tick: the whole query, evaluated anew."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import cache
+from random import Random
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import sqlglot
+
+from pavane.dataflow.flow import ViewFlow
+from pavane.dataflow.ports import Column, Engine, Script, Table
+from pavane.dataflow.rows import Row, canonical, table_of, updates_of
+from pavane.dataflow.sql import parse
+from pavane.dataflow.types import arrow_schema
+
+TABLES = """
+CREATE TABLE orders (id BIGINT, customer STRING, cents BIGINT, price DECIMAL(12,2), weight DOUBLE, day DATE,
+  at TIMESTAMP, paid BOOLEAN) USING waltz OPTIONS (partitions '0-1', diff 'true');
+CREATE TABLE customers (name STRING, city STRING, limit_cents BIGINT) USING waltz OPTIONS (partitions '2', diff 'true');
+"""
+SHAPES = (  # one a line, as users write them
+    "SELECT id, customer, cents * 2 - 1 AS twice FROM orders WHERE cents > 50 AND customer LIKE 'a%'",
+    "SELECT customer, count(*) AS n, sum(cents) AS total FROM orders GROUP BY customer",
+    "SELECT customer, sum(price) AS total, avg(cents) AS mean, max(day) AS last FROM orders GROUP BY customer",
+    "SELECT count(*) AS n, sum(cents) AS total, min(at) AS first FROM orders",
+    "SELECT customer, min(cents) AS least, max(price) AS most FROM orders WHERE paid GROUP BY customer",
+    "SELECT day, count(DISTINCT customer) AS customers, count(cents) AS known FROM orders GROUP BY day",
+    "SELECT customer, sum(weight) AS weight, avg(weight) AS mean FROM orders GROUP BY customer",
+    "SELECT customer, count(*) AS n FROM orders GROUP BY customer HAVING count(*) > 2 AND sum(cents) IS NOT NULL",
+    "SELECT DISTINCT customer, paid FROM orders",
+    "SELECT o.id, o.cents, c.city FROM orders o JOIN customers c ON o.customer = c.name WHERE o.cents < c.limit_cents",
+    "SELECT o.id, c.city FROM orders o LEFT JOIN customers c ON o.customer = c.name AND c.limit_cents > 20",
+    "SELECT c.city, count(*) AS n, sum(o.cents) AS total FROM orders o JOIN customers c ON o.customer = c.name "
+    "GROUP BY c.city",
+    "SELECT coalesce(c.city, 'none') AS city, sum(o.cents) AS total FROM orders o LEFT JOIN customers c "
+    "ON o.customer = c.name GROUP BY coalesce(c.city, 'none')",
+    "SELECT id, cents FROM orders ORDER BY cents DESC, id LIMIT 4",
+    "SELECT customer, sum(cents) AS total FROM orders GROUP BY customer ORDER BY sum(cents) DESC, customer LIMIT 2 "
+    "OFFSET 1",
+    "SELECT CASE WHEN cents % 3 = 0 THEN 'third' WHEN paid THEN 'paid' ELSE upper(customer) END AS kind, "
+    "count(*) AS n, sum(cents) / count(*) AS mean FROM orders GROUP BY 1",
+    "SELECT year(day) AS y, month(at) AS m, sum(cents) + count(*) AS x FROM orders WHERE day IS NOT NULL "
+    "GROUP BY year(day), month(at)",
+    "SELECT customer || '-' || CAST(id AS STRING) AS name, length(customer) AS letters, price * cents AS value "
+    "FROM orders WHERE NOT (paid AND cents BETWEEN 10 AND 60) OR customer IN ('ann', 'bob')",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Changes:
+    """Inserts, deletes and updates of the tables' rows, tick by tick."""
+
+    random: Random
+    tables: dict[str, Table]
+    contents: dict[str, Counter[Row]] = field(default_factory=dict)
+
+    def tick(self, time: int) -> dict[str, list[tuple[Row, int, int]]]:
+        """Return the updates of the next tick."""
+        changes: dict[str, list[tuple[Row, int, int]]] = {}
+        for name, table in self.tables.items():
+            held = self.contents.setdefault(name, Counter())
+            made = changes[name] = []
+            for _ in range(self.random.randrange(5)):
+                if held and self.random.random() < 0.45:
+                    row = self.random.choice(sorted(held, key=repr))
+                    held[row] -= 1
+                    if not held[row]:
+                        del held[row]
+                    made.append((row, time, -1))
+                else:
+                    row = tuple(self.value(column) for column in table.columns)
+                    held[row] += 1
+                    made.append((row, time, 1))
+        return changes
+
+    def value(self, column: Column) -> Any:
+        """Return a value of a column; few different ones, so that groups and keys meet."""
+        random = self.random
+        if random.random() < 0.12:
+            return None
+        match column.type.partition("(")[0]:
+            case "STRING":
+                return random.choice(("ann", "bob", "alf", "zoe"))
+            case "DECIMAL":
+                return Decimal(random.randrange(-300, 900)).scaleb(-2)
+            case "DOUBLE":
+                return canonical(random.choice((0.1, 0.2, 1e6, -3.75, 3.5, 0.0, 7.25)))
+            case "DATE":
+                return date(2026, 1, 1) + timedelta(days=31 * random.randrange(4))
+            case "TIMESTAMP":
+                return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=500 * random.randrange(5), microseconds=7)
+            case "BOOLEAN":
+                return random.random() < 0.5
+            case _:
+                return random.randrange(100)
+
+
+def script(shape: str) -> Script:
+    """Return the script of one query over both tables."""
+    return parse(f"{TABLES}CREATE MATERIALIZED VIEW v AS {shape}")
+
+
+def expected(shape: Script, contents: dict[str, Counter[Row]]) -> Counter[Row]:
+    """Return the whole query's rows over the tables as they are, evaluated by DuckDB."""
+    connection = _connection()
+    for table in shape.tables:
+        rows = [row for row, count in contents.get(table.name, Counter()).items() for _ in range(count)]
+        schema = arrow_schema(table.columns)
+        arrays = [pa.array([row[i] for row in rows], each.type) for i, each in enumerate(schema)]
+        plain = pa.table(arrays, schema=schema)
+        for place, each in enumerate(schema):
+            if pa.types.is_timestamp(each.type):
+                plain = plain.set_column(place, each.name, plain.column(place).cast(pa.timestamp("us")))
+        connection.register(table.name, plain)
+    view = shape.views[0]
+    found = connection.sql(sqlglot.transpile(view.sql, read="spark", write="duckdb")[0]).to_arrow_table()
+    schema = arrow_schema(view.columns)
+    whole = table_of(((row, 0, 1) for row in zip(*(c.to_pylist() for c in found.columns), strict=True)), schema)
+    return Counter(row for row, _, _ in updates_of(whole))
+
+
+@cache
+def _connection() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(config={"threads": 1})
+    connection.execute("SET timezone = 'UTC'")
+    return connection
+
+
+def rounded(rows: Counter[Row]) -> Counter[Row]:
+    """Return rows with doubles as precise as the oracle's, which adds them up in the order in which they come."""
+    return Counter({tuple(_rounded(value) for value in row): count for row, count in rows.items()})
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.9g}")
+    return value
+
+
+def steps(random: Random, ticks: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of ticks, some of one tick, some of many."""
+    start = 1
+    while start <= ticks:
+        end = min(ticks + 1, start + random.choice((1, 1, 2, 5, 9)))
+        yield start, end
+        start = end
+
+
+def wrong_ticks(shape: str, seed: int, engine: Engine, ticks: int = 24) -> list[int]:
+    """Play random changes through the flow of a query; return the ticks at which the view is not what it must be."""
+    made = script(shape)
+    random = Random(seed)
+    changes = Changes(random, {table.name: table for table in made.tables})
+    flow, held, wrong = ViewFlow(made.views[0], engine), Counter[Row](), []
+    for start, end in steps(random, ticks):
+        inputs: dict[str, list[tuple[Row, int, int]]] = {table.name: [] for table in made.tables}
+        wanted = {}
+        for tick in range(start, end):
+            for name, updates in changes.tick(tick).items():
+                inputs[name] += updates
+            wanted[tick] = expected(made, changes.contents)
+        tables = {table.name: table_of(inputs[table.name], arrow_schema(table.columns)) for table in made.tables}
+        out = sorted(updates_of(flow.step(tables, end)), key=lambda update: update[1])
+        for tick in range(start, end):
+            for row, time, diff in out:
+                if time == tick:
+                    held[row] += diff
+                    if not held[row]:
+                        del held[row]
+            if rounded(held) != rounded(wanted[tick]):
+                wrong.append(tick)
+    return wrong

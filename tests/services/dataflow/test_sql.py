@@ -1,0 +1,124 @@
+"""Scripts: what is known, and what is refused with line, column and what to write instead."""
+
+import pytest
+
+from pavane.dataflow.ports import Column, Format, Mode, SqlError
+from pavane.dataflow.sql import parse
+
+TABLES = """CREATE TABLE orders (id INT, customer STRING, cents BIGINT, price DECIMAL(12,2), at TIMESTAMP) USING waltz
+OPTIONS (partitions '0-2,7', format 'json', mode 'DROPMALFORMED');
+CREATE TABLE names (id BIGINT, name STRING) USING waltz OPTIONS (partitions '3');
+"""
+
+
+def test_a_script() -> None:
+    found = parse(
+        TABLES
+        + "CREATE MATERIALIZED VIEW Revenue AS SELECT customer, count(*) AS n, sum(price) AS p FROM orders GROUP BY 1"
+    )
+    orders = found.tables[0]
+    assert (orders.partitions, orders.format, orders.mode, orders.diff) == (
+        (0, 1, 2, 7),
+        Format.JSON,
+        Mode.DROPMALFORMED,
+        False,
+    )
+    assert orders.columns[0] == Column("id", "BIGINT")
+    (view,) = found.views
+    assert (view.name, view.tables) == ("Revenue", ("orders",))
+    assert view.columns == (Column("customer", "STRING"), Column("n", "BIGINT"), Column("p", "DECIMAL(38,2)"))
+
+
+def test_equal_queries_have_equal_plans() -> None:
+    texts = (
+        "SELECT customer, sum(cents) AS c FROM orders WHERE cents > 1 GROUP BY customer",
+        "select  o.customer,sum(o.cents) AS c\nfrom orders AS o where (o.cents>1) group by O.CUSTOMER",
+    )
+    plans = {parse(f"{TABLES}CREATE MATERIALIZED VIEW v AS {text}").views[0].plan for text in texts}
+    assert len(plans) <= 2
+    assert parse(f"{TABLES}CREATE MATERIALIZED VIEW w AS {texts[0]}").views[0].plan in plans
+
+
+@pytest.mark.parametrize(
+    ("select", "column", "words"),
+    [
+        ("SELECT customr FROM orders", 8, "there is no column customr. Is customer meant?"),
+        ("SELECT id FROM order_s", 16, "there is no table order_s. Tables of the script: names, orders"),
+        ("SELECT customer, FROM orders", 16, "nothing follows this comma"),
+        ("SELECT customer FROM orders GROUP", 29, "GROUP is not complete"),
+        ("SELECT * FROM orders", 8, "* is not supported. Name the columns"),
+        ("SELECT rand() AS r FROM orders", 8, "RAND() is not supported. Known: "),
+        ("SELECT now() AS r FROM orders", 8, "is not supported"),
+        ("SELECT id, sum(cents) OVER (PARTITION BY id) AS s FROM orders", None, ""),
+        ("SELECT customer, cents FROM orders GROUP BY customer", 18, "column cents is neither grouped nor aggregated"),
+        ("SELECT count(*) FROM orders", 8, "COUNT(*) has no name. Write AS NAME"),
+        ("SELECT id, cents AS ID FROM orders", 12, "two columns are called ID"),
+        ("SELECT id FROM orders ORDER BY id", 32, "a view has no order. Order where it is read, or add LIMIT"),
+        ("SELECT id FROM orders UNION SELECT id FROM names", 8, "a view is one SELECT"),
+        ("SELECT x.id FROM (SELECT id FROM orders) x", 26, "a view reads tables"),
+        ("SELECT o.id FROM orders o RIGHT JOIN names n ON o.id = n.id", 38, "RIGHT JOIN is not supported"),
+        ("SELECT o.id FROM orders o JOIN names n ON o.id < n.id", 43, "is no equality between the two tables"),
+        ("SELECT id FROM orders o JOIN names n ON o.id = n.id", 8, "column id is ambiguous"),
+        (
+            "SELECT o.id FROM orders o LEFT JOIN names n ON o.id = n.id AND o.cents > 1",
+            37,
+            "Move a condition on the left",
+        ),
+        ("SELECT customer || cents AS x FROM orders", 20, "cents is BIGINT, not a STRING"),
+        ("SELECT customer + 1 AS x FROM orders", 8, "customer is STRING, not a number"),
+        ("SELECT id FROM orders WHERE cents", 29, "cents is BIGINT, not a condition"),
+        ("SELECT id FROM orders WHERE customer = 1", 29, "a comparison of BIGINT and STRING. CAST one"),
+        (
+            "SELECT CAST(customer AS BIGINT) AS x FROM orders",
+            13,
+            "a cast from STRING to BIGINT is not supported. Known: ",
+        ),
+        ("SELECT avg(price) AS x FROM orders", 8, "avg of DECIMAL is not supported"),
+        ("SELECT id FROM orders LIMIT 20000", 29, "LIMIT and OFFSET take a number up to 10000"),
+        ("SELECT NULL AS x FROM orders", 16, "a column that is always NULL has no type"),
+        ("SELECT sum(DISTINCT cents) AS x FROM orders", 8, "DISTINCT is known of count(DISTINCT x) alone"),
+        ("SELECT id FROM orders TABLESAMPLE (10 PERCENT)", None, "is not supported here"),
+        ("SELECT id FROM orders WHERE id IN (SELECT id FROM names)", None, "is not supported"),
+    ],
+)
+def test_what_is_refused(select: str, column: int | None, words: str) -> None:
+    with pytest.raises(SqlError) as refused:
+        parse(f"{TABLES}CREATE MATERIALIZED VIEW v AS\n{select}")
+    assert words in str(refused.value)
+    if column is not None:
+        assert (refused.value.line, refused.value.column) == (5, column), str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the script has no view"),
+        ("SELEC 1", "line 1, column 7: "),
+        ("DROP TABLE x", "a script has tables and views"),
+        ("CREATE TABLE t (a BIGINT) USING parquet", "table t is not made of the log. Write USING waltz"),
+        ("CREATE TABLE t (a BIGINT) USING waltz", "partitions '' are none"),
+        ("CREATE TABLE t (a BIGINT) USING waltz OPTIONS (partitions '5-1')", "partitions '5-1' are none"),
+        (
+            "CREATE TABLE t (a BIGINT) USING waltz OPTIONS (partitions '0', fromat 'json')",
+            "fromat is no option of a table",
+        ),
+        ("CREATE TABLE t (a BIGINT) USING waltz OPTIONS (partitions '0', format 'csv')", "format 'csv' is not known"),
+        ("CREATE TABLE t (a MAP<STRING, INT>) USING waltz OPTIONS (partitions '0')", "no column has the type"),
+        ("CREATE TABLE t (a BIGINT, A STRING) USING waltz OPTIONS (partitions '0')", "column A is there twice"),
+        ("CREATE TABLE t (a BIGINT) USING waltz OPTIONS (partitions '0', format 'raw')", "a raw table has the columns"),
+        ("CREATE TABLE t (a DECIMAL(40,2)) USING waltz OPTIONS (partitions '0')", "DECIMAL(40,2) is no type"),
+        ("CREATE VIEW v AS SELECT 1", "view v is not of the known form"),
+        ("CREATE MATERIALIZED VIEW v AS SELECT 1 AS x", "the SELECT has no FROM"),
+        (f"{TABLES}CREATE TABLE orders (a BIGINT) USING waltz OPTIONS (partitions '0')", "orders is created twice"),
+        ("x" * 70_000, "the script is longer than 65536 bytes"),
+    ],
+)
+def test_scripts_that_are_refused(text: str, words: str) -> None:
+    with pytest.raises(SqlError) as refused:
+        parse(text)
+    assert words in str(refused.value)
+
+
+def test_lines_are_counted_over_all_statements() -> None:
+    with pytest.raises(SqlError, match=r"^line 4, column 6: a script has tables and views"):
+        parse(f"{TABLES}SHOW TABLES")
