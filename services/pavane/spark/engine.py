@@ -1,0 +1,54 @@
+"""The engine on Spark: the driver feeds it Arrow, and gets Arrow back (docs/specs/compute.md 16.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pavane.dataflow.ports import EngineError, ViewError
+from pavane.spark.session import builder
+
+OUT_OF_RANGE = ("ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE", "CAST_OVERFLOW", "DECIMAL_PRECISION_EXCEEDS")
+
+
+class SparkEngine:
+    """Evaluates a SELECT with Spark on this machine. Blocks; not thread-safe. Starting takes seconds."""
+
+    def __init__(self, session: SparkSession | None = None) -> None:
+        self._own = session is None
+        self._session = session or builder("pavane sql").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+        self._session.sparkContext.setLogLevel("ERROR")
+
+    def evaluate(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """Return the rows of one SELECT in Spark's SQL over these tables.
+
+        Raises `ViewError` for a value out of range, `EngineError` for anything else, also for a JVM that died.
+        """
+        try:
+            for name, table in tables.items():
+                self._session.createDataFrame(_signed(table)).createOrReplaceTempView(name)
+            return self._session.sql(sql).toArrow()
+        except PySparkException as error:
+            condition = error.getCondition() or ""
+            if condition.startswith(OUT_OF_RANGE):
+                raise ViewError(f"a value is out of range: {error.getMessage()}") from error
+            raise EngineError(f"Spark: {error}") from error
+        except (Py4JError, OSError) as error:
+            raise EngineError(f"Spark's JVM does not answer: {error}") from error
+
+    def close(self) -> None:
+        """End the session, if it is our own."""
+        if self._own:
+            self._session.stop()
+
+
+def _signed(table: pa.Table) -> pa.Table:
+    """Spark has no unsigned numbers; ticks are far below 2^63."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_uint64(field.type):
+            table = table.set_column(place, field.with_type(pa.int64()), table.column(place).cast(pa.int64()))
+    return table
