@@ -112,7 +112,13 @@ def test_the_default_install_is_the_command_line_and_the_client(wheel: Path, tmp
     assert run("python", "-c", client).stdout == "RaftClient\n"
     # What needs more says which extra to install.
     demo = f"demo {ROOT / 'examples' / 'quickstart.yaml'}"
-    for words, extra in (("up", "local"), (demo, "local"), ("swim member", "services"), ("api", "api")):
+    for words, extra in (
+        ("up", "local"),
+        (demo, "local"),
+        ("swim member", "services"),
+        ("api", "api"),
+        ("sql check x", "dataflow"),
+    ):
         failed = run("pavane", *words.split())
         assert (failed.returncode, failed.stderr[:8]) == (1, "pavane: "), (words, failed.stderr)
         assert failed.stderr.endswith(f"pip install 'pavane[{extra}]'\n")
@@ -125,6 +131,7 @@ def test_the_default_install_is_the_command_line_and_the_client(wheel: Path, tmp
         ("services", "pavane.pods.raft_server, pavane.pods.swim_member, pavane_cli.commands.swim_member"),
         ("operator", "pavane_operator.runtime.main"),
         ("api", "pavane_api.main"),
+        ("dataflow", "pavane_cli.commands.sql_views"),
         ("local", "pavane_cli.up, pavane_cli.commands.demo, pavane_api.main, pavane_operator.runtime.main"),
     ],
 )

@@ -17,10 +17,11 @@ EXTRAS = {"member": "services", "operator": "operator", "api": "api", "pod": "se
 _ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
-def group(commands: dict[str, str]) -> type[TyperGroup]:
+def group(commands: dict[str, str], extra: str = "local") -> type[TyperGroup]:
     """Return a group class for ``commands``: name → ``module:attribute`` below ``pavane_cli.commands``.
 
     The attribute is a function or a ``typer.Typer`` of its own. The order of the table is the order of the help.
+    ``extra`` is that of the commands that ``EXTRAS`` does not name.
     """
 
     class LazyGroup(TyperGroup):
@@ -39,7 +40,7 @@ def group(commands: dict[str, str]) -> type[TyperGroup]:
             try:
                 part = getattr(importlib.import_module(f"pavane_cli.commands.{module_name}"), attribute)
             except ModuleNotFoundError as error:
-                part = _absent(lacks(error, EXTRAS.get(cmd_name, "local")))
+                part = _absent(lacks(error, EXTRAS.get(cmd_name, extra)))
             if isinstance(part, typer.Typer):
                 command: Any = typer.main.get_group(part)
             else:

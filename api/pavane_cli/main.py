@@ -35,6 +35,7 @@ COMMANDS: dict[str, str] = {
     "raft": "raft:app",
     "swim": "swim:app",
     "waltz": "waltz:app",
+    "sql": "sql:app",
     "ambrosia": "ambrosia:app",
     "trace": "trace:app",
     "operator": "processes:operator",

@@ -1,5 +1,7 @@
 """How a command reaches a log: by the NAME of a WaltzCluster through the control plane, or by ``--servers``."""
 
+import base64
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -10,11 +12,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from pavane.application.finding import HOSTS
+from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Conflict, NotFound, OutcomeUnknown, Unavailable, Waltz, WaltzError, trusting
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import gathering
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
-from pavane_cli.target import RestClient, Where, control_plane
+from pavane_cli.target import RestClient, Where, cluster, control_plane
+from pavane_operator.kinds.waltz.names import client_secret
+from pavane_operator.kube.resources import SECRETS
 
 SERVERS = "--servers"
 
@@ -72,10 +78,25 @@ class Reach:
 
     @asynccontextmanager
     async def log(self) -> AsyncIterator[Waltz]:
-        """Lend a client; what it raises becomes a ``UserError``."""
+        """Lend a client; what it raises becomes a ``UserError``. By NAME it asks the cluster where the servers are."""
+        servers, tls = (self.servers, self._tls()) if self.servers else await self._named()
         with explained():
-            async with Waltz(self.servers, tls=self._tls(), patience=self.patience) as log:
+            async with Waltz(servers, tls=tls, patience=self.patience) as log:
                 yield log
+
+    async def _named(self) -> tuple[tuple[str, ...], ssl.SSLContext | None]:
+        """Read the Secret that the operator keeps for applications."""
+        name = self.name.removeprefix("waltz/").removeprefix("waltzcluster/")
+        async with cluster(self.where) as client:
+            data = (await client.get(SECRETS, client_secret(name), self.namespace)).get("data") or {}
+        path = self.where.path()
+        hosts = path.parent / HOSTS / self.namespace if path is not None else None
+        if hosts is not None and hosts.exists():  # names of a local cluster, which no DNS knows
+            os.environ.setdefault(HOSTS_FILE_VARIABLE, str(hosts))
+        held = {key: base64.b64decode(value).decode() for key, value in data.items()}
+        if not held.get("servers", "").split():
+            raise UserError(f"{name} has no servers yet; `pavane why waltz/{name}` says what it waits for")
+        return tuple(held["servers"].split()), trusting(held["ca.crt"]) if "ca.crt" in held else None
 
     def _tls(self) -> ssl.SSLContext | None:
         if self.plain:

@@ -1,0 +1,215 @@
+"""``pavane sql check|run|query|follow``: a script's views, kept in the log and read from it."""
+
+import asyncio
+import json
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import aclosing
+from datetime import date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pavane.dataflow.entries import EntryError
+from pavane.dataflow.keeping import Clocks, Keeper, Place
+from pavane.dataflow.plain import PlainEngine
+from pavane.dataflow.ports import Engine, EngineError, Fenced, Script, SqlError
+from pavane.dataflow.reading import QueryError, Views
+from pavane.dataflow.runner import Runner
+from pavane.dataflow.sql import parse
+from pavane.dataflow.ticks import Ticks
+from pavane.waltz.client import Waltz
+from pavane_cli import output
+from pavane_cli.failures import ExitCode, UserError, lacks
+from pavane_cli.output import Format, Output
+from pavane_cli.target import run
+from pavane_cli.waltz_reach import Reach, reaching
+
+ScriptFile = Annotated[
+    Path,
+    typer.Argument(metavar="SCRIPT", exists=True, dir_okay=False, help="CREATE TABLE, CREATE MATERIALIZED VIEW."),
+]
+TicksPartition = Annotated[
+    int, typer.Option("--ticks", min=0, help="The partition that holds the ticks and nothing else.")
+]
+
+
+class EngineName(StrEnum):
+    """What evaluates the SQL."""
+
+    PLAIN = "plain"
+    SPARK = "spark"
+
+
+def check(script: ScriptFile) -> None:
+    """Check a script without running it, and print its views and their columns."""
+    for view in _parsed(script).views:
+        output.say(f"{view.name}: {', '.join(f'{column.name} {column.type}' for column in view.columns)}")
+
+
+@reaching
+def run_script(
+    reach: Reach,
+    script: ScriptFile,
+    ticks: TicksPartition,
+    engine: Annotated[EngineName, typer.Option(help="plain: DuckDB; spark: Spark on this machine.")] = EngineName.PLAIN,
+    tick: Annotated[float, typer.Option(min=0.01, max=10.0, help="Seconds between two ticks.")] = 0.2,
+) -> None:
+    """Keep the views of a script up to date until Ctrl-C, in the partition that --partition names.
+
+    Kill it and start it again, here or elsewhere: nothing is lost or counted twice. Who starts last writes, the others
+    end.
+    """
+    run(_kept(reach, _parsed(script), Place(ticks, reach.partition), _engine(engine), tick))
+
+
+@reaching
+def query(
+    reach: Reach,
+    sql: Annotated[str, typer.Argument(help="One SELECT over views.")],
+    as_of: Annotated[int | None, typer.Option(min=0, help="Read at this tick instead of the last one.")] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="PARTITION:TRANSACTION", help="Wait until this transaction counts; needs --ticks."),
+    ] = None,
+    ticks: Annotated[int | None, typer.Option("--ticks", min=0, help="The partition that holds the ticks.")] = None,
+    form: Output = Format.TABLE,
+) -> None:
+    """Answer a SELECT over the views in the partition that --partition names, all at one tick."""
+
+    async def ask() -> tuple[int, Any]:
+        async with reach.log() as log:
+            views = Views(log, reach.partition)
+            await views.read_on()
+            if after is not None:
+                tick = await _including(log, after, ticks)
+                await views.read_on({name: tick + 1 for name in views.names(sql)})
+            return views.query(sql, as_of)
+
+    try:
+        tick, found = run(ask())
+    except (QueryError, EntryError) as error:
+        raise UserError(str(error), ExitCode.REFUSED) from error
+    if form.structured:
+        rows = [{name: _plain(value) for name, value in row.items()} for row in found.to_pylist()]
+        output.structured({"tick": tick, "rows": rows}, form)
+    else:
+        cells = [[_shown(value) for value in row.values()] for row in found.to_pylist()]
+        output.table([name.upper() for name in found.column_names], cells)
+
+
+@reaching
+def follow(
+    reach: Reach,
+    view: Annotated[str, typer.Argument(help="Name of the view.")],
+    count: Annotated[int, typer.Option(min=0, help="End after so many ticks with changes; 0: go on for ever.")] = 0,
+) -> None:
+    """Print a view's rows, and then each change of it, as JSON on a line: tick, how many more or fewer, row."""
+
+    async def print_changes() -> None:
+        left = count
+        async with reach.log() as log, aclosing(Views(log, reach.partition).follow(view)) as steps:
+            async for columns, changes in steps:
+                for row, tick, diff in changes:
+                    shown = {name: _plain(value) for name, value in zip(columns, row, strict=True)}
+                    output.say(json.dumps({"tick": tick, "diff": diff, "row": shown}, ensure_ascii=False))
+                left -= bool(changes)
+                if count and left <= 0:
+                    return
+
+    try:
+        run(print_changes())
+    except EntryError as error:
+        raise UserError(str(error)) from error
+
+
+def _parsed(script: Path) -> Script:
+    try:
+        return parse(script.read_text(encoding="utf-8"))
+    except SqlError as error:
+        raise UserError(f"{script}: {error}", ExitCode.USAGE) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{script} is no text in UTF-8: {error}", ExitCode.USAGE) from error
+
+
+def _engine(name: EngineName) -> Callable[[], Engine]:
+    if name is EngineName.PLAIN:
+        return PlainEngine
+    try:
+        from pavane.spark.engine import SparkEngine  # noqa: PLC0415 - Spark is an extra of its own
+        from pavane.spark.session import prepare  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise lacks(error, "spark") from error
+    try:
+        prepare()
+    except RuntimeError as error:
+        raise UserError(str(error)) from error
+    return SparkEngine
+
+
+async def _kept(reach: Reach, script: Script, place: Place, engine: Callable[[], Engine], tick_s: float) -> None:
+    said: dict[str, str] = {}
+
+    def moved(runner: Runner) -> None:
+        for each in runner.views:
+            words = f"failed: {each.failure}" if each.failure else "up to date"
+            if said.get(each.view.name) != words:
+                said[each.view.name] = words
+                output.say(f"{each.view.name}: {words} at tick {each.upper - 1}, in partition {reach.partition}")
+
+    clocks = Clocks(lambda: time.time_ns() // 1_000_000, time.monotonic, lambda: uuid.uuid4().hex)
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    async with reach.log() as log:
+        await _checked(log, script, place)
+        keeping = asyncio.create_task(Keeper(log, script, place, engine, tick_s, clocks).run(moved))
+        stopping = asyncio.create_task(stopped.wait())
+        await asyncio.wait({keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (keeping, stopping):
+            task.cancel()
+        await asyncio.wait({keeping, stopping})
+        error = None if keeping.cancelled() else keeping.exception()
+        if isinstance(error, Fenced):
+            raise UserError(f"another process took over: {error}", ExitCode.CONFLICT) from error
+        if isinstance(error, EngineError | EntryError):
+            raise UserError(str(error)) from error
+        if error is not None:
+            raise error
+
+
+async def _checked(log: Waltz, script: Script, place: Place) -> None:
+    """Refuse partitions that the log has not, or that have two uses."""
+    used = {"--ticks": place.ticks, "--partition": place.views}
+    read = {partition for table in script.tables for partition in table.partitions}
+    for partition in (*used.values(), *read):
+        if partition >= log.partition_count:
+            raise UserError(f"the log has partitions 0 to {log.partition_count - 1}, not {partition}", ExitCode.USAGE)
+    for option, partition in used.items():
+        if partition in read or place.ticks == place.views:
+            raise UserError(f"{option} {partition} must be a partition that nothing else uses", ExitCode.USAGE)
+
+
+async def _including(log: Waltz, after: str, ticks: int | None) -> int:
+    partition, separator, txid = after.partition(":")
+    if not separator or not partition.isdecimal() or not txid.isdecimal() or ticks is None:
+        raise UserError("--after takes PARTITION:TRANSACTION, and needs --ticks", ExitCode.USAGE)
+    return await Ticks(log, ticks, [int(partition)], lambda: 0).including(int(partition), int(txid))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; a decimal fraction is a string, which keeps all its digits."""
+    if isinstance(value, Decimal):
+        return str(value) if value.as_tuple().exponent else int(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if isinstance(value, date | datetime) else value
+
+
+def _shown(value: Any) -> str:
+    return "NULL" if value is None else str(_plain(value))

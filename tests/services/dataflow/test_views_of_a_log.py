@@ -1,0 +1,221 @@
+"""Views over a real log, kept by processes that are killed: no tick is wrong, missing or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pavane.dataflow.chain import Chain
+from pavane.dataflow.entries import Minted, decode
+from pavane.dataflow.reading import Views
+from pavane.dataflow.rows import Row, updates_of
+from pavane.waltz.client import Waltz
+from tests.services.waltz.running import running_log
+
+SCRIPT = """
+CREATE TABLE orders (id BIGINT, customer STRING, cents BIGINT) USING waltz OPTIONS (partitions '0-1', format 'json');
+CREATE MATERIALIZED VIEW revenue AS SELECT customer, count(*) AS n, sum(cents) AS total FROM orders GROUP BY customer;
+CREATE MATERIALIZED VIEW largest AS SELECT id, cents FROM orders ORDER BY cents DESC, id LIMIT 3;
+"""
+TICKS, VIEWS = 2, 3
+WAIT_S = 40.0
+
+
+async def until(holds: Callable[[], Any]) -> Any:
+    """Wait for a condition; the condition may be a coroutine function."""
+    async with asyncio.timeout(WAIT_S):
+        while not (found := await holds()):
+            await asyncio.sleep(0.05)
+        return found
+
+
+class Bench:
+    """A log, a script, and `pavane sql` in processes of its own."""
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        self.folder = folder
+        self.options = ["--servers", servers, "--no-tls", "-p", str(VIEWS)]
+        self.script = folder / "revenue.sql"
+        self.script.write_text(SCRIPT)
+
+    async def sql(self, *words: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "pavane_cli.main", "sql", *words, *self.options,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+
+    async def said(self, *words: str) -> str:
+        process = await self.sql(*words)
+        async with asyncio.timeout(WAIT_S):
+            out, error = await process.communicate()
+        assert process.returncode == 0, error.decode()
+        return out.decode()
+
+    async def query(self, text: str, *options: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads(await self.said("query", text, "-o", "json", *options))["rows"]
+        return rows
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        """Keep the script's views in a process; wait until it says that it does."""
+        process = await self.sql("run", str(self.script), "--ticks", str(TICKS), "--tick", "0.05")
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(WAIT_S):
+                line = await process.stdout.readline()
+            assert b"up to date at tick" in line, line
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+
+@asynccontextmanager
+async def bench(folder: Path) -> AsyncIterator[tuple[Bench, Waltz]]:
+    async with running_log(folder / "log", partitions=4, nodes=3) as running:
+        await running.settled()
+        servers = f"127.0.0.1:{running.servers[0].port}"
+        async with Waltz([servers]) as log:
+            yield Bench(folder, servers), log
+
+
+def order(number: int) -> bytes:
+    return json.dumps({"id": number, "customer": f"c{number % 5}", "cents": number * 7 % 101}).encode()
+
+
+async def wrong_ticks(log: Waltz) -> tuple[int, list[Any]]:
+    """Recompute both views at every tick from the log alone; return how many ticks there were, and the wrong ones."""
+    rows = {p: [json.loads(t.data) async for t in log.read(p, 0, 2**40)] for p in (0, 1)}
+    entries = [decode(t.header, t.data) async for t in log.read(TICKS, 0, 2**40)]
+    ticks = [entry for entry in entries if isinstance(entry, Minted)]
+    assert [entry.tick for entry in ticks] == list(range(1, len(ticks) + 1))
+    chains = {name: Chain(name) for name in ("revenue", "largest")}
+    updates: dict[str, list[tuple[Row, int, int]]] = {name: [] for name in chains}
+    async for transaction in log.read(VIEWS, 0, 2**40):
+        entry = decode(transaction.header, transaction.data)
+        assert entry is not None
+        table = chains[entry.chain].take(entry)
+        updates[entry.chain] += updates_of(table) if table is not None else ()
+    wrong = []
+    for name, chain in chains.items():
+        assert chain.created is not None
+        held: Counter[Row] = Counter()
+        for binding in ticks[: chain.upper - 1]:
+            for row, time, diff in updates[name]:
+                if time == binding.tick:
+                    held[row] += diff
+            there = [row for p, of in rows.items() for row in of[: binding.next[p]]]
+            if binding.tick >= chain.created.as_of and +held != expected(name, there):
+                wrong.append((name, binding.tick))
+    return len(ticks), wrong
+
+
+def expected(name: str, orders: list[dict[str, Any]]) -> Counter[Row]:
+    if name == "largest":
+        first = sorted(orders, key=lambda each: (-each["cents"], each["id"]))[:3]
+        return Counter((each["id"], each["cents"]) for each in first)
+    groups: dict[str, list[int]] = {}
+    for each in orders:
+        groups.setdefault(each["customer"], []).append(each["cents"])
+    return Counter((customer, len(cents), sum(cents)) for customer, cents in groups.items())
+
+
+@pytest.mark.timeout(240)  # about 25 s: a process starts in 2 s
+async def test_processes_are_killed_while_rows_come(tmp_path: Path) -> None:
+    async with bench(tmp_path) as (views, log):
+        stopped = asyncio.Event()
+        appended = 0
+
+        async def write() -> None:
+            nonlocal appended
+            while not stopped.is_set():
+                await log.append(appended % 2, order(appended))
+                appended += 1
+                await asyncio.sleep(0.005)
+
+        writer = asyncio.create_task(write())
+        try:
+            for _ in range(4):
+                async with views.kept() as process:
+                    before = appended
+                    await until(lambda before=before: _async(appended > before + 30))  # type: ignore[misc]
+                    process.kill()
+            async with views.kept() as last:
+                stopped.set()
+                await writer
+                ends = {p: await log.hwm(p) for p in (0, 1)}
+                for partition, end in ends.items():
+                    after = ["--ticks", str(TICKS), "--after", f"{partition}:{end}"]
+                    rows = await views.query("SELECT sum(n) AS n FROM revenue", *after)
+                assert rows == [{"n": appended}]
+                last.send_signal(signal.SIGTERM)
+                async with asyncio.timeout(WAIT_S):
+                    assert await last.wait() == 0
+        finally:
+            stopped.set()
+            await writer
+        ticks, wrong = await wrong_ticks(log)
+        assert ticks > 20
+        assert wrong == []
+
+
+async def _async(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.timeout(120)
+async def test_who_starts_last_writes(tmp_path: Path) -> None:
+    async with bench(tmp_path) as (views, log):
+        for number in range(20):
+            await log.append(number % 2, order(number))
+        async with views.kept() as first, views.kept():
+            async with asyncio.timeout(WAIT_S):
+                _, error = await first.communicate()
+            assert first.returncode == 7
+            assert b"another process took over: generation 1, epoch 2" in error
+            end = await log.append(0, order(20))
+            after = ["--ticks", str(TICKS), "--after", f"0:{end}"]
+            assert await views.query("SELECT sum(n) AS n FROM revenue", *after) == [{"n": 21}]
+            followed = await views.said("follow", "largest", "--count", "1")
+            assert {json.loads(line)["row"]["cents"] for line in followed.splitlines()} >= {98, 91}
+        assert (await wrong_ticks(log))[1] == []
+
+
+@pytest.mark.timeout(120)
+async def test_words_for_what_is_wrong(tmp_path: Path) -> None:
+    async with bench(tmp_path) as (views, log):
+        views.script.write_text(SCRIPT.replace("cents BIGINT", "cents BIGINTT"))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "pavane_cli.main", "sql", "check", str(views.script),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, error = await process.communicate()
+        assert (process.returncode, b"line 2, column 62: expecting )" in error) == (2, True), error
+        views.script.write_text(SCRIPT)
+        for words, code, said in (
+            (("run", str(views.script), "--ticks", "9"), 2, b"the log has partitions 0 to 3, not 9"),
+            (("run", str(views.script), "--ticks", "1"), 2, b"--ticks 1 must be a partition that nothing else uses"),
+            (("query", "SELECT * FROM revenu"), 4, b"there is no view revenu; views here: none"),
+            (("query", "SELEC 1"), 4, b"this is no SQL"),
+        ):
+            process = await views.sql(*words)
+            _, error = await process.communicate()
+            assert (process.returncode, said in error) == (code, True), error.decode()
+        async with views.kept():
+            await log.append(0, b"no JSON")
+            end = await log.append(0, order(1))
+            rows = await views.query("SELECT n FROM revenue", "--ticks", str(TICKS), "--after", f"0:{end}")
+            assert rows == [{"n": 1}, {"n": 1}]  # PERMISSIVE: a row of NULL
+        reader = Views(log, VIEWS)
+        await reader.read_on()
+        assert reader.names("SELECT * FROM Revenue JOIN largest ON TRUE") == ("revenue", "largest")
