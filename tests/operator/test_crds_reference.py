@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pavane_operator.crds import reference
 from pavane_operator.crds.base import MARK_KEY, Mark
-from pavane_operator.crds.definitions import definitions
+from pavane_operator.crds.definitions import KINDS, definitions
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +39,13 @@ def test_each_field_has_its_type_default_mark_and_meaning() -> None:
         field.alias for field in RaftClusterSpec.model_fields.values()
     }
     assert [name for name, cells in rows.items() if not cells[-1]] == []
+
+
+def test_the_way_to_uninstall_names_every_kind() -> None:
+    text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    plurals = sorted(kind.plural for kind in KINDS)
+    assert f"kubectl delete {','.join(plurals)} --all" in text
+    assert f"kubectl delete crd {' '.join(f'{plural}.pavane.dev' for plural in plurals)}\n" in text
 
 
 def test_each_field_of_a_status_has_a_meaning() -> None:

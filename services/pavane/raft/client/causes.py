@@ -66,5 +66,5 @@ class Causes:
         if not self._encrypts:
             return "speaks CURVE, and this client has no keys: give curve=CurveKeys(…), or use pavane.connect(name)"
         if event & zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            return "does not know this client's key: give it to the peers, or take the one of {name}-client"
+            return "does not know this client's key: take the keys that `pavane connection NAME` prints"
         return _OTHER_KEY
