@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.services.waltz.running import running_log
 
 ROOT = Path(__file__).parents[2]
-PARTITIONS = 32
+PARTITIONS = 48
 
 
 async def run(folder: Path, partitions: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pavane.spark import chain as chains
 from pavane.spark.chain import DataEntry, Piece
 from pavane.spark.errors import ChainError, DataLossError
-from pavane.spark.log import Log
+from pavane.spark.log import BlockingLog
 from pavane.spark.options import Format
 from pavane.waltz.errors import Conflict, OutcomeUnknown
 
@@ -62,18 +62,21 @@ class MemoryLog:
         for record in self.records[partition][start:stop]:
             yield record
 
+    async def get(self, partition: int, txid: int) -> Transaction:
+        return self.records[partition][txid]
+
     async def hwm(self, partition: int) -> int:
         return len(self.records[partition]) - 1
 
     async def partitions(self) -> Mapping[int, object]:
         return self.records
 
-    def log(self) -> Log:
+    def log(self) -> BlockingLog:
         @asynccontextmanager
         async def connect() -> AsyncIterator[MemoryLog]:
             yield self
 
-        return Log(connect)
+        return BlockingLog(connect)
 
 
 def written(memory: MemoryLog, *rows: bytes, partition: int = 0) -> Piece:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from pavane.dataflow.log import Transaction
 from pavane.spark.errors import ChainError
-from pavane.spark.log import Log, Transaction
+from pavane.spark.log import BlockingLog
 from pavane.spark.options import Format
 from pavane.waltz.errors import Conflict, OutcomeUnknown
 
@@ -115,7 +116,7 @@ def batches(records: Iterable[Transaction], chain: str) -> Iterator[tuple[int, B
 class Home:
     """A chain in its home partition, as far as it was read."""
 
-    log: Log
+    log: BlockingLog
     partition: int
     chain: str
     last: BatchEntry | None = None
@@ -144,7 +145,7 @@ class Home:
         return latest
 
 
-def commit(log: Log, home: int, chain: str, writer: str, batch: int, pieces: tuple[Piece, ...]) -> bool:
+def commit(log: BlockingLog, home: int, chain: str, writer: str, batch: int, pieces: tuple[Piece, ...]) -> bool:
     """Make the rows of a batch count. Return False if this batch of this writer, or a later one, did before.
 
     Raises ChainError if the chain cannot take it, and what the log's client raises for reasons that stay.
@@ -177,13 +178,13 @@ def commit(log: Log, home: int, chain: str, writer: str, batch: int, pieces: tup
     )
 
 
-def committed(log: Log, partition: int, chain: str, start: int, stop: int) -> list[Piece]:
+def committed(log: BlockingLog, partition: int, chain: str, start: int, stop: int) -> list[Piece]:
     """Return what the batches between two positions of the home partition name, in order."""
     records = (record for some in log.read(partition, start, stop) for record in some)
     return [piece for _, entry in batches(records, chain) for piece in entry.pieces]
 
 
-def data_of(log: Log, piece: Piece, chain: str) -> Iterator[tuple[Format, list[Transaction]]]:
+def data_of(log: BlockingLog, piece: Piece, chain: str) -> Iterator[tuple[Format, list[Transaction]]]:
     """Yield the data entries of a piece, each chunk once. Raise ChainError if one is missing."""
     seen: set[int] = set()
     for some in log.read(piece.partition, piece.first, piece.last + 1):

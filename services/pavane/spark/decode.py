@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pavane.dataflow import jsonrows
+from pavane.dataflow.log import Transaction
 from pavane.spark.errors import ChainError, MalformedRecordError
-from pavane.spark.log import Transaction
 from pavane.spark.options import Format, Mode
 from pavane.spark.schema import Columns
 

@@ -7,11 +7,12 @@ meanwhile waits in the socket, which is all the flow control that a read needs.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
+from pavane.dataflow.log import Log, Transaction
 from pavane.spark.errors import DataLossError
 from pavane.spark.options import Tls
 
@@ -23,45 +24,8 @@ APPEND_COUNT_MAX = 256  # The client refuses more than 1 000 for a partition.
 T = TypeVar("T")
 
 
-class Transaction(Protocol):
-    """One record of the log."""
-
-    @property
-    def id(self) -> int:
-        """Its number in its partition."""
-
-    @property
-    def header(self) -> int:
-        """The application's number."""
-
-    @property
-    def data(self) -> bytes:
-        """The application's bytes."""
-
-
-class Client(Protocol):
+class Client(Log, Protocol):
     """What is asked of a client of the log."""
-
-    async def append(
-        self,
-        partition: int,
-        data: bytes,
-        *,
-        header: int = 0,
-        write: Sequence[tuple[str, int]] = (),
-        read: Sequence[tuple[str, int]] = (),
-        seen: int | None = None,
-    ) -> int:
-        """Append and return the transaction, once it is durable."""
-        ...
-
-    def read(self, partition: int, start: int, stop: int) -> AsyncIterator[Transaction]:
-        """Yield what there is of `start` up to but not `stop`."""
-        ...
-
-    async def hwm(self, partition: int) -> int:
-        """Return the last transaction, -1 if there is none."""
-        ...
 
     async def partitions(self) -> Mapping[int, object]:
         """Return the partitions, and who owns them."""
@@ -89,7 +53,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-class Log:
+class BlockingLog:
     """Blocking access to the log, as a context manager. Errors of the client pass through."""
 
     def __init__(self, connect: Connect) -> None:

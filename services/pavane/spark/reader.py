@@ -21,7 +21,7 @@ from pavane.spark import chain as chains
 from pavane.spark import offsets
 from pavane.spark.decode import Decoder, check_ordinary
 from pavane.spark.errors import DataLossError, OptionError
-from pavane.spark.log import Connect, Log, connect
+from pavane.spark.log import BlockingLog, Connect, connect
 from pavane.spark.options import ReadOptions
 from pavane.spark.schema import Columns
 
@@ -44,23 +44,23 @@ class _Reading:
         self._options = options
         self._columns = columns
 
-    def _log(self) -> Log:
-        return Log(self._connect())
+    def _log(self) -> BlockingLog:
+        return BlockingLog(self._connect())
 
     def _connect(self) -> Connect:
         return connect(self._options.servers, self._options.tls)
 
-    def _partitions(self, log: Log) -> Sequence[int]:
+    def _partitions(self, log: BlockingLog) -> Sequence[int]:
         held = log.partitions()
         wanted = held if self._options.partitions is None else self._options.partitions
         if missing := sorted(set(wanted) - set(held)):
             raise OptionError(f"the log has no partition {missing[0]}; it has {held[0]} to {held[-1]}.")
         return wanted
 
-    def _ends(self, log: Log) -> offsets.Offset:
+    def _ends(self, log: BlockingLog) -> offsets.Offset:
         return log.ends(self._partitions(log))
 
-    def _tasks(self, log: Log, start: offsets.Offset, stop: offsets.Offset) -> list[Task]:
+    def _tasks(self, log: BlockingLog, start: offsets.Offset, stop: offsets.Offset) -> list[Task]:
         options = self._options
         if options.chain is None:
             ranges = offsets.split(start, stop, options.min_partitions, options.max_records_per_partition)
@@ -83,7 +83,7 @@ class _Reading:
                 for kind, records in chains.data_of(log, piece, str(self._options.chain)):
                     yield from decoder.batches(records, kind)
 
-    def _read_range(self, log: Log, wanted: offsets.Range) -> Iterator[pa.RecordBatch]:
+    def _read_range(self, log: BlockingLog, wanted: offsets.Range) -> Iterator[pa.RecordBatch]:
         decoder = Decoder(self._columns, self._options.mode, wanted.partition)
         raw = self._options.format.value == "raw"
         for records in log.read(wanted.partition, wanted.start, wanted.stop):

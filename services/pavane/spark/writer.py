@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pavane.spark import chain as chains
 from pavane.spark.encode import Packer, Record
 from pavane.spark.errors import OptionError, WaltzSourceError
-from pavane.spark.log import Appender, Log, connect
+from pavane.spark.log import Appender, BlockingLog, connect
 from pavane.spark.options import Delivery, Format, WriteOptions
 
 
@@ -44,8 +44,8 @@ class _Writing:
         self._options = options
         self._schema = schema
 
-    def _log(self) -> Log:
-        return Log(connect(self._options.servers, self._options.tls))
+    def _log(self) -> BlockingLog:
+        return BlockingLog(connect(self._options.servers, self._options.tls))
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         options = self._options
