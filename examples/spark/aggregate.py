@@ -6,6 +6,7 @@ For a result that is kept up to date see docs/compute.md.
 """
 
 import argparse
+import json
 from collections.abc import Sequence
 
 from pyspark.sql import functions as f
@@ -26,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reader = spark.read.format("waltz").options(servers=given.servers, partitions=given.partitions, format="json")
     orders = reader.schema(SCHEMA).load()
     totals = orders.groupBy("customer").agg(f.count("*").alias("n"), f.sum("cents").alias("total")).orderBy("customer")
-    for line in totals.toJSON().collect():
-        print(line)
+    for row in totals.collect():
+        print(json.dumps(row.asDict()))
 
 
 if __name__ == "__main__":

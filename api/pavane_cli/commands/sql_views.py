@@ -58,14 +58,14 @@ def run_script(
     script: ScriptFile,
     ticks: TicksPartition,
     engine: Annotated[EngineName, typer.Option(help="plain: DuckDB; spark: Spark on this machine.")] = EngineName.PLAIN,
-    tick: Annotated[float, typer.Option(min=0.01, max=10.0, help="Seconds between two ticks.")] = 0.2,
+    interval: Annotated[float, typer.Option(min=0.01, max=10.0, help="Seconds between two ticks.")] = 0.2,
 ) -> None:
     """Keep the views of a script up to date until Ctrl-C, in the partition that --partition names.
 
     Kill it and start it again, here or elsewhere: nothing is lost or counted twice. Who starts last writes, the others
     end.
     """
-    run(_kept(reach, _parsed(script), Place(ticks, reach.partition), _engine(engine), tick))
+    run(_kept(reach, _parsed(script), Place(ticks, reach.partition), _engine(engine), interval))
 
 
 @reaching
@@ -162,13 +162,17 @@ async def _kept(reach: Reach, script: Script, place: Place, engine: Callable[[],
                 said[each.view.name] = words
                 output.say(f"{each.view.name}: {words} at tick {each.upper - 1}, in partition {reach.partition}")
 
+    def trouble(what: str) -> None:
+        said.clear()
+        output.note(f"trying again: {what}")
+
     clocks = Clocks(lambda: time.time_ns() // 1_000_000, time.monotonic, lambda: uuid.uuid4().hex)
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     async with reach.log() as log:
         await _checked(log, script, place)
-        keeping = asyncio.create_task(Keeper(log, script, place, engine, tick_s, clocks).run(moved))
+        keeping = asyncio.create_task(Keeper(log, script, place, engine, tick_s, clocks).run(moved, trouble))
         stopping = asyncio.create_task(stopped.wait())
         await asyncio.wait({keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
         for task in (keeping, stopping):

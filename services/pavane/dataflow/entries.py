@@ -26,11 +26,13 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """The first entry of a view's chain: its columns, and the tick at which it begins."""
+    """The first entry of a view's chain: its columns, whose ticks it counts, and the one at which it begins."""
 
     chain: str
     rank: Rank
     columns: tuple[tuple[str, str], ...]
+    ticks: int
+    """The partition that holds them."""
     as_of: int
 
 
@@ -84,7 +86,12 @@ def encode(entry: Entry) -> bytes:
     """Return the data of an entry's transaction."""
     match entry:
         case Create():
-            head: dict[str, Any] = {"kind": "create", "columns": entry.columns, "as_of": entry.as_of}
+            head: dict[str, Any] = {
+                "kind": "create",
+                "columns": entry.columns,
+                "ticks": entry.ticks,
+                "as_of": entry.as_of,
+            }
         case Batch():
             head = {"kind": "batch", "id": entry.id, "lower": entry.lower, "upper": entry.upper, "chunks": entry.chunks}
         case Data():
@@ -115,7 +122,8 @@ def decode(header: int, data: bytes) -> Entry | None:
         rank = Rank(int(head["token"][0]), int(head["token"][1]), int(head.get("version", 0)))
         match head["kind"]:
             case "create":
-                return Create(chain, rank, tuple((str(n), str(t)) for n, t in head["columns"]), int(head["as_of"]))
+                columns = tuple((str(n), str(t)) for n, t in head["columns"])
+                return Create(chain, rank, columns, int(head["ticks"]), int(head["as_of"]))
             case "batch":
                 ends = int(head["lower"]), int(head["upper"])
                 return Batch(chain, rank, str(head["id"]), *ends, int(head["chunks"]), rows)

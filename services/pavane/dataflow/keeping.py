@@ -14,10 +14,13 @@ from pavane.dataflow.runner import Runner
 from pavane.dataflow.sink import ChainSink
 from pavane.dataflow.source import LogSource
 from pavane.dataflow.ticks import Ticks
+from pavane.waltz.errors import OutcomeUnknown, Unavailable
 
 ENGINE_FAILURES_MAX = 3
 ENGINE_FAILURES_S = 120.0
 """So many failures in so long are no accident."""
+RETRY_S = 1.0
+"""After the log did not answer for as long as its client waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Clocks:
 class Keeper:
     """Keeps the views of a script up to date until it is cancelled or fenced by a later one.
 
-    An engine that fails is made anew, and the views are built again; the chains do not notice.
+    After a failure of the engine or the log all is made anew, and the views are built again; the chains do not notice.
     """
 
     def __init__(
@@ -57,17 +60,24 @@ class Keeper:
         self.runner: Runner | None = None
         self.token: tuple[int, int] | None = None
 
-    async def run(self, moved: Callable[[Runner], None]) -> None:
-        """Keep the views; `moved` is called after each step. Raises `Fenced`, `EngineError`, `EntryError`."""
+    async def run(self, moved: Callable[[Runner], None], trouble: Callable[[str], None]) -> None:
+        """Keep the views, through outages of the log. `moved` is called after each step, `trouble` before each new try.
+
+        Raises `Fenced`, `EngineError` where engines fail again and again, `EntryError`.
+        """
         while True:
             engine = await asyncio.to_thread(self._make_engine)
             try:
                 await self._keep(engine, moved)
-            except EngineError:
+            except (Unavailable, OutcomeUnknown) as error:
+                trouble(str(error))
+                await asyncio.sleep(RETRY_S)
+            except EngineError as error:
                 now = self._clocks.steady_s()
                 self._failures.append(now)
                 if len(self._failures) == ENGINE_FAILURES_MAX and now - self._failures[0] < ENGINE_FAILURES_S:
                     raise
+                trouble(str(error))
             finally:
                 await asyncio.to_thread(engine.close)
 
@@ -79,7 +89,8 @@ class Keeper:
             self.token = max(before.generation, 1), before.epoch + 1
 
         def sink(view: View) -> ChainSink:
-            return ChainSink(self._log, self._place.views, view, self._clocks.now_ms, self._clocks.make_id)
+            clocks = self._clocks
+            return ChainSink(self._log, self._place.views, self._place.ticks, view, clocks.now_ms, clocks.make_id)
 
         sinks = {view.name: sink(view) for view in self._script.views}
         runner = Runner(self._script, ticks, self.source, sinks, lambda view: ViewFlow(view, engine))

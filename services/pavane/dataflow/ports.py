@@ -153,7 +153,7 @@ class TickLog(Protocol):
         """Take the right to mint for (generation, epoch). Raises `Fenced`."""
 
     async def mint(self) -> None:
-        """Append the next tick if a high-water mark moved or a second passed. Raises `Fenced`."""
+        """Append the next tick if a high-water mark moved, and the first one. Raises `Fenced`."""
 
 
 class Source(Protocol):

@@ -110,17 +110,16 @@ class Runner:
         return bool(due)
 
     async def _hydrate(self, each: Maintained) -> bool:
-        """Take all rows up to the tick at which the view begins, in pieces: earlier ticks are free to number them."""
+        """Take all rows up to the tick at which the view begins, in pieces that are all of this tick."""
         start = next((binding for binding in self._bindings if binding.tick >= each.as_of), None)
         if start is None:
             return False
         flow = self._flow(each.view)
-        longest = max((start.next.get(p, 0) for table in each.tables for p in table.partitions), default=0)
-        pieces = min(start.tick, longest // HYDRATION_TRANSACTIONS + 1)
+        longest = max(start.next.get(p, 0) for table in each.tables for p in table.partitions)
+        pieces = longest // HYDRATION_TRANSACTIONS + 1
         for piece in range(1, pieces + 1):
-            following = {p: end if piece == pieces else end * piece // pieces for p, end in start.next.items()}
-            tick = start.tick if piece == pieces else piece
-            await self._step(each, flow, [Binding(tick, following, start.wall_ms)])
+            following = {p: end * piece // pieces for p, end in start.next.items()}
+            await self._step(each, flow, [Binding(start.tick, following, start.wall_ms)])
         each.flow = flow
         return True
 

@@ -23,11 +23,21 @@ MAX_LAG_MS = 1000
 
 
 class ChainSink:
-    """One view's chain in its home partition. `now_ms` is a clock, `make_id` makes names of batches."""
+    """One view's chain in its home partition; it counts the ticks of partition `ticks`.
+
+    `now_ms` is a clock, `make_id` makes names of batches.
+    """
 
     def __init__(
-        self, log: Log, partition: int, view: View, now_ms: Callable[[], int], make_id: Callable[[], str]
+        self,
+        log: Log,
+        partition: int,
+        ticks: int,
+        view: View,
+        now_ms: Callable[[], int],
+        make_id: Callable[[], str],
     ) -> None:
+        self._ticks = ticks
         self._log = log
         self._partition = partition
         self._view = view
@@ -45,7 +55,7 @@ class ChainSink:
     async def open(self, as_of: int) -> int:
         """Read the chain to its end and return its upper; `as_of` where there is no chain yet.
 
-        Raises `EntryError` if the chain holds another view.
+        Raises `EntryError` if the chain holds another view, or counts other ticks.
         """
         self._as_of = as_of
         await self._read_on()
@@ -57,6 +67,11 @@ class ChainSink:
             raise EntryError(
                 f"partition {self._partition} holds a view {self._view.name} with the columns "
                 f"{_listed(created.columns)}, not {_listed(wanted)}: give the new view another name"
+            )
+        if created.ticks != self._ticks:
+            raise EntryError(
+                f"the view {self._view.name} in partition {self._partition} counts the ticks of partition "
+                f"{created.ticks}, not of {self._ticks}: name that one, or give the new view another name"
             )
         return self._chain.upper
 
@@ -134,7 +149,7 @@ class ChainSink:
 
     def _created(self, own: Rank) -> Create:
         columns = tuple((column.name, column.type) for column in self._view.columns)
-        return Create(self._view.name, own, columns, self._as_of)
+        return Create(self._view.name, own, columns, self._ticks, self._as_of)
 
     def _fenced(self) -> Fenced:
         rank = self._chain.rank

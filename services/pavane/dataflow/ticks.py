@@ -14,8 +14,6 @@ from pavane.waltz.errors import Conflict, OutcomeUnknown
 CHAIN = "ticks"
 POLL_S = 0.05
 """Between two looks at the end of the partition by who waits for a tick."""
-IDLE_MS = 1000
-"""Time goes on at this pace where no partition moves."""
 
 
 class Ticks:
@@ -89,7 +87,7 @@ class Ticks:
         self._own = own
 
     async def mint(self) -> None:
-        """Append the next tick if a high-water mark moved or a second passed. Raises `Fenced` as `fence`."""
+        """Append the next tick if a high-water mark moved, and the first one. Raises `Fenced` as `fence`."""
         if self._own is None:
             raise RuntimeError("mint before fence")
         last = self._last
@@ -97,11 +95,10 @@ class Ticks:
         ends = await asyncio.gather(*(self._log.hwm(partition) for partition in self._bound))
         for partition, end in zip(self._bound, ends, strict=True):
             following[partition] = max(following.get(partition, 0), end + 1)
-        now = self._now_ms()
-        if last is not None and following == last.next and 0 <= now - last.wall_ms < IDLE_MS:
+        if last is not None and following == last.next:
             return
         tick = last.tick + 1 if last is not None else 1
-        await self._append(Minted(CHAIN, self._own, tick, following, now))
+        await self._append(Minted(CHAIN, self._own, tick, following, self._now_ms()))
         self._check(self._own)
 
     def _check(self, own: Rank) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -20,7 +21,8 @@ class SparkEngine:
 
     def __init__(self, session: SparkSession | None = None) -> None:
         self._own = session is None
-        self._session = session or builder("pavane sql").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+        settings = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
+        self._session = session or builder("pavane sql").config(map=settings).getOrCreate()
         self._session.sparkContext.setLogLevel("ERROR")
 
     def evaluate(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
@@ -41,9 +43,19 @@ class SparkEngine:
             raise EngineError(f"Spark's JVM does not answer: {error}") from error
 
     def close(self) -> None:
-        """End the session, if it is our own."""
-        if self._own:
+        """End the session, if it is our own. Where its JVM died, forget it, so that the next session starts another."""
+        if not self._own:
+            return
+        try:
             self._session.stop()
+        except (PySparkException, Py4JError, OSError):
+            SparkContext._active_spark_context = None
+            SparkSession._instantiatedSession = None
+        gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+        if gateway is not None:
+            gateway.shutdown()
+            gateway.proc.stdin.close()  # the JVM ends with its input
+            gateway.proc.wait()
 
 
 def _signed(table: pa.Table) -> pa.Table:

@@ -7,18 +7,24 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from time import monotonic
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
 from pavane.dataflow.chain import Chain
 from pavane.dataflow.entries import Entry, EntryError, Minted, Rank, decode
+from pavane.dataflow.keeping import Clocks, Keeper, Place
+from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Column, Fenced, View
+from pavane.dataflow.reading import Views
 from pavane.dataflow.rows import Row, table_of, updates_of
 from pavane.dataflow.sink import ChainSink
+from pavane.dataflow.sql import parse
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.types import arrow_schema
-from pavane.waltz.errors import Conflict, OutcomeUnknown
+from pavane.waltz.errors import Conflict, OutcomeUnknown, Unavailable
 
 VIEW = View("v", "", (Column("x", "BIGINT"),), ("t",), b"")
 SCHEMA = arrow_schema(VIEW.columns)
@@ -42,6 +48,10 @@ class FaultyLog:
     """A log in memory with the locks of the real one, which loses answers, refuses without need and yields anywhere."""
 
     random: Random
+    kind: bool = False
+    """Nothing goes wrong."""
+    away: bool = False
+    """Nobody answers."""
     partitions: dict[int, list[Record]] = field(default_factory=lambda: {0: [], 1: [], 2: []})
     locks: dict[tuple[int, str], int] = field(default_factory=dict)
 
@@ -55,7 +65,7 @@ class FaultyLog:
         seen: int | None = None,
     ) -> int:
         await self._anything()
-        fault = self.random.random()
+        fault = 0.5 if self.kind else self.random.random()
         if fault < 0.05:
             raise OutcomeUnknown(partition, (0, 0, 0, 0))
         records = self.partitions[partition]
@@ -83,6 +93,10 @@ class FaultyLog:
         return len(self.partitions[partition]) - 1
 
     async def _anything(self) -> None:
+        if self.away:
+            raise Unavailable("nobody answers")
+        if self.kind:
+            return
         if self.random.random() < 0.3:
             await asyncio.sleep(0)
         if self.random.random() < 0.003:
@@ -97,7 +111,7 @@ def contents(next_: int) -> Counter[Row]:
 async def writer(log: FaultyLog, epoch: int, clock: Counter[str], until: int) -> None:
     """What a process does: mint ticks, and keep the view, built from the log alone."""
     ticks = Ticks(log, TICKS_PARTITION, [DATA], lambda: clock["ms"])
-    sink = ChainSink(log, HOME, VIEW, lambda: clock["ms"], lambda: f"{epoch}-{clock['ms']}")
+    sink = ChainSink(log, HOME, TICKS_PARTITION, VIEW, lambda: clock["ms"], lambda: f"{epoch}-{clock['ms']}")
     last = await ticks.last()
     as_of = max(1, await sink.open(max(1, last)) - 1)
     await ticks.start(as_of)
@@ -159,6 +173,53 @@ async def test_no_tick_is_wrong_missing_or_doubled() -> None:
     assert {seed: wrong for seed, (_, wrong, _) in played.items() if wrong} == {}
     assert sum(upper for upper, _, _ in played.values()) > SEEDS * 20
     assert sum(fenced for _, _, fenced in played.values()) > SEEDS
+
+
+async def test_a_log_at_rest_does_not_grow() -> None:
+    log = FaultyLog(Random(0), kind=True)
+    ticks = Ticks(log, TICKS_PARTITION, [DATA], lambda: 0)
+    await ticks.start(1)
+    await ticks.fence((1, 1))
+    for _ in range(5):
+        await ticks.mint()
+    assert [binding.tick for binding in await ticks.read_on()] == [1]
+    assert len(log.partitions[TICKS_PARTITION]) == 2
+
+
+async def test_a_view_goes_on_counting_the_ticks_that_it_began_with() -> None:
+    log = FaultyLog(Random(0), kind=True)
+    sink = ChainSink(log, HOME, TICKS_PARTITION, VIEW, lambda: 0, lambda: "id")
+    await sink.open(1)
+    await sink.allow((1, 1))
+    with pytest.raises(EntryError, match="counts the ticks of partition 2, not of 5: name that one"):
+        await ChainSink(log, HOME, 5, VIEW, lambda: 0, lambda: "id").open(1)
+    other = View("v", "", (Column("x", "STRING"),), ("t",), b"")
+    with pytest.raises(EntryError, match="with the columns x BIGINT, not x STRING: give the new view another name"):
+        await ChainSink(log, HOME, TICKS_PARTITION, other, lambda: 0, lambda: "id").open(1)
+
+
+async def test_an_outage_of_the_log_is_waited_for() -> None:
+    log = FaultyLog(Random(0), kind=True)
+    table = "CREATE TABLE t (x BIGINT) USING waltz OPTIONS (partitions '0')"
+    script = parse(f"{table}; CREATE MATERIALIZED VIEW v AS SELECT sum(x) AS s FROM t")
+    clocks = Clocks(lambda: 0, monotonic, lambda: uuid4().hex)
+    keeper = Keeper(log, script, Place(TICKS_PARTITION, HOME), PlainEngine, 0.01, clocks)
+    steps: asyncio.Queue[str] = asyncio.Queue()
+    keeping = asyncio.create_task(keeper.run(lambda _: steps.put_nowait("moved"), steps.put_nowait))
+    try:
+        async with asyncio.timeout(30.0):
+            assert await steps.get() == "moved"
+            log.away = True
+            assert await steps.get() == "nobody answers"
+            log.partitions[DATA].append(Record(0, 0, b'{"x": 7}'))
+            log.away = False
+            views = Views(log, HOME)
+            while not any(row == (7,) for reader in views.readers.values() for row, _, _ in reader.changes):
+                await views.read_on()
+                await asyncio.sleep(0.01)
+    finally:
+        keeping.cancel()
+        await asyncio.wait({keeping})
 
 
 async def found_by_a_seed() -> bool:

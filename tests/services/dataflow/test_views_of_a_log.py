@@ -67,7 +67,7 @@ class Bench:
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[asyncio.subprocess.Process]:
         """Keep the script's views in a process; wait until it says that it does."""
-        process = await self.sql("run", str(self.script), "--ticks", str(TICKS), "--tick", "0.05")
+        process = await self.sql("run", str(self.script), "--ticks", str(TICKS), "--interval", "0.05")
         assert process.stdout is not None
         try:
             async with asyncio.timeout(WAIT_S):
