@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -27,7 +28,7 @@ from pavane.waltz.client import Waltz
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError, lacks
 from pavane_cli.output import Format, Output
-from pavane_cli.target import run
+from pavane_cli.target import KINDS, cluster, run
 from pavane_cli.waltz_reach import Reach, reaching
 
 ScriptFile = Annotated[
@@ -80,14 +81,18 @@ def query(
     ticks: Annotated[int | None, typer.Option("--ticks", min=0, help="The partition that holds the ticks.")] = None,
     form: Output = Format.TABLE,
 ) -> None:
-    """Answer a SELECT over the views in the partition that --partition names, all at one tick."""
+    """Answer a SELECT over the views in the partition that --partition names, all at one tick.
+
+    As compute/NAME a ComputeCluster says itself where its log and its partitions are.
+    """
 
     async def ask() -> tuple[int, Any]:
-        async with reach.log() as log:
-            views = Views(log, reach.partition)
+        place, ticks_in = await _place_of(reach, ticks)
+        async with place.log() as log:
+            views = Views(log, place.partition)
             await views.read_on()
             if after is not None:
-                tick = await _including(log, after, ticks)
+                tick = await _including(log, after, ticks_in)
                 await views.read_on({name: tick + 1 for name in views.names(sql)})
             return views.query(sql, as_of)
 
@@ -113,7 +118,8 @@ def follow(
 
     async def print_changes() -> None:
         left = count
-        async with reach.log() as log, aclosing(Views(log, reach.partition).follow(view)) as steps:
+        place, _ = await _place_of(reach, None)
+        async with place.log() as log, aclosing(Views(log, place.partition).follow(view)) as steps:
             async for columns, changes in steps:
                 for row, tick, diff in changes:
                     shown = {name: _plain(value) for name, value in zip(columns, row, strict=True)}
@@ -152,7 +158,7 @@ def _engine(name: EngineName) -> Callable[[], Engine]:
     return SparkEngine
 
 
-async def _kept(reach: Reach, script: Script, place: Place, engine: Callable[[], Engine], tick_s: float) -> None:
+async def _kept(reach: Reach, script: Script, place: Place, engine: Callable[[], Engine], interval_s: float) -> None:
     said: dict[str, str] = {}
 
     def moved(runner: Runner) -> None:
@@ -172,7 +178,9 @@ async def _kept(reach: Reach, script: Script, place: Place, engine: Callable[[],
         loop.add_signal_handler(number, stopped.set)
     async with reach.log() as log:
         await _checked(log, script, place)
-        keeping = asyncio.create_task(Keeper(log, script, place, engine, tick_s, clocks).run(moved, trouble))
+        keeper = Keeper(log, [script], place, engine, interval_s, clocks)
+        keeper.allowed.set()
+        keeping = asyncio.create_task(keeper.run(moved, trouble))
         stopping = asyncio.create_task(stopped.wait())
         await asyncio.wait({keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
         for task in (keeping, stopping):
@@ -197,6 +205,17 @@ async def _checked(log: Waltz, script: Script, place: Place) -> None:
     for option, partition in used.items():
         if partition in read or place.ticks == place.views:
             raise UserError(f"{option} {partition} must be a partition that nothing else uses", ExitCode.USAGE)
+
+
+async def _place_of(reach: Reach, ticks: int | None) -> tuple[Reach, int | None]:
+    """Return where the views are, and their ticks; a ComputeCluster knows both."""
+    kind, slash, name = reach.name.partition("/")
+    if not slash or KINDS.get(kind.lower()) != KINDS["computecluster"]:
+        return reach, ticks
+    async with cluster(reach.where) as client:
+        spec = (await client.get(KINDS["computecluster"], name, reach.namespace))["spec"]
+    place = replace(reach, name=spec["waltzClusterRef"]["name"], partition=spec["partitions"]["views"])
+    return place, spec["partitions"]["ticks"]
 
 
 async def _including(log: Waltz, after: str, ticks: int | None) -> int:

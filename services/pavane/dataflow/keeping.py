@@ -1,15 +1,20 @@
-"""One process that keeps a script's views up to date, and takes over from another (docs/specs/compute.md 11.2)."""
+"""Keeps views up to date, and takes over from who did before (docs/specs/compute.md 11.2-11.4).
+
+Until it is allowed to write, a keeper reads the ticks that another one mints, and builds the same views beside it. Its
+fence in the tick log and in each chain is the moment from which on it writes, and nobody before it does.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pavane.dataflow.flow import ViewFlow
 from pavane.dataflow.log import Log
-from pavane.dataflow.ports import Engine, EngineError, Script, View
+from pavane.dataflow.ports import Engine, EngineError, Fenced, Script, View
 from pavane.dataflow.runner import Runner
 from pavane.dataflow.sink import ChainSink
 from pavane.dataflow.source import LogSource
@@ -19,6 +24,8 @@ from pavane.waltz.errors import OutcomeUnknown, Unavailable
 ENGINE_FAILURES_MAX = 3
 ENGINE_FAILURES_S = 120.0
 """So many failures in so long are no accident."""
+STEPS_BEFORE = 20
+"""Up to so many steps bring the views near to the present before the fence, so that nobody waits for them behind it."""
 RETRY_S = 1.0
 """After the log did not answer for as long as its client waits."""
 
@@ -41,24 +48,43 @@ class Clocks:
 
 
 class Keeper:
-    """Keeps the views of a script up to date until it is cancelled or fenced by a later one.
+    """Keeps the views of some scripts up to date until it is cancelled or fenced by a later one.
 
-    After a failure of the engine or the log all is made anew, and the views are built again; the chains do not notice.
+    `generation` is the first half of its token; 0 = that of the one before it. After a failure of the engine or the log
+    all is made anew, and the views are built again; the chains do not notice.
     """
 
     def __init__(
-        self, log: Log, script: Script, place: Place, engine: Callable[[], Engine], tick_s: float, clocks: Clocks
+        self,
+        log: Log,
+        scripts: Sequence[Script],
+        place: Place,
+        engine: Callable[[], Engine],
+        interval_s: float,
+        clocks: Clocks,
+        generation: int = 0,
     ) -> None:
         self._log = log
-        self._script = script
+        self._scripts = scripts
         self._place = place
         self._make_engine = engine
-        self._tick_s = tick_s
+        self._interval_s = interval_s
         self._clocks = clocks
+        self._generation = generation
         self._failures: deque[float] = deque(maxlen=ENGINE_FAILURES_MAX)
+        self._token: tuple[int, int] | None = None
+        self.allowed = asyncio.Event()
+        """It may write."""
+        self.leads = False
+        self.took_over_s: float | None = None
+        """How long nobody could write when it took over from another one."""
         self.source = LogSource(log)
         self.runner: Runner | None = None
-        self.token: tuple[int, int] | None = None
+        """None until the chains were read."""
+
+    async def written_by(self) -> int:
+        """Return the generation that has the right to write, 0 while nobody ever had."""
+        return (await self._ticks().rank()).generation
 
     async def run(self, moved: Callable[[Runner], None], trouble: Callable[[str], None]) -> None:
         """Keep the views, through outages of the log. `moved` is called after each step, `trouble` before each new try.
@@ -79,28 +105,59 @@ class Keeper:
                     raise
                 trouble(str(error))
             finally:
+                self.leads, self.runner = False, None
                 await asyncio.to_thread(engine.close)
 
+    def _ticks(self) -> Ticks:
+        tables = (table for script in self._scripts for table in script.tables)
+        bound = sorted({partition for table in tables for partition in table.partitions})
+        return Ticks(self._log, self._place.ticks, bound, self._clocks.now_ms)
+
     async def _keep(self, engine: Engine, moved: Callable[[Runner], None]) -> None:
-        bound = sorted({partition for table in self._script.tables for partition in table.partitions})
-        ticks = Ticks(self._log, self._place.ticks, bound, self._clocks.now_ms)
-        if self.token is None:
-            before = await ticks.rank()
-            self.token = max(before.generation, 1), before.epoch + 1
+        ticks, clocks = self._ticks(), self._clocks
 
         def sink(view: View) -> ChainSink:
-            clocks = self._clocks
             return ChainSink(self._log, self._place.views, self._place.ticks, view, clocks.now_ms, clocks.make_id)
 
-        sinks = {view.name: sink(view) for view in self._script.views}
-        runner = Runner(self._script, ticks, self.source, sinks, lambda view: ViewFlow(view, engine))
+        sinks = {view.name: sink(view) for script in self._scripts for view in script.views}
+        runner = Runner(self._scripts, ticks, self.source, sinks, lambda view: ViewFlow(view, engine))
         await runner.open()
-        await ticks.fence(self.token)
-        await runner.allow(self.token)
         self.runner = runner
         while True:
-            begun = self._clocks.steady_s()
-            await ticks.mint()
+            begun = clocks.steady_s()
+            if self.allowed.is_set() and not self.leads:
+                for _ in range(STEPS_BEFORE):
+                    if not await runner.step():
+                        break
+                await self._take_over(ticks, runner)
+            if self.leads:
+                await ticks.mint()
             if await runner.step():
                 moved(runner)
-            await asyncio.sleep(max(0.0, begun + self._tick_s - self._clocks.steady_s()))
+            left = max(0.0, begun + self._interval_s - clocks.steady_s())
+            await self._pause(left)
+
+    async def _pause(self, left_s: float) -> None:
+        """Sleep; the permission to write ends the sleep of who does not lead yet."""
+        if self.leads:
+            await asyncio.sleep(left_s)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self.allowed.wait()
+
+    async def _take_over(self, ticks: Ticks, runner: Runner) -> None:
+        """Stop every smaller token for good, in the tick log and the chains. Raises `Fenced` if there is a greater."""
+        begun = self._clocks.steady_s()
+        former = await ticks.rank()
+        before = former.generation
+        if self._token is None:
+            generation = self._generation or max(before, 1)
+            if before > generation:
+                raise Fenced(f"generation {before} mints ticks")
+            self._token = generation, former.epoch + 1 if before == generation else 1
+        await ticks.fence(self._token)
+        await runner.allow(self._token)
+        self.leads = True
+        if before > 0:
+            self.took_over_s = self._clocks.steady_s() - begun

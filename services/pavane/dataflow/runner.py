@@ -7,7 +7,7 @@ what the chain holds are equal there, and the chain goes on without a gap.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,22 +40,23 @@ class Maintained:
 
 
 class Runner:
-    """Keeps the views of one script up to date. After an `EngineError` it is to be built anew, with its sinks.
+    """Keeps the views of some scripts up to date. After an `EngineError` it is to be built anew, with its sinks.
 
     `flow(view)` makes the state of a view; a flow blocks, so it works in a thread, one flow at a time.
     """
 
     def __init__(
         self,
-        script: Script,
+        scripts: Sequence[Script],
         ticks: TickLog,
         source: Source,
         sinks: Mapping[str, Sink],
         flow: Callable[[View], Flow],
     ) -> None:
-        tables = {table.name: table for table in script.tables}
         self.views = tuple(
-            Maintained(view, sinks[view.name], tuple(tables[name] for name in view.tables)) for view in script.views
+            Maintained(view, sinks[view.name], tuple(table for table in script.tables if table.name in view.tables))
+            for script in scripts
+            for view in script.views
         )
         self._ticks = ticks
         self._source = source
@@ -66,6 +67,12 @@ class Runner:
     def tick(self) -> int:
         """The last tick that was read; 0 before the first."""
         return self._bindings[-1].tick if self._bindings else 0
+
+    @property
+    def reached(self) -> int:
+        """The tick up to which every view that has not failed has all rows."""
+        seen = [each.seen.tick if each.seen is not None else 0 for each in self.views if not each.failure]
+        return min(seen, default=self.tick)
 
     async def open(self) -> None:
         """Find where each chain ends, and the ticks from there on."""

@@ -203,7 +203,8 @@ async def test_an_outage_of_the_log_is_waited_for() -> None:
     table = "CREATE TABLE t (x BIGINT) USING waltz OPTIONS (partitions '0')"
     script = parse(f"{table}; CREATE MATERIALIZED VIEW v AS SELECT sum(x) AS s FROM t")
     clocks = Clocks(lambda: 0, monotonic, lambda: uuid4().hex)
-    keeper = Keeper(log, script, Place(TICKS_PARTITION, HOME), PlainEngine, 0.01, clocks)
+    keeper = Keeper(log, [script], Place(TICKS_PARTITION, HOME), PlainEngine, 0.01, clocks)
+    keeper.allowed.set()
     steps: asyncio.Queue[str] = asyncio.Queue()
     keeping = asyncio.create_task(keeper.run(lambda _: steps.put_nowait("moved"), steps.put_nowait))
     try:
@@ -220,6 +221,53 @@ async def test_an_outage_of_the_log_is_waited_for() -> None:
     finally:
         keeping.cancel()
         await asyncio.wait({keeping})
+
+
+async def test_a_later_generation_builds_beside_and_takes_over_at_its_fence() -> None:
+    log = FaultyLog(Random(0), kind=True)
+    script = parse(
+        "CREATE TABLE t (x BIGINT) USING waltz OPTIONS (partitions '0');"
+        "CREATE MATERIALIZED VIEW v AS SELECT sum(x) AS s FROM t"
+    )
+    clocks, place = Clocks(lambda: 0, monotonic, lambda: uuid4().hex), Place(TICKS_PARTITION, HOME)
+    old, new = (Keeper(log, [script], place, PlainEngine, 0.01, clocks, number) for number in (1, 2))
+    running = [asyncio.create_task(each.run(lambda _: None, lambda _: None)) for each in (old, new)]
+
+    def row(number: int) -> None:
+        log.partitions[DATA].append(Record(number, 0, b'{"x": %d}' % number))
+
+    async def reached(keeper: Keeper, tick: int) -> None:
+        while keeper.runner is None or keeper.runner.reached < tick:
+            await asyncio.sleep(0.01)
+
+    try:
+        async with asyncio.timeout(30.0):
+            row(0)
+            old.allowed.set()
+            await reached(old, 1)
+            row(1)
+            await reached(new, 2)
+            assert (old.leads, new.leads, await new.written_by()) == (True, False, 1)
+            before = len(log.partitions[HOME])
+            row(2)
+            await reached(new, 3)
+            ranks = {decode(one.header, one.data).rank.generation for one in log.partitions[HOME]}  # type: ignore[union-attr]
+            assert ranks == {1}, "who may not write wrote"
+            new.allowed.set()
+            with pytest.raises(Fenced):
+                await running[0]
+            row(3)
+            await reached(new, 4)
+            assert (new.leads, await new.written_by()) == (True, 2)
+            assert new.took_over_s is not None
+            assert len(log.partitions[HOME]) > before
+            views = Views(log, HOME)
+            await views.read_on({"v": 5})
+            assert views.query("SELECT s FROM v")[1].to_pylist() == [{"s": 6}]
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
 
 
 async def found_by_a_seed() -> bool:

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from pavane.dataflow.chain import Chain
-from pavane.dataflow.entries import Minted, decode
 from pavane.dataflow.reading import Views
-from pavane.dataflow.rows import Row, updates_of
+from pavane.dataflow.rows import Row
 from pavane.waltz.client import Waltz
+from tests.services.dataflow.recomputed import revenue, wrong_ticks
 from tests.services.waltz.running import running_log
 
 SCRIPT = """
@@ -93,41 +92,13 @@ def order(number: int) -> bytes:
     return json.dumps({"id": number, "customer": f"c{number % 5}", "cents": number * 7 % 101}).encode()
 
 
-async def wrong_ticks(log: Waltz) -> tuple[int, list[Any]]:
-    """Recompute both views at every tick from the log alone; return how many ticks there were, and the wrong ones."""
-    rows = {p: [json.loads(t.data) async for t in log.read(p, 0, 2**40)] for p in (0, 1)}
-    entries = [decode(t.header, t.data) async for t in log.read(TICKS, 0, 2**40)]
-    ticks = [entry for entry in entries if isinstance(entry, Minted)]
-    assert [entry.tick for entry in ticks] == list(range(1, len(ticks) + 1))
-    chains = {name: Chain(name) for name in ("revenue", "largest")}
-    updates: dict[str, list[tuple[Row, int, int]]] = {name: [] for name in chains}
-    async for transaction in log.read(VIEWS, 0, 2**40):
-        entry = decode(transaction.header, transaction.data)
-        assert entry is not None
-        table = chains[entry.chain].take(entry)
-        updates[entry.chain] += updates_of(table) if table is not None else ()
-    wrong = []
-    for name, chain in chains.items():
-        assert chain.created is not None
-        held: Counter[Row] = Counter()
-        for binding in ticks[: chain.upper - 1]:
-            for row, time, diff in updates[name]:
-                if time == binding.tick:
-                    held[row] += diff
-            there = [row for p, of in rows.items() for row in of[: binding.next[p]]]
-            if binding.tick >= chain.created.as_of and +held != expected(name, there):
-                wrong.append((name, binding.tick))
-    return len(ticks), wrong
+def largest(orders: list[dict[str, Any]]) -> Counter[Row]:
+    first = sorted(orders, key=lambda each: (-each["cents"], each["id"]))[:3]
+    return Counter((each["id"], each["cents"]) for each in first)
 
 
-def expected(name: str, orders: list[dict[str, Any]]) -> Counter[Row]:
-    if name == "largest":
-        first = sorted(orders, key=lambda each: (-each["cents"], each["id"]))[:3]
-        return Counter((each["id"], each["cents"]) for each in first)
-    groups: dict[str, list[int]] = {}
-    for each in orders:
-        groups.setdefault(each["customer"], []).append(each["cents"])
-    return Counter((customer, len(cents), sum(cents)) for customer, cents in groups.items())
+async def wrong(log: Waltz) -> tuple[int, list[tuple[str, int]]]:
+    return await wrong_ticks(log, (0, 1), TICKS, VIEWS, {"revenue": revenue, "largest": largest})
 
 
 @pytest.mark.timeout(240)  # about 25 s: a process starts in 2 s
@@ -164,9 +135,9 @@ async def test_processes_are_killed_while_rows_come(tmp_path: Path) -> None:
         finally:
             stopped.set()
             await writer
-        ticks, wrong = await wrong_ticks(log)
+        ticks, found = await wrong(log)
         assert ticks > 20
-        assert wrong == []
+        assert found == []
 
 
 async def _async(value: Any) -> Any:
@@ -188,7 +159,7 @@ async def test_who_starts_last_writes(tmp_path: Path) -> None:
             assert await views.query("SELECT sum(n) AS n FROM revenue", *after) == [{"n": 21}]
             followed = await views.said("follow", "largest", "--count", "1")
             assert {json.loads(line)["row"]["cents"] for line in followed.splitlines()} >= {98, 91}
-        assert (await wrong_ticks(log))[1] == []
+        assert (await wrong(log))[1] == []
 
 
 @pytest.mark.timeout(120)
