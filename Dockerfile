@@ -3,7 +3,7 @@ ARG BASE_IMAGE=python:3.11-slim
 
 FROM ${BASE_IMAGE} AS build
 # What the processes of one role import: see [project.optional-dependencies] of pyproject.toml.
-ARG EXTRAS=operator,api,otel
+ARG EXTRAS=operator,api,dataflow,otel
 COPY build/wheels /wheels
 # Python compiles at each start what stands nowhere compiled, for the file system is read-only: so all is compiled here.
 # Of the Kubernetes client we use kubeconfig and transport; its thousands of generated classes stay out.

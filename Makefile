@@ -158,10 +158,10 @@ clean: ## what tests and builds leave behind (not .pavane, not .venv)
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov
 
 # What each role's processes import; no role = all of it in one image, which the chart installs.
-EXTRAS_ := operator,api,otel
+EXTRAS_ := operator,api,dataflow,otel
 EXTRAS_operator := operator,otel
 EXTRAS_api := api,otel
-EXTRAS_pod := services,otel
+EXTRAS_pod := services,dataflow,otel
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE_TAG = $(IMAGE)$(addprefix -,$(ROLE)):$(VERSION)
 WHEEL_MACHINE = $(subst arm64,aarch64,$(subst amd64,x86_64,$(shell docker version --format '{{.Server.Arch}}')))

@@ -59,7 +59,7 @@ def bodies() -> dict[str, Object]:
 
 
 PLURALS = {
-    "Coordinator": "coordinators",
+    "ComputeCluster": "computeclusters", "Coordinator": "coordinators",
     "ConfigMap": "configmaps", "ControllerRevision": "controllerrevisions", "EndpointSlice": "endpointslices",
     "Event": "events", "Lease": "leases", "NetworkPolicy": "networkpolicies",
     "PersistentVolumeClaim": "persistentvolumeclaims",
@@ -69,6 +69,11 @@ PLURALS = {
     "WaltzCluster": "waltzclusters",
 }  # fmt: skip
 OTHERS = """
+apiVersion: pavane.dev/v1alpha1
+kind: ComputeCluster
+metadata: {name: o}
+spec: {waltzClusterRef: {name: ledger}, partitions: {ticks: 2, views: 3}, scripts: {}}
+---
 apiVersion: pavane.dev/v1alpha1
 kind: Coordinator
 metadata: {name: o}

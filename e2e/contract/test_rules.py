@@ -15,6 +15,12 @@ RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 SWIM_GROUPS = custom("SwimGroup", "swimgroups")
 WALTZ_CLUSTERS = custom("WaltzCluster", "waltzclusters")
 COORDINATORS = custom("Coordinator", "coordinators")
+COMPUTE_CLUSTERS = custom("ComputeCluster", "computeclusters")
+
+
+def compute(**spec: Any) -> dict[str, Any]:
+    """A spec of a ComputeCluster."""
+    return {"waltzClusterRef": {"name": "ledger"}, "partitions": {"ticks": 2, "views": 3}, "scripts": {}, **spec}
 
 
 def waltz(**spec: Any) -> dict[str, Any]:
@@ -85,6 +91,16 @@ BREACHES = {
     "storage.storageClassName cannot be changed": Breach(
         "spec.storage", waltz(), {"storage": {"storageClassName": "fast"}}, of=WALTZ_CLUSTERS
     ),
+    "waltzClusterRef cannot be changed": Breach(
+        "spec.waltzClusterRef", compute(), {"waltzClusterRef": {"name": "other"}}, of=COMPUTE_CLUSTERS
+    ),
+    "the partitions of ticks and views cannot be changed": Breach(
+        "spec.partitions", compute(), {"partitions": {"ticks": 4}}, of=COMPUTE_CLUSTERS
+    ),
+    "partitions.ticks and partitions.views must differ": Breach(
+        "spec.partitions", compute(partitions={"ticks": 3, "views": 3}), of=COMPUTE_CLUSTERS
+    ),
+    "interval must be from 10ms to 10s": Breach("spec.interval", compute(interval="1m"), of=COMPUTE_CLUSTERS),
     "instanceName cannot be changed": Breach("spec", {"instanceName": "one"}, {"instanceName": None}, of=COORDINATORS),
     "storage.shared cannot be changed": Breach(
         "spec.storage.shared", {"storage": {"shared": False}}, {"storage": {"shared": True}}, of=COORDINATORS

@@ -19,6 +19,7 @@ from pavane.raft.config import MACHINES
 from pavane_operator.crds import gen
 from pavane_operator.crds.base import MARK_KEY, Mark, Model
 from pavane_operator.crds.common import CommonSpec, pod_fields
+from pavane_operator.crds.computecluster import ComputeClusterSpec
 from pavane_operator.crds.coordinator import CoordinatorSpec
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
@@ -33,6 +34,7 @@ SIZE_MAX_BYTES = 256 * 1024
 DEFINITIONS = {body["spec"]["names"]["kind"]: body for body in definitions()}
 SCHEMAS = {kind: body["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for kind, body in DEFINITIONS.items()}
 MODELS: dict[str, type[CommonSpec]] = {
+    "ComputeCluster": ComputeClusterSpec,
     "Coordinator": CoordinatorSpec,
     "RaftCluster": RaftClusterSpec,
     "SwimGroup": SwimGroupSpec,
@@ -334,6 +336,13 @@ OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "electionTimeout": _object(min=DURATIONS, max=DURATIONS, other=NAMES),
         "storage": _object(size=QUANTITIES, storageClassName=NAMES, retain=st.booleans()),
         "deletionPolicy": st.sampled_from(["Retain", "Delete", "Keep"]),
+    },
+    "ComputeCluster": {
+        "waltzClusterRef": _object(name=NAMES, key=NAMES),
+        "partitions": _object(ticks=NUMBERS, views=NUMBERS, rows=NUMBERS),
+        "scripts": st.dictionaries(NAMES, NAMES, max_size=2),
+        "engine": st.sampled_from(["Plain", "Spark", "Flink"]),
+        "interval": DURATIONS,
     },
     "Coordinator": {
         "instanceName": NAMES,

@@ -8,8 +8,8 @@ from pavane.pods.coordinator_settings import CoordinatorSettings, load
 from pavane.wire.stages import Stage
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.coordinator import CoordinatorSpec, CoordinatorStatus
-from pavane_operator.kinds.coordinator.promotion import ALLOW_WRITES, facts
 from pavane_operator.kinds.coordinator.render import CoordinatorRenderer
+from pavane_operator.kinds.fenced import ALLOW_WRITES, facts
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
     UID_LABEL,
@@ -92,18 +92,18 @@ def pod_of(generation: int, stage: Stage, *, leads: bool = False) -> Pod:
 def test_a_generation_leads_when_its_pod_may_write_and_says_that_it_leads() -> None:
     old, new = pod_of(1, Stage.READ_WRITE, leads=True), pod_of(2, Stage.READ_ONLY)
     observed = Observed(fresh=True, pods=(old, new))
-    before = facts(resource(1, 2), observed)
+    before = facts(resource(1, 2), observed, {}, "takes calls")
     assert (before.leads, before.fence, before.down, before.steps_done) == (False, 1, None, frozenset())
-    moving = facts(resource(1, 2), replace(observed, pods=(old, pod_of(2, Stage.READ_WRITE))))
+    moving = facts(resource(1, 2), replace(observed, pods=(old, pod_of(2, Stage.READ_WRITE))), {}, "takes calls")
     assert (moving.leads, moving.fence, moving.steps_done) == (False, 2, frozenset({ALLOW_WRITES}))
-    after = facts(resource(1, 2), replace(observed, pods=(pod_of(2, Stage.READ_WRITE, leads=True),)))
+    after = facts(resource(1, 2), replace(observed, pods=(pod_of(2, Stage.READ_WRITE, leads=True),)), {}, "takes calls")
     assert after.leads
     (writes,) = after.conditions
     assert (writes.type, writes.status) == ("WritesAllowed", True)
 
 
 def test_an_immortal_that_nobody_leads_is_down() -> None:
-    found = facts(resource(1), Observed(fresh=True, pods=(pod_of(1, Stage.READ_WRITE),)))
+    found = facts(resource(1), Observed(fresh=True, pods=(pod_of(1, Stage.READ_WRITE),)), {}, "takes calls")
     assert found.down is not None
     assert found.down.reason == "ActiveDown"
-    assert facts(resource(), Observed(fresh=True)).down is None
+    assert facts(resource(), Observed(fresh=True), {}, "").down is None

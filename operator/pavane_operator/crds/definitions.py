@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pavane_operator.crds import coordinator, raftcluster, swimgroup, waltzcluster
+from pavane_operator.crds import computecluster, coordinator, raftcluster, swimgroup, waltzcluster
 from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS, rule
 from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.descriptor import Definition, column
@@ -26,6 +26,7 @@ _NAME_RULES = [
 
 
 KINDS: tuple[Definition, ...] = (
+    computecluster.DEFINITION,
     coordinator.DEFINITION,
     raftcluster.DEFINITION,
     swimgroup.DEFINITION,

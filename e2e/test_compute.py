@@ -1,0 +1,158 @@
+"""A ComputeCluster: views of a log, exact under kills and while generations change (docs/compute.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from e2e.cluster import QUICK, RaftTest
+from e2e.targets import Capability
+from e2e.targets.local import ProcessTarget
+from e2e.waiting import eventually
+from pavane.runtime.names import HOSTS_FILE_VARIABLE
+from pavane.waltz.client import Waltz, trusting
+from pavane_api.kinds import COMPUTE_CLUSTERS, RAFT_CLUSTERS, WALTZ_CLUSTERS
+from pavane_operator.kube.resources import PODS, SECRETS
+from tests.services.dataflow.recomputed import revenue, wrong_ticks
+
+# The clients of the tests are in their own process.
+pytestmark = pytest.mark.needs(Capability.DIRECT)
+
+SCRIPT = """
+CREATE TABLE orders (id BIGINT, customer STRING, cents BIGINT) USING waltz OPTIONS (partitions '0-1');
+CREATE MATERIALIZED VIEW revenue AS SELECT customer, {what} AS n, sum(cents) AS total FROM orders GROUP BY customer;
+"""
+TICKS, VIEWS = 2, 3
+MORE = 40
+"""Orders that are waited for after each disturbance."""
+PATIENCE_S = 90.0
+TEST_S = 300.0
+
+
+class ViewsTest(RaftTest):
+    """One namespace of a platform, the log and the views in it."""
+
+    def compute(self, what: str = "count(*)") -> dict[str, Any]:
+        """The spec of the ComputeCluster."""
+        return {
+            "waltzClusterRef": {"name": "ledger"},
+            "partitions": {"ticks": TICKS, "views": VIEWS},
+            "scripts": {"revenue": SCRIPT.format(what=what)},
+            "interval": "100ms",
+            **QUICK,
+        }
+
+    async def apply_views(self, **spec: Any) -> None:
+        body = {"metadata": {"name": "main"}, "spec": spec}
+        await self.kube.apply(COMPUTE_CLUSTERS, body, self.namespace, manager="e2e", strict=True)
+
+    async def start(self) -> None:
+        """Apply all at once, as a user does, and wait until the views are written."""
+        meta = {"stateMachine": "Tree", "replicas": 3, "storage": {"size": "64Mi"}, **QUICK}
+        log = {
+            "partitions": 4,
+            "servers": {"replicas": 2},
+            "storage": {"nodes": 3, "size": "64Mi"},
+            "metadata": {"raftClusterRef": {"name": "meta"}, "sessionTimeout": "3s"},
+            **QUICK,
+        }
+        await self.apply_views(**self.compute())
+        for kind, name, spec in ((RAFT_CLUSTERS, "meta", meta), (WALTZ_CLUSTERS, "ledger", log)):
+            body = {"metadata": {"name": name}, "spec": spec}
+            await self.kube.apply(kind, body, self.namespace, manager="e2e", strict=True)
+        await self.until_current("main", generation=1)
+
+    @contextlib.asynccontextmanager
+    async def client_of_log(self) -> AsyncIterator[Waltz]:
+        data = (await self.kube.get(SECRETS, "ledger-client", self.namespace))["data"]
+        servers, authority = (base64.b64decode(data[name]).decode() for name in ("servers", "ca.crt"))
+        async with Waltz(servers.split(), tls=trusting(authority), patience=PATIENCE_S) as log:
+            yield log
+
+    async def until_again(self, pod: str) -> None:
+        """Wait until a killed pod runs and is ready again."""
+
+        async def ready() -> bool:
+            status = (await self.kube.get(PODS, pod, self.namespace)).get("status") or {}
+            return any(one["restartCount"] and one["ready"] for one in status.get("containerStatuses") or ())
+
+        await eventually(ready, f"{pod} is ready again")
+
+
+@dataclass
+class Orders:
+    """Appends orders all the time, in turn to both partitions."""
+
+    log: Waltz
+    appended: int = 0
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def write(self) -> None:
+        while not self.stopped.is_set():
+            number = self.appended
+            order = {"id": number, "customer": f"c{number % 3}", "cents": number % 97}
+            await self.log.append(number % 2, json.dumps(order).encode())
+            self.appended += 1
+            await asyncio.sleep(0.01)
+
+    async def more(self) -> None:
+        before = self.appended
+
+        async def enough() -> bool:
+            return self.appended >= before + MORE
+
+        await eventually(enough, "orders are appended")
+
+
+@pytest.mark.timeout(TEST_S)
+async def test_views_are_exact_under_kills_and_while_generations_change(
+    raft: RaftTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(raft.platform, ProcessTarget):
+        hosts = raft.platform.folder / ".pavane" / "hosts" / raft.namespace
+        monkeypatch.setenv(HOSTS_FILE_VARIABLE, str(hosts))
+    views = ViewsTest(raft.platform, raft.kube, raft.namespace, COMPUTE_CLUSTERS)
+    await views.start()
+    async with views.client_of_log() as log:
+        orders = Orders(log)
+        writing = asyncio.create_task(orders.write())
+        try:
+            await orders.more()
+            views.kill("main-replica-g1-0")
+            await orders.more()
+            await views.until_again("main-replica-g1-0")
+            # A script that is refused rolls nothing out, and says where it is wrong.
+            await views.apply_views(**views.compute("cuont(*)"))
+            await eventually(lambda: _refused(views), "the script is refused")
+            await views.apply_views(**views.compute("count(DISTINCT id)"))
+            await orders.more()
+            document = await views.until_current("main", generation=2)
+            assert document["status"]["history"][0]["result"] == "Promoted"
+            assert document["status"]["history"][0]["writeGapMs"] > 0
+            await orders.more()
+        finally:
+            orders.stopped.set()
+            await writing
+        words = ["SELECT sum(n) AS n FROM revenue", "-o", "json"]
+        for partition in (0, 1):
+            after = f"{partition}:{await log.hwm(partition)}"
+            done = await asyncio.to_thread(
+                raft.platform.run, "sql", "query", "compute/main", *words, "--after", after, "-n", raft.namespace
+            )
+        assert json.loads(done.stdout)["rows"] == [{"n": orders.appended}]
+        ticks, wrong = await wrong_ticks(log, (0, 1), TICKS, VIEWS, {"revenue": revenue})
+        assert ticks > 20
+        assert wrong == []
+    assert await views.stateful_sets("main") == ["main-replica-g2"]
+
+
+async def _refused(views: ViewsTest) -> bool:
+    status = (await views.kube.get(COMPUTE_CLUSTERS, "main", views.namespace))["status"]
+    return any("script revenue: line 3, column" in condition["message"] for condition in status["conditions"])

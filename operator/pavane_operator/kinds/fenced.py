@@ -1,0 +1,83 @@
+"""How a generation of one pod gets the right to write where the operator cannot see the fence (operator.md 3.4, 3.5).
+
+AllowWrites is the fence: the pod writes its generation where the old one finds it before its next write, on the volume
+of a Coordinator, in the log of a ComputeCluster. What counts is what the pods say of it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from pavane.wire.stages import Stage
+from pavane_operator.kinds.port import PromotionStep
+from pavane_operator.plan.model import Facts, Observed, OwnCondition, Pod, Problem, Resource
+
+ALLOW_WRITES = "AllowWrites"
+STEPS = (PromotionStep(ALLOW_WRITES, irreversible=True, allow_writes=True),)
+BOOTSTRAP_STEPS = (PromotionStep(ALLOW_WRITES, allow_writes=True),)
+
+
+class FencedPromotion:
+    """Implements `pavane_operator.kinds.port.Promotion` for one resource."""
+
+    working: ClassVar[str]
+    """What the pod that leads does, for a condition."""
+
+    def __init__(self, namespace: str, name: str, uid: str) -> None:
+        """Nothing to open."""
+
+    def own_status(self, resource: Resource) -> dict[str, Any]:
+        """Return what the status has of this kind alone."""
+        raise NotImplementedError
+
+    async def observe(self, resource: Resource, observed: Observed) -> Facts:
+        """Judge what the pods say of their stages."""
+        return facts(resource, observed, self.own_status(resource), self.working)
+
+    async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
+        """There is no step that the planner does not take itself."""
+        raise ValueError(f"{resource.kind} has no step {name} of its own")
+
+    async def undo(self, generation: int, resource: Resource, observed: Observed) -> None:
+        """Nothing to take back: who only replayed has written nothing."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def facts(resource: Resource, observed: Observed, own_status: dict[str, Any], working: str) -> Facts:
+    """What the pods' words mean; total, also over none."""
+    status = resource.status
+    active, coming = (status.active_generation, status.next_generation) if status is not None else (None, None)
+    pods = [pod for pod in observed.pods if not pod.deleting]
+    leading = {pod.generation for pod in pods if _leads(pod)}
+    may_write = {pod.generation for pod in observed.pods if _may_write(pod)}
+    allowed = coming is not None and any(pod.generation == coming for pod in pods if _may_write(pod))
+    down = active and pods and not leading
+    return Facts(
+        leads=coming is not None and coming in leading,
+        safety=None,  # one process and one volume: there is no majority to wait for
+        steps_done=frozenset({ALLOW_WRITES}) if allowed else frozenset(),
+        fence=max(may_write, default=None),
+        down=Problem("ActiveDown", f"the pod of generation {active} does not lead") if down else None,
+        members=frozenset(),
+        exchange=None,
+        settling=bool(down),
+        own_status=own_status,
+        conditions=(_writes(leading, working),) if active else (),
+    )
+
+
+def _may_write(pod: Pod) -> bool:
+    return pod.stage is not None and pod.stage.stage is Stage.READ_WRITE
+
+
+def _leads(pod: Pod) -> bool:
+    return _may_write(pod) and pod.stage is not None and bool(pod.stage.leads)
+
+
+def _writes(leading: set[int], working: str) -> OwnCondition:
+    if leading:
+        return OwnCondition("WritesAllowed", True, "Leading", f"generation {max(leading)} {working}")
+    return OwnCondition("WritesAllowed", False, "NotLeading", f"no pod {working} now")

@@ -1,0 +1,66 @@
+"""Environment and config file of a ComputeCluster's pods → their settings (docs/specs/operator.md 4.2)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pavane.dataflow.ports import Script, SqlError
+from pavane.dataflow.sql import parse
+from pavane.pods.settings import PodSettings, read_yaml
+from pavane.runtime.settings import SettingsError
+
+SCRIPTS_MAX = 32
+
+
+class Engine(StrEnum):
+    """What evaluates the SQL."""
+
+    PLAIN = "Plain"
+    SPARK = "Spark"
+
+
+class ComputeSettings(PodSettings):
+    """Env of a pod."""
+
+    waltz_client: Path
+    """Folder with the files `servers` and, unless the log is in clear, `ca.crt`."""
+
+
+class ComputeConfig(BaseModel):
+    """The config file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    scripts: dict[str, str] = Field(max_length=SCRIPTS_MAX)
+    """Script by the name of its Dataflow."""
+    ticks: int = Field(ge=0)
+    """Partition of the ticks."""
+    views: int = Field(ge=0)
+    """Partition of the views."""
+    engine: Engine = Engine.PLAIN
+    interval_ms: int = Field(default=200, ge=10, le=10_000)
+    """Between two ticks."""
+
+    def parsed(self) -> list[Script]:
+        """Return the scripts. Raises ``SettingsError`` that names the one that is wrong, line and column."""
+        found = []
+        for name, text in self.scripts.items():
+            try:
+                found.append(parse(text))
+            except SqlError as error:
+                raise SettingsError(f"script {name}: {error}") from None
+        return found
+
+
+def load(settings: ComputeSettings) -> ComputeConfig:
+    """Read the config file. Raises ``SettingsError`` that names the file, the key and what is wrong."""
+    try:
+        config = ComputeConfig.model_validate(read_yaml(settings.config))
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise SettingsError(f"PAVANE_CONFIG: {settings.config}: {faults}") from None
+    config.parsed()
+    return config

@@ -1,0 +1,89 @@
+"""ComputeCluster's rendered objects, and what is wrong with its scripts (docs/specs/operator.md 1.8, 3.5, 4.2)."""
+
+from pathlib import Path
+from typing import Any
+
+from pavane.pods.compute_settings import ComputeSettings, Engine, load
+from pavane_operator.crds.common import rollout_id
+from pavane_operator.crds.computecluster import ComputeClusterSpec, ComputeClusterStatus
+from pavane_operator.kinds.compute.promotion import ComputePromotion
+from pavane_operator.kinds.compute.render import ComputeRenderer
+from pavane_operator.plan.model import Child, Resource, Writers
+from tests.operator.test_render_raft import DEFAULTS, UID, stored
+
+RENDERER = ComputeRenderer(DEFAULTS)
+SCRIPT = """CREATE TABLE t (x BIGINT) USING waltz OPTIONS (partitions '0-1');
+CREATE MATERIALIZED VIEW v AS SELECT sum(x) AS s FROM t;"""
+PRESENT: dict[str, Any] = {"WaltzCluster/ledger": {}, "ledger-client": {}}
+
+
+def resource(active: int | None = None, **spec: Any) -> Resource:
+    given = {"waltzClusterRef": {"name": "ledger"}, "partitions": {"ticks": 2, "views": 3}, "scripts": {"one": SCRIPT}}
+    parsed, status = (
+        ComputeClusterSpec.model_validate({**given, **spec}),
+        ComputeClusterStatus(active_generation=active),
+    )
+    return Resource("ComputeCluster", "main", "data", UID, "7", 1, parsed, status)
+
+
+def revision(of: Resource, number: int = 1) -> Child:
+    return stored(RENDERER.revision(of, number, rollout_id("ComputeCluster", of.spec)))
+
+
+def problems(of: Resource, references: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    found = RENDERER.problems(of, PRESENT if references is None else references)
+    return [(problem.reason, problem.message) for problem in found]
+
+
+def test_a_pod_can_read_what_is_rendered_for_it(tmp_path: Path) -> None:
+    of = resource(1, interval="50ms", engine="Spark")
+    config, _, pods = RENDERER.generation(of, revision(of, 2))
+    assert (pods.name, pods.body["spec"]["replicas"]) == ("main-replica-g2", 1)
+    template = pods.body["spec"]["template"]["spec"]
+    (container,) = template["containers"]
+    path = tmp_path / "config.yaml"
+    path.write_text(config.body["data"]["config.yaml"])
+    environment = {one["name"]: one.get("value", "") for one in container["env"]}
+    own = {name.removeprefix("PAVANE_").lower(): value for name, value in environment.items()}
+    pod = {"POD_NAME": "main-replica-g2-0", "POD_NAMESPACE": "data", "POD_IP": "10.0.0.1"}
+    settings = ComputeSettings.model_validate({**own, **pod, "config": path})
+    found = load(settings)
+    assert (found.ticks, found.views, found.engine, found.interval_ms) == (2, 3, Engine.SPARK, 50)
+    assert [view.name for script in found.parsed() for view in script.views] == ["v"]
+    (mount,) = [one for one in container["volumeMounts"] if one["mountPath"] == str(settings.waltz_client)]
+    (volume,) = [one for one in template["volumes"] if one["name"] == mount["name"]]
+    assert volume["secret"]["secretName"] == "ledger-client"
+
+
+def test_another_script_is_another_generation() -> None:
+    one, other = resource(), resource(scripts={"one": SCRIPT.replace("sum", "max")})
+    assert rollout_id("ComputeCluster", one.spec) != rollout_id("ComputeCluster", other.spec)
+
+
+def test_pods_may_reach_the_log_and_nobody_else_reaches_them() -> None:
+    of = resource(1)
+    shared = RENDERER.shared(of, Writers((1,), fence=1), PRESENT)
+    policies = {one.name: one.body["spec"] for one in shared if one.kind == "NetworkPolicy"}
+    peers = [peer for rule in policies["main-egress"]["egress"] for peer in rule.get("to", ())]
+    selected = [peer.get("podSelector", {}).get("matchLabels", {}) for peer in peers]
+    assert "ledger" in {labels.get("app.kubernetes.io/instance") for labels in selected}
+
+
+def test_what_is_wrong_with_a_script_is_said_before_anything_runs() -> None:
+    assert problems(resource()) == []
+    assert problems(resource(scripts={"bad": "CREATE MATERIALIZED VIEW v AS\nSELECT x FROM t"})) == [
+        ("InvalidConfig", "script bad: line 2, column 15: there is no table t. Tables of the script: none.")
+    ]
+    taken = resource(partitions={"ticks": 1, "views": 3})
+    assert problems(taken) == [("InvalidConfig", "script one: table t reads the partition of partitions.ticks")]
+    twice = resource(scripts={"one": SCRIPT, "two": SCRIPT.replace(" v ", " V ")})
+    assert problems(twice) == [("InvalidConfig", "script two: the view V is in script one as well")]
+
+
+def test_the_log_is_waited_for() -> None:
+    assert problems(resource(), {}) == [("ReferenceNotReady", "there is no WaltzCluster ledger")]
+    half: dict[str, Any] = {"WaltzCluster/ledger": {}}
+    assert problems(resource(), half) == [("ReferenceNotReady", "WaltzCluster ledger has no Secret ledger-client yet")]
+    assert RENDERER.targets(resource()) == ("WaltzCluster/ledger",)
+    assert RENDERER.references(resource()) == ("ledger-client",)
+    assert ComputePromotion("data", "main", UID).own_status(resource()) == {"log": "ledger"}
