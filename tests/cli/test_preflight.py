@@ -81,7 +81,13 @@ def on_a_terminal(tmp_path: Path) -> Iterator[Terminal]:
     """``pavane up`` in the foreground, with a module in its working folder that must not be imported."""
     (tmp_path / "yaml.py").write_text("raise SystemExit('imported from the working folder')")
     words = [str(Path(sys.executable).with_name("pavane")), "up", "--bare"]
-    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as program:
+    # Under nohup a program is to outlive its terminal, also when these tests run so.
+    ours = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        program = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGHUP, ours)
+    with program:
         try:
             yield Terminal(program, tmp_path / ".pavane")
         finally:

@@ -6,8 +6,8 @@ from typing import Any
 from pavane.pods.compute_settings import ComputeSettings, Engine, load
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.computecluster import ComputeClusterSpec, ComputeClusterStatus
-from pavane_operator.kinds.compute.promotion import ComputePromotion
-from pavane_operator.kinds.compute.render import ComputeRenderer
+from pavane_operator.kinds.computecluster.promotion import ComputePromotion
+from pavane_operator.kinds.computecluster.render import ComputeRenderer
 from pavane_operator.plan.model import Child, Resource, Writers
 from tests.operator.test_render_raft import DEFAULTS, UID, stored
 

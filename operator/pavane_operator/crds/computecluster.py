@@ -120,6 +120,6 @@ DEFINITION = Definition(
     short="compute",
     spec=ComputeClusterSpec,
     status=ComputeClusterStatus,
-    folder="compute",
+    folder="computecluster",
     columns=(column("Log", "string", ".status.log", priority=1),),
 )

@@ -23,7 +23,8 @@ class Definition:
     status: type[Status]
     folder: str
     """Below `pavane_operator.kinds`: a package with `kind(defaults)`. Its pods call themselves so on the stage port
-    (`CreateInstance.kind`, docs/specs/compute.md 6), and their programs are `pavane.pods.{folder}_{role}`."""
+    (`CreateInstance.kind`, docs/specs/compute.md 6). Their programs are `pavane.pods.{word}_{role}`, by the first word
+    of the kind's name."""
     columns: tuple[dict[str, Any], ...] = ()
     """Printer columns beside those of all kinds."""
     routers: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """How a generation of one pod gets the right to write where the operator cannot see the fence (operator.md 3.4, 3.5).
 
-AllowWrites is the fence: the pod writes its generation where the old one finds it before its next write, on the volume
-of a Coordinator, in the log of a ComputeCluster. What counts is what the pods say of it.
+AllowWrites is the fence: the pod writes its generation where the old one finds it before its next write, for example on
+a volume that both mount. What counts is what the pods say of it.
 """
 
 from __future__ import annotations

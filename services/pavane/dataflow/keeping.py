@@ -130,6 +130,7 @@ class Keeper:
                     if not await runner.step():
                         break
                 await self._take_over(ticks, runner)
+                moved(runner)
             if self.leads:
                 await ticks.mint()
             if await runner.step():

@@ -30,7 +30,7 @@ from pavane.stage.server import StageServer
 from pavane.waltz.client import Unavailable, Waltz, WaltzError, trusting
 from pavane.wire import Stage
 
-KIND = "compute"  # CreateInstance.kind (docs/specs/compute.md 5)
+KIND = "computecluster"  # CreateInstance.kind (docs/specs/compute.md 5)
 LOOK_S = 0.2  # how often the pod looks at its fence while it does not write
 AGAIN_S = 1.0  # until a log that did not answer is asked again
 

@@ -11,7 +11,7 @@ from pavane.dataflow.sql import parse
 from pavane_operator.crds.computecluster import ComputeClusterSpec
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.kinds.base import BaseRenderer
-from pavane_operator.kinds.compute import names
+from pavane_operator.kinds.computecluster import names
 from pavane_operator.kinds.port import NOTHING
 from pavane_operator.kinds.waltz.names import SERVERS as WALTZ_SERVERS
 from pavane_operator.kinds.waltz.names import WALTZ_PORT, client_secret

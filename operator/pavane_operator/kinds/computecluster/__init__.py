@@ -1,8 +1,8 @@
 """ComputeCluster: rendered objects and promotion (docs/specs/operator.md 3.5, 4)."""
 
 from pavane_operator.crds.computecluster import DEFINITION
-from pavane_operator.kinds.compute.promotion import ComputePromotion
-from pavane_operator.kinds.compute.render import ComputeRenderer
+from pavane_operator.kinds.computecluster.promotion import ComputePromotion
+from pavane_operator.kinds.computecluster.render import ComputeRenderer
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.fenced import BOOTSTRAP_STEPS, STEPS
 from pavane_operator.kinds.port import Kind
