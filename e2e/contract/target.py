@@ -9,6 +9,7 @@ import os
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -194,6 +195,14 @@ class KubeTarget:
                 if check(found):
                     return found
         raise AssertionError(f"{resource.plural} {name}: not within {wait_s:.0f} s; it is {found}")
+
+    def soon(self, ask: Callable[[], Answer], code: int) -> Answer:
+        """The answer, once it has this code: a server begins and ends to serve a kind a moment after it says so."""
+        end = time.monotonic() + WAIT_S
+        while (answer := ask()).code != code and time.monotonic() < end:
+            pass  # each question takes a while
+        assert answer.code == code, (answer.code, answer.body)
+        return answer
 
     def kubectl(self, *arguments: str, given: str = "", code: int = 0) -> str:
         """Run kubectl in the test's namespace; returns what it printed on both outputs."""

@@ -212,13 +212,13 @@ def test_a_definition_goes_with_its_objects_or_after_them(target: KubeTarget) ->
     schema = {"type": "object", "properties": {"spec": {"type": "object"}}}
     target.apply(CRDS, gadgets(schema), force="true").ok()
     target.until(CRDS, "gadgets.test.dev", established)
-    target.create(GADGETS, {"metadata": {"name": "g"}, "spec": {}}).ok()
+    target.soon(lambda: target.create(GADGETS, {"metadata": {"name": "g"}, "spec": {}}), 201)
     assert target.delete(CRDS, "gadgets.test.dev").code == target.either(embedded=409, kubernetes=200)
     if target.either(embedded=True, kubernetes=False):
         target.delete(GADGETS, "g").ok()
         target.delete(CRDS, "gadgets.test.dev").ok()
     target.until(CRDS, "gadgets.test.dev", lambda found: found is None)
-    assert target.list(GADGETS).code == 404
+    target.soon(lambda: target.list(GADGETS), 404)
 
 
 def test_our_definitions_are_established(target: KubeTarget) -> None:
