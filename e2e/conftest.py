@@ -21,6 +21,7 @@ FAILED = pytest.StashKey[bool]()
 RAN = pytest.StashKey[bool]()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bound the time of each test here, and skip what needs more than the target has."""
     for item in items:
@@ -29,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.platform)
         item.add_marker(pytest.mark.timeout(120 + 60 * RUNS + DOWN_S))
         needed = {need for marker in item.iter_markers("needs") for need in marker.args}
+        if targets.Capability.CHART in needed or item.get_closest_marker("smoke"):
+            item.add_marker(pytest.mark.kinds)
         if missing := needed - targets.capabilities():
             item.add_marker(pytest.mark.skip(reason=f"target {targets.CHOSEN} has no {', '.join(sorted(missing))}"))
 

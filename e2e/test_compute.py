@@ -112,6 +112,7 @@ class Orders:
 
 
 @pytest.mark.timeout(TEST_S)
+@pytest.mark.kinds
 async def test_views_are_exact_under_kills_and_while_generations_change(
     raft: RaftTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ async def transfers(bank: BankTest) -> AsyncIterator[Transfers]:
 
 
 @pytest.mark.timeout(TEST_S)
+@pytest.mark.kinds
 async def test_the_bank_keeps_its_money_under_kills_and_a_rollout(raft: RaftTest) -> None:
     bank = BankTest(raft.platform, raft.kube, raft.namespace, COORDINATORS)
     await bank.start()

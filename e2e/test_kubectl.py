@@ -37,6 +37,7 @@ def started(raft: RaftTest, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.kinds
 async def test_the_life_of_a_resource_by_kubectl(raft: RaftTest, tmp_path: Path) -> None:
     manifest = tmp_path / "q.yaml"
     manifest.write_text(yaml.safe_dump(MANIFEST))

@@ -91,6 +91,7 @@ async def came_back(raft: RaftTest, name: str) -> None:
     await eventually(ready_again, f"{name} came back")
 
 
+@pytest.mark.kinds
 async def test_deletion_leaves_nothing_but_retained_volumes(raft: RaftTest) -> None:
     await raft.apply(deletionPolicy="Retain")
     await raft.until_current()

@@ -104,6 +104,7 @@ def ids(swim: SwimTest, generation: int) -> set[int]:
     return {member_id(swim.namespace, f"q-member-g{generation}-{ordinal}") for ordinal in range(REPLICAS)}
 
 
+@pytest.mark.kinds
 async def test_a_rollout_among_foreign_members_kills_nobody(swim: SwimTest) -> None:
     await swim.give(KEYS[0])
     async with foreigners(GROUP, KEYS[0], FOREIGN) as others:

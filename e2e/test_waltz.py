@@ -231,6 +231,7 @@ async def traced(ledger: LogTest) -> None:
 
 
 @pytest.mark.timeout(TEST_S)
+@pytest.mark.kinds
 async def test_a_log_loses_and_doubles_nothing_under_kills_and_a_rollout(ledger: LogTest) -> None:
     await ledger.start()
     await used(ledger)
