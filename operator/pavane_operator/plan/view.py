@@ -127,7 +127,7 @@ class View:
             Problem(
                 "KeysLost",
                 f"Secret {manifest.name} is gone, and pods rest on what it held: create it again as it was, from a "
-                "backup or from a pod that still runs (see Keys that are lost in the operations guide)",
+                "backup or from a pod that still runs (see Lost keys in the operations guide)",
             )
             for manifest in self.lost_secrets
             if (manifest.kind, manifest.name) not in self.observed.remembered
