@@ -42,7 +42,7 @@ LIST_CHUNK = 500
 MANAGER = "pavane-operator"
 STATUS_MANAGER = "pavane-operator-status"
 FORCING_MANAGERS = frozenset({MANAGER, STATUS_MANAGER})
-"""Only these take fields away from others; everybody else's conflict goes to the user (handbook 5.5)."""
+"""Only these take fields away from others; everybody else's conflict goes to the user (handbook, Kubernetes API 5)."""
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"

@@ -1,4 +1,4 @@
-"""What kopf's watches deliver, handed to the cache and the keepers; kopf itself writes nothing (handbook 6)."""
+"""What kopf's watches deliver, handed to the cache and the keepers; kopf itself writes nothing (handbook, kopf)."""
 
 from __future__ import annotations
 
