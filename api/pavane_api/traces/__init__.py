@@ -1,1 +1,1 @@
-"""Traces: an OTLP/HTTP receiver, a bounded store, and what a reader sees as one trace (docs/handbook.md, OpenTelemetry)."""
+"""Traces: an OTLP/HTTP receiver, a bounded store, and what a reader sees as one trace (handbook, OpenTelemetry)."""

@@ -1,4 +1,4 @@
-"""From a pydantic model to a structural schema of Kubernetes (docs/handbook.md, CRD generation; docs/specs/operator.md 1.1)."""
+"""From a pydantic model to a structural schema of Kubernetes (handbook, CRD generation; docs/specs/operator.md 1.1)."""
 
 from typing import Any
 
