@@ -40,7 +40,7 @@ class Breach(NamedTuple):
 
 BREACHES = {
     "names starting with PAVANE_": Breach("spec.extraEnv[0].name", {"extraEnv": [{"name": "PAVANE_X", "value": "1"}]}),
-    "tls.secretName is needed in mode Secret": Breach("spec.tls", {"tls": {"mode": "Secret"}}),
+    "tls.secretName is required in mode Secret": Breach("spec.tls", {"tls": {"mode": "Secret"}}),
     "set exactly one of fieldRef": Breach("spec.extraEnv[0].valueFrom", {"extraEnv": [{"name": "X", "valueFrom": {}}]}),
     "stabilityPeriod must be between": Breach(
         "spec.rollout.caughtUp.stabilityPeriod", {"rollout": {"caughtUp": {"stabilityPeriod": "2h"}}}
@@ -81,7 +81,7 @@ BREACHES = {
     "the name must have at most 32 characters": Breach("<nil>", {}, name="q" * 33),
     "capacity must be at least twice replicas": Breach("spec", {"replicas": 3, "capacity": 5}, of=SWIM_GROUPS),
     "group cannot be changed": Breach("spec", {"group": "one"}, {"group": None}, of=SWIM_GROUPS),
-    "encryption none needs no keyringSecretRef": Breach(
+    "keyringSecretRef is not allowed with encryption none": Breach(
         "spec", {"encryption": "none", "keyringSecretRef": {"name": "one"}}, of=SWIM_GROUPS
     ),
     "storage.nodes must be odd": Breach("spec.storage.nodes", waltz(storage={"nodes": 2}), of=WALTZ_CLUSTERS),
@@ -100,7 +100,7 @@ BREACHES = {
     "partitions.ticks and partitions.views must differ": Breach(
         "spec.partitions", compute(partitions={"ticks": 3, "views": 3}), of=COMPUTE_CLUSTERS
     ),
-    "interval must be from 10ms to 10s": Breach("spec.interval", compute(interval="1m"), of=COMPUTE_CLUSTERS),
+    "interval must be between 10ms and 10s": Breach("spec.interval", compute(interval="1m"), of=COMPUTE_CLUSTERS),
     "instanceName cannot be changed": Breach("spec", {"instanceName": "one"}, {"instanceName": None}, of=COORDINATORS),
     "storage.shared cannot be changed": Breach(
         "spec.storage.shared", {"storage": {"shared": False}}, {"storage": {"shared": True}}, of=COORDINATORS
@@ -115,7 +115,7 @@ BREACHES = {
         {"metadata": {"raftClusterRef": {"name": "meta"}, "sessionTimeout": "100ms"}},
         of=WALTZ_CLUSTERS,
     ),
-    "In and NotIn need values": Breach(
+    "In and NotIn require values": Breach(
         "spec.networkPolicy.clientSelector.podSelector.matchExpressions[0]",
         {"networkPolicy": {"clientSelector": {"podSelector": {"matchExpressions": [{"key": "x", "operator": "In"}]}}}},
     ),

@@ -87,8 +87,8 @@ async def test_clients_are_selected_as_a_network_policy_does(cluster: Cluster) -
         ({"extraEnv": [{"name": "PAVANE_KIND", "value": "x"}]}, "PAVANE_"),
         ({"extraEnv": [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "p"}}}]}, "only one of"),
         ({"extraEnv": [{"name": "A", "valueFrom": {}}]}, "exactly one of"),
-        (clients(operator="In"), "In and NotIn need values"),
-        (clients(operator="Exists", values=["a"]), "Exists and DoesNotExist have none"),
+        (clients(operator="In"), "In and NotIn require values"),
+        (clients(operator="Exists", values=["a"]), "Exists and DoesNotExist allow none"),
     ],
 )
 async def test_what_cannot_be_is_refused_with_its_field(cluster: Cluster, spec: dict[str, Any], said: str) -> None:
@@ -167,8 +167,8 @@ async def test_the_user_may_change_what_steers_and_what_rolls(cluster: Cluster) 
     ("tls", "said"),
     [
         ({"mode": "CertManager"}, "spec.tls.mode"),
-        ({"mode": "Secret"}, "tls.secretName is needed in mode Secret"),
-        ({"secretName": "mine"}, "belongs to no other"),
+        ({"mode": "Secret"}, "tls.secretName is required in mode Secret"),
+        ({"secretName": "mine"}, "not allowed in other modes"),
         ({"duration": "300h"}, "renewBefore must be shorter than tls.duration"),
         ({"duration": "1h", "renewBefore": "59m51s"}, "by at least 10s"),
         ({"duration": "1h", "renewBefore": "4m"}, "at least 5m"),

@@ -101,7 +101,7 @@ class EnvVar(Model):
             )
         ),
     )
-    """Where its value comes from instead."""
+    """Source of the value, instead of `value`."""
 
 
 class VolumeSpec(Model):
@@ -116,9 +116,9 @@ class VolumeSpec(Model):
             ),
         ),
     )
-    """Size of the volume; it may grow, where the storage class allows that, and never shrink."""
+    """Size of the volume. It can grow if the storage class allows it, but never shrink."""
     storage_class_name: Name | None = Field(default=None, json_schema_extra=marked(Mark.POD))
-    """Storage class; absent = the cluster's default."""
+    """Storage class; if absent, the cluster's default."""
 
 
 class StorageSpec(VolumeSpec):
@@ -132,7 +132,7 @@ class CommonSpec(PodSpec):
     """What every resource can be told. Subclasses add the fields of their kind, or of kinds with volumes."""
 
     image: Name = Field(default="", json_schema_extra=marked(Mark.POD))
-    """Image of the pods; empty = the operator's default image at the moment when the generation is created."""
+    """Image of the pods; if empty, the operator's default image when the generation is created."""
     extra_env: list[EnvVar] = Field(
         default_factory=list,
         max_length=LIST_MAX_ITEMS,
@@ -144,7 +144,7 @@ class CommonSpec(PodSpec):
             ),
         ),
     )
-    """Further environment variables of the container."""
+    """Additional environment variables of the container."""
     termination_grace_period: Duration = Field(
         default="30s",
         json_schema_extra=marked(
@@ -157,21 +157,21 @@ class CommonSpec(PodSpec):
             ),
         ),
     )
-    """How long a pod may take to stop; 1s to 1h."""
+    """How long a pod may take to stop, 1s to 1h."""
     tls: TlsSpec = Field(default_factory=TlsSpec)
     """How connections are encrypted."""
     network_policy: NetworkPolicySpec = Field(default_factory=NetworkPolicySpec)
-    """Who may reach the pods, and whom they may reach."""
+    """Which connections to and from the pods are allowed."""
     pod_disruption_budget: DisruptionBudgetSpec = Field(default_factory=DisruptionBudgetSpec)
     """How many pods may be evicted at once."""
     service_type: ServiceType = Field(default=ServiceType.CLUSTER_IP, json_schema_extra=marked(Mark.LIVE))
-    """How the public Service is reached."""
+    """Type of the public Service."""
     service_annotations: dict[str, Text] = Field(
         default_factory=dict, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.LIVE, **RESERVED_KEYS)
     )
     """Annotations of the public Service; keys under `pavane.dev/` and `app.kubernetes.io/` are refused."""
     suspend: bool = Field(default=False, json_schema_extra=marked(Mark.CONTROL, **{NO_DEFAULT_KEY: True}))
-    """Stop all pods and keep their volumes, if they have any; false starts the same generation again."""
+    """True stops all pods and keeps their volumes; false starts the same generation again."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
     """How a new generation becomes the active one."""
 
@@ -195,7 +195,7 @@ class SingleRoleSpec(CommonSpec):
         max_length=MAP_MAX_ENTRIES,
         json_schema_extra=marked(Mark.POD, **{"x-kubernetes-preserve-unknown-fields": True}),
     )
-    """Further settings of the process; an unknown key makes the resource Stalled with reason InvalidConfig."""
+    """Additional settings of the process. With an unknown key the resource is Stalled with reason InvalidConfig."""
 
 
 class VolumesSpec(SingleRoleSpec):

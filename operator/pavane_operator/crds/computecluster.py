@@ -49,32 +49,32 @@ class Partitions(Model):
     """Partitions of the log that the views need for themselves; no table may read them."""
 
     ticks: int = Field(ge=0, le=PARTITION_MAX, json_schema_extra=marked(Mark.POD))
-    """Holds the ticks, and nothing else."""
+    """Partition for the ticks; nothing else may write to it."""
     views: int = Field(ge=0, le=PARTITION_MAX, json_schema_extra=marked(Mark.POD))
-    """Holds the views; others may write to it as well."""
+    """Partition for the views; others may write to it too."""
 
 
 class ComputeCaughtUp(CaughtUpSpec):
     """When a generation counts as caught up."""
 
     allowed_lag: int = Field(default=LAG_DEFAULT, ge=0, le=LAG_MAX, json_schema_extra=marked(Mark.CONTROL))
-    """How many ticks its views may lack."""
+    """How many ticks its views may lag behind."""
 
 
 class ComputeRollout(RolloutSpec):
-    """How a new generation becomes the active one, and the user's decisions about the attempt under way."""
+    """How a new generation becomes the active one, and your decisions about the current attempt."""
 
     caught_up: ComputeCaughtUp = Field(default_factory=ComputeCaughtUp)
     """When a generation counts as caught up."""
 
 
 class ComputeClusterSpec(CommonSpec):
-    """SQL views over a log: a new generation builds them beside the old one, and writes from one fenced moment on."""
+    """SQL views over a log. A new generation builds them beside the old one and writes from one fenced moment on."""
 
     waltz_cluster_ref: WaltzClusterRef = Field(
         json_schema_extra=rules(rule("self == oldSelf", "waltzClusterRef cannot be changed"))
     )
-    """The log with the tables, into which the views go as well. Cannot be changed."""
+    """The log with the tables; the views are written to it too. Cannot be changed."""
     partitions: Partitions = Field(
         json_schema_extra=rules(
             rule("self == oldSelf", "the partitions of ticks and views cannot be changed"),
@@ -85,7 +85,7 @@ class ComputeClusterSpec(CommonSpec):
     scripts: dict[str, Annotated[str, Field(min_length=1, max_length=SCRIPT_MAX_CHARACTERS)]] = Field(
         max_length=SCRIPTS_MAX, json_schema_extra=marked(Mark.POD)
     )
-    """`name: CREATE TABLE …; CREATE MATERIALIZED VIEW …;`. A changed one is a new generation."""
+    """`name: CREATE TABLE …; CREATE MATERIALIZED VIEW …;`. A change starts a new generation."""
     engine: SqlEngine = Field(default=SqlEngine.PLAIN, json_schema_extra=marked(Mark.POD))
     """`Plain`: DuckDB; `Spark`: Spark in the pod, whose image must have it."""
     interval: Duration = Field(
@@ -95,12 +95,12 @@ class ComputeClusterSpec(CommonSpec):
             **rules(
                 rule(
                     "duration(self) >= duration('10ms') && duration(self) <= duration('10s')",
-                    "interval must be from 10ms to 10s",
+                    "interval must be between 10ms and 10s",
                 )
             ),
         ),
     )
-    """Between two ticks; 10ms to 10s."""
+    """Time between two ticks, 10ms to 10s."""
     resources: ComputeResources = Field(default_factory=ComputeResources)
     """Computing resources of the pod."""
     rollout: ComputeRollout = Field(default_factory=ComputeRollout)
@@ -108,7 +108,7 @@ class ComputeClusterSpec(CommonSpec):
 
 
 class ComputeClusterStatus(Status):
-    """What is known of the views."""
+    """Observed state of the views."""
 
     log: Name | None = None
     """The WaltzCluster."""

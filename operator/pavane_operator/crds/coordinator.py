@@ -45,9 +45,9 @@ class Application(Model):
     its name in `PAVANE_INSTANCE` and where to serve HTTP in `PAVANE_HTTP`."""
 
     image: Name = Field(default="", json_schema_extra=marked(Mark.POD))
-    """Its image; empty = the image of the coordinator, which has the Python binding."""
+    """Its image; if empty, the image of the coordinator, which has the Python binding."""
     command: list[Text] = Field(default_factory=list, max_length=LIST_MAX_ITEMS, json_schema_extra=marked(Mark.POD))
-    """What to run; empty = the image's own."""
+    """Command to run; if empty, the image's own."""
     args: list[Text] = Field(default_factory=list, max_length=LIST_MAX_ITEMS, json_schema_extra=marked(Mark.POD))
     """Its arguments."""
     env: list[EnvVar] = Field(
@@ -57,14 +57,14 @@ class Application(Model):
     )
     """Its environment."""
     files: Name | None = Field(default=None, json_schema_extra=marked(Mark.POD))
-    """A ConfigMap of the namespace with Python modules: they are found in `/app`. A new version of the application is
-    a ConfigMap with another name."""
+    """A ConfigMap of the namespace with Python modules, mounted at `/app`. For a new version of the application use a
+    ConfigMap with another name."""
     resources: ResourceRequirements = Field(default_factory=ResourceRequirements)
     """Its computing resources."""
 
 
 class LogStorage(VolumeSpec):
-    """The volume with log and checkpoints. It belongs to the resource: one generation hands it to the next."""
+    """The volume with log and checkpoints. It belongs to the resource; each generation hands it to the next."""
 
     size: Quantity = Field(
         default="2Gi",
@@ -75,23 +75,24 @@ class LogStorage(VolumeSpec):
             ),
         ),
     )
-    """Size of the volume; it may grow, where the storage class allows that, and never shrink."""
+    """Size of the volume. It can grow if the storage class allows it, but never shrink."""
     shared: bool = Field(
         default=False,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "storage.shared cannot be changed"))),
     )
-    """Claim it ReadWriteMany, so that two generations may run on two nodes; else they run on one. Cannot be changed."""
+    """Claim it ReadWriteMany, so that two generations can run on different nodes; otherwise they run on one. Cannot be
+    changed."""
 
 
 class CoordinatorCaughtUp(CaughtUpSpec):
     """When a generation counts as caught up."""
 
     allowed_lag: int = Field(default=LAG_DEFAULT, ge=0, le=LAG_MAX, json_schema_extra=marked(Mark.CONTROL))
-    """How many bytes of the log may not be replayed yet."""
+    """How many bytes of the log may be not yet replayed."""
 
 
 class CoordinatorRollout(RolloutSpec):
-    """How a new generation becomes the active one, and the user's decisions about the attempt under way."""
+    """How a new generation becomes the active one, and your decisions about the current attempt."""
 
     caught_up: CoordinatorCaughtUp = Field(default_factory=CoordinatorCaughtUp)
     """When a generation counts as caught up."""
@@ -110,7 +111,7 @@ class CoordinatorSpec(CommonSpec):
         default=None,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "instanceName cannot be changed"))),
     )
-    """Name under which other immortals call it; absent = the resource's name. Cannot be changed."""
+    """Name under which other immortals call it; if absent, the resource's name. Cannot be changed."""
     application: Application = Field(default_factory=Application)
     """The application."""
     peers: dict[str, Annotated[str, Field(pattern=PEER_ADDRESS_PATTERN, max_length=NAME_MAX_CHARACTERS + 6)]] = Field(
@@ -118,7 +119,7 @@ class CoordinatorSpec(CommonSpec):
     )
     """Immortals elsewhere, `name: host:port`. All others are resources of the namespace."""
     checkpoint_mib: int = Field(default=1000, ge=1, le=1 << 20, json_schema_extra=marked(Mark.POD))
-    """After so many MiB of log a checkpoint is taken."""
+    """Take a checkpoint after this many MiB of log."""
     storage: LogStorage = Field(
         default_factory=LogStorage,
         json_schema_extra=rules(
@@ -139,7 +140,7 @@ class CoordinatorSpec(CommonSpec):
 
 
 class CoordinatorStatus(Status):
-    """What is known of an immortal."""
+    """Observed state of an immortal."""
 
     instance: Name | None = None
     """Name under which others call it."""

@@ -19,9 +19,12 @@ _NAME_RULES = [
     ),
     rule(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        "the name must start with a letter and contain only lower-case letters, digits and '-': a Service is named so",
+        "the name must start with a letter and contain only lower-case letters, digits and '-', like a Service",
     ),
-    rule("self.metadata.name != 'default'", "the name must not be 'default': each namespace has an account of it"),
+    rule(
+        "self.metadata.name != 'default'",
+        "the name must not be 'default', because each namespace has a ServiceAccount of that name",
+    ),
 ]
 
 

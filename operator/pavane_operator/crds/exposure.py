@@ -46,7 +46,7 @@ class SelectorRequirement(Model):
         json_schema_extra=rules(
             rule(
                 "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
-                "In and NotIn need values, Exists and DoesNotExist have none",
+                "In and NotIn require values, Exists and DoesNotExist allow none",
             )
         )
     )
@@ -65,46 +65,46 @@ class LabelSelector(Model):
     match_labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=MAP_MAX_ENTRIES)
     """Labels with their values."""
     match_expressions: list[SelectorRequirement] = Field(default_factory=list, max_length=LIST_MAX_ITEMS)
-    """Further conditions; all must hold."""
+    """Additional conditions; all must hold."""
 
 
 class ClientSelector(Model):
     """Which pods are clients. Without `namespaceSelector` they are in the resource's own namespace."""
 
     namespace_selector: LabelSelector | None = None
-    """Namespaces of the clients; absent = the resource's own, empty = all."""
+    """Namespaces of the clients; if absent, the resource's own; if empty, all."""
     pod_selector: LabelSelector | None = None
-    """The clients among the pods of these namespaces; absent or empty = all of them."""
+    """The clients among the pods of these namespaces; if absent or empty, all of them."""
 
 
 class NetworkPolicySpec(Model):
-    """Who may reach the pods, and whom they may reach; enforced where the cluster's network does so."""
+    """Which connections to and from the pods are allowed; effective only if the cluster's network enforces policies."""
 
     enabled: bool = Field(default=True, json_schema_extra=marked(Mark.LIVE))
-    """Whether there are policies; without them everybody may reach the pods."""
+    """Whether to create policies; without them anyone may connect."""
     ingress_cidrs: list[Cidr] = Field(
         default_factory=list,
         alias="ingressCIDRs",
         max_length=LIST_MAX_ITEMS,
         json_schema_extra=marked(Mark.LIVE),
     )
-    """Addresses that may reach the public ports beside the clients, for example those of a load balancer."""
+    """Addresses that may reach the public ports in addition to the clients, for example of a load balancer."""
     egress_cidrs: list[Cidr] = Field(
         default_factory=list,
         alias="egressCIDRs",
         max_length=LIST_MAX_ITEMS,
         json_schema_extra=marked(Mark.LIVE),
     )
-    """Addresses that the pods may reach beside each other, the operator's collector of spans and DNS."""
+    """Addresses that the pods may reach in addition to each other, the collector of spans and DNS."""
     client_selector: ClientSelector | None = Field(default=None, json_schema_extra=marked(Mark.LIVE))
-    """Which pods may reach the public ports; absent = all of the same namespace."""
+    """Which pods may reach the public ports; if absent, all pods of the namespace."""
 
 
 class DisruptionBudgetSpec(Model):
-    """How many pods may be evicted at once, by a drained node for example."""
+    """How many pods may be evicted at once, for example when a node is drained."""
 
     enabled: bool = Field(default=True, json_schema_extra=marked(Mark.LIVE))
-    """Whether there is a budget."""
+    """Whether to create a budget."""
     max_unavailable: int = Field(default=1, ge=0, le=UNAVAILABLE_MAX, json_schema_extra=marked(Mark.LIVE))
-    """Pods that may be away at once. The operator lowers it where more would take the quorum, and to 0 while it
-    promotes."""
+    """Pods that may be unavailable at once. The operator lowers it to protect the quorum, and to 0 during a
+    promotion."""

@@ -67,7 +67,7 @@ class RaftResources(ResourceRequirements):
 
 
 class ElectionTimeout(Model):
-    """A follower stands for election after a random time in this range without a word from the leader."""
+    """A follower starts an election after a random time in this range without a message from the leader."""
 
     min: Duration = Field(default="200ms", json_schema_extra=marked(Mark.POD))
     """Shortest time; at least 50ms. The leader's heartbeat is a quarter of it."""
@@ -76,7 +76,7 @@ class ElectionTimeout(Model):
 
 
 class SecretRef(Model):
-    """A Secret of yours with the cluster's secret, and the key in it."""
+    """Your own Secret with the cluster's secret, and the key in it."""
 
     name: Annotated[str, Field(min_length=1, max_length=NAME_MAX_CHARACTERS)] = Field(
         json_schema_extra=marked(Mark.POD)
@@ -85,19 +85,19 @@ class SecretRef(Model):
     key: Annotated[str, Field(pattern=SECRET_KEY_PATTERN, max_length=NAME_MAX_CHARACTERS)] = Field(
         default=SECRET_KEY_DEFAULT, json_schema_extra=marked(Mark.POD)
     )
-    """Key in its data: 1 to 256 bytes, a newline at the end not counted."""
+    """Key in its data: 1 to 256 bytes; a newline at the end is ignored."""
 
 
 class Snapshot(Model):
-    """When a member saves its state and cuts its log; a change reaches running members within about a minute."""
+    """When a member takes a snapshot and truncates its log. Changes reach running members within about a minute."""
 
     entries: int = Field(
         default=10_000, ge=SNAPSHOT_ENTRIES_MIN, le=LOG_ENTRIES_MAX, json_schema_extra=marked(Mark.LIVE)
     )
-    """Applied entries between two snapshots. There is one at most every ten seconds, and none before as much was
-    written as the last one holds."""
+    """Applied entries between two snapshots. A member takes at most one in ten seconds, and only after as many bytes
+    were written as the last one holds."""
     log_retention: int = Field(default=5000, ge=0, le=LOG_ENTRIES_MAX, json_schema_extra=marked(Mark.LIVE))
-    """Entries kept in front of a snapshot, so that a member that is a little behind needs none."""
+    """Entries kept before a snapshot, so that a member that lags a little needs no snapshot."""
 
 
 class RaftClusterSpec(VolumesSpec):
@@ -121,13 +121,13 @@ class RaftClusterSpec(VolumesSpec):
         default=None,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "clusterId cannot be changed"))),
     )
-    """Ident of the log; absent = the resource's name. Cannot be changed."""
+    """Ident of the log; if absent, the resource's name. Cannot be changed."""
     secret_ref: SecretRef | None = Field(
         default=None,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "secretRef cannot be changed"))),
     )
-    """Where members and clients take the shared secret of the cluster from; absent = one is generated. Cannot be
-    changed, and what the Secret holds must not: members with different secrets do not hear each other."""
+    """Source of the secret that members and clients share; if absent, one is generated. Cannot be changed, and the
+    contents of the Secret must not change: members with different secrets ignore each other."""
     election_timeout: ElectionTimeout = Field(
         default_factory=ElectionTimeout,
         json_schema_extra=rules(
@@ -144,47 +144,47 @@ class RaftClusterSpec(VolumesSpec):
         default=StateMachine.KEY_VALUE,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "stateMachine cannot be changed"))),
     )
-    """What the log is applied to: `KeyValue` serves keys, leases and watches; `Tree` these and a tree of nodes;
-    `Broadcast` is the plain log, whose entries clients append and read. Cannot be changed."""
+    """What the log is applied to. `KeyValue`: keys, leases and watches. `Tree`: the same and a tree of nodes.
+    `Broadcast`: the plain log, whose entries clients append and read. Cannot be changed."""
     snapshot: Snapshot = Field(default_factory=Snapshot)
-    """How long the log may grow. Without effect for `Broadcast`, which has no state to save."""
+    """How long the log may grow. No effect with `Broadcast`, which has no state to save."""
     resources: RaftResources = Field(default_factory=RaftResources)
     """Computing resources of the container."""
 
 
 class RaftConfiguration(StatusModel):
-    """The members that count votes."""
+    """The voting members."""
 
     old: list[Name] = Field(default_factory=list, max_length=MEMBERS_MAX_ITEMS)
-    """Members of the configuration, or of the former one in a joint configuration."""
+    """Members of the configuration; in a joint configuration those of the old one."""
     new: list[Name] = Field(default_factory=list, max_length=MEMBERS_MAX_ITEMS)
-    """Members of the coming configuration in a joint configuration, else empty."""
+    """Members of the new configuration in a joint configuration, otherwise empty."""
 
 
 class RaftMember(StatusModel):
     """One peer."""
 
     name: Name
-    """Its id, which is the pod's name."""
+    """Its id, the pod's name."""
     generation: Count
     """The generation of its pod."""
     role: MemberRole
-    """What it is to the committed configuration."""
+    """Its role in the committed configuration."""
     match_index: Count | None = None
     """Last entry that it is known to hold."""
 
 
 class RaftClusterStatus(Status):
-    """What is known of a RaftCluster."""
+    """Observed state of a RaftCluster."""
 
     leader: Name | None = None
-    """Pod that leads."""
+    """The leader's pod."""
     term: Count | None = None
     """Its term."""
     commit_index: Count | None = None
     """Last committed entry."""
     configuration: RaftConfiguration | None = None
-    """The members that count votes."""
+    """The voting members."""
     members: list[RaftMember] = Field(
         default_factory=list,
         max_length=MEMBERS_MAX_ITEMS,

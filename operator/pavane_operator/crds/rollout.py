@@ -37,7 +37,7 @@ class CaughtUpSpec(Model):
     """When a generation counts as caught up."""
 
     allowed_lag: int = Field(default=100, ge=0, le=LAG_MAX, json_schema_extra=marked(Mark.CONTROL))
-    """How far each pod may be behind, in the kind's unit."""
+    """How far each pod may lag behind, in the kind's unit."""
     stability_period: Duration = Field(
         default="5s",
         json_schema_extra=marked(
@@ -45,22 +45,22 @@ class CaughtUpSpec(Model):
             **rules(rule("duration(self) <= duration('1h')", "stabilityPeriod must be between 0s and 1h")),
         ),
     )
-    """How long each pod must stay within that lag without a break; 0s to 1h."""
+    """How long each pod must stay within that lag without interruption, 0s to 1h."""
 
 
 class RolloutSpec(Model):
-    """How a new generation becomes the active one, and the user's decisions about the attempt under way."""
+    """How a new generation becomes the active one, and your decisions about the current attempt."""
 
     strategy: Strategy = Field(default=Strategy.WHEN_CAUGHT_UP, json_schema_extra=marked(Mark.CONTROL))
-    """WhenCaughtUp promotes by itself. Manual waits for `promote`. Immediate promotes as soon as all pods are
+    """WhenCaughtUp promotes automatically. Manual waits for `promote`. Immediate promotes as soon as all pods are
     read-only; writes may then pause until the new generation has caught up."""
     paused: bool = Field(default=False, json_schema_extra=marked(Mark.CONTROL, **{NO_DEFAULT_KEY: True}))
-    """Start no new attempt; one that runs goes on catching up but does not promote."""
+    """Start no new attempt. A running attempt keeps catching up but is not promoted."""
     promote: int | None = Field(default=None, ge=1, le=COUNTER_MAX, json_schema_extra=marked(Mark.CONTROL))
-    """Number of the attempt (`status.nextGeneration`) that is approved under Manual."""
+    """Number of the attempt (`status.nextGeneration`) that you approve under Manual."""
     force_promote: int | None = Field(default=None, ge=1, le=COUNTER_MAX, json_schema_extra=marked(Mark.CONTROL))
-    """Number of the attempt to promote although it is not caught up, not approved or paused. The safety minimum still
-    applies."""
+    """Number of the attempt to promote even if it has not caught up, is not approved or is paused. The safety minimum
+    still applies."""
     abort: int | None = Field(default=None, ge=1, le=COUNTER_MAX, json_schema_extra=marked(Mark.CONTROL))
     """Number of the attempt to abort."""
     retry: int | None = Field(default=None, ge=1, le=COUNTER_MAX, json_schema_extra=marked(Mark.CONTROL))
@@ -68,18 +68,18 @@ class RolloutSpec(Model):
     repair: Annotated[str, Field(pattern=REPAIR_PATTERN, max_length=REPAIR_MAX_CHARACTERS)] | None = Field(
         default=None, json_schema_extra=marked(Mark.CONTROL)
     )
-    """`n` or `n.k`: render the pods of generation n, active or being promoted, afresh from this spec, in place and for
-    the k-th time. Pods that are not Ready are replaced on their volumes, all others stay."""
+    """`n` or `n.k`: re-render the pods of generation n (active or being promoted) in place from this spec, for the k-th
+    time. Pods that are not Ready are replaced and keep their volumes; all others stay."""
     restart: Name = Field(default="", json_schema_extra=marked(Mark.POD, **{NO_DEFAULT_KEY: True}))
-    """Any text; changing it rolls out a new generation without another difference."""
+    """Any text. Changing it rolls out a new generation with an otherwise unchanged spec."""
     caught_up: CaughtUpSpec = Field(default_factory=CaughtUpSpec)
     """When a generation counts as caught up."""
     deadline: Duration = Field(default="30m", json_schema_extra=marked(Mark.CONTROL))
-    """From the start of an attempt to its promotion. Time spent paused or waiting for approval does not count."""
+    """Maximum time from the start of an attempt to its promotion, without time paused or waiting for approval."""
     on_deadline: OnDeadline = Field(default=OnDeadline.HOLD, json_schema_extra=marked(Mark.CONTROL))
-    """Hold keeps trying and says so; Abort gives the attempt up."""
+    """Hold keeps trying and sets Stalled; Abort aborts the attempt."""
     crash_limit: int = Field(default=5, ge=0, le=CRASH_LIMIT_MAX, json_schema_extra=marked(Mark.CONTROL))
-    """Container restarts of one new pod before the attempt is aborted; 0 = never."""
+    """Container restarts of one new pod before the attempt is aborted; 0 means never."""
     retire_delay: Duration = Field(default="30s", json_schema_extra=marked(Mark.CONTROL))
     """How long the fenced old generation stays, so that clients can follow."""
 

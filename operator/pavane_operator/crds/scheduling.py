@@ -83,40 +83,40 @@ class PullSecret(Model):
 
 
 class Toleration(Model):
-    """A taint of nodes that the pods bear."""
+    """A taint of nodes that the pods tolerate."""
 
     key: LabelKey | None = None
-    """Key of the taint; absent with Exists = every taint."""
+    """Key of the taint; if absent, with Exists, every taint."""
     operator: Operator = Operator.EQUAL
-    """Equal: the taint has this value. Exists: whatever its value."""
+    """Equal: the taint has this value. Exists: any value."""
     value: LabelValue | None = None
     """Value of the taint."""
     effect: Effect | None = None
-    """Effect of the taint; absent = every effect."""
+    """Effect of the taint; if absent, every effect."""
     toleration_seconds: int | None = Field(default=None, ge=0, le=TOLERATION_MAX_SECONDS)
-    """How long a NoExecute taint is borne; absent = for ever."""
+    """How long a NoExecute taint is tolerated; if absent, for ever."""
 
 
 class Affinity(Model):
-    """Which nodes, and the neighbourhood of which pods, the pods prefer or need; as in a pod."""
+    """Which nodes, and nearness to which other pods, the pods prefer or require; as in a pod."""
 
     node_affinity: dict[str, JsonValue] | None = _free_form()
-    """Rules about nodes, as `affinity.nodeAffinity` of a pod."""
+    """Rules about nodes, like `affinity.nodeAffinity` of a pod."""
     pod_affinity: dict[str, JsonValue] | None = _free_form()
-    """Rules about pods to be near to, as `affinity.podAffinity` of a pod."""
+    """Rules about pods to be near, like `affinity.podAffinity` of a pod."""
     pod_anti_affinity: dict[str, JsonValue] | None = _free_form()
-    """Rules about pods to keep away from, as `affinity.podAntiAffinity` of a pod."""
+    """Rules about pods to avoid, like `affinity.podAntiAffinity` of a pod."""
 
 
 class SpreadConstraint(Model):
-    """How evenly the pods of one generation lie over a topology; the operator fills the selector in."""
+    """How evenly the pods of one generation are spread over a topology; the operator sets the selector."""
 
     topology_key: Name
-    """Label of the nodes whose values are the domains, for example `topology.kubernetes.io/zone`."""
+    """Node label whose values are the domains, for example `topology.kubernetes.io/zone`."""
     max_skew: int = Field(default=1, ge=1, le=SKEW_MAX)
     """By how many pods two domains may differ."""
     when_unsatisfiable: Unsatisfiable = Unsatisfiable.SCHEDULE_ANYWAY
-    """ScheduleAnyway prefers an even spread, DoNotSchedule insists on it."""
+    """ScheduleAnyway prefers an even spread, DoNotSchedule requires it."""
 
 
 class PodSpec(Model):
@@ -129,7 +129,7 @@ class PodSpec(Model):
         max_length=LIST_MAX_ITEMS,
         json_schema_extra=marked(Mark.POD, **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
     )
-    """Secrets with which the image is pulled."""
+    """Secrets for pulling the image."""
     node_selector: dict[str, LabelValue] = Field(
         default_factory=dict, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.POD)
     )
@@ -137,13 +137,13 @@ class PodSpec(Model):
     tolerations: list[Toleration] = Field(
         default_factory=list, max_length=LIST_MAX_ITEMS, json_schema_extra=marked(Mark.POD)
     )
-    """Taints that the pods bear. A node that is not ready or unreachable is borne for 30 s unless said otherwise."""
+    """Taints that the pods tolerate; by default 30 s for a node that is not ready or unreachable."""
     affinity: Affinity = Field(default_factory=Affinity)
-    """Which nodes, and the neighbourhood of which pods, the pods prefer or need."""
+    """Which nodes, and nearness to which other pods, the pods prefer or require."""
     priority_class_name: Name = Field(default="", json_schema_extra=marked(Mark.POD))
-    """Class of the pods' priority; empty = the cluster's default."""
+    """Priority class of the pods; if empty, the cluster's default."""
     runtime_class_name: Name = Field(default="", json_schema_extra=marked(Mark.POD))
-    """Class of the container runtime; empty = the node's default."""
+    """Runtime class of the pods; if empty, the node's default."""
     topology_spread_constraints: list[SpreadConstraint] | None = Field(
         default=None,
         max_length=LIST_MAX_ITEMS,
@@ -152,12 +152,12 @@ class PodSpec(Model):
             **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["topologyKey", "whenUnsatisfiable"]},
         ),
     )
-    """How the pods of a generation are spread; absent = over the nodes as far as possible, empty = not at all."""
+    """How the pods of a generation are spread; if absent, over the nodes where possible; if empty, not at all."""
     pod_labels: dict[str, LabelValue] = Field(
         default_factory=dict, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.POD, **RESERVED_KEYS)
     )
-    """Further labels of the pods; keys under `pavane.dev/` and `app.kubernetes.io/` are refused."""
+    """Additional labels of the pods; keys under `pavane.dev/` and `app.kubernetes.io/` are refused."""
     pod_annotations: dict[str, Text] = Field(
         default_factory=dict, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.POD, **RESERVED_KEYS)
     )
-    """Further annotations of the pods; keys under `pavane.dev/` and `app.kubernetes.io/` are refused."""
+    """Additional annotations of the pods; keys under `pavane.dev/` and `app.kubernetes.io/` are refused."""

@@ -76,7 +76,7 @@ class Step(StatusModel):
     name: Name
     """Name of the step; the kind defines them, in order."""
     at: Time
-    """When it was recorded; part of the request id that makes a repetition recognisable."""
+    """When it was recorded; part of the request id, so that a repetition is recognised."""
     detail: Text | None = None
     """What the step waits for."""
 
@@ -85,32 +85,32 @@ class Blocker(StatusModel):
     """One reason why a rollout waits."""
 
     pod: Name | None = None
-    """The pod that is waited for; absent when it is not one pod."""
+    """The pod that the rollout waits for; absent if it is not a single pod."""
     reason: Name
     """Machine-readable reason, docs/specs/operator.md 2.6."""
     message: Text = ""
-    """What is wrong and, where one can do something, what to do next."""
+    """What is wrong and, if you can do something, what to do next."""
     lag: Count | None = None
-    """How far the pod is behind, in the kind's unit."""
+    """How far the pod lags behind, in the kind's unit."""
     since: Time
     """When this blocker appeared."""
 
 
 class Rollout(StatusModel):
-    """The attempt under way."""
+    """The current attempt."""
 
     state: State
     """Where the attempt stands; Idle when there is none."""
     id: Name | None = None
     """Rollout id: a hash of all pod-affecting fields."""
     generation: Count | None = None
-    """Number of the generation that is rolled out."""
+    """Number of the generation that is being rolled out."""
     step: Step | None = None
     """Last recorded step of the promotion."""
     started_at: Time | None = None
     """When the attempt began."""
     deadline: Time | None = None
-    """When it should be promoting; moved on by the time that it was held."""
+    """When the promotion should have begun; extended by the time the attempt was held."""
     held_seconds: Count | None = None
     """Seconds paused or waiting for approval; they do not count towards the deadline."""
     forced: bool | None = None
@@ -120,16 +120,16 @@ class Rollout(StatusModel):
     message: Text | None = None
     """The same in words."""
     blockers: list[Blocker] = Field(default_factory=list, max_length=BLOCKERS_MAX_ITEMS)
-    """What the attempt waits for, worst first."""
+    """What the attempt is waiting for, worst first."""
 
 
 class Failure(StatusModel):
-    """The last attempt that failed or was cancelled; its spec is not tried again by itself."""
+    """The last attempt that failed or was cancelled. The operator does not retry its spec by itself."""
 
     id: Name
     """Rollout id of the failed spec."""
     generation: Count
-    """Number of the failed attempt; `spec.rollout.retry` names it to try again."""
+    """Number of the failed attempt; set `spec.rollout.retry` to it to try again."""
     reason: Name
     """Why it failed."""
     message: Text = ""
@@ -144,21 +144,21 @@ class Generation(StatusModel):
     number: Count
     """Its number."""
     role: GenerationRole
-    """What it is to the resource."""
+    """Its role for the resource."""
     image: Name = ""
     """Image of its pods."""
     id: Name = ""
     """Rollout id that it was created from."""
     pods_ready: Count = 0
-    """Pods that are Ready."""
+    """Number of pods that are Ready."""
     pods: Count = 0
-    """Pods that it should have."""
+    """Number of pods that it should have."""
     stage: Name | None = None
     """The lowest stage of its pods."""
     progress: Count | None = None
-    """Progress of the pod that is furthest behind its target, in the kind's unit."""
+    """Progress of the pod that lags most, in the kind's unit."""
     target: Count | None = None
-    """What that pod's progress is measured against."""
+    """Target of that pod."""
     since: Time | None = None
     """When it was created."""
 
@@ -175,7 +175,7 @@ class Attempt(StatusModel):
     result: Result
     """How it ended."""
     reason: Name | None = None
-    """Why it ended so, if it was not promoted."""
+    """Why it was not promoted."""
     started_at: Time | None = None
     """When it began."""
     finished_at: Time
@@ -188,17 +188,17 @@ class Condition(StatusModel):
     """A condition in the usual Kubernetes form."""
 
     type: Name
-    """What it speaks about."""
+    """Type of the condition."""
     status: Truth
     """Whether it holds."""
     observed_generation: Count | None = None
-    """metadata.generation of the spec that it speaks about."""
+    """metadata.generation of the spec that it describes."""
     last_transition_time: Time
-    """When `status` changed last."""
+    """When `status` last changed."""
     reason: Name
     """Machine-readable reason."""
     message: Text = ""
-    """For people."""
+    """Human-readable explanation."""
 
 
 class Endpoint(StatusModel):
@@ -218,7 +218,7 @@ class Status(StatusModel):
     """Status of a resource; kinds add their own fields in a subclass."""
 
     observed_generation: Count | None = None
-    """metadata.generation of the spec that this status speaks about."""
+    """metadata.generation of the spec that this status describes."""
     active_generation: Count | None = None
     """The generation that may write; absent before the first."""
     next_generation: Count | None = None
@@ -226,9 +226,9 @@ class Status(StatusModel):
     last_generation: Count | None = None
     """The highest number ever claimed."""
     rollout: Rollout | None = None
-    """The attempt under way."""
+    """The current attempt."""
     failed: Failure | None = None
-    """The last failed or cancelled attempt, while the spec is still that of the failure."""
+    """The last failed or cancelled attempt, as long as the spec is unchanged since."""
     generations: list[Generation] = Field(
         default_factory=list,
         max_length=GENERATIONS_MAX_ITEMS,
@@ -236,15 +236,15 @@ class Status(StatusModel):
     )
     """Generations that have pods."""
     history: list[Attempt] = Field(default_factory=list, max_length=HISTORY_MAX_ITEMS)
-    """Former attempts, newest first."""
+    """Finished attempts, newest first."""
     conditions: list[Condition] = Field(
         default_factory=list,
         max_length=CONDITIONS_MAX_ITEMS,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Ready, UpToDate, CaughtUp, Paused; Reconciling and Stalled only while they hold; and those of the kind."""
+    """Ready, UpToDate, CaughtUp, Paused; Reconciling and Stalled only while true; and the kind's own."""
     endpoints: list[Endpoint] = Field(default_factory=list, max_length=ENDPOINTS_MAX_ITEMS)
-    """What a client connects to."""
+    """Where clients connect."""
     replicas: Count | None = None
     """Pods of the active generation, for the subresource scale."""
     selector: Text | None = None

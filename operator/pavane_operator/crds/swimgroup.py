@@ -71,7 +71,7 @@ class SwimResources(ResourceRequirements):
 
 
 class KeyringRef(Model):
-    """A Secret of yours with the keys of the group, and the key in it."""
+    """Your own Secret with the keys of the group, and the key in it."""
 
     name: Annotated[str, Field(min_length=1, max_length=NAME_MAX_CHARACTERS)] = Field(
         json_schema_extra=marked(Mark.LIVE)
@@ -80,33 +80,36 @@ class KeyringRef(Model):
     key: Annotated[str, Field(pattern=SECRET_KEY_PATTERN, max_length=NAME_MAX_CHARACTERS)] = Field(
         default=KEYRING_KEY_DEFAULT, json_schema_extra=marked(Mark.LIVE)
     )
-    """Key in its data: one key per line in hexadecimal digits, at most 8, the first protects what is sent."""
+    """Key in its data: at most 8 keys in hexadecimal digits, one per line; the first protects what is sent."""
 
 
 class SwimCaughtUp(CaughtUpSpec):
     """When a generation counts as caught up."""
 
     allowed_lag: int = Field(default=0, ge=0, le=LAG_MAX, json_schema_extra=marked(Mark.CONTROL))
-    """For how many periods of the protocol the other members may have disagreed with a pod about who is there."""
+    """For how many protocol periods a pod may disagree with the other members about the membership."""
 
 
 class SwimRollout(RolloutSpec):
-    """How a new generation becomes the active one, and the user's decisions about the attempt under way."""
+    """How a new generation becomes the active one, and your decisions about the current attempt."""
 
     caught_up: SwimCaughtUp = Field(default_factory=SwimCaughtUp)
     """When a generation counts as caught up."""
 
 
 class SwimGroupSpec(SingleRoleSpec):
-    """Members of a SWIM group: each tells within seconds who is there and who is gone."""
+    """Members of a SWIM group: each knows within seconds who is there and who is gone."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            rule("self.capacity >= self.replicas * 2", "capacity must be at least twice replicas: generations overlap"),
+            rule(
+                "self.capacity >= self.replicas * 2",
+                "capacity must be at least twice replicas, because generations overlap",
+            ),
             rule("has(self.group) == has(oldSelf.group)", "group cannot be changed"),
             rule(
                 "self.encryption != 'none' || !has(self.keyringSecretRef)",
-                "encryption none needs no keyringSecretRef",
+                "keyringSecretRef is not allowed with encryption none",
             ),
         )
     )
@@ -114,29 +117,29 @@ class SwimGroupSpec(SingleRoleSpec):
     replicas: int = Field(default=3, ge=1, le=REPLICAS_MAX, json_schema_extra=marked(Mark.LIVE))
     """Number of members that run here. Others may join the group."""
     profile: Profile = Field(default=Profile.LAN, json_schema_extra=marked(Mark.LIVE))
-    """Times of the protocol: `local` for one machine, `lan` for one cluster, `wan` across places. All members of the
-    group should have the same; a change reaches running members within about a minute."""
+    """Timing of the protocol: `local` for one machine, `lan` for one cluster, `wan` across sites. All members of the
+    group should use the same. Changes reach running members within about a minute."""
     capacity: int = Field(default=1024, ge=CAPACITY_MIN, le=CAPACITY_MAX, json_schema_extra=marked(Mark.POD))
-    """How many members each one knows at most, those of others included; at least twice `replicas`."""
+    """The most members that each one tracks, including foreign ones; at least twice `replicas`."""
     keyring_secret_ref: KeyringRef | None = Field(default=None, json_schema_extra=marked(Mark.LIVE))
-    """Where the keys of the group come from; absent = one is generated. What the Secret holds may change while the
-    members run: that is how keys are rotated. With `encryption: psk` it holds what members show to join."""
+    """Source of the keys of the group; if absent, one is generated. Change the contents of the Secret to rotate keys
+    while the members run. With `encryption: psk` it holds the secrets that joiners present."""
     encryption: Encryption = Field(
         default=Encryption.E1,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "encryption cannot be changed"))),
     )
-    """What protects the datagrams: `e1` signs them, `e0` encrypts them, `psk` asks for a secret when a member joins,
-    `none` trusts the network. Cannot be changed; `tls` is for the stage port alone."""
+    """What protects the datagrams: `e1` signs them, `e0` encrypts them, `psk` requires a secret from joiners, `none`
+    trusts the network. Cannot be changed. `tls` applies only to the stage port."""
     group: Annotated[str, Field(min_length=1, max_length=GROUP_MAX_CHARACTERS)] | None = Field(
         default=None,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "group cannot be changed"))),
     )
-    """Name of the group; absent = `namespace/name` of the resource. Set it to join a group that exists. Cannot be
+    """Name of the group; if absent, `namespace/name` of the resource. Set it to join an existing group. Cannot be
     changed."""
     seeds: list[Annotated[str, Field(pattern=SEED_PATTERN, max_length=SEED_MAX_CHARACTERS)]] = Field(
         default_factory=list, max_length=SEEDS_MAX_ITEMS, json_schema_extra=marked(Mark.LIVE)
     )
-    """Members that others run, as `host:port`; a change reaches running members within about a minute."""
+    """Members elsewhere, as `host:port`. Changes reach running members within about a minute."""
     host_network: bool = Field(default=False, json_schema_extra=marked(Mark.POD))
     """Use the network of the nodes, one member per node: a rollout then needs twice as many nodes."""
     resources: SwimResources = Field(default_factory=SwimResources)
@@ -146,26 +149,26 @@ class SwimGroupSpec(SingleRoleSpec):
 
 
 class SwimMembers(StatusModel):
-    """How many members the group has, as one of ours sees it."""
+    """Number of members, as one of the pods sees it."""
 
     alive: Count = 0
-    """Members that are well, those of others included."""
+    """Members that are alive, including foreign ones."""
     suspect: Count = 0
-    """Members that did not answer lately."""
+    """Members that did not answer recently."""
     dead: Count = 0
-    """Members that are held for dead, until they are forgotten."""
+    """Members declared dead, until they are forgotten."""
     foreign: Count = 0
-    """Members, alive or suspect, that are no pods of this resource."""
+    """Members, alive or suspect, that are not pods of this resource."""
 
 
 class SwimGroupStatus(Status):
-    """What is known of a SwimGroup."""
+    """Observed state of a SwimGroup."""
 
     members: SwimMembers | None = None
-    """How many members the group has. Looked at when a pod comes or goes and while members disagree; whoever joins or
-    leaves elsewhere is seen after at most 30 seconds divided by the number of pods."""
+    """Number of members. Updated when a pod starts or stops and while members disagree; foreign members appear or
+    disappear after at most 30 seconds divided by the number of pods."""
     digest: Name | None = None
-    """Digest of who is there, 16 hexadecimal digits: members that have the same agree."""
+    """Digest of the membership, 16 hexadecimal digits; members with the same digest agree."""
 
 
 DEFINITION = Definition(

@@ -29,7 +29,7 @@ class TlsSpec(Model):
         json_schema_extra=rules(
             rule(
                 "(self.mode == 'Secret') == has(self.secretName)",
-                "tls.secretName is needed in mode Secret, and belongs to no other",
+                "tls.secretName is required in mode Secret and not allowed in other modes",
             ),
             rule(
                 "duration(self.renewBefore) + duration('10s') <= duration(self.duration)",
@@ -37,7 +37,7 @@ class TlsSpec(Model):
             ),
             rule(
                 "duration(self.renewBefore) >= duration('5m')",
-                "tls.renewBefore must be at least 5m: a renewed certificate reaches pods minutes later",
+                "tls.renewBefore must be at least 5m, because a renewed certificate reaches pods minutes later",
             ),
         )
     )
@@ -46,18 +46,18 @@ class TlsSpec(Model):
         default=TlsMode.SELF_SIGNED,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "tls.mode cannot be changed"))),
     )
-    """SelfSigned: the operator keeps an authority of the resource's own. Secret: you give the certificate. Disabled:
-    everything is in clear, as clients and peers that know no encryption need it. Cannot be changed."""
+    """SelfSigned: the operator keeps an authority for this resource. Secret: you provide the certificate. Disabled: no
+    encryption, for clients and peers without it. Cannot be changed."""
     secret_name: Name | None = Field(
         default=None,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "tls.secretName cannot be changed"))),
     )
-    """For mode Secret: the Secret with `tls.crt`, `tls.key` and `ca.crt`. Cannot be changed; what it holds can."""
+    """For mode Secret: the Secret with `tls.crt`, `tls.key` and `ca.crt`. Cannot be changed; its contents can."""
     dns_names: list[DnsName] = Field(
         default_factory=list, max_length=LIST_MAX_ITEMS, json_schema_extra=marked(Mark.LIVE)
     )
-    """For mode SelfSigned: further DNS names in the certificate, beside those of the Services."""
+    """For mode SelfSigned: additional DNS names in the certificate; those of the Services are always included."""
     duration: Duration = Field(default="2160h", json_schema_extra=marked(Mark.LIVE))
     """For mode SelfSigned: how long a certificate is valid."""
     renew_before: Duration = Field(default="360h", json_schema_extra=marked(Mark.LIVE))
-    """For mode SelfSigned: how long before its end it is replaced; at least 5m."""
+    """For mode SelfSigned: how long before it expires a certificate is renewed; at least 5m."""

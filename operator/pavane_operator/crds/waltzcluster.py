@@ -52,7 +52,7 @@ class StorageResources(ResourceRequirements):
 
 
 class Servers(Model):
-    """The servers: they own partitions, check locks and order appends. A new generation takes over partition by
+    """The servers own partitions, check locks and order appends. A new generation takes over partition by
     partition."""
 
     replicas: int = Field(default=2, ge=1, le=SERVERS_MAX, json_schema_extra=marked(Mark.LIVE))
@@ -62,7 +62,7 @@ class Servers(Model):
 
 
 class WaltzStorage(VolumeSpec):
-    """The storage nodes: they keep the log. A change restarts them one at a time, each on its own volume."""
+    """The storage nodes keep the log. A change restarts them one at a time, each on its own volume."""
 
     size: Quantity = Field(
         default="20Gi",
@@ -73,7 +73,7 @@ class WaltzStorage(VolumeSpec):
             ),
         ),
     )
-    """Size of the volume of each node; it may grow, where the storage class allows that, and never shrink."""
+    """Size of the volume of each node. It can grow if the storage class allows it, but never shrink."""
     nodes: int = Field(
         default=3,
         ge=1,
@@ -86,7 +86,7 @@ class WaltzStorage(VolumeSpec):
             ),
         ),
     )
-    """Number of nodes, odd; each partition has a replica on every one. Cannot be changed."""
+    """Number of nodes, odd. Each partition has a replica on every node. Cannot be changed."""
     resources: StorageResources = Field(default_factory=StorageResources)
     """Computing resources of a node."""
 
@@ -104,7 +104,7 @@ class Metadata(Model):
     raft_cluster_ref: RaftClusterRef
     """The RaftCluster that holds the registry. Cannot be changed."""
     session_timeout: Duration = Field(default="1s", json_schema_extra=marked(Mark.POD))
-    """After this long without a sign of life the partitions of a server go to others; 500ms to 1m."""
+    """After this time without a heartbeat a server loses its partitions to others; 500ms to 1m."""
 
 
 class WaltzClusterSpec(CommonSpec):
@@ -122,14 +122,14 @@ class WaltzClusterSpec(CommonSpec):
         default=None,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "clusterName cannot be changed"))),
     )
-    """Name of the log; absent = the resource's name. Cannot be changed."""
+    """Name of the log; if absent, the resource's name. Cannot be changed."""
     partitions: int = Field(
         default=8,
         ge=1,
         le=PARTITIONS_MAX,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "partitions cannot be changed"))),
     )
-    """Number of partitions, each a log of its own. Cannot be changed."""
+    """Number of partitions, each a separate log. Cannot be changed."""
     servers: Servers = Field(default_factory=Servers)
     """The servers."""
     storage: WaltzStorage = Field(
@@ -158,23 +158,23 @@ class WaltzClusterSpec(CommonSpec):
 
 
 class Partitions(StatusModel):
-    """How many partitions there are, and what they can do."""
+    """Number of partitions and their state."""
 
     total: Count
-    """All."""
+    """All partitions."""
     writable: Count
-    """Those whose owner takes appends."""
+    """Partitions whose owner accepts appends."""
     replicated: Count
-    """Those with a replica on every storage node that takes part."""
+    """Partitions with a replica on every participating storage node."""
 
 
 class WaltzClusterStatus(Status):
-    """What is known of a WaltzCluster."""
+    """Observed state of a WaltzCluster."""
 
     partitions: Partitions | None = None
     """Its partitions."""
     writable: Name | None = None
-    """The same for a column: `4/4`."""
+    """The writable and all partitions, for a column: `4/4`."""
 
 
 DEFINITION = Definition(

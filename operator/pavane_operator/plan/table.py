@@ -151,7 +151,7 @@ TABLE: tuple[Row, ...] = (
     Row("A4", ANY, lambda view: FINALIZER not in view.resource.finalizers, effects.add_finalizer, "finalizer missing"),
     # ---- Idle
     Row("B1", IDLE, lambda view: view.spec.suspend, effects.suspend, "suspended"),
-    Row("B2", IDLE | {State.PROMOTING}, _repairable, effects.repair_in_place, "a repair of its pods is asked for"),
+    Row("B2", IDLE | {State.PROMOTING}, _repairable, effects.repair_in_place, "a repair of its pods is requested"),
     Row("B3", IDLE, lambda view: view.want == view.have, effects.steady, "the spec is that of the active generation"),
     Row("B4", IDLE, lambda view: bool(view.problems), effects.upkeep, "the spec cannot be rolled out"),
     Row("B5", IDLE, _failed_before, effects.upkeep, "the spec failed before"),
@@ -248,10 +248,10 @@ TABLE: tuple[Row, ...] = (
         "steps not finished",
     ),
     Row("D10", frozenset({State.PROMOTING}), _always, effects.open_service, "n leads"),
-    Row("D12", frozenset({State.RETIRING}), _retirement_due, effects.retire, "former generations are left"),
-    Row("D13", frozenset({State.RETIRING}), _always, effects.retired, "nothing of them is left", State.IDLE),
-    Row("D15", frozenset({State.ABORTING}), _next_objects_left, effects.take_back, "objects of n are left"),
-    Row("D16", frozenset({State.ABORTING}), _always, effects.aborted, "nothing of n is left", State.IDLE),
-    Row("wait", ANY, _always, _wait, "nothing to do but to wait"),
+    Row("D12", frozenset({State.RETIRING}), _retirement_due, effects.retire, "former generations remain"),
+    Row("D13", frozenset({State.RETIRING}), _always, effects.retired, "none of them remains", State.IDLE),
+    Row("D15", frozenset({State.ABORTING}), _next_objects_left, effects.take_back, "objects of n remain"),
+    Row("D16", frozenset({State.ABORTING}), _always, effects.aborted, "none of n remains", State.IDLE),
+    Row("wait", ANY, _always, _wait, "nothing to do yet"),
 )
 """All rows, in order."""
