@@ -135,7 +135,7 @@ def _op(number: int, line: str) -> Put | Create | Set:
                 return Set(ROOT, node.data) if node.path == ROOT else node
     except ValueError:
         pass
-    raise UserError(f"line {number} is none that `pavane raft kv export` writes", ExitCode.USAGE)
+    raise UserError(f"line {number} was not written by `pavane raft kv export`", ExitCode.USAGE)
 
 
 def _bytes(text: str) -> bytes:

@@ -15,11 +15,9 @@ from pavane_cli.output import Format
 
 From = Annotated[
     int,
-    typer.Option(
-        "--from", metavar="REVISION", min=0, max=UINT_MAX, help="First revision wanted; default: from now on."
-    ),
+    typer.Option("--from", metavar="REVISION", min=0, max=UINT_MAX, help="First revision; default: from now on."),
 ]
-Count = Annotated[int, typer.Option("--count", min=0, help="End after so many changes; 0: go on for ever.")]
+Count = Annotated[int, typer.Option("--count", min=0, help="Stop after this many changes; 0: never.")]
 
 
 async def print_changes(changes: AsyncGenerator[Changes | Reset, None], count: int, form: Format) -> None:

@@ -63,7 +63,7 @@ def _root(
 ) -> None:
     """Coordination services on Kubernetes, rolled out by fenced generations.
 
-    Options before a command count as if they stood behind it.
+    Options before a command work like options after it.
     """
 
 

@@ -19,4 +19,4 @@ Token = Annotated[
     typer.Option(envvar="PAVANE_API_TOKEN", help="Bearer token for the control plane; default: the kubeconfig's."),
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done.")]
-Timeout = Annotated[float, typer.Option(help="Longest wait in seconds; then exit code 5.")]
+Timeout = Annotated[float, typer.Option(help="Maximum wait in seconds; then exit code 5.")]

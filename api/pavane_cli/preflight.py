@@ -59,7 +59,7 @@ def check(folder: Path, documents: Iterable[Mapping[str, Any]], *, bare: bool = 
         if _is_taken(port):
             raise UserError(
                 f"port {port} is taken on all addresses by {_holder(port)}; {user} must listen there on addresses of "
-                f"{PROBE_ADDRESS.partition('.')[0]}.64.0.0/10. End that program, or let it listen on one address alone"
+                f"{PROBE_ADDRESS.partition('.')[0]}.64.0.0/10. Stop that program, or make it listen on a single address"
             )
     present = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     free = shutil.disk_usage(present).free
@@ -77,7 +77,7 @@ def check_document(document: Mapping[str, Any]) -> None:
     kind = known.get(str(name))
     if kind is None:
         if version.partition("/")[0] == GROUP:
-            raise UserError(f"there is no kind {name} in {version}; known: {', '.join(known)}", ExitCode.USAGE)
+            raise UserError(f"unknown kind {name} in {version}; known: {', '.join(known)}", ExitCode.USAGE)
         return
     if version != API_VERSION:
         raise UserError(f"{name} {_name(document)}: apiVersion is {version}, not {API_VERSION}", ExitCode.USAGE)

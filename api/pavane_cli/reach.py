@@ -23,22 +23,21 @@ from pavane_cli.target import RestClient, Where, control_plane
 
 PEERS = "--peers"
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The RaftCluster; left out with --peers.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The RaftCluster; omit it with --peers.")]
 Peers = Annotated[
     str | None,
-    typer.Option(PEERS, metavar="URL,…", help="Ask these peers themselves, without the platform; needs the secret."),
+    typer.Option(PEERS, metavar="URL,…", help="Ask these peers directly, without the platform; needs the secret."),
 ]
 KeyFolder = Annotated[
     Path | None,
     typer.Option("--keys", metavar="DIR", help="With --peers: folder with the cluster's keys, as in Secret NAME-keys."),
 ]
 
-Stale = Annotated[
-    bool, typer.Option("--stale", help="Ask any peer: perhaps old, but there is an answer without a leader too.")
-]
+Stale = Annotated[bool, typer.Option("--stale", help="Ask any peer: the answer may be old, but needs no leader.")]
 
 MinRevision = Annotated[
-    int, typer.Option("--min-revision", metavar="REVISION", min=0, help="With --stale: nothing older than this.")
+    int,
+    typer.Option("--min-revision", metavar="REVISION", min=0, help="With --stale: nothing older than this revision."),
 ]
 
 _CODES: dict[int, ExitCode] = {

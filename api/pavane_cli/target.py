@@ -116,7 +116,7 @@ def parse_reference(text: str, name: str | None = None) -> tuple[kube.Resource, 
     kind, _, inner = text.partition("/")
     resource = KINDS.get(kind.lower())
     if resource is None:
-        raise UserError(f"there is no kind {kind}; known: {', '.join(sorted(KINDS))}", ExitCode.USAGE)
+        raise UserError(f"unknown kind {kind}; known: {', '.join(sorted(KINDS))}", ExitCode.USAGE)
     if inner and name:
         raise UserError(f"name the resource once: {text} {name}", ExitCode.USAGE)
     return resource, inner or name

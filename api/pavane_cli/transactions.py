@@ -100,6 +100,6 @@ def parse_op(text: str) -> Op:
             raise UserError(f"{text!r}: {word} takes {least} to {most} words", ExitCode.USAGE)
         return make(*arguments)
     except KeyError as error:
-        raise UserError(f"{text!r}: there is no op {error}; known: {', '.join(_OPS)}", ExitCode.USAGE) from error
+        raise UserError(f"{text!r}: unknown op {error}; known: {', '.join(_OPS)}", ExitCode.USAGE) from error
     except ValueError as error:
         raise UserError(f"{text!r}: {error}", ExitCode.USAGE) from error

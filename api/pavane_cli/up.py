@@ -112,7 +112,7 @@ async def _apply(cluster: Cluster, document: dict[str, Any]) -> Place:
     wanted = (document.get("apiVersion"), document.get("kind"))
     resource = next((each for each in cluster.registry.values() if (each.api_version, each.kind) == wanted), None)
     if resource is None:
-        raise UserError(f"there is no kind {wanted[1]} in {wanted[0]} here; see docs/limitations.md", ExitCode.USAGE)
+        raise UserError(f"unknown kind {wanted[1]} in {wanted[0]}; see docs/limitations.md", ExitCode.USAGE)
     metadata = {"namespace": "default", **document["metadata"]} if resource.namespaced else document["metadata"]
     body = {**document, "metadata": metadata}
     try:

@@ -24,10 +24,10 @@ from pavane_operator.kube.resources import SECRETS
 
 SERVERS = "--servers"
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The WaltzCluster; left out with --servers.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The WaltzCluster; omit it with --servers.")]
 Servers = Annotated[
     str | None,
-    typer.Option(SERVERS, metavar="HOST:PORT,…", help="Ask these servers themselves, any of the cluster."),
+    typer.Option(SERVERS, metavar="HOST:PORT,…", help="Ask these servers directly; any of the cluster."),
 ]
 Authority = Annotated[
     Path | None,
@@ -36,12 +36,12 @@ Authority = Annotated[
         metavar="FILE",
         exists=True,
         dir_okay=False,
-        help="With --servers: their authority.",
+        help="With --servers: their certificate authority.",
     ),
 ]
-NoTls = Annotated[bool, typer.Option("--no-tls", help="With --servers: they speak without TLS.")]
+NoTls = Annotated[bool, typer.Option("--no-tls", help="With --servers: connect without TLS.")]
 Partition = Annotated[int, typer.Option("--partition", "-p", min=0, help="Which partition.")]
-Patience = Annotated[float, typer.Option("--timeout", min=0.1, help="With --servers: longest wait, in seconds.")]
+Patience = Annotated[float, typer.Option("--timeout", min=0.1, help="With --servers: maximum wait in seconds.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 def test_a_member_that_does_not_run_here_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for name in (None, "absent"):
-        with pytest.raises(UserError, match="no member of yours runs here") as caught:
+        with pytest.raises(UserError, match="none of your members runs here") as caught:
             path_of(name, None)
         assert caught.value.code is ExitCode.NOT_FOUND
 

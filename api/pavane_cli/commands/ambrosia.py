@@ -11,11 +11,11 @@ COMMANDS = {
     "replay": "ambrosia_run:replay",
     "coordinator": "ambrosia_coordinator:coordinator",
 }
-_HELP = "Immortals: applications that survive failures, with calls that happen exactly once."
+_HELP = "Immortals: applications that survive failures, with exactly-once calls."
 
 app = typer.Typer(cls=lazy.group(COMMANDS), help=_HELP, no_args_is_help=True)
 
 
 @app.callback()
 def _root() -> None:
-    """Immortals: applications that survive failures, with calls that happen exactly once."""
+    """Immortals: applications that survive failures, with exactly-once calls."""

@@ -22,14 +22,14 @@ RETRY_S = 0.25  # between two attempts while the immortal is started again
 Name = Annotated[str, typer.Argument(help="Name of the instance.")]
 Log = Annotated[Path, typer.Option("--log", help="Folder of logs, as given to `run`.")]
 Arguments = Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENT]…", help="JSON, or plain text.")]
-Timeout = Annotated[float, typer.Option(help="Seconds to wait, also for an immortal that is being started again.")]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait, even while the immortal restarts.")]
 
 
 def call(
     name: Name,
     method: Annotated[str, typer.Argument(help="Name of the method.")],
     arguments: Arguments = None,
-    key: Annotated[str | None, typer.Option(help="Repeated with the same key, a call happens once.")] = None,
+    key: Annotated[str | None, typer.Option(help="Calls with the same key take effect once.")] = None,
     log: Log = DEFAULT_LOG,
     timeout: Timeout = 60.0,
     namespace: Namespace = "default",
@@ -38,7 +38,7 @@ def call(
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """Call a method and print its result as JSON. A crash in between does not double it: the call carries a key.
+    """Call a method and print its result as JSON. A crash in between does not repeat it, because the call has a key.
 
     NAME is an immortal that runs on this machine, or else a Coordinator of the cluster.
     """

@@ -36,11 +36,11 @@ def run(
     ],
     log: Log = DEFAULT_LOG,
     http: Annotated[
-        str, typer.Option(envvar="PAVANE_HTTP", help="HOST:PORT for calls over HTTP; port 0 takes a free one.")
+        str, typer.Option(envvar="PAVANE_HTTP", help="HOST:PORT for calls over HTTP; port 0 picks a free port.")
     ] = "127.0.0.1:0",
     version: Annotated[int, typer.Option(help="Version of the application.")] = 0,
 ) -> None:
-    """Run an immortal until Ctrl-C; started again, it goes on where it was.
+    """Run an immortal until Ctrl-C. After a restart it continues where it was.
 
     The coordinator is the one that PAVANE_AMBROSIA names (HOST:RECEIVEPORT,SENDPORT), as beside a pod; else its own.
     """
@@ -118,7 +118,7 @@ def replay(
     log: Log = DEFAULT_LOG,
     version: Annotated[int, typer.Option(help="Version of the application.")] = 0,
 ) -> None:
-    """Replay an immortal's log beside its class: exit code 9 if a handler does something else than it did."""
+    """Replay an immortal's log beside its class: exit code 9 if a handler behaves differently."""
     kind = load(application)
     try:
         report = replay_folder(kind, log / f"{name}_{version}")

@@ -78,7 +78,7 @@ def check(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Check server, definitions, your rights, operator and resources; exit code 1 if there is a problem."""
+    """Check server, definitions, your permissions, operator and resources. Exit code 1 if there is a problem."""
     findings = run(_check(Where(kubeconfig, context), None if everywhere else namespace))
     if form.structured:
         output.structured([{**asdict(each), "result": each.result.value} for each in findings], form)
@@ -200,7 +200,7 @@ def component_finding(component: str, pods: list[kube.Object], namespace: str | 
     if not alive and namespace is not None:
         return Finding(check, Result.UNKNOWN, f"none in {namespace}, and you may not look elsewhere")
     if not alive and component == CONTROL_PLANE:
-        text = "there is none; only `pavane raft` and `pavane trace` need one (api.enabled of the chart pavane)"
+        text = "none runs; only `pavane raft` and `pavane trace` need one (api.enabled of the chart pavane)"
         return Finding(check, Result.OK, text)
     if not alive:
         text = "none runs: install the chart pavane (docs/install.md); its Deployment's events say why it has no pod"
@@ -233,7 +233,7 @@ async def _resources(client: kube.KubeClient, namespace: str | None) -> AsyncIte
         try:
             items = (await client.list_all(resource, namespace)).items
         except kube.NotFound:
-            text = "the server knows no such kind: install the chart pavane-crds"
+            text = "the server does not know the kind: install the chart pavane-crds"
             yield Finding(resource.plural, Result.PROBLEM, text)
             continue
         findings = [await _resource(client, document, named=namespace is None) for document in items]

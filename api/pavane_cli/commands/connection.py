@@ -24,7 +24,7 @@ class Form(StrEnum):
 def connection(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A RaftCluster.")],
     form: Annotated[
-        Form, typer.Option("--output", "-o", help="env: a line for a shell; file: the JSON alone.")
+        Form, typer.Option("--output", "-o", help="env: a line for a shell; file: only the JSON.")
     ] = Form.ENV,
     namespace: Namespace = "default",
     context: Context = None,

@@ -47,7 +47,7 @@ def demo(
         bool, typer.Option("--once", help="Stop after the summary instead of staying until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Start a local cluster, use it, kill and roll out all of it meanwhile, and show the proof; Ctrl-C stops it all."""
+    """Start a local cluster, use it while everything is killed and rolled out, and show the proof. Ctrl-C stops it."""
     os.umask(0o077)  # as `pavane up` does
     shown = _Demo(read_documents([file]))
     if run(_demo(file, shown, once)) is False:

@@ -25,8 +25,10 @@ SAMPLE_STORAGE = "64Mi"
 
 app = typer.Typer(help="Hooks of the Helm chart (in a container).", no_args_is_help=True)
 
-Namespaces = Annotated[list[str] | None, typer.Option("--namespace", "-n", help="Look only here; may be repeated.")]
-Scratch = Annotated[str | None, typer.Option("--namespace", "-n", help="Use this namespace; default: make one.")]
+Namespaces = Annotated[
+    list[str] | None, typer.Option("--namespace", "-n", help="Look only in this namespace; may be repeated.")
+]
+Scratch = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace to use; default: create one.")]
 Timeout = Annotated[float, typer.Option(help="Longest wait in seconds for each of the two steps.")]
 
 
@@ -45,7 +47,7 @@ async def _pre_delete(where: Where, namespaces: "list[str] | list[None]") -> Non
             for namespace in namespaces:
                 waiting += await _finalized(client, resource, namespace)
     if not waiting:
-        output.say("No resource needs the operator any more.")
+        output.say("No resource needs the operator.")
         return
     shown = waiting[:SHOWN_MAX] + ([f"and {len(waiting) - SHOWN_MAX} more"] if len(waiting) > SHOWN_MAX else [])
     message = (
@@ -72,7 +74,7 @@ async def _finalized(client: kube.KubeClient, resource: kube.Resource, namespace
 
 @app.command("test")
 def try_out(namespace: Scratch = None, timeout: Timeout = 120.0) -> None:
-    """Make a cluster of one pod, wait until it is ready, and delete it."""
+    """Create a cluster of one pod, wait until it is ready, and delete it."""
     run(_try_out(Where(), namespace, timeout))
 
 

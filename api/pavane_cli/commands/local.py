@@ -31,22 +31,26 @@ OURSELVES = (sys.executable, "-P", "-m", "pavane_cli.main")
 """This program as a child; what lies in the working folder is never imported."""
 
 Folder = Annotated[
-    Path | None, typer.Option(help="Folder of the cluster; default: the nearest .pavane from here upwards.")
+    Path | None, typer.Option(help="Folder of the cluster; default: the nearest .pavane in this folder or above.")
 ]
 Pod = Annotated[str, typer.Argument(metavar="POD", help="Name of a pod; see `pavane ps`.")]
 
 
 def up(
     files: Annotated[
-        list[Path] | None, typer.Argument(exists=True, dir_okay=False, help="Resources to apply at the start.")
+        list[Path] | None, typer.Argument(exists=True, dir_okay=False, help="Resources to apply at start.")
     ] = None,
     image: Annotated[
         list[str] | None, typer.Option(metavar="REF=PATH", help="Run an image from another virtual environment.")
     ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="Divide the back-off of restarts by 20.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Stay in the background; return when all is Ready.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run in the background; return when everything is Ready.")
+    ] = False,
     bare: Annotated[bool, typer.Option("--bare", help="Without operator and control plane.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds until what is not Ready is reported.")] = UP_TIMEOUT_S,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds until resources that are not Ready are reported.")
+    ] = UP_TIMEOUT_S,
     folder: Annotated[Path, typer.Option(help="Folder of the cluster.")] = FOLDER,
     report_to: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -102,7 +106,7 @@ def _detach(folder: Path, timeout_s: float) -> None:
             "the local cluster ended:\n  " + "\n  ".join(last), ExitCode(code) if code == 2 else ExitCode.ERROR
         )
     if blockers := json.loads(report):
-        text = f"not Ready after {timeout_s:g} s; the cluster goes on in the background:\n  "
+        text = f"not Ready after {timeout_s:g} s; the cluster keeps running in the background:\n  "
         raise UserError(text + "\n  ".join(blockers), ExitCode.TIME_OUT)
     output.say(f"All is Ready; the cluster runs in the background (pid {process.pid}), its log is {folder / LOG_NAME}.")
     output.say(f"  export KUBECONFIG={(folder / 'kubeconfig').absolute()}")
@@ -110,10 +114,10 @@ def _detach(folder: Path, timeout_s: float) -> None:
 
 def down(
     folder: Folder = None,
-    purge: Annotated[bool, typer.Option("--purge", help="Remove the folder with everything written.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Delete the folder with all data.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds until it is killed.")] = DOWN_TIMEOUT_S,
 ) -> None:
-    """Stop all pods in order, and the local cluster; what was written stays, unless --purge."""
+    """Stop all pods in order, then the local cluster. Data stays, unless --purge."""
     found = _folder(folder)
     pid = holder(found)
     if pid is not None:
@@ -173,10 +177,10 @@ def logs(
     pod: Pod,
     namespace: Namespace = "default",
     container: Annotated[str | None, typer.Option("--container", "-c", help="Default: the only one.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the container ends.")] = False,
-    previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the run before the present one.")] = False,
-    tail: Annotated[int | None, typer.Option(help="Only so many lines from the end.")] = None,
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="With the time of each line.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the container ends.")] = False,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="Log of the previous run.")] = False,
+    tail: Annotated[int | None, typer.Option(help="Only this many lines from the end.")] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Prefix each line with its time.")] = False,
     folder: Folder = None,
 ) -> None:
     """Print the log of a pod."""
@@ -200,18 +204,18 @@ def logs(
 
 
 def kill(pod: Pod, namespace: Namespace = "default", folder: Folder = None) -> None:
-    """Kill the processes of a pod (SIGKILL), as a crash would; its restart policy decides what follows."""
+    """Kill the processes of a pod (SIGKILL), like a crash; the restart policy applies."""
     _signal(pod, namespace, folder, signal.SIGKILL, "killed")
 
 
 def pause(pod: Pod, namespace: Namespace = "default", folder: Folder = None) -> None:
-    """Stop the processes of a pod (SIGSTOP), as a long pause or a lost network would."""
+    """Stop the processes of a pod (SIGSTOP), like a long pause or a lost network."""
     _signal(pod, namespace, folder, signal.SIGSTOP, "paused")
 
 
 def unpause(pod: Pod, namespace: Namespace = "default", folder: Folder = None) -> None:
-    """Let the processes of a paused pod go on (SIGCONT)."""
-    _signal(pod, namespace, folder, signal.SIGCONT, "goes on")
+    """Continue the processes of a paused pod (SIGCONT)."""
+    _signal(pod, namespace, folder, signal.SIGCONT, "continues")
 
 
 def _signal(pod: str, namespace: str, folder: Path | None, number: signal.Signals, done: str) -> None:
@@ -228,5 +232,5 @@ def _signal(pod: str, namespace: str, folder: Path | None, number: signal.Signal
 def _folder(given: Path | None) -> Path:
     found = given or ((nearest := nearest_local()) and nearest.parent)
     if found is None or not found.is_dir():
-        raise UserError("there is no .pavane folder here or above: start one with `pavane up`", ExitCode.NOT_FOUND)
+        raise UserError("no .pavane folder here or above: start a cluster with `pavane up`", ExitCode.NOT_FOUND)
     return found.absolute()

@@ -30,11 +30,11 @@ COMMANDS = {
 
 app = typer.Typer(
     cls=lazy.group(COMMANDS),
-    help="The log of a RaftCluster; a peer or a probe without any platform.",
+    help="The log of a RaftCluster; a peer or a probe without a platform.",
     no_args_is_help=True,
 )
 
 
 @app.callback()
 def _root() -> None:
-    """The log of a RaftCluster; a peer or a probe without any platform."""
+    """The log of a RaftCluster; a peer or a probe without a platform."""

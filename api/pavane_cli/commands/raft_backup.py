@@ -19,13 +19,15 @@ from pavane_cli.secret import SecretEnv, SecretFile, secret_in
 
 
 def backup(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the copy; one that is there is continued.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the backup; an existing one is continued.")],
     peers: Annotated[str, typer.Option("--peers", metavar="URL,…", help="Peers of the cluster.")],
     secret_file: SecretFile = None,
     secret_env: SecretEnv = None,
     keys: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, metavar="DIR", help="All keys of the cluster: Secret NAME-keys."),
+        typer.Option(
+            exists=True, file_okay=False, metavar="DIR", help="Folder with all keys of the cluster (Secret NAME-keys)."
+        ),
     ] = None,
     curve_secret_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Secret CURVE key of the cluster, in Z85.")
@@ -50,14 +52,14 @@ def backup(
 
 def restore(
     folder: Folder,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Data folder to make.")],
-    peer: Annotated[str, typer.Option("--id", metavar="ID", help="The member that the folder is for.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Data folder to create.")],
+    peer: Annotated[str, typer.Option("--id", metavar="ID", help="Member that gets the folder.")],
     members: Annotated[str, typer.Option("--members", metavar="ID=URL,…", help="All members of the new cluster.")],
     cluster_id: Annotated[
-        str, typer.Option("--cluster-id", help="Kept in the store, which then serves no other.")
+        str, typer.Option("--cluster-id", help="Id stored in the folder; it then works only for this cluster.")
     ] = "",
 ) -> None:
-    """Make the folder of one member of a new cluster out of a copy; do it for each member, from the same copy."""
+    """Create the folder of one member of a new cluster from a backup. Use the same backup for each member."""
     with failures():
         moved = restoring(folder, target, peer, members_of("--members", members), cluster_id, Meter("reading"))
     tell(moved, target)

@@ -37,18 +37,20 @@ app = typer.Typer(
 command = commands(app)
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY")]
-Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Keys that begin so; default: all.")]
+Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Prefix of the keys; default: all.")]
 LeaseOption = Annotated[
-    int, typer.Option("--lease", metavar="ID", min=0, max=UINT_MAX, help="The key goes when this lease ends.")
+    int, typer.Option("--lease", metavar="ID", min=0, max=UINT_MAX, help="Delete the key when this lease ends.")
 ]
 Ttl = Annotated[
     float,
-    typer.Option("--ttl", metavar="SECONDS", min=0.2, max=3600, help="Time of the lease; it is renewed meanwhile."),
+    typer.Option(
+        "--ttl", metavar="SECONDS", min=0.2, max=3600, help="Duration of the lease; it is renewed while held."
+    ),
 ]
 Archive = Annotated[Path | None, typer.Argument(metavar="FILE")]
-Holder = Annotated[str, typer.Option(help="Who has it, for people.")]
+Holder = Annotated[str, typer.Option(help="Name of the holder, for people.")]
 RequestId = Annotated[
-    str | None, typer.Option(help="Request id, 24 hexadecimal digits; a repetition takes effect once.")
+    str | None, typer.Option(help="Request id, 24 hexadecimal digits; repeated, it takes effect once.")
 ]
 
 
@@ -56,7 +58,7 @@ RequestId = Annotated[
 def get(
     reach: Reach, key: KeyArgument, stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
 ) -> None:
-    """Print the value of a key as it is; with -o json or yaml its revisions too. Exit code 3 without such a key."""
+    """Print the value of a key; with -o json or yaml also its revisions. Exit code 3 if the key does not exist."""
 
     async def read() -> Item | None:
         async with reach.store(stale=stale, since=min_revision) as store:
@@ -77,9 +79,9 @@ def put(
     lease: LeaseOption = 0,
     if_revision: Annotated[
         int | None,
-        typer.Option(metavar="REVISION", min=1, max=UINT_MAX, help="Only if it was written last at this revision."),
+        typer.Option(metavar="REVISION", min=1, max=UINT_MAX, help="Only if the key's last write has this revision."),
     ] = None,
-    if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if there is no such key.")] = False,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if the key does not exist.")] = False,
     reqid: RequestId = None,
 ) -> None:
     """Write a key and print the revision. Exit code 4 if the condition does not hold."""
@@ -108,7 +110,7 @@ def delete(
     key: KeyArgument,
     prefix: Annotated[bool, typer.Option("--prefix", help="All keys that begin with KEY.")] = False,
 ) -> None:
-    """Delete a key and print how many there were."""
+    """Delete a key and print how many were deleted."""
 
     async def send() -> int:
         async with reach.store() as store:
@@ -124,7 +126,7 @@ def delete(
 def list_keys(
     reach: Reach, prefix: Prefix = "", stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
 ) -> None:
-    """List keys in order; with -o name only their names, with -o wide their revisions too."""
+    """List keys in order; with -o name only their names, with -o wide also their revisions."""
 
     async def read() -> Sequence[Item]:
         async with reach.store(stale=stale, since=min_revision) as store:
@@ -146,7 +148,7 @@ def list_keys(
 
 @command("watch")
 def watch(reach: Reach, prefix: Prefix = "", first: From = 0, count: Count = 0, form: Output = Format.TABLE) -> None:
-    """Print each change once and in order, until Ctrl-C: revision, what happened, key, value."""
+    """Print each change once and in order, until Ctrl-C: revision, event, key, value."""
 
     async def follow() -> None:
         async with reach.store() as store:
@@ -168,7 +170,7 @@ def txn(
     reqid: RequestId = None,
     form: Output = Format.TABLE,
 ) -> None:
-    """Carry out one of two branches atomically, and print which and what its ops came to.
+    """Run one of two branches atomically, and print which one and the results.
 
     Conditions: value, version, create, mod, lease, dataversion or cversion of (KEY), then = != < > and what to compare
     with; or alive(LEASE). Ops: put KEY VALUE [LEASE], get KEY, del KEY, list PREFIX, delprefix PREFIX; on a tree create
@@ -201,7 +203,7 @@ def txn(
 
 @command("lease")
 def lease_command(reach: Reach, ttl: Ttl = TTL_S, holder: Holder = "") -> None:
-    """Hold a lease until Ctrl-C or SIGTERM, and print its id first; what is bound to it goes when it ends."""
+    """Hold a lease until Ctrl-C or SIGTERM, and print its id first. Keys bound to it are deleted when it ends."""
 
     async def hold() -> None:
         async with _held(reach, ttl, holder) as (_, lease):
@@ -217,15 +219,16 @@ def lock(
     reach: Reach,
     key: KeyArgument,
     program: Annotated[
-        list[str] | None, typer.Argument(metavar="-- PROGRAM…", help="Default: hold the lock until Ctrl-C.")
+        list[str] | None,
+        typer.Argument(metavar="-- PROGRAM…", help="Program to run; default: hold the lock until Ctrl-C."),
     ] = None,
     ttl: Ttl = TTL_S,
     holder: Holder = "",
 ) -> None:
-    """Wait for a lock and hold it while PROGRAM runs; end with its exit code. Else print the fencing token and hold it.
+    """Wait for a lock, hold it while PROGRAM runs, and exit with its code; default: print the fencing token and hold.
 
     PROGRAM finds the token in PAVANE_TOKEN and the lease in PAVANE_LEASE. It gets SIGTERM when the lease is lost; then
-    the exit code is 1 whatever it ends with.
+    the exit code is 1.
     """
 
     async def hold() -> int:
@@ -251,9 +254,9 @@ def lock(
 
 @command("export")
 def export(reach: Reach, file: Archive = None) -> None:
-    """Write all keys and nodes as lines of JSON to FILE, default standard output; what a lease holds is left out.
+    """Write all keys and nodes as lines of JSON to FILE, default standard output, without keys bound to leases.
 
-    FILE is replaced when all is written. Of what others write meanwhile some may be in it and some not.
+    FILE is replaced at the end. Concurrent writes may or may not be included.
     """
 
     async def read(target: TextIO) -> int:
@@ -270,7 +273,7 @@ def export(reach: Reach, file: Archive = None) -> None:
 
 @command("import")
 def import_keys(reach: Reach, file: Archive = None) -> None:
-    """Write what `export` wrote, from FILE or standard input, over what is there; versions begin anew."""
+    """Write what `export` wrote, from FILE or standard input, overwriting existing keys. Versions start again."""
 
     async def send() -> int:
         async with reach.store() as store:
@@ -366,7 +369,7 @@ async def _program(program: Sequence[str], variables: dict[str, str], lease: Hel
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, pass_on, number)
     if await _first(process.wait(), lease.lost.wait()) == 1:
-        output.note(f"lease {lease.id} is lost: {program[0]} is told to end")
+        output.note(f"lease {lease.id} is lost: stopping {program[0]}")
         pass_on(signal.SIGTERM)
         await process.wait()
         raise _lost(lease)

@@ -54,7 +54,7 @@ def append(
     text: Annotated[str | None, typer.Argument(help="The data; default: standard input.")] = None,
     file: DataFile = None,
     reqid: Annotated[
-        str | None, typer.Option(help="Request id, 24 hexadecimal digits; a repetition appends once.")
+        str | None, typer.Option(help="Request id, 24 hexadecimal digits; repeated, it appends once.")
     ] = None,
 ) -> None:
     """Append one entry and print its index, once it is on the disks of a majority."""
@@ -80,7 +80,7 @@ async def _append(client: RaftClient, data: bytes, request_id: str | None) -> in
     except Refused as refused:
         if refused.code != Code.BAD_COMMAND:
             raise
-        words = "these peers serve keys, so their log takes commands alone: use `pavane raft kv put`"
+        words = "these peers serve keys, so their log accepts only commands: use `pavane raft kv put`"
         raise UserError(words, ExitCode.REFUSED) from refused
 
 
@@ -110,7 +110,7 @@ async def _read(reach: Reach, after: int, form: Format) -> None:
 def subscribe(
     reach: Reach,
     after: After = 0,
-    count: Annotated[int, typer.Option(min=0, help="End after so many entries; 0: go on for ever.")] = 0,
+    count: Annotated[int, typer.Option(min=0, help="Stop after this many entries; 0: never.")] = 0,
     form: Output = Format.TABLE,
 ) -> None:
     """Print entries as `read` does, and each further one when it is applied, until Ctrl-C.

@@ -17,17 +17,17 @@ from pavane_cli.target import run
 LOOK_S = 1.0  # between two looks of `watch`: elections take less, rollouts more
 
 config = typer.Typer(
-    help="Change the members of a cluster without a platform; those of a RaftCluster change by `pavane scale`.",
+    help="Change the members of a cluster without a platform; for a RaftCluster use `pavane scale`.",
     no_args_is_help=True,
 )
 _command = commands(config)
 
-PeerArgument = Annotated[list[str], typer.Argument(metavar="ID=URL…", help="A peer that runs, as its --url says.")]
+PeerArgument = Annotated[list[str], typer.Argument(metavar="ID=URL…", help="URL of a running peer.")]
 
 
 @reaching
 def members(reach: Reach, form: Output = Format.TABLE) -> None:
-    """Show each member: what it is, which program it runs, how far it is. Each is asked itself."""
+    """Show the role, program and progress of each member, asking each one directly."""
 
     async def look() -> Any:
         async with aclosing(_pictures(reach)) as pictures:
@@ -59,9 +59,10 @@ def watch(reach: Reach) -> None:
 
 @reaching
 def transfer(
-    reach: Reach, to: Annotated[str | None, typer.Argument(metavar="ID", help="Default: the best member.")] = None
+    reach: Reach,
+    to: Annotated[str | None, typer.Argument(metavar="ID", help="New leader; default: the best member.")] = None,
 ) -> None:
-    """Hand leadership over and print who leads then."""
+    """Transfer leadership and print the new leader."""
 
     async def send() -> str:
         if reach.peers:
@@ -75,14 +76,14 @@ def transfer(
 
 @_command("add")
 def add(reach: Reach, added: PeerArgument) -> None:
-    """Add members that run already, and print the index of the joint configuration."""
+    """Add running peers as members, and print the index of the joint configuration."""
     pairs = _peers(added)
     _change(reach, lambda present: (*(peer for peer in present if peer[0] not in dict(pairs)), *pairs))
 
 
 @_command("remove")
 def remove(reach: Reach, ids: Annotated[list[str], typer.Argument(metavar="ID…")]) -> None:
-    """Take members out, and print the index of the joint configuration."""
+    """Remove members, and print the index of the joint configuration."""
 
     def left(present: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
         missing = set(ids) - dict(present).keys()
@@ -95,7 +96,7 @@ def remove(reach: Reach, ids: Annotated[list[str], typer.Argument(metavar="ID…
 
 @_command("set")
 def set_members(reach: Reach, members: PeerArgument) -> None:
-    """Make these the members, and print the index of the joint configuration."""
+    """Set the members, and print the index of the joint configuration."""
     wanted = _peers(members)
     _change(reach, lambda _: wanted)
 

@@ -43,7 +43,7 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", exists=True, file_okay=Fa
 JsSource = Annotated[
     Path, typer.Argument(metavar="JS", exists=True, file_okay=False, help="Data folder of a zmq-raft peer.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this it is only told what would happen.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; default: dry run.")]
 
 
 class Meter:
@@ -78,9 +78,9 @@ def failures() -> Iterator[None]:
 
 def dump(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="Data folder, ours or one of zmq-raft.")
+        Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="Data folder, ours or zmq-raft's.")
     ],
-    as_hex: Annotated[bool, typer.Option("--hex", help="Print index and the whole entry in hexadecimal.")] = False,
+    as_hex: Annotated[bool, typer.Option("--hex", help="Print index and complete entry in hexadecimal.")] = False,
     after: Annotated[int, typer.Option(min=0, help="Only entries after this index.")] = 0,
 ) -> None:
     """Print every entry of a log: index, term, type, request id and data, commands of keys in words."""
@@ -143,9 +143,9 @@ def verify(
         if recovered.vote_floor == RECOVERING_FLOOR:
             output.say("the peer has lost entries; it does not vote until the others have brought it up to date")
         for name, size in stored.set_aside:
-            output.say(f"set aside by an earlier start, for it was damaged: {name}, {size:,} bytes")
+            output.say(f"set aside as damaged by an earlier start: {name}, {size:,} bytes")
         if stored.damage is not None and stored.damage.torn:
-            output.say("the last write was not finished; nobody was told of it, and the next start drops it")
+            output.say("the last write is incomplete and was never acknowledged; the next start drops it")
         faults = stored.faults()
         if faults:
             raise UserError("; ".join(faults))
@@ -161,13 +161,13 @@ def verify(
 
 def import_js(
     source: JsSource,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Data folder to make.")],
-    peer: Annotated[str, typer.Option("--id", metavar="ID", help="Name of the peer, as it was.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Data folder to create.")],
+    peer: Annotated[str, typer.Option("--id", metavar="ID", help="Id of the peer, unchanged.")],
     cluster_id: Annotated[
-        str, typer.Option("--cluster-id", help="Kept in the store, which then serves no other.")
+        str, typer.Option("--cluster-id", help="Id stored in the folder; it then works only for this cluster.")
     ] = "",
 ) -> None:
-    """Make our data folder out of that of a zmq-raft peer, which must be down."""
+    """Convert the data folder of a stopped zmq-raft peer to ours."""
     with failures():
         moved = import_folder(
             source, folder, Identity(peer, BROADCAST, cluster_id), int(time.time()), Meter("importing")
@@ -176,9 +176,9 @@ def import_js(
 
 
 def export_js(
-    folder: Folder, target: Annotated[Path, typer.Argument(metavar="JS", help="zmq-raft data folder to make.")]
+    folder: Folder, target: Annotated[Path, typer.Argument(metavar="JS", help="zmq-raft data folder to create.")]
 ) -> None:
-    """Make a data folder that a zmq-raft peer starts from; the peer of DIR must not run again."""
+    """Create a data folder for a zmq-raft peer. Never start the peer of DIR again."""
     with failures():
         moved = export_folder(folder, target, Meter("reading"))
     tell(moved, target)
@@ -188,14 +188,19 @@ def compact(
     folder: Folder,
     index: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Last entry covered; default: the last known committed."),
+        typer.Option(min=1, metavar="N", help="Last entry in the snapshot; default: the last known committed one."),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, metavar="FILE", help="Machine Broadcast: what the entries come to."),
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="Machine Broadcast: the application's state at that entry.",
+        ),
     ] = None,
 ) -> None:
-    """Take a snapshot and give up the log in front of it. No zmq-raft peer can join a cluster that did so."""
+    """Take a snapshot and truncate the log before it. zmq-raft peers can no longer join such a cluster."""
     with failures():
         taken = compacting(folder, index, None if data is None else mapped(data), Meter("reading"))
     output.say(f"{folder}: snapshot up to entry {taken}")
@@ -203,7 +208,7 @@ def compact(
 
 def repair(
     folder: Folder,
-    truncate_after: Annotated[int, typer.Option(min=0, metavar="N", help="Greatest index that stays.")],
+    truncate_after: Annotated[int, typer.Option(min=0, metavar="N", help="Last index to keep.")],
     yes: Yes = False,
 ) -> None:
     """Drop the end of a log that differs from the cluster's; the peer does not vote until it has caught up."""
@@ -220,10 +225,10 @@ def repair(
 
 def recover(
     folder: Folder,
-    members: Annotated[str, typer.Option("--members", metavar="ID=URL", help="The peer itself, which goes on alone.")],
+    members: Annotated[str, typer.Option("--members", metavar="ID=URL", help="The peer itself, as the only member.")],
     yes: Yes = False,
 ) -> None:
-    """Let a survivor of a lost majority go on as the only member of its cluster."""
+    """After a majority is lost, make a survivor the only member of its cluster."""
     with failures():
         with StoredLog(folder, Meter("reading")) as stored:
             identity, commands = stored.identity, recovering(stored, members_of("--members", members))

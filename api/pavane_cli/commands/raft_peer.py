@@ -22,35 +22,35 @@ _TIMES = ", ".join(f"{name} {least}/{greatest} ms" for name, (least, greatest) i
 
 def peer(
     id: Annotated[str, typer.Option("--id", metavar="ID", help="Name of this peer.")],  # noqa: A002 - the flag's name
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Folder of its log; made if missing.")],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Folder of its log; created if missing.")],
     peers: Annotated[
-        str, typer.Option("--peers", metavar="ID=URL,…", help="First configuration; without own id: a learner.")
+        str, typer.Option("--peers", metavar="ID=URL,…", help="Initial configuration; a peer not in it is a learner.")
     ],
     bind: Annotated[str | None, typer.Option("--bind", metavar="URL", help="Where to listen; default: --url.")] = None,
     pub: Annotated[str, typer.Option("--pub", metavar="URL", help="Where to publish applied entries.")] = "",
     url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="What others reach it by; default: as in --peers.")
+        str | None, typer.Option("--url", metavar="URL", help="URL for the others; default: as in --peers.")
     ] = None,
     source: Annotated[str, typer.Option("--source", metavar="ADDRESS", help="Address to connect from.")] = "",
     cluster_id: Annotated[
-        str, typer.Option("--cluster-id", help="Kept in the store, which then serves no other.")
+        str, typer.Option("--cluster-id", help="Id stored in the folder; it then works only for this cluster.")
     ] = "",
     machine: Annotated[
         str,
-        typer.Option("--machine", help="Broadcast, KeyValue, Tree, or the name of an installed one."),
+        typer.Option("--machine", help="Broadcast, KeyValue, Tree, or an installed machine."),
     ] = "Broadcast",
     snapshot_entries: Annotated[
         int, typer.Option("--snapshot-entries", help="Entries between two snapshots; Broadcast takes none.")
     ] = 10_000,
     log_retention: Annotated[
-        int, typer.Option("--log-retention", help="Entries kept in the log in front of a snapshot.")
+        int, typer.Option("--log-retention", help="Entries kept in the log before a snapshot.")
     ] = 5000,
     preset: Annotated[str, typer.Option("--preset", help="Election time-outs: " + _TIMES)] = "lan",
     election_min_ms: Annotated[
-        int | None, typer.Option("--election-min-ms", help="Shortest election time-out, in place of the preset's.")
+        int | None, typer.Option("--election-min-ms", help="Shortest election time-out; overrides the preset.")
     ] = None,
     election_max_ms: Annotated[
-        int | None, typer.Option("--election-max-ms", help="Longest election time-out, in place of the preset's.")
+        int | None, typer.Option("--election-max-ms", help="Longest election time-out; overrides the preset.")
     ] = None,
     secret: Annotated[
         str | None,
@@ -65,7 +65,7 @@ def peer(
         Path | None, typer.Option(metavar="DIR", help="Folder with the public key of each client, *.pub; default: any.")
     ] = None,
 ) -> None:
-    """Run one peer without any of the platform. SIGTERM hands leadership over, then ends it in order."""
+    """Run one peer without the platform. On SIGTERM it hands over leadership and stops."""
     ident = _secret(secret, secret_file, secret_env)
     members = members_of("--peers", peers)
     own_url = url or dict(members).get(id) or bind
@@ -73,7 +73,7 @@ def peer(
     if own_url is None or listen is None:
         raise UserError(f"{id!r} is not in --peers: say by --bind where it listens", ExitCode.USAGE)
     if preset not in PRESETS:
-        raise UserError(f"--preset: there is no {preset!r}; known: {_TIMES}", ExitCode.USAGE)
+        raise UserError(f"--preset: unknown {preset!r}; known: {_TIMES}", ExitCode.USAGE)
     least, greatest = PRESETS[preset]
     config = Config(
         id=id,

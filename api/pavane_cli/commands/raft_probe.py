@@ -26,10 +26,10 @@ def probe(
     ],
     secret_file: Annotated[
         Path | None,
-        typer.Option("--secret-file", metavar="FILE", help="The cluster's secret, if it is in no file of DIR."),
+        typer.Option("--secret-file", metavar="FILE", help="The cluster's secret, if DIR has no such file."),
     ] = None,
-    label: Annotated[str, typer.Option("--label", help="Begins every text that is written.")] = "probe",
-    writers: Annotated[int, typer.Option("--writers", min=1, max=64, help="Writes under way at a time.")] = 2,
+    label: Annotated[str, typer.Option("--label", help="Prefix of every entry.")] = "probe",
+    writers: Annotated[int, typer.Option("--writers", min=1, max=64, help="Number of concurrent writes.")] = 2,
 ) -> None:
     """Write without a pause until SIGTERM, then compare the log with what was acknowledged.
 

@@ -52,7 +52,7 @@ def ls(
 def get(
     reach: Reach, path: Path_, stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
 ) -> None:
-    """Print the data of a node as it is; with -o json or yaml its versions too. Exit code 3 without such a node."""
+    """Print the data of a node; with -o json or yaml also its versions. Exit code 3 if the node does not exist."""
 
     async def read() -> NodeInfo | None:
         async with reach.store(stale=stale, since=min_revision) as store:
@@ -88,9 +88,9 @@ def create(
     path: Path_,
     data: Annotated[str, typer.Argument(metavar="DATA", help="Default: none.")] = "",
     sequential: Annotated[bool, typer.Option("--sequential", help="Append the parent's counter to the name.")] = False,
-    lease: Annotated[int, typer.Option("--lease", metavar="ID", help="The node goes when this lease ends.")] = 0,
+    lease: Annotated[int, typer.Option("--lease", metavar="ID", help="Delete the node when this lease ends.")] = 0,
 ) -> None:
-    """Create a node, whose parent exists, and print its path."""
+    """Create a node below an existing parent and print its path."""
 
     async def send() -> bytes:
         async with reach.store() as store:
@@ -122,7 +122,7 @@ def watch(
     """Print each change of a node, its children or all below it once and in order, until Ctrl-C."""
     wanted = SCOPES.get(scope)
     if wanted is None or scope == "Keys":
-        raise UserError(f"--scope {scope}: there is no such scope", ExitCode.USAGE)
+        raise UserError(f"--scope {scope}: unknown scope", ExitCode.USAGE)
 
     async def follow() -> None:
         async with reach.store() as store:

@@ -22,7 +22,7 @@ EVENTS_SHOWN_MAX = 20
 
 Kind = Annotated[str, typer.Argument(metavar="KIND[/NAME]", help="For example raft or raft/quickstart.")]
 Name = Annotated[str | None, typer.Argument(help="Name of the resource.")]
-Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Resources of all namespaces.")]
+Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces.")]
 Files = Annotated[
     list[Path],
     typer.Option(
@@ -79,7 +79,7 @@ def print_table(table: dict[str, Any], *, wide: bool, namespaced: bool) -> None:
     """Print a server's Table; ``namespaced`` adds the namespace in front."""
     rows = table.get("rows") or []
     if not rows:
-        output.note("There are none.")
+        output.note("No resources found.")
         return
     columns = table["columnDefinitions"]
     shown = [index for index, column in enumerate(columns) if wide or not column.get("priority")]

@@ -21,17 +21,17 @@ from pavane_operator.kube.resources import CONTROLLER_REVISIONS
 
 app = typer.Typer(help="Watch a rollout and decide about it.", no_args_is_help=True)
 
-Generation = Annotated[int | None, typer.Option(help="The attempt you mean; refused if it is another one by now.")]
+Generation = Annotated[int | None, typer.Option(help="Number of the attempt; fails if it is no longer current.")]
 
 
 @app.command()
 @about_one
 def status(
     one: One,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow until the rollout has ended.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow until the rollout ends.")] = False,
     form: Output = Format.TABLE,
 ) -> None:
-    """Show state, stages and blockers. Exit code 6 when the last attempt failed."""
+    """Show state, stages and blockers. Exit code 6 if the last attempt failed."""
     run(_status(one, watch, form))
 
 
@@ -87,10 +87,10 @@ _command("retry", "Try the failed attempt again under a new number.")
 @about_one
 def force_promote(
     one: One,
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, although it is not caught up.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm promotion of an attempt that has not caught up.")] = False,
     generation: Generation = None,
 ) -> None:
-    """Promote the attempt although it is not caught up; writes may pause until it has."""
+    """Promote the attempt even if it has not caught up; writes may pause until it has."""
     if not yes:
         raise UserError("this promotes a generation that is not caught up; add --yes if that is meant", ExitCode.USAGE)
     run(decide(one, "force-promote", generation))
@@ -100,11 +100,11 @@ def force_promote(
 @about_one
 def restart(
     one: One,
-    reason: Annotated[str | None, typer.Option(help="Text that makes this restart another one than the last.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Text that distinguishes this restart from the last one.")] = None,
     wait: Wait = False,
     timeout: Timeout = 300.0,
 ) -> None:
-    """Roll out a new generation without another difference."""
+    """Roll out a new generation with an unchanged spec."""
     run(decide(one, "restart", None, reason, timeout if wait else None))
 
 
@@ -139,7 +139,7 @@ def repair(
     wait: Wait = False,
     timeout: Timeout = 300.0,
 ) -> None:
-    """Replace the pods of the active generation that are not Ready by pods of the present spec, on their volumes."""
+    """Re-render the pods of the active generation that are not Ready from the current spec, on their volumes."""
     run(decide(one, "repair", None, None, timeout if wait else None))
 
 
@@ -149,16 +149,14 @@ def undo(
     one: One,
     to: Annotated[
         int | None,
-        typer.Option(
-            help="Go back to this generation; default: the one before, or that which serves if an attempt failed."
-        ),
+        typer.Option(help="Generation to go back to; default: the previous one, or after a failure the active one."),
     ] = None,
     wait: Wait = False,
     timeout: Timeout = 300.0,
 ) -> None:
-    """Give the spec the pod-affecting fields of a former generation; it rolls out as a new one.
+    """Restore the pod-affecting fields of an earlier generation; this starts a new rollout.
 
-    A GitOps tool that owns these fields will set its own again: there change them at the source.
+    A GitOps tool that owns these fields overwrites this: change them in its source instead.
     """
     run(_undo(one, to, timeout if wait else None))
 
@@ -182,7 +180,7 @@ def history(
     one: One,
     form: Output = Format.TABLE,
 ) -> None:
-    """List former attempts, newest first, with the time in which nobody could write."""
+    """List finished attempts, newest first, with their write gaps."""
     document = run(read(one))
     attempts = (document.get("status") or {}).get("history") or []
     if form.structured:
@@ -213,7 +211,7 @@ def diff(
     to: Annotated[int | None, typer.Option(help="Compare with this generation; default: the active one.")] = None,
     form: Output = Format.TABLE,
 ) -> None:
-    """Show the pod-affecting fields in which the spec differs from a generation: what rolls, or would roll."""
+    """Show the pod-affecting fields that differ between the spec and a generation."""
     rows = run(_diff(one, to))
     if form.structured:
         output.structured([{"field": field, "from": old, "to": new} for field, old, new in rows], form)

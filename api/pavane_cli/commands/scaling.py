@@ -22,7 +22,7 @@ def scale(
     wait: Wait = False,
     timeout: Timeout = 300.0,
 ) -> None:
-    """Add or remove members of a running resource; no pod that stays is restarted."""
+    """Add or remove members of a running resource. The other pods do not restart."""
     run(_scale(one, replicas, timeout if wait else None))
 
 

@@ -35,9 +35,7 @@ ScriptFile = Annotated[
     Path,
     typer.Argument(metavar="SCRIPT", exists=True, dir_okay=False, help="CREATE TABLE, CREATE MATERIALIZED VIEW."),
 ]
-TicksPartition = Annotated[
-    int, typer.Option("--ticks", min=0, help="The partition that holds the ticks and nothing else.")
-]
+TicksPartition = Annotated[int, typer.Option("--ticks", min=0, help="The partition for the ticks only.")]
 
 
 class EngineName(StrEnum):
@@ -76,9 +74,9 @@ def query(
     as_of: Annotated[int | None, typer.Option(min=0, help="Read at this tick instead of the last one.")] = None,
     after: Annotated[
         str | None,
-        typer.Option(metavar="PARTITION:TRANSACTION", help="Wait until this transaction counts; needs --ticks."),
+        typer.Option(metavar="PARTITION:TRANSACTION", help="Wait until this transaction is included; needs --ticks."),
     ] = None,
-    ticks: Annotated[int | None, typer.Option("--ticks", min=0, help="The partition that holds the ticks.")] = None,
+    ticks: Annotated[int | None, typer.Option("--ticks", min=0, help="The partition of the ticks.")] = None,
     form: Output = Format.TABLE,
 ) -> None:
     """Answer a SELECT over the views in the partition that --partition names, all at one tick.
@@ -112,7 +110,7 @@ def query(
 def follow(
     reach: Reach,
     view: Annotated[str, typer.Argument(help="Name of the view.")],
-    count: Annotated[int, typer.Option(min=0, help="End after so many ticks with changes; 0: go on for ever.")] = 0,
+    count: Annotated[int, typer.Option(min=0, help="Stop after this many ticks with changes; 0: never.")] = 0,
 ) -> None:
     """Print a view's rows, and then each change of it, as JSON on a line: tick, how many more or fewer, row."""
 

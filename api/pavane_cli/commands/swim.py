@@ -13,11 +13,11 @@ COMMANDS = {
     "leave": "swim_control:leave",
     "keys": "swim_control:keys",
 }
-_HELP = "Membership of a SWIM group: run a member, and ask one."
+_HELP = "Membership of a SWIM group: run a member, and query one."
 
 app = typer.Typer(cls=lazy.group(COMMANDS), help=_HELP, no_args_is_help=True)
 
 
 @app.callback()
 def _root() -> None:
-    """Membership of a SWIM group: run a member, and ask one."""
+    """Membership of a SWIM group: run a member, and query one."""

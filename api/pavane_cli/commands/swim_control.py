@@ -19,7 +19,7 @@ Name = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Name of the member; not needed if only one runs here.")
 ]
 Socket = Annotated[
-    Path | None, typer.Option("--socket", metavar="FILE", help="Its control socket, if it was given one.")
+    Path | None, typer.Option("--socket", metavar="FILE", help="Its control socket, if started with --socket.")
 ]
 TIMEOUT_S = 30.0
 T = TypeVar("T")
@@ -37,11 +37,11 @@ def watch(name: Name = None, socket: Socket = None) -> None:
 
 
 def ping(
-    who: Annotated[str, typer.Argument(metavar="MEMBER", help="Its id, or the name it was started with.")],
+    who: Annotated[str, typer.Argument(metavar="MEMBER", help="Its id or name.")],
     name: Name = None,
     socket: Socket = None,
 ) -> None:
-    """Ping a member of the group once, without consequences for it. Exit code 5 if it does not answer."""
+    """Ping a member of the group once, without any effect on it. Exit code 5 if it does not answer."""
     number = int(who) if who.isascii() and who.isdecimal() and 0 < int(who) <= U32_MAX else id_of_name(who)
     path = path_of(name, socket)
     try:
@@ -54,7 +54,7 @@ def ping(
 
 
 def join(
-    seed: Annotated[list[str] | None, typer.Argument(metavar="[HOST:PORT]...", help="Members to join at.")] = None,
+    seed: Annotated[list[str] | None, typer.Argument(metavar="[HOST:PORT]...", help="Members to contact.")] = None,
     name: Name = None,
     socket: Socket = None,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait until a member admits it.")] = TIMEOUT_S,
@@ -65,7 +65,7 @@ def join(
 
 
 def leave(name: Name = None, socket: Socket = None) -> None:
-    """Leave the group in order; the process goes on, and `pavane swim join` brings it back."""
+    """Leave the group. The process keeps running, and `pavane swim join` makes it join again."""
     say(ask_one(path_of(name, socket), {"do": "leave"})["own"])
 
 
@@ -97,7 +97,7 @@ def path_of(name: str | None, socket: Path | None) -> Path:
     except ControlError as error:
         raise UserError(str(error)) from error
     if not names:
-        text = "no member of yours runs here; start one by `pavane swim member`, or name its --socket"
+        text = "none of your members runs here; start one with `pavane swim member`, or pass its --socket"
     else:
         text = f"these members run here: {', '.join(names)}; say which by --name"
     raise UserError(text, ExitCode.NOT_FOUND)

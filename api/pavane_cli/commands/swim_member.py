@@ -38,47 +38,49 @@ class ProfileName(StrEnum):
 
 
 def member(
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of this member; gives its id.")],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of this member; determines its id.")],
     bind: Annotated[
         str, typer.Option("--bind", metavar="HOST:PORT", help="Where to listen, UDP. 0.0.0.0 or [::]: every interface.")
     ],
     seed: Annotated[
-        list[str] | None, typer.Option("--seed", metavar="HOST:PORT", help="A member to join at; may be repeated.")
+        list[str] | None, typer.Option("--seed", metavar="HOST:PORT", help="A member to contact; may be repeated.")
     ] = None,
     discover: Annotated[
         str | None,
         typer.Option(
             "--discover",
             metavar="HOST:PORT",
-            help="Announce itself by broadcast there, and join who does, as 255.255.255.255:7946.",
+            help="Announce by broadcast and join others that do, for example 255.255.255.255:7946.",
         ),
     ] = None,
     advertise: Annotated[
-        str | None, typer.Option("--advertise", metavar="HOST:PORT", help="What others reach it by; default: --bind.")
+        str | None, typer.Option("--advertise", metavar="HOST:PORT", help="Address for the others; default: --bind.")
     ] = None,
-    group: Annotated[str, typer.Option("--group", help="Name of the group; others are not admitted.")] = "",
+    group: Annotated[str, typer.Option("--group", help="Name of the group; members of others are not admitted.")] = "",
     keys_file: Annotated[
         Path | None,
         typer.Option("--keys-file", metavar="FILE", help="Keys of the group; read again when it changes."),
     ] = None,
-    seal: Annotated[bool, typer.Option("--seal", help="Encrypt what is sent, not only protect it.")] = False,
+    seal: Annotated[bool, typer.Option("--seal", help="Encrypt datagrams, not only authenticate them.")] = False,
     accept_plaintext: Annotated[
-        bool, typer.Option("--accept-plaintext", help="Talk to members without keys too, while the group gets them.")
+        bool,
+        typer.Option("--accept-plaintext", help="Also accept members without keys, while keys are added to the group."),
     ] = False,
     psk_file: Annotated[
-        Path | None, typer.Option("--psk-file", metavar="FILE", help="PSKs, needed to join; protects nothing else.")
+        Path | None,
+        typer.Option("--psk-file", metavar="FILE", help="Secrets required to join; they protect nothing else."),
     ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", metavar="DIR", help="Keep the generation there, if the clock may be wrong.")
     ] = None,
     meta: Annotated[
-        str | None, typer.Option("--meta", metavar="TEXT", help="What it says of itself; everybody sees it.")
+        str | None, typer.Option("--meta", metavar="TEXT", help="Description that every member sees.")
     ] = None,
     profile: Annotated[ProfileName, typer.Option("--profile", help="Kind of network.")] = ProfileName.LAN,
     view: Annotated[
-        View, typer.Option("--view", help="Track everybody, or --capacity of them; the same for all members.")
+        View, typer.Option("--view", help="Track all members, or only --capacity of them; the same for all members.")
     ] = View.FULL,
-    capacity: Annotated[int, typer.Option("--capacity", help="Most members that it tracks.")] = 1024,
+    capacity: Annotated[int, typer.Option("--capacity", help="The most members that it tracks.")] = 1024,
     ops: Annotated[
         str | None, typer.Option("--ops", metavar="HOST:PORT", help="Serve /livez, /readyz and /metrics there, HTTP.")
     ] = None,
@@ -87,7 +89,7 @@ def member(
         typer.Option("--socket", metavar="FILE", help="Control socket; default: by --name, for your user only."),
     ] = None,
 ) -> None:
-    """Run one member. SIGTERM leaves the group in order, then ends it.
+    """Run one member. On SIGTERM it leaves the group and stops.
 
     The other commands of `pavane swim` ask a member that runs on this machine.
     """
@@ -132,7 +134,7 @@ def member(
 
 async def _live(process: Process, swim: SwimMember, name: str, control: Path, ops_at: Address | None) -> None:
     if not swim.key_ids:
-        _logger.warning("no keys: whoever reaches %s can forge what members say", swim.bound)
+        _logger.warning("no keys: anyone who reaches %s can impersonate members", swim.bound)
     server = ControlServer(swim, control)
     await server.start()
     ops: OpsServer | None = None

@@ -11,7 +11,7 @@ from pavane_cli.output import Format, Output, note, printable, say, structured, 
 
 Group = Annotated[
     str | None,
-    typer.Argument(metavar="GROUP", help="A SwimGroup, by the control plane; left out: a member on this machine."),
+    typer.Argument(metavar="GROUP", help="A SwimGroup; default: the group of a member on this machine."),
 ]
 
 
@@ -26,7 +26,7 @@ def members(
     api: Api = None,
     token: Token = None,
 ) -> None:
-    """List who is in a group: that of a SwimGroup as one of its pods sees it, else that of a member that runs here."""
+    """List the members of a group, as a pod of the SwimGroup or a member on this machine sees them."""
     if group is None:
         _here(ask_one(path_of(name, socket), {"do": "members"}), form)
     elif name is not None or socket is not None:

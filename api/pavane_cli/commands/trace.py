@@ -19,11 +19,11 @@ app = typer.Typer(help="Traces over all message paths.", no_args_is_help=True)
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, max=200, help="At most so many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="At most this many, newest first.")] = 20,
     name: Annotated[str, typer.Option(help="Part of the root span's name.")] = "",
     service: Annotated[str, typer.Option(help="Program of the root span.")] = "",
     errors: Annotated[bool, typer.Option("--errors", help="Only failed ones.")] = False,
-    parts: Annotated[bool, typer.Option("--all", help="Also those that are shown as a part of another one.")] = False,
+    parts: Annotated[bool, typer.Option("--all", help="Include traces that are shown as part of another one.")] = False,
     form: Output = Format.TABLE,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -44,7 +44,7 @@ def list_(
         for item in items:
             output.say(item["trace_id"])
     elif not items:
-        output.note("There is none like that." if name or service or errors else "No trace has arrived yet.")
+        output.note("No trace matches." if name or service or errors else "No trace has arrived yet.")
     else:
         output.table(
             ("TRACE", "SERVICE", "NAME", "SPANS", "ERRORS", "DURATION"),

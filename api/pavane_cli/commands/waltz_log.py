@@ -26,12 +26,12 @@ def append(
     reach: Reach,
     text: Annotated[str | None, typer.Argument(help="The data; default: standard input.")] = None,
     file: DataFile = None,
-    header: Annotated[int, typer.Option(help="A number of 32 bits that readers see without the data.")] = 0,
+    header: Annotated[int, typer.Option(help="A 32-bit number that readers see without the data.")] = 0,
     write: Annotated[list[str] | None, typer.Option("--write", metavar="LOCK", help=f"Write: {_LOCK}")] = None,
     read: Annotated[list[str] | None, typer.Option("--read", metavar="LOCK", help=f"Depend on: {_LOCK}")] = None,
     seen: Annotated[
         int | None,
-        typer.Option(min=-1, help="The last transaction that the data takes into account; default: the present end."),
+        typer.Option(min=-1, help="The last transaction that the data is based on; default: the current end."),
     ] = None,
     form: Output = Format.TABLE,
 ) -> None:
@@ -64,7 +64,7 @@ def append(
 def feed(
     reach: Reach,
     from_: Annotated[int, typer.Option("--from", min=0, help="The first transaction.")] = 0,
-    count: Annotated[int, typer.Option(min=0, help="End after so many transactions; 0: go on for ever.")] = 0,
+    count: Annotated[int, typer.Option(min=0, help="Stop after this many transactions; 0: never.")] = 0,
     form: Output = Format.TABLE,
 ) -> None:
     """Print the data of each transaction on a line, and of each further one when it is committed, until Ctrl-C.
@@ -124,7 +124,7 @@ def hwm(reach: Reach) -> None:
 
 @reaching
 def partitions(reach: Reach, form: Output = Format.TABLE) -> None:
-    """Show each partition: who may write to it, and its last transaction."""
+    """Show the writer and the last transaction of each partition."""
 
     found = run(_partitions(reach))
     if form.structured:

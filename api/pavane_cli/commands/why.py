@@ -7,10 +7,10 @@ from pavane_cli.commands.resources import condition
 from pavane_cli.target import One, about_one, read, run
 
 ADVICE = {
-    "Paused": "Take the pause back with `pavane rollout resume {reference}`.",
+    "Paused": "Resume with `pavane rollout resume {reference}`.",
     "WaitingForApproval": "Approve it with `pavane rollout promote {reference}`.",
-    "Lagging": "It goes on by itself when the pods have caught up; `pavane rollout force-promote` does not wait.",
-    "WithinStabilityPeriod": "It goes on by itself.",
+    "Lagging": "It continues when the pods have caught up; `pavane rollout force-promote` does not wait.",
+    "WithinStabilityPeriod": "It continues by itself.",
     "PodPending": "The pod has not started; `pavane describe {reference}` and the pod's events say why.",
     "VolumePending": "The volume is not bound; look at its claim and storage class.",
     "PodNotScheduled": "No node takes the pod; look at its events.",
@@ -18,24 +18,24 @@ ADVICE = {
     "CrashLoop": "The new pods crash: look at their log (`pavane logs POD --previous`) while they are there, then "
     "correct the spec.",
     "StageUnreachable": "The pod runs but its stage port does not answer; look at its log.",
-    "NotInitialized": "The pod is starting; it goes on by itself.",
-    "NoQuorum": "A majority of the members does not answer: bring their pods back.",
-    "ActiveDown": "The active generation does not answer: bring its pods back.",
-    "StateLost": "The pod lost its volume and may not vote; it is taken out of the cluster and in again by itself.",
+    "NotInitialized": "The pod is starting; it continues by itself.",
+    "NoQuorum": "A majority of the members does not answer: get their pods running again.",
+    "ActiveDown": "The active generation does not answer: get its pods running again.",
+    "StateLost": "The pod lost its volume and may not vote; the operator removes and adds it again.",
     "Suspended": "Start it again with `pavane resume-resource {reference}`.",
-    "PodTerminating": "It goes on by itself when the pod has stopped.",
-    "QuorumLost": "A majority lost its volumes: bring one back, or decide what to give up, as docs/operations.md tells "
-    "under 'A majority is gone for good'.",
-    "ReferenceNotReady": "Create or correct what the message names; it goes on by itself.",
+    "PodTerminating": "It continues when the pod has stopped.",
+    "QuorumLost": "A majority lost its volumes: bring one back, or see 'A majority is gone for good' in "
+    "docs/operations.md.",
+    "ReferenceNotReady": "Create or correct what the message names; it then continues.",
     "InvalidConfig": "Correct the spec; the message names the field.",
-    "DeadlineExceeded": "Correct the spec, abort with `pavane rollout abort {reference}`, or wait on.",
+    "DeadlineExceeded": "Correct the spec, abort with `pavane rollout abort {reference}`, or keep waiting.",
     "Cancelled": "Change the spec, or try again with `pavane rollout retry {reference}`.",
-    "CatchingUp": "It goes on by itself when the pod has caught up.",
-    "NoGroup": "No member admits it: see that those of spec.seeds are reached and have the same group and keys.",
-    "NoFullMember": "Observers admit nobody: bring a pod of the active generation back.",
-    "MembersUnknown": "It goes on by itself when a pod answers on its ops port.",
-    "LeaveNotVisible": "It goes on by itself within seconds.",
-    "DigestDisagrees": "It goes on by itself when the members agree; `pavane swim members {reference}` asks one.",
+    "CatchingUp": "It continues when the pod has caught up.",
+    "NoGroup": "No member admits it: check that those of spec.seeds are reachable and have the same group and keys.",
+    "NoFullMember": "Observers admit nobody: get a pod of the active generation running again.",
+    "MembersUnknown": "It continues when a pod answers on its ops port.",
+    "LeaveNotVisible": "It continues within seconds.",
+    "DigestDisagrees": "It continues when the members agree; `pavane swim members {reference}` asks one.",
     "Rejected": "The cluster refused the pods: correct the spec.",
 }
 """What a user can do, by reason."""
@@ -43,7 +43,7 @@ ADVICE = {
 
 @about_one
 def why(one: One) -> None:
-    """Say in a paragraph what a resource waits for and what you can do."""
+    """Explain what a resource is waiting for and what you can do."""
     output.paragraph(explain(run(read(one)), one.reference))
 
 
