@@ -50,7 +50,9 @@ def _answer(
         errors=errors,
         trace_id=format(context.trace_id, "032x") if context.is_valid else "",
     )
-    return JSONResponse(document.model_dump(), status_code=status, headers=headers, media_type=MEDIA_TYPE)
+    return JSONResponse(
+        document.model_dump(exclude_none=True), status_code=status, headers=headers, media_type=MEDIA_TYPE
+    )
 
 
 def _describe(document: dict[str, Any]) -> dict[str, Any]:

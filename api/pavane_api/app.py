@@ -23,6 +23,7 @@ from pavane_api.streams import Streams
 from pavane_api.traces.endpoints import receiver
 from pavane_api.traces.endpoints import router as traces
 from pavane_api.traces.store import TraceStore
+from pavane_api.views.kept import KeptViews, Queries
 from pavane_api.waltz_clients import WaltzClients
 from pavane_operator.crds.definitions import KINDS
 from pavane_operator.kube import KubeClient, pods_http
@@ -60,6 +61,8 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
             idempotency=Idempotency(),
             raft=clients,
             waltz=logs,
+            views=KeptViews(logs),
+            queries=Queries(),
             pods=pods,
             streams=streams,
             traces=traces_store,

@@ -12,6 +12,7 @@ from pavane_api.idempotency import Idempotency
 from pavane_api.raft_clients import RaftClients
 from pavane_api.streams import Streams
 from pavane_api.traces.store import TraceStore
+from pavane_api.views.kept import KeptViews, Queries
 from pavane_api.waltz_clients import WaltzClients
 from pavane_operator.kube import KubeClient
 
@@ -25,6 +26,8 @@ class Control:
     idempotency: Idempotency
     raft: RaftClients
     waltz: WaltzClients
+    views: KeptViews
+    queries: Queries
     pods: httpx2.AsyncClient
     streams: Streams
     traces: TraceStore

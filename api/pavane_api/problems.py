@@ -20,6 +20,10 @@ class FieldProblem(BaseModel):
     """JSON pointer or field path, for example ``spec.replicas``."""
     detail: str
     """What is wrong with it."""
+    line: int | None = None
+    """In a field that is SQL: the line, from 1."""
+    column: int | None = None
+    """Of that line: the place of the character, from 1."""
 
 
 class ProblemDocument(BaseModel):
@@ -138,6 +142,12 @@ class Invalid(Problem):
     status, kind, title = 422, "invalid", "Invalid"
 
 
+class SqlRefused(Problem):
+    """A query is wrong; where, is in ``errors``."""
+
+    status, kind, title = 422, "sql-refused", "SQL refused"
+
+
 class HandlerFailed(Problem):
     """The handler of an immortal raised an error; the call happened."""
 
@@ -160,6 +170,12 @@ class Unavailable(Problem):
     """Something that this request needs does not answer."""
 
     status, kind, title = 503, "unavailable", "Unavailable"
+
+
+class TooLate(Problem):
+    """What was asked for is not there in time; nothing was changed."""
+
+    status, kind, title = 504, "too-late", "Too late"
 
 
 class OutcomeUnknown(Problem):

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import httpx2
 
-from pavane.runtime import names
 from pavane_api.control import Control
 from pavane_api.kinds import COORDINATORS
 from pavane_api.problems import BadRequest, Conflict, HandlerFailed, NotFound, OutcomeUnknown, Problem, Unavailable
+from pavane_api.services_http import address_of
 from pavane_operator.kinds.coordinator.names import HTTP
 
 PATIENCE_S = 25.0  # for a pod that leads; callers wait 30 s for an answer
@@ -43,8 +43,7 @@ async def _ask(control: Control, namespace: str, name: str, verb: str, path: str
     end = loop.time() + PATIENCE_S
     while (left := end - loop.time()) > 0:
         try:
-            address = (await names.look_up(names.resolve, f"{name}.{namespace}.svc"))[0]
-            host = f"[{address}]" if ":" in address else address
+            host = await address_of(namespace, name)
             limit = httpx2.Timeout(left, connect=CONNECT_S)
             answer = await control.pods.request(verb, f"http://{host}:{HTTP.number}{path}", timeout=limit, **request)
             if answer.status_code != Unavailable.status:

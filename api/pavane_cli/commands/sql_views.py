@@ -8,8 +8,6 @@ import uuid
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import date, datetime
-from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +18,9 @@ from pavane.dataflow.entries import EntryError
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Engine, EngineError, Fenced, Script, SqlError
-from pavane.dataflow.reading import QueryError, Views
+from pavane.dataflow.querying import QueryError
+from pavane.dataflow.reading import Views
+from pavane.dataflow.rows import plain
 from pavane.dataflow.runner import Runner
 from pavane.dataflow.sql import parse
 from pavane.dataflow.ticks import Ticks
@@ -99,7 +99,7 @@ def query(
     except (QueryError, EntryError) as error:
         raise UserError(str(error), ExitCode.REFUSED) from error
     if form.structured:
-        rows = [{name: _plain(value) for name, value in row.items()} for row in found.to_pylist()]
+        rows = [{name: plain(value) for name, value in row.items()} for row in found.to_pylist()]
         output.structured({"tick": tick, "rows": rows}, form)
     else:
         cells = [[_shown(value) for value in row.values()] for row in found.to_pylist()]
@@ -120,7 +120,7 @@ def follow(
         async with place.log() as log, aclosing(Views(log, place.partition).follow(view)) as steps:
             async for columns, changes in steps:
                 for row, tick, diff in changes:
-                    shown = {name: _plain(value) for name, value in zip(columns, row, strict=True)}
+                    shown = {name: plain(value) for name, value in zip(columns, row, strict=True)}
                     output.say(json.dumps({"tick": tick, "diff": diff, "row": shown}, ensure_ascii=False))
                 left -= bool(changes)
                 if count and left <= 0:
@@ -223,14 +223,5 @@ async def _including(log: Waltz, after: str, ticks: int | None) -> int:
     return await Ticks(log, ticks, [int(partition)], lambda: 0).including(int(partition), int(txid))
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; a decimal fraction is a string, which keeps all its digits."""
-    if isinstance(value, Decimal):
-        return str(value) if value.as_tuple().exponent else int(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    return value.isoformat() if isinstance(value, date | datetime) else value
-
-
 def _shown(value: Any) -> str:
-    return "NULL" if value is None else str(_plain(value))
+    return "NULL" if value is None else str(plain(value))

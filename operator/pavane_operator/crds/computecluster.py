@@ -121,5 +121,6 @@ DEFINITION = Definition(
     spec=ComputeClusterSpec,
     status=ComputeClusterStatus,
     folder="computecluster",
+    routers=("views",),
     columns=(column("Log", "string", ".status.log", priority=1),),
 )

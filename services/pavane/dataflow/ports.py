@@ -123,6 +123,7 @@ class Binding:
 class BadRow:
     """A row that could not be decoded."""
 
+    table: str
     tick: int
     partition: int
     txid: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from datetime import date, datetime, time
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +23,24 @@ def canonical(value: Any) -> Any:
     if isinstance(value, float):
         return _NAN if math.isnan(value) else value + 0.0
     return value
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: strings for a decimal fraction, which keeps all its digits, for a date, for
+    a binary in hexadecimal digits, and for what is no number."""
+    if isinstance(value, Decimal):
+        return str(value) if value.as_tuple().exponent else int(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, date | datetime | time):
+        return value.isoformat()
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def updates_of(table: pa.Table) -> Iterator[tuple[Row, int, int]]:

@@ -28,6 +28,7 @@ class LogSource:
         self._log = log
         self.bad: deque[BadRow] = deque(maxlen=BAD_ROWS_KEPT)
         self.bad_count = 0
+        self._noted: dict[tuple[Table, int], int] = {}  # up to where the bad rows of a table's partition were counted
 
     async def read(self, table: Table, after: Binding | None, upto: Binding, ticks: Sequence[Binding]) -> pa.Table:
         """Return the updates of a table between two bindings, each with the first of `ticks` that includes it.
@@ -41,6 +42,8 @@ class LogSource:
             ends = [binding.next.get(partition, 0) for binding in ticks]
             times = [ticks[bisect_right(ends, transaction.id)].tick for transaction in transactions]
             parts.append(self._decoded(table, partition, transactions, times))
+            noted = max(self._noted.get((table, partition), 0), upto.next.get(partition, 0))
+            self._noted[table, partition] = noted
         return pa.concat_tables(parts)
 
     async def _transactions(self, partition: int, start: int, stop: int) -> list[Transaction]:
@@ -118,8 +121,9 @@ class LogSource:
 
     def _kept(self, table: Table, partition: int, transaction: Transaction, time: int, problem: str) -> bool:
         """Take note of a bad row; whether what could be read of it counts, NULL where it does not fit."""
-        self.bad_count += 1
-        self.bad.append(BadRow(time, partition, transaction.id, problem))
+        if transaction.id >= self._noted.get((table, partition), 0):  # views of one table all read it
+            self.bad_count += 1
+            self.bad.append(BadRow(table.name, time, partition, transaction.id, problem))
         if table.mode is Mode.FAILFAST:
             raise BadRowError(
                 f"table {table.name}: partition {partition}, transaction {transaction.id} cannot be decoded: {problem}."

@@ -134,12 +134,18 @@ class Replica:
         keeper = self.keeper
         runner = keeper.runner if keeper is not None else None
         if keeper is None or runner is None:
-            return {"tick": 0, "views": [], "badRows": 0}
+            return {"tick": 0, "views": [], "badRows": 0, "lastBadRows": []}
         views = [
             {"name": each.view.name, "upper": each.upper, "failure": each.failure or None} for each in runner.views
         ]
         bad = [
-            {"tick": row.tick, "partition": row.partition, "transaction": row.txid, "reason": row.reason}
+            {
+                "table": row.table,
+                "tick": row.tick,
+                "partition": row.partition,
+                "transaction": row.txid,
+                "reason": row.reason,
+            }
             for row in keeper.source.bad
         ]
         return {"tick": runner.tick, "views": views, "badRows": keeper.source.bad_count, "lastBadRows": bad}

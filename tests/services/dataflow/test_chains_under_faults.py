@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from random import Random
 from time import monotonic
@@ -215,9 +216,10 @@ async def test_an_outage_of_the_log_is_waited_for() -> None:
             log.partitions[DATA].append(Record(0, 0, b'{"x": 7}'))
             log.away = False
             views = Views(log, HOME)
-            while not any(row == (7,) for reader in views.readers.values() for row, _, _ in reader.changes):
-                await views.read_on()
-                await asyncio.sleep(0.01)
+            async with aclosing(views.follow("v")) as steps_of_view:
+                async for _, changes in steps_of_view:
+                    if any(row == (7,) for row, _, _ in changes):
+                        break
     finally:
         keeping.cancel()
         await asyncio.wait({keeping})

@@ -1,0 +1,148 @@
+"""Views of ComputeClusters as the control plane keeps them: read from the log once, then only what came since.
+
+The chain in the log is what a view is, so reads are right and possible while no pod runs, and no rollout is seen.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from pavane.dataflow.entries import EntryError
+from pavane.dataflow.ports import Binding
+from pavane.dataflow.querying import Evaluator, Limits, QueryTooLarge
+from pavane.dataflow.reading import Reader, Views
+from pavane.dataflow.ticks import Ticks
+from pavane.waltz.client import Waltz
+from pavane_api.problems import Conflict, TooLarge, TooManyRequests, Unavailable
+from pavane_api.waltz_clients import WaltzClients
+
+CLUSTERS_MAX = 16  # whose views are kept; those that were not asked for longest are read anew
+BYTES_MAX = 64 * 1024 * 1024  # of all kept views: an eighth of what the chart grants the process
+UPDATES_KEPT = 20_000  # of each view, for reads at earlier ticks and for streams that come back
+BINDINGS_KEPT = 10_000  # ticks of whose time is known
+LOOK_S = 20.0  # to read what came; callers wait 30 s for an answer
+QUERIES_MAX = 2  # at once: they need a processor each
+WAITING_MAX = 32
+QUERY = Limits(rows=10_000, bytes=16 * 1024 * 1024, seconds=10.0, memory="128MB")
+
+
+@dataclass(slots=True)
+class Kept:
+    """The views of one ComputeCluster, and its ticks."""
+
+    log: Waltz
+    ticks_in: int
+    views: Views
+    ticks: Ticks
+    bindings: deque[Binding] = field(default_factory=lambda: deque(maxlen=BINDINGS_KEPT))
+    users: int = 0
+    _begun: bool = False
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def look(self) -> None:
+        """Read views and ticks to what is their end now. Raises ``Unavailable`` when that takes long, ``Conflict`` for
+        a partition that cannot be read."""
+        try:
+            async with asyncio.timeout(LOOK_S), self._reading:
+                if not self._begun:
+                    await self.ticks.start(await self.ticks.last())
+                    self._begun = True
+                await self.views.look()
+                self.bindings.extend(await self.ticks.read_on())
+        except TimeoutError as error:
+            text = f"The views are being read from the log, {self.views.position} transactions so far: ask again."
+            raise Unavailable(text, headers={"Retry-After": "1"}) from error
+        except EntryError as error:
+            raise Conflict(f"{error}.") from error
+        except QueryTooLarge as error:
+            raise TooLarge(f"{error}. `pavane sql query` reads views of any size from the log itself.") from error
+
+    @property
+    def readers(self) -> dict[str, Reader]:
+        """The views that count this ComputeCluster's ticks and are built, by name; others may share their partition."""
+        return {
+            name: reader
+            for name, reader in self.views.readers.items()
+            if reader.chain.created is not None
+            and reader.chain.created.ticks == self.ticks_in
+            and reader.tick >= reader.since
+        }
+
+    @property
+    def last(self) -> Binding | None:
+        """The last tick."""
+        return self.bindings[-1] if self.bindings else None
+
+    def lag_ms(self, tick: int, now_ms: int) -> int:
+        """Return for how long a view that is final at ``tick`` has lacked a later one; 0 = it lacks none."""
+        lacking = next((binding for binding in self.bindings if binding.tick > tick), None)
+        return 0 if lacking is None else max(0, now_ms - lacking.wall_ms)
+
+
+class KeptViews:
+    """Views by namespace and name of the ComputeCluster, at most CLUSTERS_MAX and BYTES_MAX."""
+
+    def __init__(self, logs: WaltzClients) -> None:
+        self._logs = logs
+        self._evaluator: Evaluator | None = None  # made when the first one asks: it takes memory
+        self._kept: OrderedDict[tuple[str, str], Kept] = OrderedDict()
+
+    @asynccontextmanager
+    async def of(self, namespace: str, name: str, log_name: str, ticks: int, views: int) -> AsyncIterator[Kept]:
+        """Lend the views of a ComputeCluster with these partitions; raises as ``WaltzClients.of``."""
+        async with self._logs.of(namespace, log_name) as log:
+            kept = self._kept.get((namespace, name))
+            if kept is None or kept.log is not log or kept.ticks_in != ticks:
+                self._evaluator = self._evaluator or Evaluator(QUERY)
+                kept = Kept(
+                    log,
+                    ticks,
+                    Views(log, views, self._evaluator, UPDATES_KEPT, BYTES_MAX),
+                    Ticks(log, ticks, (), _no_clock),
+                )
+                self._kept[namespace, name] = kept
+            self._kept.move_to_end((namespace, name))
+            kept.users += 1
+            try:
+                yield kept
+            finally:
+                kept.users -= 1
+                self._bound()
+
+    def _bound(self) -> None:
+        size = sum(kept.views.size for kept in self._kept.values())
+        for key, kept in list(self._kept.items()):
+            if len(self._kept) <= CLUSTERS_MAX and size <= BYTES_MAX:
+                return
+            if not kept.users:
+                size -= kept.views.size
+                del self._kept[key]
+
+
+class Queries:
+    """Admits so many queries at once."""
+
+    def __init__(self) -> None:
+        self._running = asyncio.Semaphore(QUERIES_MAX)
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn; raises ``TooManyRequests`` where too many wait."""
+        if self._waiting >= WAITING_MAX:
+            raise TooManyRequests(f"{WAITING_MAX} queries wait already.", headers={"Retry-After": "1"})
+        self._waiting += 1
+        try:
+            await self._running.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._running.release()
+
+
+def _no_clock() -> int:
+    raise AssertionError("who only reads mints no tick")
