@@ -31,7 +31,7 @@ PATCH_KINDS = {
 }
 POD_STREAMS = ("exec", "attach", "portforward", "proxy", "ephemeralcontainers", "eviction")
 NO_STREAMS = "pods/{} is not available in the local cluster: run the command in .pavane/pods/<namespace>/<pod>/<uid>"
-LIMITS_PAGE = "docs/limitations.md tells what the local cluster serves; use a real cluster for the rest"
+LIMITS_PAGE = "docs/limitations.md lists what the local cluster supports; use a real cluster for the rest"
 LOG_OPTIONS_REFUSED = ("sinceSeconds", "sinceTime", "limitBytes")
 
 log = logging.getLogger(__name__)
@@ -345,7 +345,7 @@ async def _body(request: Request, *, required: bool = True, whole: bool = True) 
 def _yaml(content: bytes) -> Any:
     """Read YAML without aliases: a few bytes of them stand for gigabytes. Raises ``yaml.YAMLError``."""
     if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content, Loader=_YamlLoader)):
-        raise yaml.YAMLError("an alias (*name) stands in it, which is not served: write the value out")
+        raise yaml.YAMLError("it has an alias (*name), which is not supported: write out the value")
     return yaml.load(content, Loader=_YamlLoader)  # noqa: S506 - both are safe ones
 
 

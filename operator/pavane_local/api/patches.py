@@ -16,7 +16,7 @@ IGNORED_DIRECTIVES = ("$setElementOrder/", "$retainKeys")  # lists keep their or
 def patched(resource: Resource, current: dict[str, Any], patch: Any, kind: str) -> dict[str, Any]:
     """Return a copy of an object with a `merge`, `json` or `strategic` patch. Raises `ApiError` 400, 415 or 422."""
     if kind == "strategic" and resource.custom:
-        raise ApiError(415, "UnsupportedMediaType", "custom resources take JSON, merge and apply patches alone")
+        raise ApiError(415, "UnsupportedMediaType", "custom resources accept only JSON, merge and apply patches")
     if kind == "json":
         try:
             result = jsonpatch.JsonPatch(patch).apply(current)

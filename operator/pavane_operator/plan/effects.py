@@ -212,7 +212,7 @@ _RESULTS = {"Superseded": Result.SUPERSEDED}
 
 
 def take_back(view: View) -> Decision:
-    """D15: objects first; volumes once no pod is left that could still use them."""
+    """D15: objects first; volumes once no pod remains that could still use them."""
     objects = view.objects(view.next)
     actions = _deletions(objects)
     if not view.pods(view.next) and not objects:
@@ -394,7 +394,7 @@ def retire(view: View) -> Decision:
 
 def retired(view: View) -> Decision:
     """D13. The first generation that is promoted has no former one, so nothing was retired."""
-    event = Event("OldGenerationRetired", f"only generation {view.active} is left")
+    event = Event("OldGenerationRetired", f"only generation {view.active} remains")
     followed = any(entry.result is Result.PROMOTED for entry in view.status.history[1:])
     return Decision(rollout=Rollout(state=State.IDLE), events=(event,) if followed else ())
 

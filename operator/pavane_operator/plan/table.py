@@ -54,11 +54,11 @@ def interrupt(view: View) -> Problem | None:
     if view.want != view.rollout.id:
         return Problem("Superseded", "the spec has changed")
     if view.state is not State.CREATING_NEXT and view.revision(view.next) is None:
-        return Problem("Superseded", "its revision is gone, so nothing says any more what its pods are made of")
+        return Problem("Superseded", "its revision is gone, so the spec of its pods is unknown")
     if view.bootstrap and effects.is_resized(view):
         return Problem("Superseded", "spec.replicas has changed before the first generation served")
     if _repair_waits(view):
-        return Problem("Superseded", "the active generation is to be repaired first")
+        return Problem("Superseded", "the active generation must be repaired first")
     if view.fence_too_low is not None:
         return Problem("Superseded", f"generation {view.fence_too_low} holds the fence in the store")
     if view.spec.suspend and view.before_promotion:

@@ -97,7 +97,7 @@ class Election:
                     await self._put(_transitions(self._lease) + 1)
                     return self.transitions
             except (Conflict, LeaseLostError):
-                log.info("another operator was faster to take the Lease")
+                log.info("another operator took the Lease first")
             except KubeError as error:
                 log.warning("the Lease cannot be read or written", error=str(error))
             await asyncio.sleep(STANDBY_LOOK_S * self._rng.uniform(1 - STANDBY_SPREAD, 1))

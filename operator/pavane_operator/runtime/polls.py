@@ -119,7 +119,7 @@ class StagePolls:
             answer = await self._http.get(url, timeout=POLL_TIMEOUT_S)
             return stage_view(answer.json()) if answer.status_code == httpx2.codes.OK else None
         except (httpx2.HTTPError, ValueError) as error:
-            log.debug("pod does not tell its stage", address=target.address, error=str(error))
+            log.debug("pod does not report its stage", address=target.address, error=str(error))
         except Exception:
             log.exception("a pod could not be asked for its stage", address=target.address)
         return None

@@ -97,7 +97,7 @@ class Replica:
 
     def _troubled(self, what: str) -> None:
         self.fault = what
-        _logger.warning("the views are built anew: %s", what)
+        _logger.warning("rebuilding the views: %s", what)
 
     def report(self) -> RoleReport:
         """Return what the views say of themselves to an operator."""
@@ -169,7 +169,7 @@ def _engine(name: Engine) -> Callable[[], SqlEngine]:
 
         prepare()
     except (ModuleNotFoundError, RuntimeError) as error:
-        raise SettingsError(f"engine Spark: {error}; take an image with Spark, or engine Plain") from None
+        raise SettingsError(f"engine Spark: {error}; use an image with Spark, or engine Plain") from None
     return SparkEngine
 
 

@@ -106,7 +106,7 @@ class Instance:
                 if error.fatal not in AGAIN:
                     raise
                 self.fault = str(error)
-                _logger.warning("the coordinator begins anew: %s", error)
+                _logger.warning("restarting the coordinator: %s", error)
             finally:
                 self.server = None
             await asyncio.sleep(AGAIN_S)

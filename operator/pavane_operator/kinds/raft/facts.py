@@ -366,7 +366,7 @@ def _role(configuration: Configuration | None, peer: str) -> MemberRole:
 def _conditions(scene: _Scene) -> tuple[OwnCondition, ...]:
     leader = scene.leader
     if scene.configuration is None:
-        quorum = OwnCondition("QuorumAvailable", None, "NoAnswer", "no member has told its configuration yet")
+        quorum = OwnCondition("QuorumAvailable", None, "NoAnswer", "no member has reported its configuration yet")
     else:
         groups = scene.configuration.groups
         counting = scene.views.keys() - _lost(scene, _ids(scene.configuration))

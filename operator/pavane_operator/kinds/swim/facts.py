@@ -128,7 +128,7 @@ def _down(scene: _Scene) -> Problem | None:
 def _parting(scene: _Scene) -> Problem | None:
     """Until who left is gone everywhere, and all agree again, no others may leave."""
     if not scene.tables:
-        return Problem("MembersUnknown", "no member tells who is there")
+        return Problem("MembersUnknown", "no member reports the membership")
     gone = _gone(scene)
     if any(gone & table.members.keys() for table in scene.tables):
         return Problem("LeaveNotVisible", "some members do not know yet that others have left")
@@ -178,7 +178,7 @@ def _own_status(scene: _Scene) -> dict[str, object]:
 
 def _converged(scene: _Scene) -> OwnCondition:
     if not scene.tables:
-        return OwnCondition("MembershipConverged", None, "NoAnswer", "no member tells who is there")
+        return OwnCondition("MembershipConverged", None, "NoAnswer", "no member reports the membership")
     if not _agree(scene):
         return OwnCondition("MembershipConverged", False, "DigestDisagrees", "members differ about who is there")
     return OwnCondition("MembershipConverged", True, "DigestsAgree")

@@ -69,7 +69,7 @@ def facts(resource: Resource, registry: Registry | None) -> Facts:
 
 
 def _counts(registry: Registry, nodes: int) -> _Counts:
-    """Which partitions take appends now, and which have all their replicas, or a majority of them."""
+    """Which partitions accept appends now, and which have all their replicas, or a majority of them."""
     writable, replicated, quorate = set(), set(), set()
     live, known = registry.servers or {}, registry.partitions or {}
     for partition, metadata in known.items():
@@ -116,7 +116,7 @@ def _safety(counts: _Counts, total: int, *, bootstrap: bool) -> Problem | None:
 def _down(writable: int, total: int) -> Problem | None:
     if writable == total:
         return None
-    return Problem("NoQuorum", f"{total - writable} of {total} partitions take no appends")
+    return Problem("NoQuorum", f"{total - writable} of {total} partitions accept no appends")
 
 
 def _exchange(registry: Registry, counts: _Counts, total: int) -> Problem | None:
@@ -136,7 +136,7 @@ def _conditions(counts: _Counts, total: int) -> tuple[OwnCondition, ...]:
             "WritesAllowed",
             writable == total,
             "AllWritable" if writable == total else "NotWritable",
-            f"{writable} of {total} partitions take appends",
+            f"{writable} of {total} partitions accept appends",
         ),
         OwnCondition(
             "LogHealthy",

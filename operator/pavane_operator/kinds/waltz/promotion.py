@@ -89,7 +89,7 @@ class WaltzPromotion:
                 client = await self._connect(resource, observed)
                 return None if client is None else await _registry(client.tree, names.root(resource, spec), spec)
         except (RaftError, WaltzError, TimeoutError) as error:
-            log.info("the metadata store does not tell", resource=self._name, error=str(error))
+            log.info("the metadata store does not answer", resource=self._name, error=str(error))
             return None
 
     async def _connect(self, resource: Resource, observed: Observed) -> RaftClient | None:
