@@ -1,6 +1,6 @@
 """Waltz's metadata in a RaftCluster with the machine Tree (docs/specs/waltz.md 8.1)."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -59,8 +59,8 @@ class RaftMetadata:
         names, _ = await _translated(self._client.tree.children(path.encode()))
         return [name.decode() for name in names]
 
-    async def changes(self, root: str) -> AsyncGenerator[str, None]:
-        """Yield what changes at and below ``root``."""
+    async def changes(self, root: str, paths: Sequence[str]) -> AsyncGenerator[str, None]:
+        """Yield what changes of ``paths`` and their children: one watch of the whole tree serves them all."""
         try:
             start = (await self._client.kv.read(Get(root.encode()))).revision + 1
             yield ""
@@ -70,7 +70,8 @@ class RaftMetadata:
                         yield ""
                         continue
                     for path in dict.fromkeys(event.key.decode() for event in change.events):
-                        yield path
+                        if path in paths or path.rpartition("/")[0] in paths:
+                            yield path
         except RaftError as error:
             raise MetadataError(str(error)) from error
 

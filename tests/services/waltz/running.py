@@ -13,6 +13,7 @@ from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.aio.storage import StorageServer
 from pavane.waltz.aio.stream import Stream
 from pavane.waltz.server import Certificates, WaltzServer
+from pavane.waltz.state.metadata import Metadata
 from pavane.waltz.storage import Directory
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
@@ -22,6 +23,7 @@ from tests.services.ports import free_ports
 
 KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 ANSWER_S = 30.0
+SESSION_S = 30.0  # no test waits for a session's end, and a busy machine shall lose none
 
 
 class RawClient(Stream):
@@ -89,13 +91,21 @@ class RawClient(Stream):
 class Log:
     """Three storage nodes and any number of servers."""
 
-    def __init__(self, folder: Path, partitions: int, nodes: int, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        partitions: int,
+        nodes: int,
+        certificates: Certificates | None = None,
+        metadata: Metadata | None = None,
+        root: str = "/ledger",
+    ) -> None:
         self.certificates = certificates
         self.folder = folder
         self.ports = free_ports(nodes)
         storage = tuple(f"127.0.0.1:{port}" for port in self.ports)
-        self.config = ClusterConfig("ledger", "/ledger", KEY, partitions, storage)
-        self.metadata = MemoryMetadata()
+        self.config = ClusterConfig("ledger", root, KEY, partitions, storage, SESSION_S)
+        self.metadata = metadata or MemoryMetadata()
         self.nodes: dict[int, StorageServer] = {}
         self.servers: list[WaltzServer] = []
 
@@ -110,12 +120,13 @@ class Log:
     async def stop_node(self, index: int) -> None:
         await self.nodes.pop(index).stop()
 
-    async def start_server(self) -> WaltzServer:
+    async def start_server(self, generation: int = 0) -> WaltzServer:
         tls = self.certificates
         server = WaltzServer(
             self.config,
             self.metadata,
             advertise="127.0.0.1:0",
+            generation=generation,
             client_tls=tls.client_port if tls is not None else None,
             storage_tls=tls.storage_link if tls is not None else None,
         )
@@ -146,10 +157,17 @@ class Log:
 
 @asynccontextmanager
 async def running_log(
-    folder: Path, *, partitions: int = 1, nodes: int = 3, servers: int = 1, certificates: Certificates | None = None
+    folder: Path,
+    *,
+    partitions: int = 1,
+    nodes: int = 3,
+    servers: int = 1,
+    certificates: Certificates | None = None,
+    metadata: Metadata | None = None,
+    root: str = "/ledger",
 ) -> AsyncIterator[Log]:
     """Run a log until the test is over."""
-    log = Log(folder, partitions, nodes, certificates)
+    log = Log(folder, partitions, nodes, certificates, metadata, root)
     await make_tree(log.metadata, log.config)
     try:
         for index in range(nodes):

@@ -8,7 +8,16 @@ from uuid import UUID
 
 from pavane.waltz.core.cluster import ClusterView
 from pavane.waltz.state.assignment import Rollout
-from pavane.waltz.state.metadata import BadVersion, Lease, Metadata, MetadataError, NodeExists, NoNode, Paths
+from pavane.waltz.state.metadata import (
+    BadVersion,
+    Lease,
+    Metadata,
+    MetadataError,
+    NodeExists,
+    NoNode,
+    OtherCluster,
+    Paths,
+)
 from pavane.waltz.wire import blobs
 
 _SEQUENCE = "s_"
@@ -25,16 +34,23 @@ class ClusterConfig:
     partitions: int
     storage: tuple[str, ...]
     session_timeout_s: float = 1.0
+    admin_port: int = 0
+    """Of every storage node; 0: tools cannot reach them."""
 
 
-async def make_tree(metadata: Metadata, config: ClusterConfig, admin_port: int = 0) -> None:
-    """Create what is missing of the cluster's tree; any number of programs may do so at once."""
+async def make_tree(metadata: Metadata, config: ClusterConfig) -> None:
+    """Create what is missing of the cluster's tree; any number of programs may do so at once.
+
+    Raises ``OtherCluster`` where another one stands already.
+    """
     paths = Paths(config.root)
+    parents = [config.root[:at] for at, letter in enumerate(config.root) if letter == "/" and at]
     partitions = tuple(range(config.partitions))
     nodes = tuple(blobs.ReplicaAssignment(address, partitions) for address in config.storage)
     groups = tuple(blobs.NodeNumber(address, group) for group, address in enumerate(config.storage))
-    admin = tuple(blobs.NodeNumber(address, admin_port) for address in config.storage)
+    admin = tuple(blobs.NodeNumber(address, config.admin_port) for address in config.storage)
     wanted = {
+        **dict.fromkeys(parents, b""),
         paths.root: blobs.CLUSTER_PARAMS.encode(blobs.ClusterParams(config.name, config.partitions)),
         paths.servers: blobs.PARTITION_ASSIGNMENT.encode(blobs.EMPTY_ASSIGNMENT),
         paths.ids: b"",
@@ -51,6 +67,13 @@ async def make_tree(metadata: Metadata, config: ClusterConfig, admin_port: int =
         if await metadata.get(path) is None:
             with suppress(NodeExists):
                 await metadata.create(path, data)
+        if path in (paths.root, paths.store):
+            node = await metadata.get(path)
+            if node is not None and node.data != data:
+                raise OtherCluster(
+                    f"{config.root} holds another cluster, or this one with another name, key or number of partitions: "
+                    "choose another root, or delete that tree when nobody uses it any more"
+                )
 
 
 async def next_id(metadata: Metadata, path: str) -> int:

@@ -1,7 +1,7 @@
 """The metadata store in memory, for one process: tests, and a log without a cluster."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from pavane.waltz.state.metadata import BadVersion, Lease, Node, NodeExists, NoNode
@@ -61,7 +61,8 @@ class MemoryMetadata:
         self._node(path)
         del self._nodes[path]
         self._owners.pop(path, None)
-        self._touch(path.rpartition("/")[0])
+        if parent := path.rpartition("/")[0]:
+            self._touch(parent)
         self._tell(path)
 
     async def children(self, path: str) -> list[str]:
@@ -72,7 +73,7 @@ class MemoryMetadata:
             p.removeprefix(prefix) for p in self._nodes if p.startswith(prefix) and "/" not in p[len(prefix) :]
         )
 
-    async def changes(self, root: str) -> AsyncGenerator[str, None]:
+    async def changes(self, root: str, paths: Sequence[str]) -> AsyncGenerator[str, None]:
         """Yield what changes."""
         queue: asyncio.Queue[str] = asyncio.Queue()
         self._watchers.add(queue)
@@ -80,7 +81,7 @@ class MemoryMetadata:
             yield ""
             while True:
                 path = await queue.get()
-                if path == root or path.startswith(f"{root}/"):
+                if path in paths or path.rpartition("/")[0] in paths:
                     yield path
         finally:
             self._watchers.discard(queue)

@@ -248,11 +248,10 @@ class WaltzServer:
         looked_at = (self._paths.servers, self._paths.assignment, self._paths.rollout)
         while True:
             try:
-                async for path in self.metadata.changes(self.config.root):
-                    if not path or path.startswith(looked_at):
-                        view = await cluster.read_view(self.metadata, self.config.root)
-                        if view is not None:
-                            self._set_view(view)
+                async for _ in self.metadata.changes(self.config.root, looked_at):
+                    view = await cluster.read_view(self.metadata, self.config.root)
+                    if view is not None:
+                        self._set_view(view)
             except (MetadataError, RemoteProtocolError) as error:
                 _logger.warning("the cluster cannot be watched: %s", error)
             await asyncio.sleep(RETRY_S)

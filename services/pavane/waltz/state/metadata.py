@@ -1,6 +1,6 @@
 """The metadata store as a cluster sees it, and the paths of its nodes (docs/specs/waltz.md 8.1, 8.2)."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
@@ -19,6 +19,10 @@ class NodeExists(MetadataError):
 
 class NoNode(MetadataError):
     """There is no such node."""
+
+
+class OtherCluster(MetadataError):
+    """The tree at this root belongs to another cluster; nothing of it was changed."""
 
 
 class Node(NamedTuple):
@@ -60,8 +64,11 @@ class Metadata(Protocol):
         """Return the names of a node's children; raises ``NoNode``."""
         ...
 
-    def changes(self, root: str) -> AsyncGenerator[str, None]:
-        """Yield the paths of nodes at or below ``root`` that change; an empty one: anything may have. Never ends."""
+    def changes(self, root: str, paths: Sequence[str]) -> AsyncGenerator[str, None]:
+        """Yield whenever data or children of one of ``paths``, all below ``root``, may have changed; first at once.
+
+        What is yielded is the changed node, or empty. Never ends.
+        """
         ...
 
     def lease(self, ttl_s: float) -> AbstractAsyncContextManager[Lease]:
