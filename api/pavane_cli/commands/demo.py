@@ -4,44 +4,63 @@ import asyncio
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+import yaml
 
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
-from pavane_api.kinds import RAFT_CLUSTERS, SWIM_GROUPS, WALTZ_CLUSTERS
+from pavane_api.kinds import COMPUTE_CLUSTERS, COORDINATORS, RAFT_CLUSTERS, SWIM_GROUPS, WALTZ_CLUSTERS
 from pavane_api.rollout.actions import ACTIONS, act
 from pavane_cli import output
+from pavane_cli.bank import BankLoad, ViewLoad
 from pavane_cli.commands.local import OURSELVES
 from pavane_cli.commands.resources import changes, read_documents
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.loads import Load, Outcome, load_of
+from pavane_cli.loads import Load, Outcome, RaftLoad, SwimLoad
 from pavane_cli.progress import Progress
 from pavane_cli.target import Where, cluster, control_plane_url, run
 from pavane_local.folder import holder
 from pavane_local.kubelet.spawn import signal_container
 from pavane_operator import kube
 from pavane_operator.crds.definitions import definition_of
-from pavane_operator.kube.resources import PODS
+from pavane_operator.kube.resources import CONFIG_MAPS, PODS
 
 FOLDER = Path(".pavane")
 LOG_NAME = "up.log"
+FILE_NAME = "demo.yaml"
+MEMORY = Path("/proc/meminfo")
 START_TIMEOUT_S = 180.0
 ROLL_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 POLL_S = 0.1
-SHOWN = (RAFT_CLUSTERS, SWIM_GROUPS, WALTZ_CLUSTERS)
+WHAT = {
+    RAFT_CLUSTERS: "writes",
+    SWIM_GROUPS: "lookups",
+    WALTZ_CLUSTERS: "bookings",
+    COORDINATORS: "transfers",
+    COMPUTE_CLUSTERS: "ticks",
+}
+"""What clients do with each kind, as in "100 transfers"."""
+BANK = (COORDINATORS, WALTZ_CLUSTERS, COMPUTE_CLUSTERS)
+BANK_NEEDED = "a bank is two Coordinators or more, one WaltzCluster, and ComputeClusters, as in examples/platform.yaml"
+VIEWS_MEMORY_MIB = 4096
+"""Free memory below which no views are started."""
 
 
 def demo(
     file: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="RaftClusters, SwimGroups and WaltzClusters.")
+        Path,
+        typer.Argument(
+            exists=True, dir_okay=False, help="RaftClusters, SwimGroups, a bank as in examples/platform.yaml."
+        ),
     ],
     once: Annotated[
         bool, typer.Option("--once", help="Stop after the summary instead of staying until Ctrl-C.")
@@ -49,19 +68,31 @@ def demo(
 ) -> None:
     """Start a local cluster, use it while everything is killed and rolled out, and show the proof. Ctrl-C stops it."""
     os.umask(0o077)  # as `pavane up` does
-    shown = _Demo(read_documents([file]))
-    if run(_demo(file, shown, once)) is False:
-        raise UserError(
-            "the proof failed: something acknowledged was lost or doubled, or two generations wrote", ExitCode.ERROR
-        )
+    documents = without_views(read_documents([file]), _free_memory_mib())
+    if run(_demo(documents, _Demo(documents), once)) is False:
+        raise UserError("the proof failed: see the table above", ExitCode.ERROR)
 
 
-async def _demo(file: Path, demo: "_Demo", once: bool) -> bool | None:
+def without_views(documents: list[kube.Object], free_mib: int) -> list[kube.Object]:
+    """Return what to start where so much memory is free: where it is short no ComputeCluster, and says so."""
+    kept = [each for each in documents if each.get("kind") != COMPUTE_CLUSTERS.kind]
+    if free_mib >= VIEWS_MEMORY_MIB or len(kept) == len(documents):
+        return documents
+    output.say(f"Without SQL views: {free_mib} MiB of memory are free, and {VIEWS_MEMORY_MIB} MiB are wanted for them.")
+    return kept
+
+
+def _free_memory_mib() -> int:
+    found = re.search(r"^MemAvailable: +(\d+) kB$", MEMORY.read_text(), re.MULTILINE) if MEMORY.exists() else None
+    return int(found[1]) // 1024 if found else VIEWS_MEMORY_MIB
+
+
+async def _demo(documents: list[kube.Object], demo: "_Demo", once: bool) -> bool | None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the last one comes when the terminal goes
         if signal.getsignal(number) is not signal.SIG_IGN:  # of nohup
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    with _platform(file) as up:
+    with _platform(documents) as up:
         show = asyncio.create_task(_show(up, demo, stop, once))
         stopping = asyncio.create_task(stop.wait())
         ended = asyncio.create_task(asyncio.to_thread(up.wait))
@@ -79,12 +110,14 @@ async def _demo(file: Path, demo: "_Demo", once: bool) -> bool | None:
 
 
 @contextlib.contextmanager
-def _platform(file: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def _platform(documents: list[kube.Object]) -> Iterator["subprocess.Popen[bytes]"]:
     """Run ``pavane up`` as a child of its own session, so that Ctrl-C reaches only us and it stops in order."""
     FOLDER.mkdir(exist_ok=True)
     pid = holder(FOLDER)
     if pid is not None:
         raise UserError(f"a local cluster runs in {FOLDER} already (pid {pid}); stop it with `pavane down`")
+    file = FOLDER / FILE_NAME
+    file.write_text(yaml.safe_dump_all(documents, sort_keys=False))
     with (FOLDER / LOG_NAME).open("wb") as log:
         up = subprocess.Popen(  # noqa: S603 - ourselves
             [*OURSELVES, "up", str(file)],
@@ -137,34 +170,48 @@ async def _show(up: "subprocess.Popen[bytes]", demo: "_Demo", stop: asyncio.Even
 
 @dataclass(slots=True)
 class _Shown:
-    """A resource of the demo, and what its client saw."""
+    """A resource of the demo, or all Coordinators together, and what its client saw."""
 
     type: kube.Resource
-    name: str
+    names: list[str]
+    documents: list[kube.Object] = field(default_factory=list)
     load: Load | None = None
     rolled_s: float = 0.0
     gap_s: float = 0.0
-    document: kube.Object = field(default_factory=dict)
 
     @property
     def reference(self) -> str:
-        return f"{definition_of(self.type.kind).short}/{self.name}"
+        return f"{definition_of(self.type.kind).short}/{','.join(self.names)}"
 
 
 class _Demo:
-    """Starts the resources of a file, uses them all at once, kills one pod of each and rolls each out."""
+    """Starts the resources of a file, uses them all at once, kills a pod of each and rolls each out."""
 
-    def __init__(self, documents: list[dict[str, Any]]) -> None:
+    def __init__(self, documents: list[kube.Object]) -> None:
         self.namespace = documents[0]["metadata"].get("namespace", "default")
-        known = {resource.kind: resource for resource in SHOWN}
         self.shown: list[_Shown] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: dict[Load, Outcome] = {}
+        known = {resource.kind: resource for resource in WHAT}
         for document in documents:
             metadata = document.get("metadata") or {}
+            if document.get("kind") == CONFIG_MAPS.kind:
+                continue
             if document.get("kind") not in known or metadata.get("namespace", "default") != self.namespace:
                 kinds = ", ".join(known)
                 raise UserError(f"the demo needs a file with resources of one namespace: {kinds}", ExitCode.USAGE)
-            self.shown.append(_Shown(known[document["kind"]], metadata["name"]))
+            resource = known[document["kind"]]
+            together = [each for each in self._of(COORDINATORS) if resource == COORDINATORS]
+            for each in together:
+                each.names.append(metadata["name"])
+            if not together:
+                self.shown.append(_Shown(resource, [metadata["name"]]))
+        accounts = [name for each in self._of(COORDINATORS) for name in each.names]
+        logs = self._of(WALTZ_CLUSTERS)
+        if self._of(*BANK) and (len(accounts) < 2 or len(logs) != 1):
+            raise UserError(BANK_NEEDED, ExitCode.USAGE)
+
+    def _of(self, *types: kube.Resource) -> list[_Shown]:
+        return [each for each in self.shown if each.type in types]
 
     async def run(self, client: kube.KubeClient, where: Where) -> bool:
         """Show all of it; returns whether every proof holds."""
@@ -176,17 +223,40 @@ class _Demo:
         output.say(f"   All is Ready after {time.monotonic() - began:.1f} s.")
         async with contextlib.AsyncExitStack() as loads:
             output.say("2. Clients use all of it without a pause.")
-            for each in self.shown:
-                load = load_of(client, each.type, each.document, where)
-                each.load = await loads.enter_async_context(load)
+            for load in self._loads(client, where):
+                await loads.enter_async_context(load)
             await self._go_on()
             for number, each in enumerate(self.shown, 3):
                 await self._roll_out(client, number, each)
-            self.outcomes = [await each.load.stop() for each in self.shown if each.load is not None]
-        return all(outcome.holds for outcome in self.outcomes)
+            for load in self._used:
+                self.outcomes[load] = await load.stop()
+        return all(outcome.holds for outcome in self.outcomes.values())
+
+    def _loads(self, client: kube.KubeClient, where: Where) -> list[Load]:
+        """Make the clients, in the order in which they begin and stop."""
+        for each in self.shown:
+            if each.type == RAFT_CLUSTERS:
+                each.load = RaftLoad(client, each.documents[0], where)
+            elif each.type == SWIM_GROUPS:
+                each.load = SwimLoad(client, each.documents[0])
+        if bank := self._of(COORDINATORS, WALTZ_CLUSTERS):
+            (log,) = self._of(WALTZ_CLUSTERS)
+            transfers = BankLoad(client, self._of(COORDINATORS)[0].documents, log.documents[0], where)
+            for each in bank:
+                each.load = transfers
+            for each in self._of(COMPUTE_CLUSTERS):
+                each.load = ViewLoad(client, each.documents[0], transfers)
+        return self._used
+
+    @property
+    def _used(self) -> list[Load]:
+        """All clients, those of the views last: they are compared with the log at its end."""
+        views = self._of(COMPUTE_CLUSTERS)
+        ordered = [each for each in self.shown if each not in views] + views
+        return list(dict.fromkeys(each.load for each in ordered if each.load is not None))
 
     async def _go_on(self) -> None:
-        await asyncio.gather(*(each.load.go_on() for each in self.shown if each.load is not None))
+        await asyncio.gather(*(load.go_on() for load in self._used))
 
     async def _roll_out(self, client: kube.KubeClient, number: int, shown: _Shown) -> None:
         killed = await self._kill(client, shown)
@@ -195,7 +265,8 @@ class _Demo:
         await self._go_on()
         output.say(f"   Now a new generation of {shown.reference}, under the same clients.")
         began = time.monotonic()
-        await act(client, shown.type, self.namespace, shown.name, ACTIONS["restart"])
+        for name in shown.names:
+            await act(client, shown.type, self.namespace, name, ACTIONS["restart"])
         await self._until_current(client, shown, ROLL_TIMEOUT_S)
         ended = time.monotonic()
         await self._go_on()
@@ -204,7 +275,7 @@ class _Demo:
 
     async def _kill(self, client: kube.KubeClient, shown: _Shown) -> str:
         """Kill one pod as a crash would, and return its name once it is down."""
-        labels = f"app.kubernetes.io/instance={shown.name}"
+        labels = f"app.kubernetes.io/instance={random.choice(shown.names)}"  # noqa: S311
         pods = (await client.list_all(PODS, self.namespace, labels=labels)).items
         pod = random.choice(pods)  # noqa: S311 - which one does not matter
         name = str(pod["metadata"]["name"])
@@ -218,34 +289,45 @@ class _Demo:
         return name
 
     async def _until_current(self, client: kube.KubeClient, shown: _Shown, timeout_s: float) -> None:
-        progress = Progress(client, shown.type, self.namespace, shown.name, output.say)
+        waiting = (self._one_current(client, shown.type, name, timeout_s) for name in shown.names)
+        shown.documents = await asyncio.gather(*waiting)
+
+    async def _one_current(
+        self, client: kube.KubeClient, resource: kube.Resource, name: str, timeout_s: float
+    ) -> kube.Object:
+        progress = Progress(client, resource, self.namespace, name, output.say)
         try:
-            shown.document = await progress.until_current(timeout_s)
+            return await progress.until_current(timeout_s)
         except TimeoutError as error:
-            why = f"`pavane why {shown.reference}` says what it waits for"
-            raise UserError(
-                f"{shown.reference} is not Ready after {timeout_s:g} s: {why}", ExitCode.TIME_OUT
-            ) from error
+            reference = f"{definition_of(resource.kind).short}/{name}"
+            text = f"{reference} is not Ready after {timeout_s:g} s: `pavane why {reference}` says what it waits for"
+            raise UserError(text, ExitCode.TIME_OUT) from error
 
 
 async def _summary(demo: _Demo, where: Where) -> None:
     output.say("")
+    proved = [(shown, demo.outcomes[shown.load]) for shown in demo.shown if shown.load is not None]
     output.table(
         ("RESOURCE", "CLIENTS DID", "LOST", "DOUBLED", "ROLLED OUT IN", "LONGEST PAUSE"),
         [
             (
                 shown.reference,
-                f"{outcome.done} {shown.load.what if shown.load else ''}",
+                f"{outcome.done} {WHAT[shown.type]}",
                 outcome.lost,
                 outcome.doubled,
                 f"{shown.rolled_s:.1f} s",
                 f"{shown.gap_s * 1000:.0f} ms",
             )
-            for shown, outcome in zip(demo.shown, demo.outcomes, strict=True)
+            for shown, outcome in proved
         ],
     )
-    for shown, outcome in zip(demo.shown, demo.outcomes, strict=True):
-        output.say(f"{shown.reference}: {outcome.said}")
+    output.say("")
+    for load, outcome in demo.outcomes.items():
+        names = " ".join(shown.reference for shown, _ in proved if shown.load is load)
+        output.paragraph(f"{names}: {outcome.said}")
+    output.say("")
+    holds = all(outcome.holds for outcome in demo.outcomes.values())
+    output.say("PROVED: nothing was lost, nothing doubled." if holds else "THE PROOF FAILED.")
     url = await control_plane_url(where)
     output.say("")
     output.say("Dashboard   pavane dashboard")
