@@ -21,7 +21,7 @@ from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_api.problems import BadRequest, Conflict, Invalid, NotFound, Problem, TooLarge, Unavailable
 from pavane_operator import kube
 from pavane_operator.crds.raftcluster import StateMachine
-from pavane_operator.kinds.raft.access import NotServing, raft_client
+from pavane_operator.kinds.raft.access import NotServing, Suspended, raft_client, refuse_suspended
 
 CLIENTS_MAX = 64  # a client is a few sockets; the one not used for longest is closed first
 REQUESTS_MAX = 10_000  # ids whose requests are known; the oldest goes first
@@ -92,8 +92,12 @@ class RaftClients:
             raise Invalid(f"The Idempotency-Key {request_id} came with another request before: send a new key.")
 
     async def check(self, namespace: str, name: str, use: Use) -> kube.Object:
-        """Return the RaftCluster if it serves ``use``; raises ``kube.NotFound`` and ``Conflict``."""
+        """Return the RaftCluster if it serves ``use``; raises ``kube.NotFound``, ``Conflict`` if it does not so."""
         document = await self._kube.get(RAFT_CLUSTERS, name, namespace)
+        try:
+            refuse_suspended(document)
+        except Suspended as error:
+            raise Conflict(f"{error}.") from error
         machine = StateMachine(document["spec"]["stateMachine"])
         if machine not in _SERVED[use]:
             raise Conflict(f"RaftCluster {name} has the state machine {machine}: {_ADVICE[use]}")

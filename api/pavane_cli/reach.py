@@ -1,7 +1,8 @@
 """How a command reaches the data of a Raft cluster (docs/specs/raft.md 17): by the NAME of a RaftCluster through the
 control plane, or by ``--peers`` at the peers themselves, without any platform."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +13,20 @@ from typer.core import TyperCommand
 
 from pavane.raft import errors
 from pavane.raft.client import Keys, RaftClient, TreeKeys
+from pavane.raft.client.client import split_url
 from pavane.raft.errors import Code
 from pavane.raft.keys import RaftKeys
+from pavane.runtime import names
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import gathering
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
+from pavane_cli.output import note
 from pavane_cli.rest_keys import RestSession
 from pavane_cli.secret import SecretEnv, SecretFile, secret_in
 from pavane_cli.target import RestClient, Where, control_plane
 
 PEERS = "--peers"
+NAME_S = 1.5  # for the look-up of a name; who waits for it is a person
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The RaftCluster; omit it with --peers.")]
 Peers = Annotated[
@@ -114,8 +119,28 @@ class Reach:
                 client = RaftClient(self.peers, ident, curve=curve)
             except ValueError as error:
                 raise UserError(f"{PEERS}: {error}", ExitCode.USAGE) from error
+            await _check_names(self.peers)
             async with client:
                 yield client
+
+
+async def _check_names(urls: Sequence[str]) -> None:
+    """Say which names have no address; raises ``UserError`` if none has: the client would look for them for long."""
+    hosts = dict.fromkeys(split_url(url)[0] for url in urls)
+    found = dict(zip(hosts, await asyncio.gather(*map(_has_address, hosts)), strict=True))
+    absent = ", ".join(host for host, there in found.items() if not there)
+    if not any(found.values()):
+        raise UserError(f"{PEERS}: {absent} has no address: see that the name is right", ExitCode.TIME_OUT)
+    if absent:
+        note(f"{PEERS}: {absent} has no address; the other peers are asked")
+
+
+async def _has_address(host: str) -> bool:
+    try:
+        async with asyncio.timeout(NAME_S):
+            return bool(await names.look_up(names.resolve, host))
+    except (OSError, TimeoutError):
+        return False
 
 
 def _reach(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import httpx2
 import yaml
 
-from pavane.runtime import local
+from pavane.runtime import local, locks
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import gathering
 from pavane_cli.options import Context, Kubeconfig, Namespace, Reference
@@ -64,10 +64,15 @@ def nearest_local(start: Path | None = None) -> Path | None:
 
 _CODES: dict[type[kube.KubeError], ExitCode] = {
     kube.NotFound: ExitCode.NOT_FOUND,
+    kube.Gone: ExitCode.NOT_FOUND,
     kube.Conflict: ExitCode.REFUSED,
     kube.AlreadyExists: ExitCode.REFUSED,
     kube.Forbidden: ExitCode.REFUSED,
+    kube.Unauthorized: ExitCode.REFUSED,
+    kube.Invalid: ExitCode.USAGE,
+    kube.TooManyRequests: ExitCode.TIME_OUT,
 }
+"""Of the API server's answers; `_ANSWERS` has the same of the control plane's."""
 
 
 def _with_advice(message: str) -> str:
@@ -91,7 +96,8 @@ def explained() -> Iterator[None]:
         if isinstance(error, kube.Conflict) and told:
             more.append("change it where that manager takes it from, for example in Git")
         text = "\n  ".join([error.message, *more])
-        raise UserError(_with_advice(text), _CODES.get(type(error), ExitCode.ERROR)) from error
+        code = ExitCode.TIME_OUT if error.status == 503 else _CODES.get(type(error), ExitCode.ERROR)
+        raise UserError(_with_advice(text), code) from error
     except httpx2.HTTPError as error:
         raise UserError(f"the control plane does not answer: {error}. Is it running? `pavane ps`") from error
     except TimeoutError as error:
@@ -102,8 +108,20 @@ def explained() -> Iterator[None]:
 async def cluster(where: Where) -> AsyncIterator[kube.KubeClient]:
     """Lend a client of the cluster."""
     with explained():
-        async with await kube.KubeClient.connect(kube.Target(where.path(), where.context)) as client:
-            yield client
+        try:
+            async with await kube.KubeClient.connect(kube.Target(where.path(), where.context)) as client:
+                yield client
+        except kube.Unavailable as error:
+            raise stopped(where) or error from error
+
+
+def stopped(where: Where) -> UserError | None:
+    """Return what to say if the kubeconfig is that of a local cluster that does not run."""
+    path = where.path() or Path(os.environ.get("KUBECONFIG", ""))
+    lock = path.with_name("lock")
+    if path.name != local.LOCAL.name or not lock.is_file() or locks.holder(lock) is not None:
+        return None
+    return UserError(f"the local cluster of {path.parent} is stopped: start it with `pavane up`")
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
@@ -165,12 +183,14 @@ about_one = gathering(_one)
 _PROBLEMS = {"lock-conflict": ExitCode.CONFLICT, "outcome-unknown": ExitCode.OUTCOME_UNKNOWN}
 _ANSWERS = {
     400: ExitCode.USAGE,
+    401: ExitCode.REFUSED,
     403: ExitCode.REFUSED,
     404: ExitCode.NOT_FOUND,
     409: ExitCode.REFUSED,
     410: ExitCode.NOT_FOUND,
     412: ExitCode.REFUSED,
     413: ExitCode.USAGE,
+    415: ExitCode.USAGE,
     422: ExitCode.USAGE,
     429: ExitCode.TIME_OUT,
     503: ExitCode.TIME_OUT,

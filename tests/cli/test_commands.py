@@ -79,6 +79,23 @@ def test_without_a_cluster_the_error_says_what_to_do(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_a_stopped_local_cluster_is_called_so(tmp_path: Path) -> None:
+    folder = tmp_path / ".pavane"
+    folder.mkdir()
+    user = {"name": "u", "user": {"token": "t"}}
+    cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:9"}}
+    context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+    config = {"clusters": [cluster], "users": [user], "contexts": [context], "current-context": "x"}
+    (folder / "kubeconfig").write_text(json.dumps(config))
+    elsewhere = pavane("get", "raft", folder=tmp_path)
+    assert "Cannot connect" in elsewhere.stderr, "a kubeconfig alone is no local cluster"
+    (folder / "lock").touch()
+    for words in (("get", "raft"), ("raft", "kv", "get", "q", "k"), ("ps",), ("check",)):
+        failed = pavane(*words, folder=tmp_path)
+        assert failed.returncode == ExitCode.ERROR
+        assert f"the local cluster of {folder} is stopped: start it with `pavane up`" in failed.stdout + failed.stderr
+
+
 @pytest.mark.parametrize(
     "place",
     [

@@ -1,18 +1,22 @@
 """What a user is told who cannot reach the control plane yet: what to start, and where a token comes from."""
 
+import re
 import socket
 from pathlib import Path
 
+import httpx2
 import pytest
 import yaml
 
-from pavane_cli.failures import UserError
-from pavane_cli.target import Where, control_plane, control_plane_url
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.target import RestClient, Where, control_plane, control_plane_url, explained
 from pavane_local.platform import LocalSettings, local_cluster
 from pavane_operator.kube import KubeClient, Target
+from pavane_operator.kube.errors import from_status
 from pavane_operator.kube.resources import ENDPOINT_SLICES
 
 TOKEN = {"token": "t"}
+PAGE = Path(__file__).parents[2] / "docs" / "install.md"
 
 
 def kubeconfig(folder: Path, **user: str) -> Where:
@@ -76,3 +80,38 @@ async def test_a_control_plane_inside_its_cluster_needs_a_port_forward(tmp_path:
         on_this_machine = {"endpoints": [{**endpoint, "addresses": ["127.64.0.7"]}]}
         await kube.patch(ENDPOINT_SLICES, "other", on_this_machine, "pavane-system", manager="test")
         assert await control_plane_url(where) == "http://127.64.0.7:8000"
+
+
+def test_the_exit_codes_are_those_of_the_page() -> None:
+    told = re.findall(r"^\| (\d+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [int(code) for code in told] == list(ExitCode)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, ExitCode.USAGE),
+        (401, ExitCode.REFUSED),
+        (403, ExitCode.REFUSED),
+        (404, ExitCode.NOT_FOUND),
+        (409, ExitCode.REFUSED),
+        (410, ExitCode.NOT_FOUND),
+        (412, ExitCode.REFUSED),
+        (413, ExitCode.USAGE),
+        (415, ExitCode.USAGE),
+        (422, ExitCode.USAGE),
+        (429, ExitCode.TIME_OUT),
+        (500, ExitCode.ERROR),
+        (503, ExitCode.TIME_OUT),
+    ],
+)
+async def test_an_answer_of_either_server_has_the_exit_code_of_the_page(status: int, code: ExitCode) -> None:
+    answers = httpx2.MockTransport(lambda _: httpx2.Response(status, json={"detail": "no"}))
+    async with httpx2.AsyncClient(transport=answers, base_url="http://api") as http:
+        with pytest.raises(UserError, match="no") as failed:
+            await RestClient(http).get("/x")
+    assert failed.value.code is code
+    if status not in {412, 413, 415}:  # those of the control plane alone
+        with pytest.raises(UserError) as failed, explained():
+            raise from_status(status, {"message": "no"}, {})
+        assert failed.value.code is (ExitCode.ERROR if status == 400 else code)

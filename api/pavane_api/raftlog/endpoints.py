@@ -29,7 +29,9 @@ RequestId = Annotated[
 ]
 
 
-@router.get("", operation_id="get_log", response_model=LogInfo, responses=responses(problems.NotFound))
+@router.get(
+    "", operation_id="get_log", response_model=LogInfo, responses=responses(problems.NotFound, problems.Conflict)
+)
 async def info(control: Shared, _: MayGet, namespace: str, name: str) -> LogInfo:
     """Return the state of the log as the leader sees it."""
     async with control.raft.of(namespace, name) as client:
@@ -37,7 +39,10 @@ async def info(control: Shared, _: MayGet, namespace: str, name: str) -> LogInfo
 
 
 @router.get(
-    "/entries", operation_id="list_log_entries", response_model=LogEntries, responses=responses(problems.NotFound)
+    "/entries",
+    operation_id="list_log_entries",
+    response_model=LogEntries,
+    responses=responses(problems.NotFound, problems.Conflict),
 )
 async def entries(
     control: Shared, _: MayGet, namespace: str, name: str, after: After = 0, limit: Limit = 100

@@ -14,7 +14,12 @@ from pavane_api.raftmembers.schemas import Leader, Members, TransferRequest
 router = APIRouter(prefix="/namespaces/{namespace}/raftclusters/{name}", tags=["members"])
 
 
-@router.get("/members", operation_id="list_members", response_model=Members, responses=responses(problems.NotFound))
+@router.get(
+    "/members",
+    operation_id="list_members",
+    response_model=Members,
+    responses=responses(problems.NotFound, problems.Conflict),
+)
 async def list_members(control: Shared, _: MayGet, namespace: str, name: str) -> Members:
     """Return the members as they are at this moment; each is asked."""
     async with control.raft.of(namespace, name) as client:

@@ -15,7 +15,7 @@ from pavane_cli.commands.why import explain, waits
 from pavane_cli.failures import ExitCode
 from pavane_cli.options import Context, Kubeconfig, Namespace
 from pavane_cli.output import Format, Output
-from pavane_cli.target import PLATFORM_NAMESPACE, Where, cluster, run
+from pavane_cli.target import PLATFORM_NAMESPACE, Where, cluster, run, stopped
 from pavane_operator import kube
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.kube.resources import (
@@ -92,6 +92,8 @@ def check(
 
 
 async def _check(where: Where, namespace: str | None) -> list[Finding]:
+    if (told := stopped(where)) is not None:
+        raise told
     async with cluster(where) as client:
         return [finding async for finding in examine(client, namespace)]
 

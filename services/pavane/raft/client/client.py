@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -38,12 +39,13 @@ from pavane.raft.client.key_calls import Changes, CommandCall, KeepAliveCall, Ou
 from pavane.raft.client.keys import Keys
 from pavane.raft.client.links import Links
 from pavane.raft.client.procedure import Finished, Procedure
+from pavane.raft.client.race import first_answer
 from pavane.raft.client.snapshot_call import Snapshot, SnapshotCall
 from pavane.raft.client.subscription import Item, follow
 from pavane.raft.client.tree import TreeKeys
 from pavane.raft.client.window import Window
 from pavane.raft.curve import CurveKeys
-from pavane.raft.errors import Behind, Closed, RaftError, TooLarge, UnderWay, Unreachable
+from pavane.raft.errors import Closed, TooLarge, UnderWay, Unreachable
 from pavane.raft.machines import Command, Watch, encode_command
 from pavane.raft.machines.commands import ReadOp
 from pavane.raft.wire import (
@@ -62,6 +64,7 @@ from pavane.runtime.timers import CoreTimer
 from pavane.telemetry import derived, link
 
 TIMEOUT_S_MAX = 7 * 3600.0  # beyond it the cluster would call the request id expired (11.2)
+STALE_HEDGE_S = 0.3  # before the next peer is asked as well: one that is stopped takes connections and says nothing
 STALE_READ_S = 1.5  # for each peer that is asked; one that waits for a revision says so after a second
 READ_TIMEOUT_S = 30.0  # for requests that change nothing, and between two messages of a stream
 CALL_ID_MODULUS = 1 << 62  # client ids that are no request ids: numbers of 8 bytes, so never those of polls
@@ -278,9 +281,13 @@ class RaftClient:
         finally:
             self._end_stream(call, result)
 
-    async def configuration(self) -> RequestConfigReply:
+    async def configuration(self, *, timeout_s: float = READ_TIMEOUT_S) -> RequestConfigReply:
         """Return the leader's id and the members; in a transition the union of old and new."""
-        return await self._run(ConfigurationCall(self._call_id(), READ_TIMEOUT_S))
+        return await self._run(ConfigurationCall(self._call_id(), timeout_s))
+
+    def peer_urls(self) -> Sequence[str]:
+        """Return the urls of the members or, while these are not known, of the peers that the client began with."""
+        return self._procedure.peer_urls()
 
     async def log_info(self, peer: str | None = None) -> RequestLogInfoReply:
         """Return the indices of a peer's log; ``peer`` is its id or url, by default the leader's."""
@@ -544,16 +551,9 @@ class _KeySession:
         members = procedure.peer_urls()
         members = sorted(random.sample(members, len(members)), key=procedure.is_down)
         # Seeds come last: they may be a Service that knows peers when all members that we know are gone.
-        urls = dict.fromkeys((*members, *self._client._peers))
-        failed: RaftError = Unreachable(tuple(urls), STALE_READ_S * len(urls))
-        for url in urls:
-            try:
-                return await self._client._run(ReadCall(self._client._call_id(), ops, STALE_READ_S, url, revision))
-            except Behind as behind:
-                failed = behind
-            except Unreachable:
-                continue
-        raise failed
+        urls = list(dict.fromkeys((*members, *self._client._peers)))
+        calls = (ReadCall(self._client._call_id(), ops, STALE_READ_S, url, revision) for url in urls)
+        return await first_answer((partial(self._client._run, call) for call in calls), STALE_HEDGE_S)
 
     async def keep_alive(self, lease: int, timeout_s: float) -> Outcome:
         return await self._client._run(KeepAliveCall(self._client._call_id(), [lease], timeout_s))
