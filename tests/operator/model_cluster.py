@@ -10,7 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pavane.wire.stages import Stage
+from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.status import State, Status
+from pavane_operator.kinds.port import Kind
 from pavane_operator.kinds.raft.scaling import Membership, next_members
 from pavane_operator.plan.model import (
     FINALIZER,
@@ -84,7 +86,8 @@ class Faults:
 class World:
     """The cluster: survives the operator. Every change is checked against the invariants of 2.11."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind = KIND) -> None:
+        self.kind = kind
         self.now = START
         self.spec: dict[str, Any] = {"rollout": {"caughtUp": {"stabilityPeriod": "2s"}, "retireDelay": "3s"}}
         self.metadata_generation = 1
@@ -170,18 +173,21 @@ class World:
 
     def resource(self) -> Resource:
         return Resource(
-            kind=KIND.name,
+            kind=self.kind.name,
             name=NAME,
             namespace="default",
             uid=UID,
             resource_version=self.resource_version,
             metadata_generation=self.metadata_generation,
-            spec=spec_of(json.dumps(self.spec)),
+            spec=self.parsed_spec(),
             status=self._parsed_status(),
             finalizers=self.finalizers,
             annotations=dict(self.annotations),
             deleted_at=self.deleted_at,
         )
+
+    def parsed_spec(self) -> CommonSpec:
+        return spec_of(self.kind.definition.spec, json.dumps(self.spec))
 
     def children(self) -> tuple[Child, ...]:
         return tuple(
@@ -399,7 +405,7 @@ class World:
                 continue
             self.version += 1
             template = sets[name.rpartition("-")[0]]["spec"]["template"]
-            self.pods[name] = ModelPod(name, number, f"uid-{self.version}", repair=template["repair"])
+            self.pods[name] = ModelPod(name, number, f"uid-{self.version}", repair=template.get("repair", 0))
             if ("PersistentVolumeClaim", f"data-{name}") not in self.objects:
                 volume = body_of("PersistentVolumeClaim", f"data-{name}", number)
                 volume["metadata"] |= {"uid": f"uid-v{self.version}", "resourceVersion": str(self.version)}

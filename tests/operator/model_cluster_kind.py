@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from pavane_operator.crds.base import Mark, marked
-from pavane_operator.crds.common import VolumesSpec
+from pavane_operator.crds.common import CommonSpec, VolumesSpec
 from pavane_operator.crds.descriptor import Definition
 from pavane_operator.crds.status import Status
 from pavane_operator.kinds.port import NOTHING, Kind, PromotionStep
@@ -39,8 +39,8 @@ class ModelSpec(VolumesSpec):
 
 
 @functools.cache
-def spec_of(text: str) -> ModelSpec:
-    return ModelSpec.read(json.loads(text))
+def spec_of(model: type[CommonSpec], text: str) -> CommonSpec:
+    return model.read(json.loads(text))
 
 
 class ModelRenderer:

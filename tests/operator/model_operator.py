@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,7 +30,7 @@ from pavane_operator.plan.model import (
 )
 from pavane_operator.plan.planner import plan
 from tests.operator.model_cluster import ConflictError, ModelPod, RejectedError, World
-from tests.operator.model_cluster_kind import FENCE, KIND, PERMIT, SCALE, SETTINGS, spec_of
+from tests.operator.model_cluster_kind import FENCE, PERMIT, SCALE, SETTINGS
 
 
 @dataclass
@@ -91,7 +90,7 @@ class Operator:
             return None
         stream = self.streams.setdefault(pod.uid, Stream()) if pod.name in self.wanted else None
         if stream is not None:
-            allowed = spec_of(json.dumps(world.spec)).rollout.caught_up.allowed_lag
+            allowed = world.parsed_spec().rollout.caught_up.allowed_lag
             progress = pod.progress if pod.stage >= Stage.READ_ONLY else None
             stream.since = within_lag_since(
                 stream.since, progress=progress, target=world.entries, allowed_lag=allowed, now=world.now
@@ -154,7 +153,7 @@ class Operator:
         """One plan, executed."""
         world = self.world
         resource, observed = world.resource(), self.observe()
-        decided = plan(KIND, resource, observed, world.now, SETTINGS)
+        decided = plan(world.kind, resource, observed, world.now, SETTINGS)
         self._seen.add((world.state, decided.row))
         self._check_plan(decided)
         self.wanted = decided.streams

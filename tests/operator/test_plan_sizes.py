@@ -7,8 +7,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import State
 from pavane_operator.plan.effects import STORE_LOOK
@@ -24,7 +22,6 @@ from pavane_operator.plan.model import (
     StageView,
 )
 from pavane_operator.plan.planner import plan
-from tests.operator import model_operator
 from tests.operator.model_cluster_kind import KIND, NAME
 from tests.operator.test_plan_status import Lab, conditions_of, reasons_of
 
@@ -137,10 +134,10 @@ def test_the_volume_of_a_member_is_kept_whatever_is_noted_on_the_set() -> None:
     assert not [action for action in planned.actions if isinstance(action, DeleteChild)]
 
 
-def test_where_a_former_generation_goes_in_batches_each_waits_for_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_former_generation_goes_in_batches_each_waits_for_the_store() -> None:
     kind = dataclasses.replace(KIND, partings=2)
-    monkeypatch.setattr(model_operator, "KIND", kind)
     lab = Lab(retireDelay="0s")
+    lab.world.kind = kind
     lab.world.change(replicas=4)
     lab.active(1)
     lab.world.rollout(restart="1")
