@@ -10,10 +10,12 @@ from playwright.async_api import Locator, Page, async_playwright, expect
 from e2e.cluster import RaftTest
 from e2e.targets import Capability
 from e2e.test_waltz import LogTest
+from pavane.wire import Stage
 from pavane_api.kinds import WALTZ_CLUSTERS
 from tests.requires import requires
 
 SHOWN_MS = 60_000
+STAGES = [stage.title for stage in Stage]
 AXE = Path(__file__).parents[1] / "api/dashboard/node_modules/axe-core/axe.min.js"
 
 pytestmark = pytest.mark.needs(Capability.EMBEDDED)
@@ -50,6 +52,27 @@ async def dashboard(raft: RaftTest, chromium: str) -> AsyncIterator[Page]:
             await browser.close()
 
 
+RECORD = """() => {
+    window.seen = {};
+    const look = () => {
+        for (const pod of document.querySelectorAll(".pod")) {
+            const track = pod.querySelector(".track");
+            if (!track) continue;
+            const stages = (window.seen[pod.querySelector(".name").textContent.split(" ").pop()] ||= []);
+            const stage = track.getAttribute("aria-label").replace("Stage: ", "");
+            if (stages.at(-1) !== stage) stages.push(stage);
+        }
+    };
+    look();
+    new MutationObserver(look).observe(document.body, {subtree: true, childList: true, attributes: true});
+}"""
+"""Keeps the stages that each pod is shown in, one after the other."""
+
+
+def stages(page: Page, number: int) -> Locator:
+    return lane(page, number).locator(".track")
+
+
 def lane(page: Page, number: int) -> Locator:
     return page.locator(".lane", has_text=f"Generation {number}")
 
@@ -58,7 +81,9 @@ async def test_a_restart_by_click_is_seen_from_the_first_pod_to_the_end(raft: Ra
     raft.platform.run("raft", "kv", "put", "q", "greeting", "hello", "-n", raft.namespace)
     await page.get_by_label("Filter by name or namespace").fill(raft.namespace)
     await page.get_by_role("link", name="q", exact=True).click()
-    await expect(lane(page, 1).get_by_label("Stage: ReadWrite")).to_be_visible(timeout=SHOWN_MS)
+    await expect(stages(page, 1)).to_have_count(3, timeout=SHOWN_MS)
+    await expect(lane(page, 1).get_by_label("Stage: ReadWrite")).to_have_count(3, timeout=SHOWN_MS)
+    await page.evaluate(RECORD)
     await expect(page.get_by_role("row", name="greeting")).to_contain_text("hello", timeout=SHOWN_MS)
     await expect(page.get_by_text("★ leader")).to_have_count(1, timeout=SHOWN_MS)
 
@@ -69,6 +94,10 @@ async def test_a_restart_by_click_is_seen_from_the_first_pod_to_the_end(raft: Ra
     await expect(lane(page, 2)).to_contain_text("is next", timeout=SHOWN_MS)
     await expect(lane(page, 2)).to_contain_text("serves", timeout=SHOWN_MS)
     await expect(lane(page, 1)).to_have_count(0, timeout=SHOWN_MS)
+    for pod in range(3):
+        seen = await page.evaluate("pod => window.seen[pod]", f"q-server-g2-{pod}")
+        assert seen[-1] == "ReadWrite"
+        assert [stage for stage in STAGES if stage in seen] == [stage for stage in seen if stage in STAGES], seen
     await expect(
         page.get_by_role("region", name="History, table").get_by_role("row", name="2 Promoted")
     ).to_be_visible()
@@ -80,6 +109,9 @@ async def test_an_attempt_is_aborted_by_keys_alone(raft: RaftTest, page: Page) -
     raft.platform.run("rollout", "restart", "raft/q", "-n", raft.namespace)
     await page.goto(f"{page.url.split('#', maxsplit=1)[0]}#/raftclusters/{raft.namespace}/q")
     await expect(lane(page, 2)).to_contain_text("is next", timeout=SHOWN_MS)
+    waiting = lane(page, 2).get_by_label("Stage: ReadOnly")
+    await expect(waiting).to_have_count(3, timeout=SHOWN_MS)
+    await expect(page.get_by_label("Waits for")).to_contain_text("WaitingForApproval", timeout=SHOWN_MS)
     await page.get_by_role("button", name="Abort").focus()
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("dialog")).to_contain_text("Generation 1 is untouched")

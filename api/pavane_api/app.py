@@ -15,6 +15,7 @@ from pavane_api.bodies import BodyLimit
 from pavane_api.control import Control
 from pavane_api.idempotency import Idempotency
 from pavane_api.overview.endpoints import router as overview
+from pavane_api.pods import endpoints as pods
 from pavane_api.raft_clients import RaftClients
 from pavane_api.resources import endpoints as resources
 from pavane_api.rollout import endpoints as rollout
@@ -54,7 +55,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
         )
         await traces_store.open()
         kube = await connect()
-        clients, logs, pods = RaftClients(kube), WaltzClients(kube), pods_http()
+        clients, logs, http = RaftClients(kube), WaltzClients(kube), pods_http()
         app.state.control = Control(
             kube=kube,
             authority=Authority(kube, settings.audience),
@@ -63,7 +64,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
             waltz=logs,
             views=KeptViews(logs),
             queries=Queries(),
-            pods=pods,
+            pods=http,
             streams=streams,
             traces=traces_store,
             trace_rate=Bucket(settings.trace_requests_per_s),
@@ -73,7 +74,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
         finally:
             await clients.close()
             await logs.close()
-            await pods.aclose()
+            await http.aclose()
             await kube.close()
             await traces_store.close()
 
@@ -95,6 +96,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
     for kind in KINDS:
         v1.include_router(resources.router_of(kind))
         v1.include_router(rollout.router_of(kind))
+        v1.include_router(pods.router_of(kind))
         for package in kind.routers:
             v1.include_router(import_module(f"pavane_api.{package}.endpoints").router)
     v1.include_router(overview)

@@ -80,6 +80,7 @@ export async function follow(
 ): Promise<void> {
   let wait = RETRY_MS_MIN;
   while (!signal.aborted) {
+    let why: ApiError | undefined;
     try {
       const response = await send(path, { signal, headers: { Accept: "text/event-stream" } });
       onState("live");
@@ -91,9 +92,10 @@ export async function follow(
         onState("refused", error);
         return;
       }
+      why = error instanceof ApiError ? error : undefined;
     }
     if (signal.aborted) return;
-    onState("lost");
+    onState("lost", why);
     await new Promise((resolve) => setTimeout(resolve, wait));
     wait = Math.min(wait * 2, RETRY_MS_MAX);
   }

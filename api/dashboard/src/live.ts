@@ -63,6 +63,44 @@ export function useResources(): KindList[] | undefined {
   return useQuery<KindList[]>({ queryKey: KEY, enabled: false, staleTime: Infinity, gcTime: Infinity }).data;
 }
 
+export interface Stream<T> extends Live {
+  data: T | undefined;
+}
+
+/** The newest event of that name of a stream; `path` null follows nothing. What was told last stays while it is lost. */
+export function useStream<T>(path: string | null, event: string): Stream<T> {
+  const [stream, setStream] = useState<Stream<T> & { path: string | null }>({ ...NOTHING, path });
+  useEffect(() => {
+    if (path === null) return;
+    const stop = new AbortController();
+    let newest: T | undefined;
+    let frame = 0;
+    const set = (changes: Partial<Stream<T>>) =>
+      setStream((before) => ({ ...(before.path === path ? before : NOTHING), ...changes, path }));
+    const publish = () => {
+      frame = 0;
+      set({ data: newest });
+    };
+    void follow(
+      path,
+      (message) => {
+        if (message.event !== event) return;
+        newest = JSON.parse(message.data) as T;
+        frame ||= requestAnimationFrame(publish);
+      },
+      (state, problem) => set({ state, problem: problem ?? null }),
+      stop.signal,
+    );
+    return () => {
+      stop.abort();
+      cancelAnimationFrame(frame);
+    };
+  }, [path, event]);
+  return stream.path === path ? stream : NOTHING;
+}
+
+const NOTHING = { data: undefined, state: "connecting", problem: null } as const;
+
 /** The time, each second, for what counts from a moment. */
 export function useNow(): number {
   const [now, setNow] = useState(Date.now);

@@ -32,7 +32,7 @@ export function Waltz({ path }: { path: string }) {
                     Partition {each.partition}
                   </button>
                 </th>
-                <td>{each.server ?? "nobody may write"}</td>
+                <td title={each.server ?? ""}>{each.server?.split(".")[0] ?? "nobody may write"}</td>
                 <td>{each.stage ?? "–"}</td>
                 <td className="number">{each.generation}</td>
                 <td className="number">{each.highWaterMark ?? "no answer"}</td>

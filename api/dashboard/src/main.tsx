@@ -1,12 +1,13 @@
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { StrictMode, useEffect, useState } from "react";
 import { createRoot } from "react-dom/client";
-import { ApiError, type Connection, setToken, takeToken } from "./api";
+import { ApiError, setToken, takeToken } from "./api";
 import { useLive } from "./live";
 import { Overview } from "./overview";
 import { ResourcePage } from "./resource";
 import "./style.css";
 import { TracePage, Traces } from "./traces";
+import { CONNECTION } from "./ui";
 
 const client = new QueryClient({
   defaultOptions: {
@@ -34,13 +35,6 @@ function View({ route }: { route: string[] }) {
   if (first && second && third) return <ResourcePage plural={first} namespace={second} name={third} />;
   return <Overview />;
 }
-
-const CONNECTION: Record<Connection, string> = {
-  connecting: "◌ connecting",
-  live: "● live",
-  lost: "▲ connection lost, trying again",
-  refused: "▲ refused",
-};
 
 function Page({ token, leave }: { token: string; leave: (why: string) => void }) {
   const route = useRoute();

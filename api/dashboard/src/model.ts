@@ -3,7 +3,6 @@ import type { Schemas } from "./api";
 
 export type Generation = Schemas["Generation"];
 export type Attempt = Schemas["Attempt"];
-export type Blocker = Schemas["Blocker"];
 export type Condition = Schemas["Condition"];
 
 export interface Status {
@@ -66,13 +65,34 @@ const STATE_WORDS: Record<string, string> = {
   Aborting: "Giving up",
 };
 
-export function blockers(resource: Resource): Blocker[] {
-  return resource.status?.rollout?.blockers ?? [];
+export interface Wait {
+  reason: string;
+  message: string;
+  since: string;
+  pods: string[];
 }
 
+/** What the resource waits for: the blockers of its rollout, those that say the same together; else what holds it up. */
+export function waitsOf(resource: Resource): Wait[] {
+  const found = new Map<string, Wait>();
+  for (const { reason, message = "", since, pod } of resource.status?.rollout?.blockers ?? []) {
+    const wait = found.get(`${reason} ${message}`) ?? { reason, message, since, pods: [] };
+    if (pod) wait.pods.push(pod);
+    if (since < wait.since) wait.since = since;
+    found.set(`${reason} ${message}`, wait);
+  }
+  for (const type of found.size ? [] : ["Stalled", "Ready", "UpToDate"]) {
+    const held = condition(resource, type);
+    if (!held || held.status !== (type === "Stalled" ? "True" : "False") || !held.message) continue;
+    const { reason, message, lastTransitionTime: since } = held;
+    if (reason !== "Bootstrapping") found.set(`${reason} ${message}`, { reason, message, since, pods: [] });
+  }
+  return [...found.values()];
+}
+
+/** Of the last promotion of which it is known; attempts are stored newest first. */
 export function lastGapMs(resource: Resource): number | null {
-  const gaps = (resource.status?.history ?? []).map((each) => each.writeGapMs).filter((gap) => gap != null);
-  return gaps.length ? (gaps[gaps.length - 1] as number) : null;
+  return resource.status?.history?.find((each) => each.writeGapMs != null)?.writeGapMs ?? null;
 }
 
 export function pathOf(plural: string, resource: Resource): string {
@@ -86,6 +106,16 @@ export function ago(text: string | null | undefined, now: number): string {
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
   return `${Math.floor(seconds / 86400)} d ago`;
+}
+
+/** How long it has been since then. */
+export const lasting = (text: string, now: number) => ago(text, now).replace(/ ago$/, "");
+
+/** How long it was from one time to another. */
+export function between(from: string | null | undefined, to: string): string {
+  if (!from) return "–";
+  const seconds = Math.max(0, (Date.parse(to) - Date.parse(from)) / 1000);
+  return seconds < 60 ? `${seconds.toFixed(0)} s` : `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
 }
 
 export function duration(ns: number): string {

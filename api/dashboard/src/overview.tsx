@@ -1,6 +1,6 @@
 import { useDeferredValue, useState } from "react";
 import { useResources } from "./live";
-import { blockers, health, type KindList, lastGapMs, type Resource } from "./model";
+import { health, type KindList, lastGapMs, type Resource, waitsOf } from "./model";
 import { Badge, Empty, Loading, Panel, Table } from "./ui";
 
 export function Overview() {
@@ -79,7 +79,7 @@ function Row({ plural, resource }: { plural: string; resource: Resource }) {
         {ready}/{pods}
       </td>
       <td className="number">{gap === null ? "–" : `${gap} ms`}</td>
-      <td className="quiet">{blockers(resource)[0]?.message ?? ""}</td>
+      <td className="quiet">{waitsOf(resource)[0]?.message ?? ""}</td>
     </tr>
   );
 }

@@ -2,18 +2,19 @@ import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { post } from "./api";
 import { Raft, Swim } from "./data";
+import { Lanes } from "./lanes";
 import { Waltz } from "./log";
 import { useNow, useResources } from "./live";
 import {
   type Action,
   actionsOf,
   ago,
-  blockers,
-  type Generation,
+  between,
   health,
+  lasting,
   pathOf,
   type Resource,
-  STAGES,
+  waitsOf,
 } from "./model";
 import { Badge, Dialog, Empty, Failure, Loading, Panel, Table } from "./ui";
 
@@ -40,14 +41,14 @@ export function ResourcePage({ plural, namespace, name }: { plural: string; name
         </h1>
         <Actions key={found.metadata.uid} path={path} resource={found} />
       </div>
-      <Lanes resource={found} />
-      <Blockers resource={found} />
+      <Waits resource={found} />
+      <Lanes key={path} path={path} resource={found} />
       {plural === "raftclusters" && <Raft path={path} resource={found} />}
       {plural === "swimgroups" && <Swim path={path} />}
       {plural === "waltzclusters" && <Waltz path={path} />}
       <History resource={found} />
       <Conditions resource={found} />
-      <Panel title="Spec">
+      <Panel title="Spec" half>
         <pre tabIndex={0}>{JSON.stringify(found.spec, null, 2)}</pre>
       </Panel>
     </>
@@ -91,72 +92,20 @@ function Actions({ path, resource }: { path: string; resource: Resource }) {
   );
 }
 
-function Lanes({ resource }: { resource: Resource }) {
-  const generations = [...(resource.status?.generations ?? [])].sort((a, b) => a.number - b.number);
-  const rollout = resource.status?.rollout;
-  return (
-    <Panel title="Generations" aside={<span className="quiet">{rollout?.message ?? ""}</span>}>
-      {generations.length === 0 ? (
-        <Empty>No generation runs.</Empty>
-      ) : (
-        <ol className="lanes">
-          {generations.map((each) => (
-            <Lane key={each.number} generation={each} />
-          ))}
-        </ol>
-      )}
-    </Panel>
-  );
-}
-
-const ROLE_WORDS = { Active: "serves", Next: "is next", Retiring: "is fenced, retires" } as const;
-
-function Lane({ generation }: { generation: Generation }) {
-  const at = STAGES.findIndex((stage) => stage === generation.stage);
-  const target = generation.target ?? 0;
-  const lag = Math.max(0, target - (generation.progress ?? 0));
-  return (
-    <li className={`lane ${generation.role.toLowerCase()}`}>
-      <div className="who">
-        <strong>Generation {generation.number}</strong> <span className="quiet">{ROLE_WORDS[generation.role]}</span>
-        <span className="pods" aria-label={`${generation.podsReady} of ${generation.pods} pods are ready`}>
-          {Array.from({ length: Math.min(generation.pods, 24) }, (_, number) => (
-            <i key={number} className={number < generation.podsReady ? "ready" : ""} />
-          ))}
-          <span className="quiet">
-            {generation.podsReady}/{generation.pods} pods
-          </span>
-        </span>
-      </div>
-      <ol className="stages" aria-label={`Stage: ${generation.stage ?? "none yet"}`}>
-        {STAGES.map((stage, number) => (
-          <li key={stage} className={number < at ? "past" : number === at ? "now" : ""} aria-current={number === at}>
-            {stage}
-          </li>
-        ))}
-      </ol>
-      <div className="quiet">
-        {generation.role === "Next" && target > 0 && (
-          <>
-            <progress max={target} value={generation.progress ?? 0} aria-label="Catching up" /> {lag} behind ·{" "}
-          </>
-        )}
-        {generation.image}
-      </div>
-    </li>
-  );
-}
-
-function Blockers({ resource }: { resource: Resource }) {
+function Waits({ resource }: { resource: Resource }) {
   const now = useNow();
-  const found = blockers(resource);
+  const found = waitsOf(resource);
   if (found.length === 0) return null;
   return (
     <Panel title="Waits for">
       <ul className="plain">
         {found.map((each) => (
-          <li key={`${each.reason}${each.pod}`}>
-            <strong>{each.reason}</strong> {each.message} <span className="quiet">since {ago(each.since, now)}</span>
+          <li key={each.reason + each.message}>
+            <strong>{each.reason}</strong> {each.message}{" "}
+            <span className="quiet">
+              for {lasting(each.since, now)}
+              {each.pods.length > 0 && ` · ${each.pods.join(", ")}`}
+            </span>
           </li>
         ))}
       </ul>
@@ -166,20 +115,25 @@ function Blockers({ resource }: { resource: Resource }) {
 
 function History({ resource }: { resource: Resource }) {
   const now = useNow();
-  const attempts = [...(resource.status?.history ?? [])].reverse();
+  const attempts = resource.status?.history ?? [];
+  const longest = Math.max(1, ...attempts.map((each) => each.writeGapMs ?? 0));
   return (
     <Panel title="History">
       {attempts.length === 0 ? (
         <Empty>No generation has been promoted yet.</Empty>
       ) : (
-        <Table caption="History" head={["Generation", "Result", "#Writes paused", "Image", "Ended", "Reason"]}>
+        <Table caption="History" head={["Generation", "Result", "#Writes paused", "#Took", "Ended", "Image", "Reason"]}>
           {attempts.map((each) => (
             <tr key={`${each.generation}${each.finishedAt}`}>
               <th scope="row">{each.generation}</th>
               <td>{each.result}</td>
-              <td className="number">{each.writeGapMs == null ? "–" : `${each.writeGapMs} ms`}</td>
-              <td>{each.image}</td>
+              <td className="number gap">
+                {each.writeGapMs != null && <i style={{ width: `${(each.writeGapMs / longest) * 50}%` }} />}
+                {each.writeGapMs == null ? "–" : `${each.writeGapMs} ms`}
+              </td>
+              <td className="number">{between(each.startedAt, each.finishedAt)}</td>
               <td>{ago(each.finishedAt, now)}</td>
+              <td>{each.image}</td>
               <td className="quiet">{each.reason ?? ""}</td>
             </tr>
           ))}
@@ -192,7 +146,7 @@ function History({ resource }: { resource: Resource }) {
 function Conditions({ resource }: { resource: Resource }) {
   const now = useNow();
   return (
-    <Panel title="Conditions">
+    <Panel title="Conditions" half>
       <Table caption="Conditions" head={["Condition", "Status", "Reason", "Message", "Since"]}>
         {(resource.status?.conditions ?? []).map((each) => (
           <tr key={each.type}>

@@ -1,7 +1,14 @@
 // Small parts that every view uses.
 import { type ReactNode, useEffect, useRef } from "react";
-import { ApiError } from "./api";
+import { ApiError, type Connection } from "./api";
 import type { Health } from "./model";
+
+export const CONNECTION: Record<Connection, string> = {
+  connecting: "◌ connecting",
+  live: "● live",
+  lost: "▲ connection lost, trying again",
+  refused: "▲ refused",
+};
 
 const SIGNS = { good: "●", busy: "◐", bad: "▲", off: "○" } as const;
 
@@ -13,12 +20,21 @@ export function Badge({ health }: { health: Health }) {
   );
 }
 
-export function Panel({ title, aside, children }: { title: string; aside?: ReactNode; children: ReactNode }) {
+/** `live` is the state of the stream that the panel shows; only one that is not live is spoken of.
+ * Where there is room, two `half` ones stand side by side. */
+export function Panel(props: { title: string; aside?: ReactNode; live?: Connection; half?: boolean; children: ReactNode }) {
+  const { title, aside, live, half, children } = props;
+  const broken = live === "lost" || live === "refused";
   return (
-    <section className="panel" aria-label={title}>
+    <section className={`panel${broken ? " stale" : ""}${half ? " half" : ""}`} aria-label={title}>
       <header>
         <h2>{title}</h2>
         {aside}
+        {live && live !== "live" && (
+          <span className={`connection ${live}`} role="status">
+            {CONNECTION[live]}
+          </span>
+        )}
       </header>
       {children}
     </section>

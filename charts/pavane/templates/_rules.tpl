@@ -72,6 +72,9 @@
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [list]
+- apiGroups: ['']
+  resources: [pods]
+  verbs: [list, watch]
 {{- end }}
 
 {{- define "pavane.rules.view" -}}

@@ -91,6 +91,8 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
             *_of(("get",), SECRETS),
             # What a former generation was made of, to go back to it.
             *_of(("list",), CONTROLLER_REVISIONS),
+            # Whose stage it asks for and shows.
+            *_of(("list", "watch"), PODS),
         ),
         "view": (Rule(GROUP, plurals, READ),),
         "edit": (Rule(GROUP, plurals, ("create", "update", "patch", "delete")), *scale),

@@ -32,7 +32,7 @@ PORTS = Ports(
     peers=(pod.RAFT,),
     clients=(pod.RAFT, pod.PUBLISH),
     operator=(pod.RAFT, STAGE, OPS),
-    control_plane=(pod.RAFT,),
+    control_plane=(pod.RAFT, OPS),
 )
 """Who may connect to which port; `publish` is for subscribers, and no peer is one of another."""
 

@@ -1,0 +1,1 @@
+"""Pods of a resource, each with its stage, by its own words."""

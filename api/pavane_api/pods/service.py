@@ -1,0 +1,162 @@
+"""Composes the pods of a resource: what the cluster knows of them, and what each says on `/stage` of its ops port."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import httpx2
+
+from pavane.runtime.ops import OPS_PORT
+from pavane.wire import Stage
+from pavane_api.pods.schemas import Pod, PodBlocker, PodList
+from pavane_operator import kube
+from pavane_operator.kube.resources import PODS
+from pavane_operator.plan.model import GENERATION_LABEL, parse_number
+
+ASK_S = 1.0
+"""A pod that needs longer is shown as one that does not answer."""
+ASKED_MAX = 64
+"""Pods that are asked for their stage, first by generation and name; a page with more lanes tells nobody more."""
+LOOK_S = 0.25
+"""Between two looks at pods that are on their way; the shortest stage of a rollout is about as long."""
+LOOK_AT_REST_S = 2.0
+"""Between two looks when all have arrived; what the cluster knows of a pod is told at once."""
+
+
+async def pods(client: kube.KubeClient, http: httpx2.AsyncClient, resource: kube.Object) -> PodList:
+    """Return the pods of a resource; each is asked."""
+    found = await client.list_all(PODS, resource["metadata"]["namespace"], labels=_labels(resource))
+    return await _composed(http, found.items)
+
+
+async def events(
+    client: kube.KubeClient, http: httpx2.AsyncClient, resource: kube.Object
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield an event `pods` with all of them, now and whenever one of them is another than it was.
+
+    Ends when the cluster cannot be reached.
+    """
+    changed = asyncio.Event()
+    bodies: dict[str, kube.Object] = {}
+    watch = asyncio.create_task(_keep(client, resource, bodies, changed))
+    last: PodList | None = None
+    try:
+        await asyncio.wait({watch, waiting := asyncio.ensure_future(changed.wait())}, return_when="FIRST_COMPLETED")
+        waiting.cancel()
+        while not watch.done():
+            changed.clear()
+            found = await _composed(http, list(bodies.values()))
+            if found != last:
+                last = found
+                yield {"event": "pods", "data_str": found.model_dump_json(by_alias=True)}
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), LOOK_AT_REST_S if _at_rest(found) else LOOK_S)
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+
+async def _keep(
+    client: kube.KubeClient, resource: kube.Object, bodies: dict[str, kube.Object], changed: asyncio.Event
+) -> None:
+    """Keep the pods as the cluster has them; returns when it cannot be reached."""
+    namespace, labels = resource["metadata"]["namespace"], _labels(resource)
+    with suppress(kube.KubeError):
+        while True:
+            with suppress(kube.Gone):  # listed again
+                found = await client.list_all(PODS, namespace, labels=labels)
+                bodies.clear()
+                bodies.update((body["metadata"]["name"], body) for body in found.items)
+                changed.set()
+                position = found.resource_version
+                while True:
+                    async for change in client.watch(PODS, namespace, labels=labels, resource_version=position):
+                        position = change.object["metadata"]["resourceVersion"]
+                        if change.type == "BOOKMARK":
+                            continue
+                        if change.type == "DELETED":
+                            bodies.pop(change.object["metadata"]["name"], None)
+                        else:
+                            bodies[change.object["metadata"]["name"]] = change.object
+                        changed.set()
+
+
+def _labels(resource: kube.Object) -> str:
+    return (
+        f"app.kubernetes.io/name={resource['kind'].lower()},app.kubernetes.io/instance={resource['metadata']['name']}"
+    )
+
+
+async def _composed(http: httpx2.AsyncClient, bodies: tuple[kube.Object, ...] | list[kube.Object]) -> PodList:
+    ordered = sorted(bodies, key=lambda body: (_generation(body) or 0, body["metadata"]["name"]))
+    told = await asyncio.gather(*(_ask(http, body) for body in ordered[:ASKED_MAX]))
+    told += [None] * (len(ordered) - len(told))
+    return PodList(items=[_pod(body, words) for body, words in zip(ordered, told, strict=True)])
+
+
+async def _ask(http: httpx2.AsyncClient, body: kube.Object) -> Mapping[str, Any] | None:
+    """Return what a pod says of its stage; None while it says nothing that can be understood."""
+    host = (body.get("status") or {}).get("podIP")
+    if not host or _generation(body) is None:
+        return None
+    authority = f"[{host}]:{OPS_PORT}" if ":" in host else f"{host}:{OPS_PORT}"
+    try:
+        answer = await http.get(f"http://{authority}/stage", timeout=ASK_S)
+        told = answer.json()
+    except (httpx2.HTTPError, ValueError):
+        return None
+    return told if answer.is_success and isinstance(told, dict) else None
+
+
+def _pod(body: kube.Object, told: Mapping[str, Any] | None) -> Pod:
+    metadata, status = body["metadata"], body.get("status") or {}
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    waiting: Mapping[str, Any] = next(
+        (one["state"]["waiting"] for one in containers if (one.get("state") or {}).get("waiting")), {}
+    )
+    reason = waiting.get("reason") or (conditions.get("PodScheduled") or {}).get("reason")
+    said = " – ".join(filter(None, (reason, waiting.get("message"))))
+    known = Pod(
+        name=metadata["name"],
+        role=(metadata.get("labels") or {}).get("app.kubernetes.io/component", ""),
+        generation=_generation(body),
+        phase="Terminating" if "deletionTimestamp" in metadata else status.get("phase", "Pending"),
+        ready=(conditions.get("Ready") or {}).get("status") == "True",
+        restarts=sum(int(one.get("restartCount") or 0) for one in containers),
+        waiting=said or None,
+    )
+    return known if told is None else known.model_copy(update=_stage(told, known.generation or 0))
+
+
+def _stage(told: Mapping[str, Any], generation: int) -> dict[str, Any]:
+    """Return the fields that the pod's own words give."""
+    fence = told.get("fence")
+    return {
+        "stage": told["stage"] if told.get("stage") in {stage.title for stage in Stage} else None,
+        "fenced": isinstance(fence, int) and fence > generation,
+        "progress": _number(told.get("progress")),
+        "target": _number(told.get("target")),
+        "unit": str(told["unit"]) if told.get("unit") else None,
+        "blockers": [
+            PodBlocker(reason=str(each.get("reason", "")), text=str(each.get("text", "")))
+            for each in told.get("blockers") or ()
+            if isinstance(each, dict) and not each.get("info")
+        ],
+    }
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _generation(body: kube.Object) -> int | None:
+    return parse_number((body["metadata"].get("labels") or {}).get(GENERATION_LABEL))
+
+
+def _at_rest(found: PodList) -> bool:
+    """Whether no pod is on its way anywhere."""
+    staged = [each for each in found.items if each.generation is not None]
+    arrived = all(each.ready and each.stage == Stage.READ_WRITE.title and not each.fenced for each in staged)
+    return arrived and len({each.generation for each in staged}) <= 1
