@@ -110,6 +110,15 @@ BREACHES = {
     "metadata.raftClusterRef cannot be changed": Breach(
         "spec.metadata", waltz(), {"metadata": {"raftClusterRef": {"name": "other"}}}, of=WALTZ_CLUSTERS
     ),
+    "set exactly one of metadata.raftClusterRef and metadata.zookeeper": Breach(
+        "spec.metadata", {"metadata": {}}, of=WALTZ_CLUSTERS
+    ),
+    "metadata.zookeeper cannot be changed": Breach(
+        "spec.metadata",
+        {"metadata": {"zookeeper": {"connectString": "a:2181", "root": "/waltz"}}},
+        {"metadata": {"zookeeper": {"connectString": "a:2181", "root": "/other"}}},
+        of=WALTZ_CLUSTERS,
+    ),
     "metadata.sessionTimeout must be between": Breach(
         "spec.metadata",
         {"metadata": {"raftClusterRef": {"name": "meta"}, "sessionTimeout": "100ms"}},

@@ -367,7 +367,14 @@ OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "partitions": NUMBERS,
         "servers": _object(replicas=NUMBERS, resources=_object(), replica=NUMBERS),
         "storage": _object(size=QUANTITIES, storageClassName=NAMES, nodes=NUMBERS, retain=st.booleans()),
-        "metadata": _object(raftClusterRef=_object(name=NAMES), sessionTimeout=DURATIONS),
+        "metadata": _object(
+            raftClusterRef=_object(name=NAMES),
+            zookeeper=_object(
+                connectString=st.sampled_from(["a:2181,b.c:2181", "a", "a:1/b", "a:1,"]),
+                root=st.sampled_from(["/waltz/a", "/a", "a", "/", "/a/"]),
+            ),
+            sessionTimeout=DURATIONS,
+        ),
         "deletionPolicy": st.sampled_from(["Retain", "Delete", "Keep"]),
     },
 }

@@ -6,8 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from pavane.pods.waltz_settings import WaltzServerSettings, WaltzStorageSettings, load, metadata
+from pavane.pods.waltz_settings import (
+    Metadata,
+    WaltzServerSettings,
+    WaltzStorageSettings,
+    ZooKeeperServers,
+    load,
+    metadata,
+)
 from pavane.waltz.wire.blobs import (
     UNRESOLVED,
     AssignedPartition,
@@ -117,6 +125,7 @@ def test_servers_get_the_keys_of_a_client_and_applications_none(tmp_path: Path) 
     for name, value in secrets["Secret ledger-metadata"].items():
         (tmp_path / name).write_bytes(base64.b64decode(value))
     found = metadata(tmp_path)
+    assert isinstance(found, Metadata)
     assert found.addresses == ("tcp://meta.data.svc:8047",)
     assert found.keys.curve is not None
     private = KEYS["data"]["curve-server.secret"]
@@ -170,6 +179,32 @@ def test_pods_may_reach_the_metadata_store_and_budgets_know_both_roles() -> None
     assert found["PodDisruptionBudget ledger-storage"].body["spec"]["maxUnavailable"] == 1
     assert found["PodDisruptionBudget ledger-server"].body["spec"]["maxUnavailable"] == 1
     assert "*.ledger-storage.data.svc" in RENDERER.dns_names(resource(1))
+
+
+ZOOKEEPER = {"zookeeper": {"connectString": "zk-0.data:2181,zk-1.data:2182,10.0.0.9:2181", "root": "/waltz/ledger"}}
+
+
+def test_zookeeper_needs_no_other_resource_and_its_ports_are_open(tmp_path: Path) -> None:
+    of = resource(1, metadata=ZOOKEEPER)
+    assert RENDERER.targets(of) == ()
+    assert RENDERER.references(of) == ("ledger-tls",)
+    assert RENDERER.problems(of, {}) == ()
+    found = shared(of, {"ledger-tls": CERTIFICATE})
+    for name, value in found["Secret ledger-metadata"].body["data"].items():
+        (tmp_path / name).write_bytes(base64.b64decode(value))
+    assert metadata(tmp_path) == ZooKeeperServers(connect=ZOOKEEPER["zookeeper"]["connectString"])
+    egress = found["NetworkPolicy ledger-egress"].body["spec"]["egress"]
+    assert {"ports": [{"protocol": "TCP", "port": 2181}, {"protocol": "TCP", "port": 2182}]} in egress
+    config, *_ = RENDERER.generation(of, revision(of))
+    assert yaml.safe_load(config.body["data"]["config.yaml"])["root"] == "/waltz/ledger"
+    silent = facts(resource(1, 2, metadata=ZOOKEEPER), None)
+    assert silent.safety is not None
+    assert "ZooKeeper at zk-0.data:2181" in silent.safety.message
+    foreign = facts(of, Registry(foreign="/waltz/ledger holds another cluster"))
+    assert foreign.safety is not None
+    assert foreign.exchange is not None
+    assert foreign.fence is None
+    assert {one.message for one in foreign.conditions} == {"/waltz/ledger holds another cluster"}
 
 
 # ---- what the metadata store says

@@ -25,6 +25,8 @@ PARTITIONS_MAX = 4096
 """Each is an entry in one assignment, which every server and client reads whole."""
 SERVERS_MAX = 64
 """More servers make each assignment longer; partitions are what spreads the load."""
+CONNECT_STRING = r"^[^\s,/:]+:[0-9]+(,[^\s,/:]+:[0-9]+)*$"
+"""As clients of ZooKeeper take it, without a path at the end: `root` is for that."""
 STORAGE_NODES_MAX = 5
 """Every partition has a replica on each node, and an append waits for a majority of them."""
 
@@ -98,11 +100,25 @@ class RaftClusterRef(Model):
     """Its name. Its state machine must be `Tree`."""
 
 
-class Metadata(Model):
-    """Where servers and partitions are registered."""
+class ZooKeeper(Model):
+    """ZooKeeper servers, where programs of the original look for a log."""
 
-    raft_cluster_ref: RaftClusterRef
+    connect_string: Annotated[str, Field(min_length=1, max_length=1024, pattern=CONNECT_STRING)] = Field(
+        json_schema_extra=marked(Mark.POD)
+    )
+    """The servers: `host:port`, several with commas between."""
+    root: Annotated[str, Field(max_length=253, pattern=r"^(/[^/\s]+)+$")] = Field(json_schema_extra=marked(Mark.POD))
+    """Path of the log; missing nodes above it are made. Deleting the resource leaves the nodes there."""
+
+
+class Metadata(Model):
+    """Where servers and partitions are registered: in a RaftCluster or in ZooKeeper."""
+
+    raft_cluster_ref: RaftClusterRef | None = None
     """The RaftCluster that holds the registry. Cannot be changed."""
+    zookeeper: ZooKeeper | None = None
+    """ZooKeeper holds the registry, in the layout of the original, whose clients then find the servers. Cannot be
+    changed."""
     session_timeout: Duration = Field(default="1s", json_schema_extra=marked(Mark.POD))
     """After this time without a heartbeat a server loses its partitions to others; 500ms to 1m."""
 
@@ -145,7 +161,20 @@ class WaltzClusterSpec(CommonSpec):
     """The storage nodes."""
     metadata: Metadata = Field(
         json_schema_extra=rules(
-            rule("self.raftClusterRef == oldSelf.raftClusterRef", "metadata.raftClusterRef cannot be changed"),
+            rule(
+                "has(self.raftClusterRef) != has(self.zookeeper)",
+                "set exactly one of metadata.raftClusterRef and metadata.zookeeper",
+            ),
+            rule(
+                "has(self.raftClusterRef) == has(oldSelf.raftClusterRef) && "
+                "(!has(self.raftClusterRef) || self.raftClusterRef == oldSelf.raftClusterRef)",
+                "metadata.raftClusterRef cannot be changed",
+            ),
+            rule(
+                "has(self.zookeeper) == has(oldSelf.zookeeper) && "
+                "(!has(self.zookeeper) || self.zookeeper == oldSelf.zookeeper)",
+                "metadata.zookeeper cannot be changed",
+            ),
             rule(
                 "duration(self.sessionTimeout) >= duration('500ms') && duration(self.sessionTimeout) <= duration('1m')",
                 "metadata.sessionTimeout must be between 500ms and 1m",

@@ -17,6 +17,10 @@ DNS_PORT = 53
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
+Target = tuple[Mapping[str, str] | None, tuple[Port, ...]]
+"""Labels of the pods of another resource of the namespace, None = anywhere, and their ports."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """Ports of a resource's pods, by who may connect to them."""
@@ -48,7 +52,7 @@ def network_policies(
     selector: Mapping[str, str],
     ports: Ports,
     surroundings: Surroundings,
-    targets: Sequence[tuple[Mapping[str, str], tuple[Port, ...]]] = (),
+    targets: Sequence[Target] = (),
 ) -> tuple[Manifest, ...]:
     """NetworkPolicies `{name}-peers`, `-clients`, `-operator` and `-egress`; none if they are disabled.
 
@@ -58,7 +62,7 @@ def network_policies(
         selector: Labels of all pods of the resource, of every role and generation.
         ports: The ports of its pods.
         surroundings: The installation.
-        targets: Labels of the pods of other resources of the namespace that the pods are clients of, and their ports.
+        targets: What the pods are clients of.
     """
     wanted = resource.spec.network_policy
     if not wanted.enabled:
@@ -77,7 +81,7 @@ def network_policies(
     egress: list[dict[str, Any]] = [
         {"to": peers, "ports": _ports(ports.peers)},
         *([{"to": clients, "ports": _ports(ports.of_clients)}] if ports.of_clients else []),
-        *({"to": [{"podSelector": {"matchLabels": dict(pods)}}], "ports": _ports(of)} for pods, of in targets),
+        *(_target(pods, of) for pods, of in targets),
         # Anywhere: the address of a cluster's DNS, often the node's own, is not known here.
         {"ports": [{"protocol": "UDP", "port": DNS_PORT}, {"protocol": "TCP", "port": DNS_PORT}]},
         *_collector(surroundings.otlp_endpoint),
@@ -92,6 +96,11 @@ def network_policies(
         body["spec"] = {"podSelector": {"matchLabels": dict(selector)}, **spec}
         manifests.append(Manifest.of(body))
     return tuple(manifests)
+
+
+def _target(pods: Mapping[str, str] | None, ports: tuple[Port, ...]) -> dict[str, Any]:
+    to = {} if pods is None else {"to": [{"podSelector": {"matchLabels": dict(pods)}}]}
+    return {**to, "ports": _ports(ports)}
 
 
 def _from(peers: list[dict[str, Any]], ports: tuple[Port, ...]) -> dict[str, Any]:

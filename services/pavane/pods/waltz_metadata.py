@@ -1,13 +1,16 @@
-"""Waltz's metadata in a RaftCluster with the machine Tree (docs/specs/waltz.md 8.1)."""
+"""Waltz's metadata in a RaftCluster with the machine Tree, or in ZooKeeper (docs/specs/waltz.md 8.1)."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
+from pavane.pods.waltz_settings import Metadata as Peers
+from pavane.pods.waltz_settings import ZooKeeperServers
 from pavane.raft.client import HeldLease, RaftClient, Reset
 from pavane.raft.errors import Code, RaftError, Refused
 from pavane.raft.machines.commands import Get
 from pavane.raft.machines.history import Scope
+from pavane.waltz.aio.zookeeper import ZooKeeperMetadata
 from pavane.waltz.state.metadata import BadVersion, Lease, MetadataError, Node, NodeExists, NoNode
 
 T = TypeVar("T")
@@ -30,10 +33,17 @@ class RaftLease:
 
 
 class RaftMetadata:
-    """See ``pavane.waltz.state.metadata.Metadata``; the client is opened and closed by who made it."""
+    """See ``pavane.waltz.state.metadata.Metadata``; an async context manager, which opens and closes the client."""
 
     def __init__(self, client: RaftClient) -> None:
         self._client = client
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.__aexit__(None, None, None)
 
     async def get(self, path: str) -> Node | None:
         """Return a node."""
@@ -83,6 +93,13 @@ class RaftMetadata:
                 yield RaftLease(held)
         except RaftError as error:
             raise MetadataError(str(error)) from error
+
+
+def store_of(found: Peers | ZooKeeperServers) -> RaftMetadata | ZooKeeperMetadata:
+    """Return the way to the store that the metadata Secret names; it is to be opened."""
+    if isinstance(found, ZooKeeperServers):
+        return ZooKeeperMetadata(found.connect)
+    return RaftMetadata(RaftClient(found.addresses, found.keys.ident, curve=found.keys.curve))
 
 
 async def _translated(call: Coroutine[Any, Any, T]) -> T:

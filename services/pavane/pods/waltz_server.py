@@ -11,18 +11,17 @@ from typing import Any
 
 from pavane.compute.wire import Blocker, Token
 from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
-from pavane.pods.waltz_metadata import RaftMetadata
-from pavane.pods.waltz_settings import SERVER_PORT, WaltzConfig, WaltzServerSettings, load
+from pavane.pods.waltz_metadata import store_of
+from pavane.pods.waltz_settings import ADMIN_PORT, SERVER_PORT, WaltzConfig, WaltzServerSettings, load
 from pavane.pods.waltz_settings import metadata as metadata_of
 from pavane.pods.waltz_storage import refresh
-from pavane.raft.client import RaftClient
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
-from pavane.waltz.aio.cluster import ClusterConfig, make_tree, read_rollout, read_view, set_rollout
+from pavane.waltz.aio.cluster import ClusterConfig, check_tree, make_tree, read_rollout, read_view, set_rollout
 from pavane.waltz.server import Certificates, WaltzServer
 from pavane.waltz.state.metadata import MetadataError
 from pavane.wire import Stage
@@ -115,8 +114,7 @@ class WaltzPod:
     def __init__(self, settings: WaltzServerSettings, config: WaltzConfig, process: Process) -> None:
         self._settings = settings
         self._process = process
-        found = metadata_of(settings.waltz_metadata)
-        self._raft = RaftClient(found.addresses, found.keys.ident, curve=found.keys.curve)
+        self._store = store_of(metadata_of(settings.waltz_metadata))
         self._certificates = Certificates(settings.tls) if settings.tls is not None else None
         self._server = WaltzServer(
             ClusterConfig(
@@ -126,8 +124,9 @@ class WaltzPod:
                 config.partitions,
                 config.storage,
                 config.session_timeout_ms / 1000,
+                ADMIN_PORT,
             ),
-            RaftMetadata(self._raft),
+            self._store,
             advertise=f"{settings.waltz_host}:{SERVER_PORT}",
             generation=settings.generation,
             client_tls=self._certificates.client_port if self._certificates is not None else None,
@@ -148,7 +147,7 @@ class WaltzPod:
     async def start(self) -> None:
         """Open the ops port, the stage port and the way to the metadata store; the rest follows from there."""
         await self._ops.start(self._process)
-        await self._raft.__aenter__()
+        await self._store.__aenter__()
         await self._stage.start()
         if self._certificates is not None:
             self._process.spawn(refresh(self._certificates), name="certificates")
@@ -160,7 +159,7 @@ class WaltzPod:
         self._last_words = self._stage_json()
         await self._stage.stop()
         await self._server.stop()
-        await self._raft.__aexit__(None, None, None)
+        await self._store.__aexit__(None, None, None)
         await self._ops.stop()
 
     async def _listen(self) -> None:
@@ -168,6 +167,7 @@ class WaltzPod:
         server = self._server
         while True:
             try:
+                await check_tree(server.metadata, server.config)
                 if await read_view(server.metadata, server.config.root) is not None:
                     await server.start(self._settings.pod_ip, SERVER_PORT)
                     break
@@ -182,10 +182,13 @@ class WaltzPod:
     async def _follow_fence(self) -> None:
         """Walk as far as the metadata store allows (waltz.md 14.6): an absent ``rollout`` waits for the operator."""
         role, stage = self._role, self._stage
-        judged = False
+        judged = ours = False
         while not self._process.ending:
             try:
+                if not ours:  # what another cluster left at this root is no fence of ours
+                    await check_tree(self._server.metadata, self._server.config)
                 found = await read_rollout(self._server.metadata, self._server.config.root)
+                ours = ours or found is not None
                 role.metadata_fault = ""
             except MetadataError as error:
                 role.metadata_fault = str(error)

@@ -28,6 +28,8 @@ PARTITIONS_MAX = 4096
 STORAGE_NODES_MAX = 5
 ADDRESSES_FILE = "addresses"
 """In the folder of the metadata Secret: the urls of the Raft peers, one a line; beside it the keys of a client."""
+ZOOKEEPER_FILE = "zookeeper"
+"""In that folder instead: the servers of ZooKeeper, ``host:port`` with commas between."""
 
 
 class WaltzServerSettings(PodSettings):
@@ -54,7 +56,7 @@ class WaltzConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
     cluster_name: str = Field(min_length=1, max_length=253)
-    root: str = Field(pattern=r"^/[^/]+$", max_length=253)
+    root: str = Field(pattern=r"^(/[^/]+)+$", max_length=253)
     """Path of the cluster in the metadata store."""
     key: UUID
     """The cluster's key, which storage nodes compare on OPEN; it is the same for the life of the resource."""
@@ -91,6 +93,15 @@ class Metadata(BaseModel):
     keys: RaftKeys
 
 
+class ZooKeeperServers(BaseModel):
+    """The ZooKeeper servers that hold the metadata."""
+
+    model_config = ConfigDict(frozen=True)
+
+    connect: str
+    """``host:port``, several with commas between."""
+
+
 def load(settings: WaltzServerSettings | WaltzStorageSettings) -> WaltzConfig:
     """Read the config file. Raises ``SettingsError`` that names the file, the key and what is wrong."""
     values: dict[str, Any] = read_yaml(settings.config)
@@ -101,12 +112,14 @@ def load(settings: WaltzServerSettings | WaltzStorageSettings) -> WaltzConfig:
         raise SettingsError(f"PAVANE_CONFIG: {settings.config}: {faults}") from None
 
 
-def metadata(folder: Path) -> Metadata:
-    """Read the metadata Secret's folder, again whenever a connection is made: keys and addresses may change.
-
-    Raises ``SettingsError`` that names the folder and what is wrong.
-    """
+def metadata(folder: Path) -> Metadata | ZooKeeperServers:
+    """Read the metadata Secret's folder. Raises ``SettingsError`` that names the folder and what is wrong."""
     try:
+        if (folder / ZOOKEEPER_FILE).exists():
+            connect = (folder / ZOOKEEPER_FILE).read_text(encoding="utf-8").strip()
+            if not connect:
+                raise SettingsError(f"PAVANE_WALTZ_METADATA: {folder}/{ZOOKEEPER_FILE} names no server")
+            return ZooKeeperServers(connect=connect)
         addresses = tuple((folder / ADDRESSES_FILE).read_text(encoding="utf-8").split())
         keys = RaftKeys.read(folder)
     except (OSError, ValueError) as error:

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
-from pavane.pods.waltz_settings import WaltzServerSettings, WaltzStorageSettings, load, metadata
+from pavane.pods.waltz_settings import (
+    Metadata,
+    WaltzServerSettings,
+    WaltzStorageSettings,
+    ZooKeeperServers,
+    load,
+    metadata,
+)
 from pavane.raft.keys import IDENT_KEY
 from pavane.runtime.settings import SettingsError
 
@@ -54,6 +61,7 @@ def test_everything_of_a_server_arrives(environment: Path) -> None:
     assert config.storage[2] == "ledger-storage-2.ledger-storage.default.svc:55280"
     assert settings.generation == 2
     found = metadata(settings.waltz_metadata)
+    assert isinstance(found, Metadata)
     assert found.addresses == ("tcp://meta.default.svc:8047", "tcp://10.0.0.1:8047")
     assert found.keys.ident == b"ident"
     assert found.keys.curve is None
@@ -82,6 +90,14 @@ def test_a_wrong_setting_is_named(environment: Path, change: dict[str, Any], mes
     (environment / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **change}))
     with pytest.raises(SettingsError, match=message):
         load(WaltzServerSettings.load())
+
+
+def test_zookeeper_is_named_instead_of_peers(environment: Path) -> None:
+    (environment / "metadata" / "zookeeper").write_text("a:2181,b:2181\n")
+    assert metadata(environment / "metadata") == ZooKeeperServers(connect="a:2181,b:2181")
+    (environment / "metadata" / "zookeeper").write_text("\n")
+    with pytest.raises(SettingsError, match="names no server"):
+        metadata(environment / "metadata")
 
 
 def test_metadata_without_addresses_or_keys_is_refused(environment: Path) -> None:

@@ -65,7 +65,7 @@ async def _raft(folder: Path, stack: AsyncExitStack) -> Store:
     await server.start()
     stopping: list[asyncio.Task[None]] = []
     stack.push_async_callback(server.stop)
-    first, second = [RaftMetadata(await stack.enter_async_context(RaftClient([url], IDENT))) for _ in range(2)]
+    first, second = [await stack.enter_async_context(RaftMetadata(RaftClient([url], IDENT))) for _ in range(2)]
     return Store(first, second, lambda: stopping.append(asyncio.create_task(server.stop())))
 
 

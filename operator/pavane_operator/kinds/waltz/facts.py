@@ -12,12 +12,13 @@ from pavane_operator.plan.model import Facts, OwnCondition, Problem, Resource
 SET_ROLLOUT = "SetRollout"
 ALLOW_WRITES = "AllowWrites"
 
-SILENT = Problem("NoQuorum", "the RaftCluster with the metadata does not answer")
-
 
 @dataclass(frozen=True, slots=True)
 class Registry:
     """One look at the metadata store."""
+
+    foreign: str = ""
+    """Why nothing there may be touched: another cluster has the same root."""
 
     rollout: Rollout | None = None
     """None until the first generation was permitted to serve."""
@@ -38,6 +39,14 @@ class _Counts:
     quorate: frozenset[int]
 
 
+def silent(spec: WaltzClusterSpec) -> Problem:
+    """What is told while the store does not answer."""
+    if spec.metadata.zookeeper is not None:
+        servers = spec.metadata.zookeeper.connect_string
+        return Problem("NoQuorum", f"ZooKeeper at {servers}, which holds the metadata, does not answer")
+    return Problem("NoQuorum", "the RaftCluster with the metadata does not answer")
+
+
 def facts(resource: Resource, registry: Registry | None) -> Facts:
     """Judge a look; None = the store did not answer."""
     spec = resource.spec
@@ -45,8 +54,10 @@ def facts(resource: Resource, registry: Registry | None) -> Facts:
     status = resource.status
     coming = status.next_generation if status is not None else None
     active = status.active_generation if status is not None else None
-    if registry is None:
-        return Facts(safety=SILENT, exchange=SILENT, members=frozenset(), conditions=_unknown(bool(active)))
+    if registry is None or registry.foreign:
+        problem = silent(spec) if registry is None else Problem("ReferenceNotReady", registry.foreign)
+        conditions = _unknown(problem) if active else ()
+        return Facts(safety=problem, exchange=problem, members=frozenset(), conditions=conditions)
     counts = _counts(registry, spec.storage.nodes)
     total, number = spec.partitions, registry.rollout.number if registry.rollout is not None else None
     writable = len(counts.writable)
@@ -147,7 +158,5 @@ def _conditions(counts: _Counts, total: int) -> tuple[OwnCondition, ...]:
     )
 
 
-def _unknown(serves: bool) -> tuple[OwnCondition, ...]:
-    if not serves:
-        return ()
-    return tuple(OwnCondition(name, None, SILENT.reason, SILENT.message) for name in ("WritesAllowed", "LogHealthy"))
+def _unknown(problem: Problem) -> tuple[OwnCondition, ...]:
+    return tuple(OwnCondition(name, None, problem.reason, problem.message) for name in ("WritesAllowed", "LogHealthy"))

@@ -36,6 +36,8 @@ def client_secret(name: str) -> str:
 
 def root(resource: Resource, spec: WaltzClusterSpec) -> str:
     """Path of the cluster in the metadata store."""
+    if spec.metadata.zookeeper is not None:
+        return spec.metadata.zookeeper.root
     return f"/{spec.cluster_name or resource.name}-{resource.uid[:UID_CHARACTERS]}"
 
 

@@ -11,12 +11,13 @@ from datetime import datetime
 
 import structlog
 
-from pavane.raft.client import RaftClient
-from pavane.raft.client.tree import TreeKeys
-from pavane.raft.errors import Code, RaftError, Refused
-from pavane.raft.keys import RaftKeys
-from pavane.runtime import names as host_names
+from pavane.pods.waltz_metadata import RaftMetadata, store_of
+from pavane.pods.waltz_settings import Metadata as Peers
+from pavane.pods.waltz_settings import ZooKeeperServers
+from pavane.waltz.aio.cluster import ClusterConfig, check_tree, set_rollout
+from pavane.waltz.aio.zookeeper import ZooKeeperMetadata
 from pavane.waltz.errors import WaltzError
+from pavane.waltz.state.metadata import Metadata, MetadataError, OtherCluster, Paths
 from pavane.waltz.wire import blobs
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec
 from pavane_operator.kinds.port import PromotionStep
@@ -40,8 +41,8 @@ class WaltzPromotion:
 
     def __init__(self, namespace: str, name: str, uid: str) -> None:
         self._name = name
-        self._client: RaftClient | None = None
-        self._client_keys: RaftKeys | None = None
+        self._store: RaftMetadata | ZooKeeperMetadata | None = None
+        self._found: Peers | ZooKeeperServers | None = None
 
     async def observe(self, resource: Resource, observed: Observed) -> Facts:
         """Read who serves what, and how many replicas take part."""
@@ -50,7 +51,7 @@ class WaltzPromotion:
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
         """Write which generation is to own the partitions, unless a later one stands there already.
 
-        Raises RaftError when the store does not answer, ValueError when it may not be asked.
+        Raises MetadataError when the store does not answer, ValueError when it may not be asked.
         """
         if name != SET_ROLLOUT:
             raise ValueError(f"WaltzCluster has no step {name} of its own")
@@ -58,55 +59,48 @@ class WaltzPromotion:
         coming = resource.status.next_generation if resource.status is not None else None
         if coming is None:
             raise ValueError("no generation is being rolled out")
-        path = f"{names.root(resource, spec)}/rollout".encode()
-        data = bytes(blobs.ROLLOUT.encode(blobs.Rollout(coming, spec.servers.replicas)))
-        client = await self._connect(resource, observed)
-        if client is None:
+        store = await self._connect(resource, observed)
+        if store is None:
             raise ConnectionError("the keys of the RaftCluster with the metadata are missing or damaged")
-        present = await client.tree.get(path)
-        if present is None:
-            try:
-                await client.tree.create(path, data)
-            except Refused as error:
-                if error.code != Code.NODE_EXISTS:
-                    raise
-        elif blobs.ROLLOUT.decode(present.data).number < coming:
-            await client.tree.set(path, data, version=present.version)
+        await check_tree(store, _cluster(resource, spec))
+        await set_rollout(store, names.root(resource, spec), coming, spec.servers.replicas)
 
     async def undo(self, generation: int, resource: Resource, observed: Observed) -> None:
         """Nothing to take back: a server that is stopped leaves the registry by itself."""
 
     async def close(self) -> None:
         """Close the connections."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.__aexit__(None, None, None)
+        store, self._store = self._store, None
+        if store is not None:
+            await store.__aexit__(None, None, None)
 
     async def _look(self, resource: Resource, observed: Observed) -> Registry | None:
         spec = _spec(resource)
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
-                client = await self._connect(resource, observed)
-                return None if client is None else await _registry(client.tree, names.root(resource, spec), spec)
-        except (RaftError, WaltzError, TimeoutError) as error:
+                store = await self._connect(resource, observed)
+                if store is None:
+                    return None
+                await check_tree(store, _cluster(resource, spec))
+                return await _registry(store, names.root(resource, spec), spec)
+        except OtherCluster as error:
+            return Registry(foreign=str(error))
+        except (MetadataError, WaltzError, TimeoutError) as error:
             log.info("the metadata store does not answer", resource=self._name, error=str(error))
             return None
 
-    async def _connect(self, resource: Resource, observed: Observed) -> RaftClient | None:
-        """A client of the metadata store; None while there are no keys. One that is open goes on without them."""
-        spec = _spec(resource)
+    async def _connect(self, resource: Resource, observed: Observed) -> RaftMetadata | ZooKeeperMetadata | None:
+        """The metadata store; None while there are no keys of it. A way that is open goes on without them."""
         try:
-            keys = metadata.keys(spec, observed.references)
+            found = metadata.servers(_spec(resource), resource.namespace, observed.references)
         except ValueError:
-            return self._client
-        if self._client is not None and self._client_keys != keys:
+            return self._store
+        if self._store is not None and self._found != found:
             await self.close()
-        if self._client is None:
-            url = metadata.url(spec, resource.namespace)
-            client = RaftClient([url], keys.ident, curve=keys.curve, resolve=host_names.resolve)
-            self._client = await client.__aenter__()
-            self._client_keys = keys
-        return self._client
+        if self._store is None:
+            self._store = await store_of(found).__aenter__()
+            self._found = found
+        return self._store
 
 
 def _spec(resource: Resource) -> WaltzClusterSpec:
@@ -114,21 +108,26 @@ def _spec(resource: Resource) -> WaltzClusterSpec:
     return resource.spec
 
 
-async def _registry(tree: TreeKeys, root: str, spec: WaltzClusterSpec) -> Registry:
+def _cluster(resource: Resource, spec: WaltzClusterSpec) -> ClusterConfig:
+    name = spec.cluster_name or resource.name
+    return ClusterConfig(name, names.root(resource, spec), names.key(resource.uid), spec.partitions, ())
+
+
+async def _registry(store: Metadata, root: str, spec: WaltzClusterSpec) -> Registry:
     """Everything that stands below the root and matters here."""
-    parent = f"{root}/serverDescriptors"
-    node, rollout = await asyncio.gather(tree.get(parent.encode()), tree.get(f"{root}/rollout".encode()))
+    paths = Paths(root)
+    node, rollout = await asyncio.gather(store.get(paths.servers), store.get(paths.rollout))
     if node is None:
         return Registry()
-    listed, _ = await tree.children(parent.encode())
-    descriptors = await asyncio.gather(*(tree.get(f"{parent}/{name.decode()}".encode()) for name in listed))
+    listed = await store.children(paths.servers)
+    descriptors = await asyncio.gather(*(store.get(f"{paths.servers}/{name}") for name in listed))
     ids = [blobs.SERVER_DESCRIPTOR.decode(found.data).server_id for found in descriptors if found is not None]
-    numbers = await asyncio.gather(*(tree.get(f"{root}/rollout/s_{server}".encode()) for server in ids))
+    numbers = await asyncio.gather(*(store.get(f"{paths.rollout}/s_{server}") for server in ids))
     limit = asyncio.Semaphore(READS_MAX)
 
     async def partition(number: int) -> blobs.PartitionMetadata | None:
         async with limit:
-            found = await tree.get(f"{root}/store/partition/{number}".encode())
+            found = await store.get(paths.partition(number))
         return None if found is None else blobs.PARTITION_METADATA.decode(found.data)
 
     states = await asyncio.gather(*(partition(number) for number in range(spec.partitions)))

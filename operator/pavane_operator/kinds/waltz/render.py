@@ -11,14 +11,12 @@ from pavane_operator.crds.values import parse_duration
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.port import NOTHING
-from pavane_operator.kinds.raft.names import NAMES as RAFT_NAMES
-from pavane_operator.kinds.raft.names import RAFT_PORT
 from pavane_operator.kinds.waltz import metadata, names, pod
 from pavane_operator.objects import generations
 from pavane_operator.objects.budget import disruption_budget, standing_budget
 from pavane_operator.objects.generations import Content
 from pavane_operator.objects.owned import owned, service_account
-from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs, Port
+from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
 from pavane_operator.objects.policies import Ports, network_policies
 from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
 from pavane_operator.tls.names import certificate_secret
@@ -45,8 +43,8 @@ class WaltzRenderer(BaseRenderer):
     kept_by_repairs = KEPT_BY_REPAIRS
 
     def targets(self, resource: Resource) -> tuple[str, ...]:
-        """The RaftCluster with the metadata."""
-        return (metadata.target(_spec(resource)),)
+        """The RaftCluster with the metadata, if they are in one."""
+        return metadata.targets(_spec(resource))
 
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """The Secrets with the keys of the metadata store, and the certificate whose authority applications trust."""
@@ -55,11 +53,8 @@ class WaltzRenderer(BaseRenderer):
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
         """`ReferenceNotReady` while the RaftCluster with the metadata cannot be used."""
-        try:
-            metadata.keys(_spec(resource), references)
-        except ValueError as error:
-            return (Problem("ReferenceNotReady", str(error)),)
-        return ()
+        problem = metadata.problem(_spec(resource), references)
+        return (Problem("ReferenceNotReady", problem),) if problem else ()
 
     def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
         """The ControllerRevision `{name}-g{n}`: what its servers are made of, and the storage nodes once it serves."""
@@ -91,15 +86,13 @@ class WaltzRenderer(BaseRenderer):
         live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
         live["data"] = {LIVE_KEY: "{}\n"}
         pods = names.SERVERS.of_resource(resource.name)
-        raft = RAFT_NAMES.of_resource(spec.metadata.raft_cluster_ref.name)
-        store = ((raft, (Port("raft", RAFT_PORT),)),)
         role = names.SERVERS.role
         servers = names.SERVERS.all_pods(resource.name)
         return (
             Manifest.of(live),
             *self._secrets(resource, spec, references),
             service_account(resource, labels),
-            *network_policies(resource, labels, pods, PORTS, self._surroundings, store),
+            *network_policies(resource, labels, pods, PORTS, self._surroundings, metadata.egress(spec)),
             *disruption_budget(resource, role, labels, servers, writers, spare=spec.servers.replicas - 1),
             *standing_budget(
                 resource,

@@ -68,12 +68,21 @@ async def make_tree(metadata: Metadata, config: ClusterConfig) -> None:
             with suppress(NodeExists):
                 await metadata.create(path, data)
         if path in (paths.root, paths.store):
-            node = await metadata.get(path)
-            if node is not None and node.data != data:
-                raise OtherCluster(
-                    f"{config.root} holds another cluster, or this one with another name, key or number of partitions: "
-                    "choose another root, or delete that tree when nobody uses it any more"
-                )
+            await check_tree(metadata, config)
+
+
+async def check_tree(metadata: Metadata, config: ClusterConfig) -> None:
+    """Raise ``OtherCluster`` if what stands at the root of ``config`` was made for another cluster."""
+    paths = Paths(config.root)
+    params, store = await metadata.get(paths.root), await metadata.get(paths.store)
+    ours = blobs.CLUSTER_PARAMS.encode(blobs.ClusterParams(config.name, config.partitions))
+    if (params is not None and params.data != ours) or (
+        store is not None and store.data != blobs.STORE_PARAMS.encode(blobs.StoreParams(config.key, config.partitions))
+    ):
+        raise OtherCluster(
+            f"{config.root} holds another cluster, or this one with another name, key or number of partitions: choose "
+            "another root, or delete that tree when nobody uses it any more"
+        )
 
 
 async def next_id(metadata: Metadata, path: str) -> int:
@@ -183,6 +192,7 @@ async def _ephemerals(metadata: Metadata, path: str) -> Mapping[str, bytes]:
 __all__ = [
     "ClusterConfig",
     "MetadataError",
+    "check_tree",
     "make_tree",
     "next_id",
     "read_rollout",

@@ -101,7 +101,7 @@ class ZooKeeperMetadata:
         """Create a node."""
         client = lease.client if isinstance(lease, ZooKeeperLease) else self._open
         created = partial(client.zookeeper.create_async, ephemeral=lease is not None, sequence=sequential)
-        return str(await _timed(client.call(created, path, data)))
+        return str(await client.answer(created, path, data))
 
     async def remove(self, path: str) -> None:
         """Remove a node."""
@@ -126,7 +126,7 @@ class ZooKeeperMetadata:
             for path, nodes in fired:
                 ask = client.zookeeper.get_children_async if nodes else client.zookeeper.exists_async
                 with suppress(NoNode):  # its birth is told by the other watch, which then is set as well
-                    await _timed(client.call(partial(ask, watch=watches[path, nodes]), path))
+                    await client.answer(partial(ask, watch=watches[path, nodes]), path)
             yield ""
             fired = {await events.get()}
             while not events.empty():
@@ -141,7 +141,7 @@ class ZooKeeperMetadata:
         lease = ZooKeeperLease(client)
         keeping: asyncio.Task[None] | None = None
         try:
-            await _timed(client.call(client.zookeeper.exists_async, "/"))
+            await client.answer(client.zookeeper.exists_async, "/")
             keeping = asyncio.create_task(lease.keep(begun + OWN_CLOCK * client.session_s), name="zookeeper lease")
             yield lease
         finally:
@@ -157,7 +157,7 @@ class ZooKeeperMetadata:
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         client = self._open
-        return await _timed(client.call(getattr(client.zookeeper, method), *arguments))
+        return await client.answer(getattr(client.zookeeper, method), *arguments)
 
 
 class _Client:
@@ -167,6 +167,7 @@ class _Client:
         self.zookeeper = KazooClient(
             connect, timeout=session_s, connection_retry={"max_tries": -1, "max_delay": RECONNECT_MAX_S}
         )
+        self._connect = connect
         self.session_s = session_s
         """Time that the servers granted; before that, the one that was asked for."""
         self.expired = asyncio.Event()
@@ -186,6 +187,14 @@ class _Client:
         """End the session, within a moment if no server can be reached."""
         self._closing = True
         await asyncio.shield(asyncio.to_thread(self._close))
+
+    async def answer(self, method: Callable[..., IAsyncResult], *arguments: Any) -> Any:
+        """Await an answer, but not for ever. Raises ``MetadataError``."""
+        try:
+            async with asyncio.timeout(CALL_S):
+                return await self.call(method, *arguments)
+        except TimeoutError:
+            raise MetadataError(f"no ZooKeeper server of {self._connect} answered within {CALL_S:.0f} s") from None
 
     async def call(self, method: Callable[..., IAsyncResult], *arguments: Any) -> Any:
         """Await an answer. Raises ``MetadataError``."""
@@ -225,14 +234,6 @@ class _Client:
         with suppress(KazooException, KazooTimeoutError, OSError):
             self.zookeeper.stop()
             self.zookeeper.close()
-
-
-async def _timed(call: Any) -> Any:
-    try:
-        async with asyncio.timeout(CALL_S):
-            return await call
-    except TimeoutError:
-        raise MetadataError(f"no ZooKeeper server answered within {CALL_S:.0f} s") from None
 
 
 def _translated(error: BaseException) -> MetadataError:
