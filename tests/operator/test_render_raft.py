@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from pavane.application import Connection
 from pavane.pods.raft_settings import RaftSettings, load
 from pavane.raft.config import MACHINES
 from pavane.raft.keys import RaftKeys
@@ -291,7 +292,7 @@ def test_pods_operator_and_clients_use_the_secret_that_the_user_gave(tmp_path: P
 def test_a_reference_to_no_secret_is_not_ready(given: dict[str, Any] | None, words: str) -> None:
     of = resource(secretRef={"name": "mine", "key": "ident"})
     renderer = RaftRenderer(DEFAULTS)
-    assert renderer.references(of) == ("mine",)
+    assert renderer.references(of) == ("log-keys", "mine")
     (problem,) = renderer.problems(of, {} if given is None else {"mine": given})
     assert problem.reason == "ReferenceNotReady"
     assert words in problem.message
@@ -300,7 +301,7 @@ def test_a_reference_to_no_secret_is_not_ready(given: dict[str, Any] | None, wor
 def test_a_reference_to_a_secret_is_ready() -> None:
     of, most = resource(secretRef={"name": "mine", "key": "ident"}), b"x" * 256 + b"\n"
     assert RaftRenderer(DEFAULTS).problems(of, {"mine": secret_of("mine", ident=most)}) == ()
-    assert RaftRenderer(DEFAULTS).references(resource()) == ()
+    assert RaftRenderer(DEFAULTS).references(resource()) == ("log-keys",)
 
 
 def test_pods_of_a_cluster_in_clear_mount_the_users_secret_too() -> None:
@@ -441,3 +442,28 @@ def test_a_repair_cannot_change_what_volumes_or_peers_depend_on(changed: dict[st
 def test_a_repair_may_change_all_else() -> None:
     later = resource(image="other", extraEnv=[{"name": "A", "value": "b"}], storage={"size": "9Gi"}, replicas=5)
     assert RaftRenderer(DEFAULTS).repair_problem(later, revision(resource())) is None
+
+
+def test_applications_get_the_keys_of_a_client_and_never_those_of_a_server() -> None:
+    for spec in ({}, {"tls": {"mode": "Disabled"}}, {"secretRef": {"name": "mine", "key": "ident"}}):
+        of = resource(**spec)
+        secrets = {"log-keys": objects(of)["Secret/log-keys"] | {"metadata": {"name": "log-keys"}}}
+        if "secretRef" in spec:
+            secrets["mine"] = secret_of("mine", ident=b"of the user\n")
+        renderer = RaftRenderer(DEFAULTS)
+        assert set(renderer.references(of)) == set(secrets)
+        shared = {each.name: each.body for each in renderer.shared(of, SERVING, secrets) if each.kind == "Secret"}
+        data = {key: base64.b64decode(value) for key, value in shared["log-client"]["data"].items()}
+        assert set(data) == {"connection.json"}
+        found = Connection.parse(data["connection.json"].decode(), "the Secret")
+        expected = known(secrets["log-keys"], of.spec.secret_ref, secrets)  # type: ignore[attr-defined]
+        assert (found.name, found.urls) == ("log", ("tcp://log.data.svc:8047",))
+        assert (found.secret, found.curve) == (expected.ident, expected.curve)
+        private = secrets["log-keys"]["data"].get("curve-server.secret", base64.b64encode(b"there is none").decode())
+        assert base64.b64decode(private) not in data["connection.json"]
+
+
+@pytest.mark.parametrize("secrets", [{}, {"log-keys": secret_of("log-keys")}])
+def test_of_keys_that_are_not_there_applications_get_nothing(secrets: dict[str, Any]) -> None:
+    shared = RaftRenderer(DEFAULTS).shared(resource(), SERVING, secrets)
+    assert "log-client" not in {each.name for each in shared}

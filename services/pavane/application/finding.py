@@ -20,6 +20,8 @@ from pavane.runtime.local import nearest_local
 VARIABLE = "PAVANE_CONNECTION"
 """Environment variable with a connection as JSON, or the path of a file that holds one."""
 MOUNTED = Path("/var/run/secrets/pavane.dev")
+ROOT_VARIABLE = "PAVANE_ROOT"
+"""What a pod of a local cluster finds its mounts below."""
 FILE = "connection.json"
 HOSTS = "hosts"
 ASK_S = 2.0
@@ -78,7 +80,7 @@ def find(name: str, namespace: str = "default") -> Connection:
         if name and found.name != name:
             raise CannotConnect(f"Name: {VARIABLE} is a connection to {found.name}, not to {name}")
         return found
-    mounted = MOUNTED / name / FILE
+    mounted = Path(os.environ.get(ROOT_VARIABLE, "/")) / MOUNTED.relative_to("/") / name / FILE
     if mounted.is_file():
         return Connection.parse(_read(mounted), str(mounted))
     named = os.environ.get("KUBECONFIG")

@@ -16,6 +16,16 @@ pod = NAMES.pod
 """Name of a pod, which is also its peer id: so a configuration tells generations apart (3.1)."""
 
 
+def client_secret(name: str) -> str:
+    """Name of the Secret for applications: where the cluster is, and the keys of a client."""
+    return f"{name}-client"
+
+
+def public_url(name: str, namespace: str) -> str:
+    """Where clients connect: the public Service, whose name stays."""
+    return f"tcp://{name}.{namespace}.svc:{RAFT_PORT}"
+
+
 def peer_url(name: str, namespace: str, generation: int, ordinal: int) -> str:
     """Url of a member: a name, because addresses change (docs/specs/raft.md 8.2)."""
     return _pod_url(name, namespace, generation, pod(name, generation, ordinal))
@@ -36,7 +46,7 @@ def members(name: str, namespace: str, generation: int, replicas: int) -> list[t
 def seeds(name: str, namespace: str, generation: int) -> list[str]:
     """What a pod may ask for the leader: the public Service, then its own generation. Neither changes with members."""
     return [
-        f"tcp://{name}.{namespace}.svc:{RAFT_PORT}",
+        public_url(name, namespace),
         f"tcp://{NAMES.headless_host(name, namespace, generation)}:{RAFT_PORT}",
     ]
 

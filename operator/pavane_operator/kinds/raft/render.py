@@ -6,12 +6,14 @@ nor a new operator release touches running pods (docs/specs/operator.md 2.2, 4).
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
+from pavane.application.finding import FILE, Connection
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.kinds.base import BaseRenderer
@@ -44,9 +46,9 @@ class RaftRenderer(BaseRenderer):
     kept_by_repairs = KEPT_BY_REPAIRS
 
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
-        """The Secret with the ident, where the user gives it."""
+        """The Secret with the keys, of which applications get a client's, and the user's own with the ident."""
         reference = _spec(resource).secret_ref
-        return () if reference is None else (reference.name,)
+        return (keys.name_of(resource.name), *(() if reference is None else (reference.name,)))
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
         """`InvalidConfig` for settings in `spec.config` that a server would refuse.
@@ -77,8 +79,8 @@ class RaftRenderer(BaseRenderer):
         return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
 
     def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
-        """What all generations share: Secret `{name}-keys` (whoever creates it first decides), ConfigMap `{name}-live`,
-        ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
+        """What all generations share: Secrets `{name}-keys` (whoever creates it first decides) and `{name}-client`,
+        ConfigMap `{name}-live`, ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
         labels = self.labels(resource)
         secret = self._object(resource, "v1", "Secret", keys.name_of(resource.name))
         secret["type"] = "Opaque"
@@ -96,6 +98,7 @@ class RaftRenderer(BaseRenderer):
         spare = (spec.replicas - 1) // 2
         return (
             Manifest.of(secret, create_only=True),
+            *self._client(resource, references),
             Manifest.of(live),
             service_account(resource, labels),
             *network_policies(resource, labels, pods, PORTS, self._surroundings),
@@ -117,6 +120,21 @@ class RaftRenderer(BaseRenderer):
             return {}
         members = names.members(resource.name, resource.namespace, generation, _spec(resource).replicas)
         return {"bootstrap": "entry", "initial": json.dumps(members)}
+
+    def _client(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
+        """Secret `{name}-client`, once there are the keys that it is made of; what was made stays meanwhile."""
+        secret = references.get(keys.name_of(resource.name))
+        if secret is None:
+            return ()
+        try:
+            known = keys.known(secret, _spec(resource).secret_ref, references)
+        except ValueError:
+            return ()  # `problems` tells of the user's ident, the promotion of keys that were lost
+        url = names.public_url(resource.name, resource.namespace)
+        connection = Connection(resource.name, (url,), known.ident, known.curve)
+        client = self._object(resource, "v1", "Secret", names.client_secret(resource.name))
+        content = base64.b64encode(connection.text().encode()).decode()
+        return (Manifest.of(client | {"type": "Opaque", "data": {FILE: content}}),)
 
     def _object(self, resource: Resource, api_version: str, kind: str, name: str) -> dict[str, Any]:
         return owned(resource, api_version, kind, name, self.labels(resource))
