@@ -5,27 +5,36 @@ Our own ``Problem`` classes, the Kubernetes client's errors, FastAPI's validatio
 
 from typing import Any
 
+import httpx2
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from opentelemetry import trace
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from pavane_api.problems import (
     MEDIA_TYPE,
     TYPE_BASE,
+    BadRequest,
     FieldProblem,
     Invalid,
+    NotFound,
     Problem,
     ProblemDocument,
     TooLarge,
+    Unauthenticated,
+    Unavailable,
     UnsupportedMediaType,
     from_kubernetes,
 )
 from pavane_operator import kube
 
+METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 JSON_TYPES = frozenset({"application/json", "application/merge-patch+json"})
+HTTP_PROBLEMS = {each.status: each for each in (BadRequest, NotFound, TooLarge, Unauthenticated, Unavailable)}
+"""What Starlette and ``BodyLimit`` raise as plain HTTP errors."""
 DOCUMENT = {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}
 
 _log = structlog.get_logger(__name__)
@@ -58,13 +67,18 @@ def _answer(
 def _describe(document: dict[str, Any]) -> dict[str, Any]:
     """Return a description in which errors have the type that they are sent with: FastAPI calls every model JSON.
 
-    Who takes JSON answers 415 to everything else.
+    Who takes JSON answers 400 to what is no UTF-8, and 415 to everything else. No parameter can be null.
     """
     for operation in (item for path in document["paths"].values() for item in path.values()):
         taken = (operation.get("requestBody") or {}).get("content", {}).keys()
         if taken and taken <= JSON_TYPES:
-            title = UnsupportedMediaType.title
-            operation["responses"]["415"] = {"description": title, "content": {MEDIA_TYPE: {"schema": DOCUMENT}}}
+            for problem in (BadRequest, UnsupportedMediaType):
+                described = {"description": problem.title, "content": {MEDIA_TYPE: {"schema": DOCUMENT}}}
+                operation["responses"].setdefault(str(problem.status), described)
+        for schema in (parameter["schema"] for parameter in operation.get("parameters", ())):
+            if (choices := [each for each in schema.get("anyOf", ()) if each != {"type": "null"}])[1:] == []:
+                schema.update(*choices)
+                schema.pop("anyOf", None)
         for answer in operation["responses"].values():
             if MEDIA_TYPE in answer.get("content", {}):
                 answer["content"] = {MEDIA_TYPE: {"schema": DOCUMENT}}
@@ -74,6 +88,16 @@ def _describe(document: dict[str, Any]) -> dict[str, Any]:
 
 def _is_json(request: Request) -> bool:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() in JSON_TYPES
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """The methods that the path takes: the router names those of the first route with that path alone."""
+
+    def taken(method: str) -> bool:
+        scope = {**request.scope, "method": method, "path_params": {}}
+        return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
+
+    return [method for method in METHODS if taken(method)]
 
 
 def install(app: FastAPI) -> None:
@@ -107,10 +131,12 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        kind = {404: "not-found", 405: "method-not-allowed", 413: TooLarge.kind}.get(error.status_code, "http")
-        return _answer(
-            request, error.status_code, kind, str(error.detail), str(error.detail), [], dict(error.headers or {})
-        )
+        known, detail = HTTP_PROBLEMS.get(error.status_code), str(error.detail)
+        kind, title = (known.kind, known.title) if known is not None else ("http", detail)
+        headers = dict(error.headers or {})
+        if error.status_code == httpx2.codes.METHOD_NOT_ALLOWED:
+            kind, headers["Allow"] = "method-not-allowed", ", ".join(_methods(app, request))
+        return _answer(request, error.status_code, kind, title, detail, [], headers)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:

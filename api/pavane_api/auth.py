@@ -20,6 +20,7 @@ from pavane_operator.kube import Identity, KubeClient, Resource
 TOKEN_SECONDS_MAX = 60.0  # a revoked token works at most this much longer
 ACCESS_SECONDS_MAX = 10.0  # a withdrawn permission too
 CACHE_ENTRIES_MAX = 10_000  # per table; the oldest answer goes first
+STRANGER = "Send a token of the cluster as `Authorization: Bearer …`."
 
 Value = TypeVar("Value")
 
@@ -89,9 +90,7 @@ _Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 async def _identity(request: Request, credentials: _Credentials) -> Identity:
     if credentials is None:
-        raise Unauthenticated(
-            "Send a token of the cluster as `Authorization: Bearer …`.", headers={"WWW-Authenticate": "Bearer"}
-        )
+        raise Unauthenticated(STRANGER, headers={"WWW-Authenticate": "Bearer"})
     authority: Authority = request.app.state.control.authority
     return await authority.identify(credentials.credentials)
 

@@ -201,3 +201,27 @@ async def test_what_the_path_cannot_mean_is_refused(tmp_path: Path) -> None:
         assert (unknown.status_code, unknown.headers["content-type"]) == (404, "application/problem+json")
         status = await api.http.patch(f"{BASE}/q", json={"status": {}}, headers={"If-Match": "*"})
         assert status.status_code == 400
+
+
+async def test_of_a_stranger_no_body_is_read(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        url = httpx2.URL(str(api.http.base_url))
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        # Eleven megabytes are promised, and a beginning of JSON comes: who waits for the rest, or parses, has lost.
+        head = f"PUT {BASE}/q HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 11000000\r\n"
+        writer.write(f"{head}Authorization: Bearer of-nobody\r\n\r\n{{".encode())
+        async with asyncio.timeout(30):
+            answer = await reader.readuntil(b"\r\n")
+        writer.close()
+        assert answer == b"HTTP/1.1 401 Unauthorized\r\n"
+        for headers in ({}, {"Authorization": "Bearer of-nobody"}):
+            async with httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False) as stranger:
+                refused = await stranger.put(f"{BASE}/q", content=b"{", headers={"Content-Type": "application/json"})
+            assert (refused.status_code, refused.json()["title"]) == (401, "Not authenticated")
+            assert "WWW-Authenticate" in refused.headers
+
+
+async def test_a_wrong_method_is_told_all_right_ones(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        answer = await api.http.post(f"{BASE}/q")
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "DELETE, GET, PATCH, PUT")

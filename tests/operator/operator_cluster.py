@@ -1,6 +1,7 @@
 """A local cluster in this process, with the operator as a process beside it that tests may kill."""
 
 import asyncio
+import base64
 import contextlib
 import os
 import signal
@@ -8,12 +9,13 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
+from pavane.application.finding import FILE, Connection
 from pavane.raft.client import RaftClient
 from pavane.raft.keys import RaftKeys
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
@@ -147,6 +149,12 @@ class Rig:
         pod = await self.kube.get(PODS, name, NAMESPACE)
         container_id: str = pod["status"]["containerStatuses"][0]["containerID"]
         os.killpg(int(container_id.removeprefix("process://").partition("/")[0]), signal.SIGKILL)
+
+    async def connection(self) -> Connection:
+        """What an application gets, with the names that a pod of the namespace knows."""
+        secret = await self.kube.get(SECRETS, f"{NAME}-client", NAMESPACE)
+        found = Connection.parse(base64.b64decode(secret["data"][FILE]).decode(), f"{NAME}-client")
+        return replace(found, resolve=_resolver(self.local.folder / "hosts" / NAMESPACE))
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[RaftClient]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pavane.raft.client import RaftClient
 from pavane_operator.kube.resources import (
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
@@ -40,7 +41,10 @@ async def test_three_replicas_come_up_and_roll_under_writes_without_losing_one(r
     assert condition(status, "Ready") == ("True", "Serving")
     assert len(status["configuration"]["old"]) == 3
     rolled = asyncio.Event()
-    acknowledged: list[bytes] = []
+    acknowledged: list[bytes] = [b"of an application"]
+    way = await rig.connection()
+    async with RaftClient(way.urls, way.secret, curve=way.curve, resolve=way.resolve) as application:
+        await application.update(*acknowledged)
     async with rig.client() as client:
 
         async def write(writer: int) -> None:

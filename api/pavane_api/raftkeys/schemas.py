@@ -7,7 +7,7 @@ import base64
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from pavane.raft.client import Changes, Item, NodeInfo
 from pavane.raft.machines import commands
@@ -90,7 +90,13 @@ class CompareDocument(Document):
         )
 
 
-class Put(Document):
+class _Operation(Document):
+    """One of several, told apart by ``op``: who sends it has to name it."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].insert(0, "op"))
+
+
+class Put(_Operation):
     """Write a key."""
 
     op: Literal["Put"] = "Put"
@@ -103,7 +109,7 @@ class Put(Document):
     """The lease that it goes with; 0 is none."""
 
 
-class Delete(Document):
+class Delete(_Operation):
     """Delete a key if it is there."""
 
     op: Literal["Delete"] = "Delete"
@@ -112,7 +118,7 @@ class Delete(Document):
     """The key."""
 
 
-class DeleteRange(Document):
+class DeleteRange(_Operation):
     """Delete all keys of a range."""
 
     op: Literal["DeleteRange"] = "DeleteRange"
@@ -123,7 +129,7 @@ class DeleteRange(Document):
     """Before which key it ends; empty: ``start`` alone, one zero byte: the end of the key space."""
 
 
-class ReadRange(Document):
+class ReadRange(_Operation):
     """Read the keys of a range."""
 
     op: Literal["Range"] = "Range"
@@ -147,7 +153,7 @@ class ReadRange(Document):
         return Range(self.start, self.end, self.limit, flags | Range.DESCENDING * self.descending)
 
 
-class CreateNode(Document):
+class CreateNode(_Operation):
     """Create a node of the tree; its parent exists."""
 
     op: Literal["Create"] = "Create"
@@ -162,7 +168,7 @@ class CreateNode(Document):
     """Append the parent's counter to the name."""
 
 
-class SetNode(Document):
+class SetNode(_Operation):
     """Replace the data of a node."""
 
     op: Literal["Set"] = "Set"
@@ -175,7 +181,7 @@ class SetNode(Document):
     """Only if it has this version; -1: any."""
 
 
-class RemoveNode(Document):
+class RemoveNode(_Operation):
     """Remove a node without children."""
 
     op: Literal["Remove"] = "Remove"
@@ -186,7 +192,7 @@ class RemoveNode(Document):
     """Only if it has this version; -1: any."""
 
 
-class CheckNode(Document):
+class CheckNode(_Operation):
     """Fail unless a node is there."""
 
     op: Literal["Check"] = "Check"
@@ -197,7 +203,7 @@ class CheckNode(Document):
     """And has this version; -1: any."""
 
 
-class GetNode(Document):
+class GetNode(_Operation):
     """Read a node."""
 
     op: Literal["Get"] = "Get"
@@ -206,7 +212,7 @@ class GetNode(Document):
     """Its path."""
 
 
-class ReadChildren(Document):
+class ReadChildren(_Operation):
     """Read the names of a node's children."""
 
     op: Literal["Children"] = "Children"
