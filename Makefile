@@ -39,7 +39,7 @@ test: setup ## all tests that belong to every change, with few seeds of each sim
 	SEEDS=$${SEEDS:-60} $(BIN)/pytest -q -n $(WORKERS) tests --ignore=tests/spark
 	$(BIN)/pytest -q e2e
 
-test-all: setup ## the same as CI runs it (SEEDS=300)
+test-all: setup ## the long form (SEEDS=300; CI runs it with 150)
 	$(BIN)/pytest -q -n $(WORKERS) tests --ignore=tests/spark
 	$(BIN)/pytest -q e2e
 
@@ -90,7 +90,7 @@ bench-waltz: setup ## the log beside NATS JetStream (Debian: nats-server), and w
 	$(BIN)/python -m bench waltz waltz-traces
 
 bench-kill: setup ## the operator is killed before and after each of its API calls: an hour or two
-	PAVANE_KILL_CALLS=all $(BIN)/pytest -q -s -n $(WORKERS) tests/operator/test_runtime_killed.py
+	PAVANE_KILL_CALLS=all $(BIN)/pytest -q -s -n $(WORKERS) tests/operator/test_runtime_killed.py tests/operator/test_plan_model_cluster.py
 
 demo: setup ## all of it, live: clients that go on while pods are killed and generations change (RAFT=1: a RaftCluster alone)
 	$(BIN)/pavane demo examples/$(if $(RAFT),quickstart,platform).yaml
