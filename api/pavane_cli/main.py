@@ -8,51 +8,117 @@ import typer
 
 from pavane_cli import lazy
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.lazy import Listed
 
-COMMANDS: dict[str, str] = {
-    "up": "local:up",
-    "down": "local:down",
-    "ps": "local:ps",
-    "logs": "local:logs",
-    "kill": "local:kill",
-    "pause": "local:pause",
-    "unpause": "local:unpause",
-    "demo": "demo:demo",
-    "apply": "resources:apply",
-    "delete": "resources:delete",
-    "get": "resources:get",
-    "describe": "resources:describe",
-    "watch": "resources:watch",
-    "dashboard": "dashboard:dashboard",
-    "tree": "tree:tree",
-    "rollout": "rollout:app",
-    "scale": "scaling:scale",
-    "suspend": "scaling:suspend",
-    "resume-resource": "scaling:resume_resource",
-    "why": "why:why",
-    "connection": "connection:connection",
-    "check": "check:check",
-    "raft": "raft:app",
-    "swim": "swim:app",
-    "waltz": "waltz:app",
-    "sql": "sql:app",
-    "ambrosia": "ambrosia:app",
-    "trace": "trace:app",
-    "operator": "processes:operator",
-    "api": "processes:api",
-    "pod": "processes:pod",
-    "helm": "helm:app",
+LOCAL, RESOURCES, DATA, CONTAINERS = "Local cluster", "Resources", "Data and traces", "In containers, not for the shell"
+
+COMMANDS: dict[str, Listed] = {
+    "up": Listed(
+        "local:up",
+        "Run a local cluster until Ctrl-C, with operator, control plane and the resources of FILE….",
+        LOCAL,
+    ),
+    "down": Listed("local:down", "Stop all pods in order, then the local cluster. Data stays, unless --purge.", LOCAL),
+    "ps": Listed(
+        "local:ps",
+        "List the pods of the local cluster, of all namespaces, with their processes and addresses.",
+        LOCAL,
+    ),
+    "logs": Listed("local:logs", "Print the log of a pod.", LOCAL),
+    "kill": Listed(
+        "local:kill",
+        "Kill the processes of a pod (SIGKILL), like a crash; the restart policy applies.",
+        LOCAL,
+    ),
+    "pause": Listed(
+        "local:pause",
+        "Stop the processes of a pod (SIGSTOP), like a long pause or a lost network.",
+        LOCAL,
+    ),
+    "unpause": Listed("local:unpause", "Continue the processes of a paused pod (SIGCONT).", LOCAL),
+    "demo": Listed(
+        "demo:demo",
+        "Start a local cluster, use it while everything is killed and rolled out, and show the proof. Ctrl-C stops it.",
+        LOCAL,
+    ),
+    "apply": Listed("resources:apply", "Create or change resources from files.", RESOURCES),
+    "delete": Listed(
+        "resources:delete",
+        "Delete a resource; its volumes stay unless its deletionPolicy is Delete.",
+        RESOURCES,
+    ),
+    "get": Listed("resources:get", "List resources, or show one.", RESOURCES),
+    "describe": Listed(
+        "resources:describe",
+        "Show a resource with its generations, conditions, blockers and events.",
+        RESOURCES,
+    ),
+    "watch": Listed("resources:watch", "Print a line whenever a resource changes, until Ctrl-C.", RESOURCES),
+    "dashboard": Listed(
+        "dashboard:dashboard",
+        "Print the link of the dashboard, which signs its reader in.",
+        RESOURCES,
+    ),
+    "tree": Listed("tree:tree", "Show a resource with its generations and pods.", RESOURCES),
+    "rollout": Listed("rollout:app", "Watch a rollout and decide about it.", RESOURCES),
+    "scale": Listed(
+        "scaling:scale",
+        "Add or remove members of a running resource. The other pods do not restart.",
+        RESOURCES,
+    ),
+    "suspend": Listed("scaling:suspend", "Stop all pods and keep the volumes.", RESOURCES),
+    "resume-resource": Listed(
+        "scaling:resume_resource",
+        "Start a suspended resource again: the same generation, on its volumes.",
+        RESOURCES,
+    ),
+    "why": Listed("why:why", "Explain what a resource is waiting for and what you can do.", RESOURCES),
+    "connection": Listed(
+        "connection:connection",
+        "Print addresses and keys of a RaftCluster for an application; treat it as a password.",
+        RESOURCES,
+    ),
+    "check": Listed(
+        "check:check",
+        "Check server, definitions, your permissions, operator and resources. Exit code 1 if there is a problem.",
+        RESOURCES,
+    ),
+    "raft": Listed("raft:app", "The log of a RaftCluster; a peer or a probe without a platform.", DATA),
+    "swim": Listed("swim:app", "Membership of a SWIM group: run a member, and query one.", DATA),
+    "waltz": Listed("waltz:app", "The log of a WaltzCluster: append, read and follow transactions.", DATA),
+    "sql": Listed(
+        "sql:app",
+        "SQL over the log, kept up to date: check and run a script, query and follow its views.",
+        DATA,
+    ),
+    "ambrosia": Listed("ambrosia:app", "Immortals: applications that survive failures, with exactly-once calls.", DATA),
+    "trace": Listed("trace:app", "Traces over all message paths.", DATA),
+    "operator": Listed("processes:operator", "Run the operator (in a container).", CONTAINERS),
+    "api": Listed("processes:api", "Run the control plane (in a container).", CONTAINERS),
+    "pod": Listed(
+        "processes:pod",
+        "Run a pod of a resource (in a container); PAVANE_KIND and PAVANE_ROLE say which.",
+        CONTAINERS,
+    ),
+    "helm": Listed("helm:app", "Hooks of the Helm chart (in a container).", CONTAINERS),
 }
-"""Command → module below ``pavane_cli.commands`` and the function or sub-application in it."""
+"""Command → module below ``pavane_cli.commands`` and the function or sub-application in it, its help, its panel."""
 
 
 app = typer.Typer(
     cls=lazy.group(COMMANDS),
     help="Coordination services on Kubernetes, rolled out by fenced generations.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool | None) -> None:
+    if wanted:
+        from importlib import metadata  # noqa: PLC0415 - no other command needs it
+
+        sys.stdout.write(f"pavane {metadata.version('pavane')}\n")
+        raise typer.Exit
 
 
 @app.callback()
@@ -60,6 +126,9 @@ def _root(
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace of the resource.")] = None,
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     kubeconfig: Annotated[Path | None, typer.Option(help="Kubeconfig.")] = None,
+    version: Annotated[
+        bool | None, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = None,
 ) -> None:
     """Coordination services on Kubernetes, rolled out by fenced generations.
 

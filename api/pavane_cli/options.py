@@ -5,8 +5,13 @@ from typing import Annotated
 
 import typer
 
+from pavane_cli.completing import references
+
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the resource.")]
-Reference = Annotated[str, typer.Argument(metavar="KIND/NAME", help="For example raft/quickstart or swim/group.")]
+Reference = Annotated[
+    str,
+    typer.Argument(metavar="KIND/NAME", autocompletion=references, help="For example raft/quickstart or swim/group."),
+]
 Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
 Kubeconfig = Annotated[
     Path | None, typer.Option(help="Kubeconfig; default: the nearest .pavane/kubeconfig, else kubectl's.")

@@ -17,6 +17,7 @@ from pavane.raft.client.client import split_url
 from pavane.raft.errors import Code
 from pavane.raft.keys import RaftKeys
 from pavane.runtime import names
+from pavane_cli import completing
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import gathering
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
@@ -28,7 +29,9 @@ from pavane_cli.target import RestClient, Where, control_plane
 PEERS = "--peers"
 NAME_S = 1.5  # for the look-up of a name; who waits for it is a person
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The RaftCluster; omit it with --peers.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", autocompletion=completing.names, help="The RaftCluster; omit it with --peers.")
+]
 Peers = Annotated[
     str | None,
     typer.Option(PEERS, metavar="URL,…", help="Ask these peers directly, without the platform; needs the secret."),

@@ -16,10 +16,10 @@ import yaml
 from pavane.runtime import local, locks
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import gathering
+from pavane_cli.kinds import NAMES
 from pavane_cli.options import Context, Kubeconfig, Namespace, Reference
 from pavane_cli.output import note
 from pavane_operator import kube
-from pavane_operator.crds import definitions
 from pavane_operator.kube.resources import ENDPOINT_SLICES, custom
 
 API_SERVICE = "pavane-api"
@@ -28,11 +28,7 @@ REST_TIMEOUT_S = 40.0  # the control plane waits up to 30 s for a cluster, and t
 
 Result = TypeVar("Result")
 
-KINDS = {
-    name: custom(kind.name, kind.plural)
-    for kind in definitions.KINDS
-    for name in (kind.short, kind.name.lower(), kind.plural)
-}
+KINDS = {called: custom(kind, plural) for short, kind, plural in NAMES for called in (short, kind.lower(), plural)}
 """What a user may call a kind on the command line."""
 
 

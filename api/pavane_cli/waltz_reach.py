@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 from pavane.application.finding import HOSTS
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Conflict, NotFound, OutcomeUnknown, Unavailable, Waltz, WaltzError, trusting
+from pavane_cli import completing
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import gathering
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
@@ -24,7 +25,10 @@ from pavane_operator.kube.resources import SECRETS
 
 SERVERS = "--servers"
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The WaltzCluster; omit it with --servers.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", autocompletion=completing.names, help="The WaltzCluster; omit it with --servers."),
+]
 Servers = Annotated[
     str | None,
     typer.Option(SERVERS, metavar="HOST:PORT,…", help="Ask these servers directly; any of the cluster."),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pavane.application.finding import VARIABLE, Connection
-from pavane_cli import output
+from pavane_cli import completing, output
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.options import Context, Kubeconfig, Namespace
 from pavane_cli.target import KINDS, Where, cluster, run
@@ -22,7 +22,7 @@ class Form(StrEnum):
 
 
 def connection(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A RaftCluster.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completing.names, help="A RaftCluster.")],
     form: Annotated[
         Form, typer.Option("--output", "-o", help="env: a line for a shell; file: only the JSON.")
     ] = Form.ENV,

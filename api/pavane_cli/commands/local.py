@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from pavane_cli import output
+from pavane_cli.completing import pods
 from pavane_cli.failures import ExitCode, UserError, lacks
 from pavane_cli.options import Namespace
 from pavane_cli.target import Where, cluster, nearest_local, run
@@ -33,7 +34,7 @@ OURSELVES = (sys.executable, "-P", "-m", "pavane_cli.main")
 Folder = Annotated[
     Path | None, typer.Option(help="Folder of the cluster; default: the nearest .pavane in this folder or above.")
 ]
-Pod = Annotated[str, typer.Argument(metavar="POD", help="Name of a pod; see `pavane ps`.")]
+Pod = Annotated[str, typer.Argument(metavar="POD", autocompletion=pods, help="Name of a pod; see `pavane ps`.")]
 
 
 def up(

@@ -10,6 +10,7 @@ import typer
 import yaml
 
 from pavane_cli import output
+from pavane_cli.completing import kinds, names
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.options import Context, Kubeconfig, Namespace, Timeout, Wait
 from pavane_cli.output import Format, Output
@@ -20,8 +21,10 @@ from pavane_operator.kube.resources import CORE_EVENTS
 MANAGER = "pavane-cli"
 EVENTS_SHOWN_MAX = 20
 
-Kind = Annotated[str, typer.Argument(metavar="KIND[/NAME]", help="For example raft or raft/quickstart.")]
-Name = Annotated[str | None, typer.Argument(help="Name of the resource.")]
+Kind = Annotated[
+    str, typer.Argument(metavar="KIND[/NAME]", autocompletion=kinds, help="For example raft or raft/quickstart.")
+]
+Name = Annotated[str | None, typer.Argument(help="Name of the resource.", autocompletion=names)]
 Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces.")]
 Files = Annotated[
     list[Path],

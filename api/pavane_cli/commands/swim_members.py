@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pavane_cli import completing
 from pavane_cli.commands.swim_control import Name, Socket, ask_one, path_of
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
@@ -11,7 +12,11 @@ from pavane_cli.output import Format, Output, note, printable, say, structured, 
 
 Group = Annotated[
     str | None,
-    typer.Argument(metavar="GROUP", help="A SwimGroup; default: the group of a member on this machine."),
+    typer.Argument(
+        metavar="GROUP",
+        autocompletion=completing.names,
+        help="A SwimGroup; default: the group of a member on this machine.",
+    ),
 ]
 
 

@@ -1,0 +1,114 @@
+"""Help, version and completion: what a user sees before any command runs."""
+
+import asyncio
+import contextlib
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer import Exit
+from typer.testing import CliRunner
+
+from pavane_cli import completing, main
+from pavane_cli.examples import EXAMPLES
+from pavane_cli.kinds import NAMES
+from pavane_cli.target import Where
+from pavane_operator.crds.definitions import KINDS
+from tests.api.plane import created, plane
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"pavane_operator", "kubernetes", "aiohttp", "httpx2", "yaml", "zmq", "pydantic", "asyncio", "typer.testing"}
+ROOT_GROUP: Any = typer.main.get_command(main.app)
+
+
+def leaves(command: Any, path: tuple[str, ...] = (), parent: Any = None) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Each command with the words that lead to it and the context of its group."""
+    if not hasattr(command, "list_commands"):
+        yield path, command, parent
+        return
+    context = command.context_class(command, info_name=path[-1] if path else "pavane", parent=parent)
+    for name in command.list_commands(context):
+        yield from leaves(command.get_command(context, name), (*path, name), context)
+
+
+COMMANDS = {" ".join(path): (command, parent) for path, command, parent in leaves(ROOT_GROUP)}
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_the_list_says_of_a_command_what_its_own_help_says(name: str) -> None:
+    listed = main.COMMANDS[name]
+    context = ROOT_GROUP.context_class(ROOT_GROUP, info_name="pavane")
+    told = inspect.cleandoc(ROOT_GROUP.get_command(context, name).help)
+    assert " ".join(told.partition("\n\n")[0].split()) == listed.help
+
+
+def test_the_help_groups_the_commands_and_imports_none() -> None:
+    code = "import sys\nfrom pavane_cli.main import app\ntry:\n  app(['--help'])\nfinally:\n  print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert not HEAVY & set(shown.splitlines()[-1].split())
+    panels = re.findall(r"^╭─ (.*?) ─", shown, re.MULTILINE)
+    assert panels == ["Options", main.LOCAL, main.RESOURCES, main.DATA, main.CONTAINERS]
+    last = shown.partition(main.CONTAINERS)[2]
+    assert re.findall(r"^│ (\w+)", last, re.MULTILINE) == ["operator", "api", "pod", "helm"]
+
+
+def test_every_command_has_an_example_that_parses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for folder in ("peer1", "js-peer", "backup", "storage"):
+        (tmp_path / folder).mkdir()
+    for file in ("secret", "revenue.sql", "keys.jsonl"):
+        (tmp_path / file).touch()
+    containers = {name for name, listed in main.COMMANDS.items() if listed.panel == main.CONTAINERS}
+    assert EXAMPLES.keys() == {name for name in COMMANDS if name.partition(" ")[0] not in containers}
+    for name, example in EXAMPLES.items():
+        command, parent = COMMANDS[name]
+        words = shlex.split(example)
+        path = ["pavane", *name.split()]
+        assert words[: len(path)] == path
+        with contextlib.suppress(Exit):  # of a command whose example is its help
+            command.make_context(path[-1], words[len(path) :], parent=parent)  # raises for a wrong option or argument
+        assert command.epilog == f"Example: {example}"
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.app(["--version"])
+    assert capsys.readouterr().out == f"pavane {metadata.version('pavane')}\n"
+
+
+def test_the_short_list_of_kinds_is_that_of_the_definitions() -> None:
+    assert sorted(NAMES) == sorted((each.short, each.name, each.plural) for each in KINDS)
+
+
+def completed(line: str) -> list[str]:
+    words = line.split(" ")
+    environment = {"_PAVANE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    return CliRunner().invoke(main.app, [], prog_name="pavane", env=environment).stdout.split()
+
+
+async def test_kinds_and_names_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completing, "ASK_S", 60.0)
+    assert completed("pavane why ra") == ["raft/"]
+    assert completed("pavane get s") == ["swim"]
+    assert "raft" in completed("pavane ra")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    assert await asyncio.to_thread(completed, "pavane why raft/") == []
+    async with plane(tmp_path) as api:
+        await created(api, "first")
+        await created(api, "second")
+        monkeypatch.setenv("KUBECONFIG", str(Where(api.local.kubeconfig).path()))
+        for line, wanted in (
+            ("pavane why raft/f", ["raft/first"]),
+            ("pavane get raft se", ["second"]),
+            ("pavane raft kv get fi", ["first"]),
+        ):
+            assert await asyncio.to_thread(completed, line) == wanted
