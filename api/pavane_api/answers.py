@@ -29,6 +29,7 @@ from pavane_api.problems import (
     UnsupportedMediaType,
     from_kubernetes,
 )
+from pavane_api.traces.store import TooConnected
 from pavane_operator import kube
 
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
@@ -116,6 +117,11 @@ def install(app: FastAPI) -> None:
         return _answer(
             request, problem.status, problem.kind, problem.title, problem.detail, problem.errors, problem.headers
         )
+
+    @app.exception_handler(TooConnected)
+    async def connected(request: Request, _: TooConnected) -> JSONResponse:
+        detail = "Too many spans are linked to each other. Narrow it: `parts=true`, a name, another trace."
+        return _answer(request, 503, Unavailable.kind, Unavailable.title, detail, [], {})
 
     @app.exception_handler(RequestValidationError)
     async def validation(request: Request, error: RequestValidationError) -> JSONResponse:

@@ -52,6 +52,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
             settings.data / "traces.sqlite",
             retention_s=settings.trace_retention_s,
             spans_max=settings.trace_spans_max,
+            bytes_max=settings.trace_bytes_max,
         )
         await traces_store.open()
         kube = await connect()

@@ -15,7 +15,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_api.problems import Forbidden, Unauthenticated
+from pavane_operator.crds.definitions import KINDS
 from pavane_operator.kube import Identity, KubeClient, Resource
+from pavane_operator.kube.resources import custom
 
 TOKEN_SECONDS_MAX = 60.0  # a revoked token works at most this much longer
 ACCESS_SECONDS_MAX = 10.0  # a withdrawn permission too
@@ -74,14 +76,26 @@ class Authority:
         self, identity: Identity, verb: str, resource: Resource, namespace: str | None, name: str | None
     ) -> None:
         """Raise ``Forbidden`` unless ``identity`` may do ``verb`` on the resource."""
+        if not await self._allows(identity, verb, resource, namespace, name):
+            where = f" in namespace {namespace}" if namespace else ""
+            raise Forbidden(f"{identity.user} may not {verb} {resource.plural}{where}.")
+
+    async def sees(self, identity: Identity, namespace: str | None) -> bool:
+        """Whether ``identity`` may get resources of one of our kinds there; None is everywhere."""
+        for kind in KINDS:
+            if await self._allows(identity, "get", custom(kind.name, kind.plural), namespace, None):
+                return True
+        return False
+
+    async def _allows(
+        self, identity: Identity, verb: str, resource: Resource, namespace: str | None, name: str | None
+    ) -> bool:
         key = (identity, verb, resource, namespace, name)
         allowed = self._permissions.get(key)
         if allowed is None:
             allowed = await self._kube.access_review(identity, verb, resource, namespace=namespace, name=name)
             self._permissions.put(key, allowed)
-        if not allowed:
-            where = f" in namespace {namespace}" if namespace else ""
-            raise Forbidden(f"{identity.user} may not {verb} {resource.plural}{where}.")
+        return allowed
 
 
 _bearer = HTTPBearer(auto_error=False, description="A token of the cluster, made for audience pavane-api")

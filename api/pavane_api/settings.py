@@ -24,7 +24,9 @@ class ApiSettings(Settings):
     trace_retention_s: float = Field(6 * 3600, gt=0)
     """Spans older than this are dropped."""
     trace_spans_max: int = Field(200_000, ge=1000)
-    """Spans beyond this number are dropped, oldest first (about 1 kB each)."""
+    """Spans beyond this number are dropped, those that came first first (about 1 kB each)."""
+    trace_bytes_max: int = Field(1 << 30, ge=1 << 20)
+    """The same for their bytes."""
     trace_requests_per_s: float = Field(200.0, gt=0)
     """OTLP requests taken per second, from all pods together; more are answered 429."""
     audience: str = "pavane-api"

@@ -1,14 +1,20 @@
 import gzip
+import sqlite3
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from pavane_api.problems import BadRequest, TooLarge
 from pavane_api.traces import receiver
+from pavane_api.traces import store as traces
 from pavane_api.traces.schemas import Span, SpanLink
-from pavane_api.traces.store import TraceStore
+from pavane_api.traces.store import PRUNE_EVERY_BYTES, TraceStore
+from pavane_operator.kube import Identity, KubeClient, Resource
+from tests.api.plane import plane
 
 SECOND_NS = 1_000_000_000
 DERIVED = SpanLink(trace_id="d" * 32, span_id="d" * 16)
@@ -132,7 +138,7 @@ async def test_age_and_number_bound_what_is_kept(tmp_path: Path) -> None:
     store = TraceStore(tmp_path / "traces.sqlite", retention_s=10, spans_max=1500)
     await store.open()
     now = 1000 * SECOND_NS
-    await store.add([span("a", 1, start=now - 11 * SECOND_NS, links=(DERIVED,))], now_ns=now)
+    await store.add([span("a", 1, start=now - 12 * SECOND_NS, links=(DERIVED,))], now_ns=now - 11 * SECOND_NS)
     await store.add([span("b", number, start=now + number) for number in range(1, 2001)], now_ns=now)
     assert await store.trace("a" * 32) is None
     kept = await store.trace("b" * 32)
@@ -224,3 +230,123 @@ def test_a_span_with_a_parent_of_any_length_is_dropped() -> None:
     spans[0].parent_span_id = b"x" * 1_000_000
     spans[1].parent_span_id = b"12345678"
     assert [found.parent_span_id for found in receiver.decode(request.SerializeToString(), "")] == [b"12345678".hex()]
+
+
+async def test_what_arrived_first_goes_first_whatever_time_it_says(tmp_path: Path) -> None:
+    store = TraceStore(tmp_path / "traces.sqlite", retention_s=3600, spans_max=1500)
+    await store.open()
+    now = 1000 * SECOND_NS
+    # As far ahead as a clock may be: by their own time they would outlive all others.
+    await store.add([span("b", number, start=now + 50 * SECOND_NS) for number in range(1, 1500)], now_ns=now)
+    await store.add([span("a", number, start=now - SECOND_NS) for number in range(1, 1501)], now_ns=now + 1)
+    kept = [await store.trace(trace * 32) for trace in "ab"]
+    await store.close()
+    assert [0 if found is None else len(found.spans) for found in kept] == [1500, 0]
+
+
+async def test_bytes_bound_what_is_kept(tmp_path: Path) -> None:
+    bytes_max = 4 << 20
+    store = TraceStore(tmp_path / "traces.sqlite", retention_s=3600, spans_max=100_000, bytes_max=bytes_max)
+    await store.open()
+    for number in range(400):
+        large = span("b", number + 1)
+        large.attributes = {f"key {each}": "x" * 1000 for each in range(60)}
+        await store.add([large], now_ns=SECOND_NS)
+    kept = await store.trace("b" * 32)
+    await store.close()
+    assert kept is not None
+    assert kept.spans[-1].span_id == f"{400:016x}"  # the newest is there
+    size = sum(len(one.model_dump_json()) for one in kept.spans)
+    assert size <= bytes_max + PRUNE_EVERY_BYTES + large_margin(kept.spans)
+
+
+def large_margin(spans: list[Span]) -> int:
+    """What the last span before a look may be over."""
+    return len(spans[0].model_dump_json())
+
+
+async def test_spans_that_share_a_link_hold_nobody_up(store: TraceStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "QUERY_S_MAX", 0.2)
+    shared = [
+        Span(
+            trace_id=f"{number:032x}", span_id=f"{number:016x}", name="x", kind="INTERNAL", service="s",
+            start_ns=1, end_ns=2, links=[DERIVED],
+        )
+        for number in range(1, 15001)
+    ]  # fmt: skip
+    await store.add(shared, now_ns=SECOND_NS)
+    await store.add([span("a", 1, start=3, name="mine")], now_ns=SECOND_NS)
+    assert (await store.recent(limit=1))[0].name == "mine"
+    found = await store.trace("a" * 32)
+    assert found is not None
+    assert [each.name for each in found.spans] == ["mine"]
+
+
+async def test_a_file_of_another_format_is_made_anew(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "traces.sqlite") as former:
+        former.executescript("CREATE TABLE span (trace_id TEXT); INSERT INTO span VALUES ('x'); CREATE TABLE link (a)")
+    store = TraceStore(tmp_path / "traces.sqlite", retention_s=3600, spans_max=1500)
+    await store.open()
+    await store.add([span("a", 1)], now_ns=SECOND_NS)
+    assert await store.trace("a" * 32) is not None
+    await store.close()
+
+
+def test_what_a_terminal_would_obey_reaches_nobody() -> None:
+    request = ExportTraceServiceRequest.FromString(otlp())
+    (item,) = request.resource_spans[0].scope_spans[0].spans
+    item.name, item.status.message = "\x1b[2Jname\u202e", "\x1b]0;title\x07"
+    item.attributes[0].key, item.attributes[0].value.string_value = "\x9bkey", "a\nb"
+    (found,) = receiver.decode(request.SerializeToString(), "")
+    texts = [found.name, found.error, *found.attributes, *map(str, found.attributes.values())]
+    assert all(text.isprintable() for text in texts), texts
+    assert found.name == "\N{REPLACEMENT CHARACTER}[2Jname\N{REPLACEMENT CHARACTER}"
+
+
+async def test_who_sees_one_namespace_sees_only_its_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = KubeClient.access_review
+
+    async def review(self: KubeClient, caller: Identity, verb: str, resource: Resource, **where: Any) -> bool:
+        """As RBAC answers of a Role in one namespace, which the embedded server has not."""
+        if caller.user.endswith(":reader"):
+            return (verb, resource.plural, where["namespace"]) == ("get", "waltzclusters", "default")
+        return await ask(self, caller, verb, resource, **where)
+
+    monkeypatch.setattr(KubeClient, "access_review", review)
+    async with plane(tmp_path) as api:
+        export = ExportTraceServiceRequest()
+        now = time.time_ns()
+        of = {"a": "default", "b": "secret", "c": "", "d": "default", "e": "secret"}
+        for trace, namespace in of.items():
+            resource = export.resource_spans.add()
+            if namespace and trace != "d":
+                attribute = resource.resource.attributes.add()
+                attribute.key, attribute.value.string_value = "k8s.namespace.name", namespace
+            item = resource.scope_spans.add().spans.add()
+            item.trace_id, item.span_id, item.name = trace.encode() * 16, b"12345678", trace
+            item.start_time_unix_nano = item.end_time_unix_nano = now
+            if trace == "d":  # a request by REST names it in its path
+                path = item.attributes.add()
+                path.key, path.value.string_value = "url.path", "/api/v1/namespaces/default/raftclusters/q"
+            if trace == "e":
+                link = item.links.add()
+                link.trace_id, link.span_id = b"a" * 16, b"12345678"
+        kind = {"Content-Type": "application/x-protobuf"}
+        assert (await api.http.post("/v1/traces", content=export.SerializeToString(), headers=kind)).is_success
+        token = await api.service_account_token("reader")
+        one = {"Authorization": f"Bearer {token}"}
+        refused = await api.http.get("/api/v1/traces", headers=one)
+        assert (refused.status_code, refused.json()["title"]) == (403, "Not allowed")
+        assert (await api.http.get("/api/v1/traces?namespace=secret", headers=one)).status_code == 403
+        seen = (await api.http.get("/api/v1/traces?namespace=default&parts=true", headers=one)).json()["items"]
+        assert {item["name"] for item in seen} == {"a", "d"}
+        everything = (await api.http.get("/api/v1/traces?parts=true")).json()["items"]
+        assert {item["name"] for item in everything} >= set(of)
+
+        async def shown(trace: str, headers: dict[str, str]) -> list[str] | int:
+            answer = await api.http.get(f"/api/v1/traces/{(trace.encode() * 16).hex()}", headers=headers)
+            return [each["name"] for each in answer.json()["spans"]] if answer.is_success else answer.status_code
+
+        assert await shown("a", {}) == ["a", "e"]
+        assert await shown("a", one) == ["a"]  # what links to it from elsewhere is not his
+        assert [await shown(trace, one) for trace in "bcde"] == [404, 404, ["d"], 404]

@@ -8,12 +8,14 @@ from fastapi import APIRouter, Query, Request, Response
 from pavane_api import problems
 from pavane_api.auth import Caller
 from pavane_api.control import Shared
-from pavane_api.problems import BadRequest, NotFound, TooLarge, TooManyRequests, responses
-from pavane_api.traces.receiver import ACCEPTED, BODY_BYTES_MAX, decode
+from pavane_api.problems import BadRequest, Forbidden, NotFound, TooLarge, TooManyRequests, responses
+from pavane_api.traces.receiver import ACCEPTED, BODY_BYTES_MAX, NAMESPACE, decode
 from pavane_api.traces.schemas import Trace, TraceList
+from pavane_api.traces.store import NAMESPACES_MAX
 
 OTLP_TYPE = "application/x-protobuf"
 LIST_LIMIT_MAX = 200
+OF_NAMESPACE = "Only those of this namespace; default: of all, which takes the right to get resources everywhere"
 DURATION_MS_MAX = 1e9  # eleven days; the nanoseconds of far more are no number of SQLite's
 
 receiver = APIRouter(tags=["traces"])
@@ -45,16 +47,23 @@ async def export(request: Request, control: Shared) -> Response:
 @router.get("", operation_id="list_traces", response_model=TraceList, responses=responses())
 async def recent(
     control: Shared,
-    _: Caller,
+    caller: Caller,
     limit: Annotated[int, Query(ge=1, le=LIST_LIMIT_MAX)] = 20,
     service: Annotated[str, Query(max_length=253, description="Program of the root span")] = "",
     name: Annotated[str, Query(max_length=253, description="Part of the root span's name")] = "",
     min_duration_ms: Annotated[float, Query(ge=0, le=DURATION_MS_MAX, description="Only slower ones")] = 0.0,
     errors_only: Annotated[bool, Query(description="Only failed ones")] = False,
     parts: Annotated[bool, Query(description="Also those that are shown as a part of another trace")] = False,
+    namespace: Annotated[
+        str | None, Query(max_length=63, pattern=f"^{NAMESPACE.pattern}$", description=OF_NAMESPACE)
+    ] = None,
 ) -> TraceList:
-    """Return the newest traces."""
+    """Return the newest traces: of a namespace where the caller may get resources, or of all if he may everywhere."""
+    if not await control.authority.sees(caller, namespace):
+        where = f"in namespace {namespace}" if namespace else "in all namespaces; name one with ?namespace="
+        raise Forbidden(f"{caller.user} may not get resources {where}.")
     items = await control.traces.recent(
+        namespace=namespace,
         limit=limit,
         service=service,
         name=name,
@@ -66,9 +75,14 @@ async def recent(
 
 
 @router.get("/{trace_id}", operation_id="get_trace", response_model=Trace, responses=responses(problems.NotFound))
-async def one(control: Shared, _: Caller, trace_id: str) -> Trace:
-    """Return a trace with the spans that links connect to it, by start time."""
-    found = await control.traces.trace(trace_id.lower())
+async def one(control: Shared, caller: Caller, trace_id: str) -> Trace:
+    """Return a trace with the spans that links connect to it, by start time, as far as the caller may see them."""
+    everything = await control.authority.sees(caller, None)
+    named = await control.traces.namespaces(trace_id.lower()) if not everything else frozenset()
+    shown = everything or (
+        0 < len(named) <= NAMESPACES_MAX and all([await control.authority.sees(caller, each) for each in named])
+    )
+    found = await control.traces.trace(trace_id.lower(), None if everything else named) if shown else None
     if found is None:
         raise NotFound(f"There is no trace {trace_id}: it may not have arrived yet, or is older than what is kept.")
     return found

@@ -5,6 +5,7 @@ of the data plane carry none; size and rate are bounded instead.
 """
 
 import itertools
+import re
 import zlib
 from collections.abc import Iterable
 
@@ -28,6 +29,11 @@ LINKS_MAX = 128  # per span; a batch span links to at most 32 requests
 
 ACCEPTED = ExportTraceServiceResponse().SerializeToString()
 """The answer to a request that was taken wholly."""
+
+NAMESPACE_ATTRIBUTE = "k8s.namespace.name"
+NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+PATH = re.compile(r"/api/v1/namespaces/([^/]+)/")
+UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 
 _TRACE_ID_BYTES = 16
 _SPAN_ID_BYTES = 8
@@ -61,7 +67,8 @@ def decode(body: bytes, encoding: str) -> list[Span]:
         for scope_spans in resource_spans.scope_spans:
             if len(spans) + len(scope_spans.spans) > SPANS_MAX:
                 raise TooLarge(f"More than {SPANS_MAX} spans in one request: export smaller batches.")
-            spans += [_span(item, service, instance) for item in scope_spans.spans if _is_valid(item)]
+            namespace = resource.get(NAMESPACE_ATTRIBUTE, "")
+            spans += [_span(item, service, instance, namespace) for item in scope_spans.spans if _is_valid(item)]
     return spans
 
 
@@ -89,20 +96,37 @@ def _is_valid(span: OtlpSpan) -> bool:
     return ids and len(span.parent_span_id) in {0, _SPAN_ID_BYTES}
 
 
-def _span(item: OtlpSpan, service: str, instance: str) -> Span:
+def _namespace(attributes: dict[str, Attribute], of_resource: Attribute) -> str:
+    """The namespace that a span is about: by attribute, or in the path of the REST request."""
+    found = attributes.get(NAMESPACE_ATTRIBUTE) or of_resource
+    if not found:
+        in_path = PATH.match(str(attributes.get("url.path", "")))
+        found = in_path.group(1) if in_path is not None else ""
+    return str(found) if NAMESPACE.fullmatch(str(found)) else ""
+
+
+def _printable(text: str) -> str:
+    """At most ATTRIBUTE_CHARACTERS_MAX of ``text``, without what a terminal would obey."""
+    text = text[:ATTRIBUTE_CHARACTERS_MAX]
+    return text if text.isprintable() else "".join(each if each.isprintable() else UNPRINTABLE for each in text)
+
+
+def _span(item: OtlpSpan, service: str, instance: str, namespace: Attribute) -> Span:
     failed = item.status.code == Status.STATUS_CODE_ERROR
+    attributes = _attributes(item.attributes)
     return Span(
         trace_id=item.trace_id.hex(),
         span_id=item.span_id.hex(),
         parent_span_id=item.parent_span_id.hex(),
-        name=item.name[:ATTRIBUTE_CHARACTERS_MAX],
+        name=_printable(item.name),
         kind=_KINDS.get(item.kind, "INTERNAL"),
         service=service,
         instance=instance,
         start_ns=item.start_time_unix_nano,
         end_ns=max(item.start_time_unix_nano, item.end_time_unix_nano),
-        error=(item.status.message or "failed")[:ATTRIBUTE_CHARACTERS_MAX] if failed else "",
-        attributes=_attributes(item.attributes),
+        error=_printable(item.status.message or "failed") if failed else "",
+        attributes=attributes,
+        namespace=_namespace(attributes, namespace),
         links=[
             SpanLink(trace_id=link.trace_id.hex(), span_id=link.span_id.hex())
             for link in item.links[:LINKS_MAX]
@@ -113,13 +137,13 @@ def _span(item: OtlpSpan, service: str, instance: str) -> Span:
 
 def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Attribute]:
     items = itertools.islice(pairs, ATTRIBUTES_MAX)
-    return {item.key[:ATTRIBUTE_CHARACTERS_MAX]: _value(item.value) for item in items}
+    return {_printable(item.key): _value(item.value) for item in items}
 
 
 def _value(value: AnyValue) -> Attribute:
     kind = value.WhichOneof("value")
     if kind == "array_value":
-        return [str(_value(item))[:ATTRIBUTE_CHARACTERS_MAX] for item in value.array_value.values[:ATTRIBUTES_MAX]]
+        return [_printable(str(_value(item))) for item in value.array_value.values[:ATTRIBUTES_MAX]]
     if kind == "bool_value":
         return value.bool_value
     if kind == "int_value":
@@ -127,4 +151,4 @@ def _value(value: AnyValue) -> Attribute:
     if kind == "double_value":
         return value.double_value
     text = value.string_value if kind == "string_value" else str(value).strip()
-    return text[:ATTRIBUTE_CHARACTERS_MAX]
+    return _printable(text)

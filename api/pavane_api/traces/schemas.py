@@ -37,6 +37,8 @@ class Span(BaseModel):
     """Description of the failure; empty when it succeeded."""
     attributes: dict[str, str | int | float | bool | list[str]] = Field(default_factory=dict)
     """Attributes by name."""
+    namespace: str = ""
+    """The namespace that it is about; empty where it names none."""
     links: list[SpanLink] = Field(default_factory=list)
     """Links to other contexts."""
 

@@ -1,4 +1,4 @@
-"""Spans in SQLite: one thread writes and reads, age and number bound what is kept.
+"""Spans in SQLite: one thread writes and reads; age, number and bytes bound what is kept, in the order of arrival.
 
 A trace as shown is more than the spans of its id: programs that share only a protocol id link to the same derived
 context, so their spans are found by links (``TraceStore.trace``).
@@ -6,9 +6,11 @@ context, so their spans are found by links (``TraceStore.trace``).
 
 import asyncio
 import functools
+import heapq
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -19,41 +21,60 @@ TRACE_SPANS_MAX = 2000  # spans that one answer holds
 LINK_HOPS_MAX = 8  # how far links are followed from the trace asked for
 CLOCK_AHEAD_NS = 60 * 10**9  # by which the clock of a sender may be ahead of ours
 PRUNE_EVERY_SPANS = 1000  # the size is looked at after so many insertions
+PRUNE_EVERY_BYTES = 8 << 20  # or after so many bytes
+ROW_BYTES = 300  # of a span beside its texts, in the table and its indices
+LINK_BYTES = 250  # of a link, in the table and its index
+QUERY_S_MAX = 2.0  # for one answer: spans can be linked so that reading them would take minutes
+PROGRESS_STEPS = 10_000  # of SQLite's machine between two looks at the clock; about a millisecond
+NAMESPACES_MAX = 16  # that one trace may name and still be shown to somebody who sees only some
 
+_FORMAT = 2
+"""Of the tables below; a file with another one is made anew, for its spans are kept for hours only."""
 _SCHEMA = """
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = NORMAL;
-CREATE TABLE IF NOT EXISTS span (
+CREATE TABLE span (
   trace_id TEXT NOT NULL, span_id TEXT NOT NULL, parent_span_id TEXT NOT NULL, name TEXT NOT NULL, kind TEXT NOT NULL,
   service TEXT NOT NULL, instance TEXT NOT NULL, start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL,
-  error TEXT NOT NULL, attributes TEXT NOT NULL, PRIMARY KEY (trace_id, span_id)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS span_start ON span (start_ns);
-CREATE INDEX IF NOT EXISTS span_root ON span (parent_span_id, start_ns);
-CREATE TABLE IF NOT EXISTS link (
+  error TEXT NOT NULL, attributes TEXT NOT NULL, namespace TEXT NOT NULL, arrived_ns INTEGER NOT NULL,
+  bytes INTEGER NOT NULL, id INTEGER PRIMARY KEY AUTOINCREMENT, UNIQUE (trace_id, span_id));
+CREATE INDEX span_root ON span (parent_span_id, start_ns);
+CREATE INDEX span_namespace ON span (trace_id, namespace);
+CREATE INDEX span_bytes ON span (bytes);
+CREATE TABLE link (
   trace_id TEXT NOT NULL, span_id TEXT NOT NULL, to_trace_id TEXT NOT NULL, to_span_id TEXT NOT NULL,
   PRIMARY KEY (trace_id, span_id, to_trace_id, to_span_id)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS link_target ON link (to_trace_id, trace_id, span_id);
+CREATE INDEX link_target ON link (to_trace_id, trace_id, span_id);
 """
+
+STORED = tuple(name for name in Span.model_fields if name != "links")
+"""Fields of a span in the order of the first columns."""
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
 SpanKey = tuple[str, str]  # trace id, span id
 
 
+class TooConnected(Exception):
+    """So many spans are linked to each other that no answer was found within ``QUERY_S_MAX``."""
+
+
 class TraceStore:
-    """Spans by trace, for ``retention_s`` seconds and at most ``spans_max`` of them.
+    """Spans by trace, for ``retention_s`` seconds and at most ``spans_max`` of them, of ``bytes_max`` bytes in all.
+
+    What arrived first goes first, whatever time it says of itself.
 
     ``path`` is the database file. All methods may be called from one event loop; the work is done on a thread of the
     store's own, in the order of the calls.
     """
 
-    def __init__(self, path: Path, *, retention_s: float, spans_max: int) -> None:
+    def __init__(self, path: Path, *, retention_s: float, spans_max: int, bytes_max: int = 1 << 30) -> None:
         self._path = path
         self._retention_ns = int(retention_s * 1e9)
         self._spans_max = spans_max
+        self._bytes_max = bytes_max
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trace-store")
         self._database: sqlite3.Connection | None = None
         self._inserted = 0
+        self._inserted_bytes = 0
 
     async def open(self) -> None:
         """Open or create the database; raises ``sqlite3.Error`` when the file cannot be used."""
@@ -65,9 +86,9 @@ class TraceStore:
         self._thread.shutdown()
 
     async def add(self, spans: Sequence[Span], *, now_ns: int) -> None:
-        """Store ``spans``; a span that is stored already is replaced. ``now_ns`` decides what is too old to keep.
+        """Store ``spans``; a span that is stored already is replaced. ``now_ns`` is when they arrived.
 
-        Spans of the future are dropped, beyond CLOCK_AHEAD_NS: they would outlive all others.
+        Spans of the future are dropped, beyond CLOCK_AHEAD_NS: they would be the newest for ever.
         """
         kept = [span for span in spans if 0 <= span.start_ns <= span.end_ns <= now_ns + CLOCK_AHEAD_NS]
         await self._run(self._add, kept, now_ns)
@@ -81,22 +102,39 @@ class TraceStore:
         min_duration_ns: int = 0,
         errors_only: bool = False,
         parts: bool = False,
+        namespace: str | None = None,
     ) -> list[TraceSummary]:
         """Return the ``limit`` newest traces whose root span fits the filters, newest first.
+
+        With ``namespace`` those that name it and no other one. Where parts cannot be told from others in time, they are
+        in it too. Raises ``TooConnected``.
 
         Unless ``parts``, without those that another one shows by its links: the root span links to a span of another
         trace, or to a context to which another trace has a CLIENT or PRODUCER span linked, or a span that began before.
         """
-        return await self._run(self._recent, limit, service, name, min_duration_ns, errors_only, parts)
+        read = functools.partial(self._recent, limit, service, name, min_duration_ns, errors_only, namespace=namespace)
+        try:
+            return await self._run(self._bounded, functools.partial(read, parts=parts))
+        except TooConnected:
+            if parts:
+                raise
+            return await self._run(self._bounded, functools.partial(read, parts=True))
 
-    async def trace(self, trace_id: str) -> Trace | None:
+    async def namespaces(self, trace_id: str) -> frozenset[str]:
+        """Return what the spans of a trace name as their namespace; at most ``NAMESPACES_MAX`` and one."""
+        return await self._run(self._namespaces, trace_id)
+
+    async def trace(self, trace_id: str, namespaces: Collection[str] | None = None) -> Trace | None:
         """Return the spans of ``trace_id`` and those that links connect to it, or None if there is no such trace.
 
         Connected are the spans that link to a span of the trace, or to the same context as one of its spans, with
         their descendants; and so on from these descendants, LINK_HOPS_MAX times. The other links of a span that came
         in by a link are not followed: a batch links to many requests that have nothing to do with each other.
+
+        Given ``namespaces``, of the connected traces only those that name one of them and no other. Raises
+        ``TooConnected``.
         """
-        return await self._run(self._trace, trace_id)
+        return await self._run(self._bounded, functools.partial(self._trace, trace_id, namespaces))
 
     async def _run(self, function: Callable[P, Result], *arguments: P.args, **named: P.kwargs) -> Result:
         call = functools.partial(function, *arguments, **named)
@@ -105,8 +143,24 @@ class TraceStore:
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.touch(mode=0o600)  # what spans tell is not for every user of the machine
-        self._database = sqlite3.connect(self._path, check_same_thread=False)
-        self._database.executescript(_SCHEMA)
+        database = self._database = sqlite3.connect(self._path, check_same_thread=False)
+        database.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
+        if database.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
+            former = "DROP TABLE IF EXISTS span; DROP TABLE IF EXISTS link;"
+            database.executescript(f"{former}{_SCHEMA}PRAGMA user_version = {_FORMAT};")
+
+    def _bounded(self, read: Callable[[], Result]) -> Result:
+        """Read, for ``QUERY_S_MAX`` at most."""
+        database, ends = self._open_database, time.monotonic() + QUERY_S_MAX
+        database.set_progress_handler(lambda: time.monotonic() > ends, PROGRESS_STEPS)
+        try:
+            return read()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+                raise
+            raise TooConnected from error
+        finally:
+            database.set_progress_handler(None, 0)
 
     def _close(self) -> None:
         if self._database is not None:
@@ -121,9 +175,11 @@ class TraceStore:
 
     def _add(self, spans: Sequence[Span], now_ns: int) -> None:
         database = self._open_database
+        attributes = [json.dumps(span.attributes) for span in spans]
+        sizes = [_bytes(span, text) for span, text in zip(spans, attributes, strict=True)]
         with database:
             database.executemany(
-                "INSERT OR REPLACE INTO span VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+                "INSERT OR REPLACE INTO span VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,NULL)",
                 [
                     (
                         span.trace_id,
@@ -136,9 +192,12 @@ class TraceStore:
                         span.start_ns,
                         span.end_ns,
                         span.error,
-                        json.dumps(span.attributes),
+                        text,
+                        span.namespace,
+                        now_ns,
+                        size,
                     )
-                    for span in spans
+                    for span, text, size in zip(spans, attributes, sizes, strict=True)
                 ],
             )
             database.executemany(
@@ -146,25 +205,40 @@ class TraceStore:
                 [(span.trace_id, span.span_id, link.trace_id, link.span_id) for span in spans for link in span.links],
             )
             self._inserted += len(spans)
-            if self._inserted >= PRUNE_EVERY_SPANS:
-                self._inserted = 0
+            self._inserted_bytes += sum(sizes)
+            if self._inserted >= PRUNE_EVERY_SPANS or self._inserted_bytes >= PRUNE_EVERY_BYTES:
+                self._inserted = self._inserted_bytes = 0
                 self._prune(database, now_ns)
 
     def _prune(self, database: sqlite3.Connection, now_ns: int) -> None:
         oldest = now_ns - self._retention_ns
-        beyond = database.execute(
-            "SELECT start_ns FROM span ORDER BY start_ns DESC LIMIT 1 OFFSET ?", (self._spans_max,)
-        ).fetchone()
-        if beyond is not None:
-            oldest = max(oldest, beyond[0] + 1)
-        database.execute(
-            "DELETE FROM link WHERE (trace_id, span_id) IN (SELECT trace_id, span_id FROM span WHERE start_ns < ?)",
-            (oldest,),
+        number, size = database.execute("SELECT COUNT(*), TOTAL(bytes) FROM span").fetchone()
+        last = 0
+        for key, arrived_ns, taken in database.execute("SELECT id, arrived_ns, bytes FROM span ORDER BY id"):
+            if arrived_ns >= oldest and number <= self._spans_max and size <= self._bytes_max:
+                break
+            last, number, size = key, number - 1, size - taken
+        gone = "SELECT trace_id, span_id FROM span WHERE id <= ?"
+        database.execute(f"DELETE FROM link WHERE (trace_id, span_id) IN ({gone})", (last,))  # noqa: S608 - no input
+        database.execute("DELETE FROM span WHERE id <= ?", (last,))
+
+    def _namespaces(self, trace_id: str) -> frozenset[str]:
+        rows = self._open_database.execute(
+            "SELECT DISTINCT namespace FROM span WHERE trace_id = ? AND namespace != '' LIMIT ?",
+            (trace_id, NAMESPACES_MAX + 1),
         )
-        database.execute("DELETE FROM span WHERE start_ns < ?", (oldest,))
+        return frozenset(namespace for (namespace,) in rows)
 
     def _recent(
-        self, limit: int, service: str, name: str, min_duration_ns: int, errors_only: bool, parts: bool
+        self,
+        limit: int,
+        service: str,
+        name: str,
+        min_duration_ns: int,
+        errors_only: bool,
+        *,
+        parts: bool,
+        namespace: str | None,
     ) -> list[TraceSummary]:
         rows = self._open_database.execute(
             """
@@ -172,6 +246,10 @@ class TraceStore:
                    MAX(s.end_ns) - MIN(s.start_ns) AS duration, COUNT(*), SUM(s.error != '') AS errors
             FROM span AS root JOIN span AS s ON s.trace_id = root.trace_id
             WHERE root.parent_span_id = '' AND (? = '' OR root.service = ?) AND (? = '' OR instr(root.name, ?) > 0)
+                AND (? IS NULL OR (
+                    EXISTS (SELECT 1 FROM span AS own WHERE own.trace_id = root.trace_id AND own.namespace = ?)
+                    AND NOT EXISTS (SELECT 1 FROM span AS own
+                        WHERE own.trace_id = root.trace_id AND own.namespace NOT IN ('', ?))))
                 AND (? OR NOT (
                     EXISTS (SELECT 1 FROM link AS own JOIN span AS sender
                         ON sender.trace_id = own.to_trace_id AND sender.span_id = own.to_span_id
@@ -185,25 +263,38 @@ class TraceStore:
             GROUP BY root.trace_id, root.span_id HAVING duration >= ? AND (NOT ? OR errors > 0)
             ORDER BY root.start_ns DESC LIMIT ?
             """,
-            (service, service, name, name, parts, min_duration_ns, errors_only, limit),
+            (service, service, name, name, *[namespace] * 3, parts, min_duration_ns, errors_only, limit),
         )
         names = ("trace_id", "name", "service", "start_ns", "duration_ns", "spans", "errors")
         return [TraceSummary.model_validate(dict(zip(names, row, strict=True))) for row in rows]
 
-    def _trace(self, trace_id: str) -> Trace | None:
+    def _trace(self, trace_id: str, namespaces: Collection[str] | None) -> Trace | None:
         database = self._open_database
         found = set(database.execute("SELECT trace_id, span_id FROM span WHERE trace_id = ?", (trace_id,)))
         if not found:
             return None
         frontier: set[SpanKey] = set(found)
         for _ in range(LINK_HOPS_MAX):
-            came_in = self._linking(frontier) - found
+            came_in = self._seen(self._linking(frontier) - found, namespaces)
             if not came_in or len(found) > TRACE_SPANS_MAX:
                 break
             frontier = self._descendants(came_in) - found
             found |= came_in | frontier
-        kept = sorted(self._spans(found), key=lambda span: (span.start_ns, span.end_ns, span.span_id))
-        return Trace(trace_id=trace_id, spans=kept[:TRACE_SPANS_MAX], truncated=len(kept) > TRACE_SPANS_MAX)
+        rows = database.execute(
+            "SELECT start_ns, end_ns, span_id, trace_id FROM span WHERE trace_id IN (SELECT value FROM json_each(?))",
+            (_traces_of(found),),
+        )
+        first = heapq.nsmallest(TRACE_SPANS_MAX, (row for row in rows if (row[3], row[2]) in found))
+        spans = [self._span(trace_id, span_id) for _, _, span_id, trace_id in first]
+        return Trace(trace_id=trace_id, spans=spans, truncated=len(found) > len(spans))
+
+    def _seen(self, spans: set[SpanKey], namespaces: Collection[str] | None) -> set[SpanKey]:
+        """Those of ``spans`` whose traces name some of ``namespaces``, and no other; of None all."""
+        if namespaces is None:
+            return spans
+        named = {trace_id: self._namespaces(trace_id) for trace_id in {trace_id for trace_id, _ in spans}}
+        shown = {trace_id for trace_id, found in named.items() if found and found <= set(namespaces)}
+        return {key for key in spans if key[0] in shown}
 
     def _linking(self, spans: set[SpanKey]) -> set[SpanKey]:
         """Spans that link to a trace of ``spans``, or to the same context as one of ``spans``."""
@@ -237,21 +328,20 @@ class TraceStore:
                     waiting.append(child)
         return found
 
-    def _spans(self, keys: set[SpanKey]) -> Iterable[Span]:
-        traces = _traces_of(keys)
-        links: dict[SpanKey, list[SpanLink]] = {}
-        for trace_id, span_id, to_trace_id, to_span_id in self._open_database.execute(
-            "SELECT * FROM link WHERE trace_id IN (SELECT value FROM json_each(?))", (traces,)
-        ):
-            links.setdefault((trace_id, span_id), []).append(SpanLink(trace_id=to_trace_id, span_id=to_span_id))
-        for row in self._open_database.execute(
-            "SELECT * FROM span WHERE trace_id IN (SELECT value FROM json_each(?))", (traces,)
-        ):
-            key = (row[0], row[1])
-            if key in keys:
-                fields = dict(zip(Span.model_fields, row, strict=False))
-                fields["attributes"] = json.loads(row[10])
-                yield Span.model_validate({**fields, "links": links.get(key, [])})
+    def _span(self, trace_id: str, span_id: str) -> Span:
+        key = (trace_id, span_id)
+        row = self._open_database.execute("SELECT * FROM span WHERE (trace_id, span_id) = (?, ?)", key).fetchone()
+        fields = dict(zip(STORED, row, strict=False)) | {"attributes": json.loads(row[STORED.index("attributes")])}
+        targets = self._open_database.execute(
+            "SELECT to_trace_id, to_span_id FROM link WHERE (trace_id, span_id) = (?, ?)", key
+        )
+        return Span(**fields, links=[SpanLink(trace_id=one, span_id=other) for one, other in targets])
+
+
+def _bytes(span: Span, attributes: str) -> int:
+    """About what a span takes on the disk."""
+    texts = len(span.name) + len(span.service) + len(span.instance) + len(span.error) + len(attributes)
+    return ROW_BYTES + texts + LINK_BYTES * len(span.links)
 
 
 def _traces_of(spans: set[SpanKey]) -> str:

@@ -24,6 +24,9 @@ def list_(
     service: Annotated[str, typer.Option(help="Program of the root span.")] = "",
     errors: Annotated[bool, typer.Option("--errors", help="Only failed ones.")] = False,
     parts: Annotated[bool, typer.Option("--all", help="Include traces that are shown as part of another one.")] = False,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Only of this one, for who may not see all.")
+    ] = None,
     form: Output = Format.TABLE,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -34,7 +37,9 @@ def list_(
 
     async def read() -> Any:
         async with control_plane(Where(kubeconfig, context), api, token) as rest:
-            filters = {"name": name, "service": service, "errors_only": errors, "parts": parts}
+            filters: dict[str, Any] = {"name": name, "service": service, "errors_only": errors, "parts": parts}
+            if namespace is not None:
+                filters["namespace"] = namespace
             return await rest.get("/traces", limit=limit, **filters)
 
     items = run(read())["items"]
