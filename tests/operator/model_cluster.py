@@ -20,9 +20,10 @@ from pavane_operator.plan.model import (
     LAST_GENERATION_ANNOTATION,
     REPLICAS_ANNOTATION,
     UID_LABEL,
+    AdvanceStage,
+    AllowWrites,
     Child,
     DeleteChild,
-    LeadUp,
     Manifest,
     MarkResource,
     Resource,
@@ -356,12 +357,12 @@ class World:
         self.removed |= {name for name in self.members - members if not (pod := self.pods.get(name)) or not pod.lost}
         self.members = members
 
-    def lead_up(self, action: LeadUp) -> None:
+    def advance(self, action: AdvanceStage | AllowWrites, until: Stage) -> None:
         pod = self.pods.get(action.pod)
         if pod is None or pod.address is None:
             raise ConflictError
         rollout = self.status.rollout
-        if action.until is Stage.READ_WRITE:
+        if until is Stage.READ_WRITE:
             permitted = (
                 rollout is not None and rollout.state is State.PROMOTING and rollout.generation == pod.generation
             )
@@ -372,7 +373,7 @@ class World:
             assert permitted or not late or pod.progress == self.entries, "AllowWrites before it has caught up"
         if action.settings:
             pod.told = True
-        pod.stage = max(pod.stage, action.until)
+        pod.stage = max(pod.stage, until)
         if pod.stage is Stage.READ_WRITE:
             self.tokens.add(pod.name)
 

@@ -12,11 +12,12 @@ from pavane_operator.plan.clock import within_lag_since
 from pavane_operator.plan.model import (
     Action,
     ActionFailure,
+    AdvanceStage,
+    AllowWrites,
     ApplyChild,
     CreateChild,
     DeleteChild,
     Facts,
-    LeadUp,
     MarkResource,
     Observed,
     Plan,
@@ -208,9 +209,10 @@ class Operator:
                 world.put(manifest, create=False, resource_version=resource_version)
             case DeleteChild():
                 world.remove(action)
-            case LeadUp():
-                world.lead_up(action)
-                self.streams[world.pods[action.pod].uid].asked = action.until
+            case AdvanceStage() | AllowWrites():
+                until = Stage.READ_WRITE if isinstance(action, AllowWrites) else Stage.READ_ONLY
+                world.advance(action, until)
+                self.streams[world.pods[action.pod].uid].asked = until
             case RunStep():
                 self._run_step(action)
             case Undo(generation):

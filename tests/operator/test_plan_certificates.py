@@ -98,7 +98,7 @@ def test_a_secret_that_the_kind_refers_to_is_waited_for() -> None:
     told = {one.type: (one.status, one.reason, one.message) for one in found.status.conditions}
     assert told["UpToDate"] == (Truth.FALSE, "ReferenceNotReady", "Secret mine does not exist")
     assert told["Reconciling"][0] is Truth.TRUE
-    assert lab.plan(references={"mine": {}}).row == "B7"
+    assert lab.plan(references={"mine": {}}).row == "B8"
 
 
 def test_a_reference_that_vanishes_during_an_attempt_is_its_blocker() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pavane_operator.plan import diagram
+from pavane_operator.plan.table import TABLE
 
 DOCUMENT = Path(__file__).parents[2] / diagram.FOLDER / diagram.FILE
 
@@ -27,3 +28,8 @@ def test_check_tells_a_stale_document_and_writes_nothing(tmp_path: Path, capsys:
     assert list(tmp_path.iterdir()) == []
     assert diagram.main(there) == 0
     assert diagram.main(["--check", *there]) == 0
+
+
+def test_the_name_of_a_row_occurs_once() -> None:
+    names = [row.name for row in TABLE]
+    assert len(names) == len(set(names))

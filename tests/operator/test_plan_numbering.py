@@ -62,7 +62,7 @@ def _plan(observed: Observed, annotation: str, status: Status | None = None) -> 
 
 def _claimed(annotation: str = "0", status: Status | None = None, **observed: Any) -> int | None:
     planned = _plan(Observed(fresh=True, **observed), annotation, status)
-    assert planned.row == "B7"
+    assert planned.row == "B8"
     assert planned.status is not None
     return planned.status.next_generation
 

@@ -12,9 +12,9 @@ import pytest
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import HISTORY_MAX_ITEMS, Blocker, Result, State, Status
 from pavane_operator.plan.model import (
+    AllowWrites,
     ApplyChild,
     DeleteChild,
-    LeadUp,
     Plan,
     Pod,
     PodBlocker,
@@ -418,9 +418,7 @@ def test_an_active_pod_that_came_back_is_led_up_unless_its_state_is_lost() -> No
 
     led = lab.plan(pods=seen())
     assert led.streams == {name}
-    assert [(action.pod, action.until) for action in led.actions if isinstance(action, LeadUp)] == [
-        (name, Stage.READ_WRITE)
-    ]
+    assert [action.pod for action in led.actions if isinstance(action, AllowWrites)] == [name]
     lost = lab.plan(pods=seen(PodBlocker("StateLost")))
     assert lost.streams == frozenset()
     assert lost.actions == ()

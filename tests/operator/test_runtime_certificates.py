@@ -48,7 +48,7 @@ async def test_a_pod_that_restarts_is_dialled_with_what_was_renewed_meanwhile(tm
     await eventually(lambda: streams.connected == 1)
     publish(tmp_path, certificate(second), second)
     streams.context.credentials = credentials(certificate(second), second)
-    assert streams.lead_up(POD, Stage.READ_ONLY, {})  # on the stream that is open
+    assert streams.advance(POD, Stage.READ_ONLY, {})  # on the stream that is open
     await eventually(lambda: (view := streams.view(POD)) is not None and view.stage is Stage.READ_ONLY)
     await server.stop()
     await eventually(lambda: streams.connected == 0)

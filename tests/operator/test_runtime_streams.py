@@ -100,10 +100,10 @@ async def test_a_stream_tells_the_stage_and_leads_up_to_writing(pod: Pod, driver
     await driver.streams.keep(pod.wanted)
     view = await driver.until(connected=True)
     assert (view.stage, view.asked) == (Stage.INITIALIZATION, None)
-    assert driver.streams.lead_up(NAME, Stage.READ_ONLY, {"bootstrap": "entry", "initial": "[]"})
+    assert driver.streams.advance(NAME, Stage.READ_ONLY, {"bootstrap": "entry", "initial": "[]"})
     assert driver.view().asked is Stage.READ_ONLY
     await driver.until(stage=Stage.READ_ONLY)
-    driver.streams.lead_up(NAME, Stage.READ_WRITE, {})
+    driver.streams.advance(NAME, Stage.READ_WRITE, {})
     await driver.until(stage=Stage.READ_WRITE)
     told = {"bootstrap": "entry", "initial": "[]"}
     assert ("read_write", Token(GENERATION, 7), told) in pod.role.calls
@@ -117,7 +117,7 @@ async def test_reports_become_what_the_planner_reads(pod: Pod, driver: Driver) -
     )
     await driver.streams.keep(pod.wanted)
     await driver.until(connected=True)
-    driver.streams.lead_up(NAME, Stage.READ_WRITE, {})
+    driver.streams.advance(NAME, Stage.READ_WRITE, {})
     view = await driver.until(stage=Stage.READ_WRITE, leads=True)
     assert (view.progress, view.target, view.fence) == (5, 9, GENERATION)
     assert view.blockers == (PodBlocker("NoQuorum", "no leader", {"a": "b"}),)
@@ -146,7 +146,7 @@ async def test_the_lag_clock_runs_without_a_break_and_begins_anew_after_one(pod:
 async def test_a_pod_that_restarts_is_dialled_again_and_has_to_be_led_anew(pod: Pod, driver: Driver) -> None:
     await driver.streams.keep(pod.wanted)
     await driver.until(connected=True)
-    driver.streams.lead_up(NAME, Stage.READ_ONLY, {})
+    driver.streams.advance(NAME, Stage.READ_ONLY, {})
     await driver.until(stage=Stage.READ_ONLY)
     port = pod.server.port
     await pod.server.stop()
@@ -163,7 +163,7 @@ async def test_a_stream_that_is_not_wanted_any_more_is_closed(pod: Pod, driver: 
     await driver.until(connected=True)
     await driver.streams.keep({})
     assert driver.streams.view(NAME) is None
-    assert not driver.streams.lead_up(NAME, Stage.READ_ONLY, {})
+    assert not driver.streams.advance(NAME, Stage.READ_ONLY, {})
     await eventually(lambda: pod.server.streams == 0)
 
 

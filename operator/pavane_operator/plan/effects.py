@@ -16,12 +16,13 @@ from pavane_operator.plan.model import (
     LAST_GENERATION_ANNOTATION,
     SKIP_FINALIZER_ANNOTATION,
     Action,
+    AdvanceStage,
+    AllowWrites,
     ApplyChild,
     Child,
     CreateChild,
     DeleteChild,
     Event,
-    LeadUp,
     Manifest,
     MarkResource,
     Pod,
@@ -113,7 +114,7 @@ def repair_in_place(view: View) -> Decision:
     actions = repair_actions(view)
     if actions:
         return Decision(actions=actions, alone=True, critical=True)
-    return Decision(actions=_lead_up_active(view))
+    return Decision(actions=_advance_active(view))
 
 
 def repair_actions(view: View) -> tuple[Action, ...]:
@@ -147,7 +148,7 @@ def steady(view: View) -> Decision:
 
 
 def _kept(view: View, *, former_volumes: bool) -> Decision:
-    """Leftovers go, pods are led up, and the store gets the step that it needs: recorded first, then taken."""
+    """Leftovers go, pods advance, and the store gets the step that it needs: recorded first, then taken."""
     step, due = view.rollout.step, view.facts.due
     if due is None and step is not None:
         return Decision(rollout=Rollout(state=State.IDLE))
@@ -163,14 +164,14 @@ def _kept(view: View, *, former_volumes: bool) -> Decision:
     settling = [time for pod in view.joining if (time := view.settles_at(pod)) is not None and time > view.now]
     looks = [view.now + STORE_LOOK] if view.resizing or view.outdated else []
     return Decision(
-        actions=(*deletions, *_lead_up_active(view), *calls, *growth(view)),
+        actions=(*deletions, *_advance_active(view), *calls, *growth(view)),
         wake_at=min([*settling, *looks, *([retry_at] if retry_at else [])], default=None),
         critical=bool(deletions),
     )
 
 
 def claim(view: View) -> Decision:
-    """B7."""
+    """B8."""
     number = view.highest_number + 1
     now = view.now.replace(microsecond=0)
     rollout = Rollout(
@@ -278,7 +279,7 @@ def is_resized(view: View) -> bool:
 
 
 def to_creating(view: View) -> Decision:
-    """D1, back from a later state: `replicas` has changed."""
+    """D0: `replicas` has changed."""
     return Decision(rollout=view.rollout.model_copy(update={"state": State.CREATING_NEXT}))
 
 
@@ -287,9 +288,9 @@ def to_initializing(view: View) -> Decision:
     return _stage_reached(view, State.INITIALIZING, "all pods answer")
 
 
-def lead_up(view: View) -> Decision:
+def advance(view: View) -> Decision:
     """D3."""
-    return Decision(actions=lead_ups(view, Stage.READ_ONLY))
+    return Decision(actions=advances(view))
 
 
 def to_catching_up(view: View) -> Decision:
@@ -383,13 +384,13 @@ def retire(view: View) -> Decision:
     """D12: what belongs only to former generations goes, without volumes."""
     due = retirement_ends(view)
     if view.now < due:
-        return Decision(actions=_lead_up_active(view), wake_at=due)
+        return Decision(actions=_advance_active(view), wake_at=due)
     batch = next_parting(view) if view.kind.partings > 1 else None
     if batch is not None:
         applied = tuple(ApplyChild(manifest) for manifest in batch)
-        return Decision(actions=applied + _lead_up_active(view), wake_at=view.now + STORE_LOOK)
+        return Decision(actions=applied + _advance_active(view), wake_at=view.now + STORE_LOOK)
     leftovers = _leftovers(view)
-    return Decision(actions=leftovers + _lead_up_active(view), critical=bool(leftovers))
+    return Decision(actions=leftovers + _advance_active(view), critical=bool(leftovers))
 
 
 def retired(view: View) -> Decision:
@@ -433,26 +434,39 @@ def repairs(view: View, *generations: int) -> tuple[Action, ...]:
     return (*first, *ordered, *(() if invalid else _withdrawals(view)))
 
 
-def lead_ups(view: View, until: Stage) -> tuple[LeadUp, ...]:
-    """Commands for the pods of the next generation that are below a stage and have not been led there yet."""
-    settings = view.kind.renderer.expected_state(
-        view.resource, view.next, bootstrap=view.bootstrap and view.step_name != SERVE
-    )
-    return _lead(view, view.next, until, settings)
+def advances(view: View) -> tuple[AdvanceStage, ...]:
+    """For each pod of the next generation that is below ReadOnly and has not been sent the commands yet."""
+    settings = _settings_of_next(view)
+    return tuple(AdvanceStage(name, view.next, settings) for name in _unasked(view, view.next, Stage.READ_ONLY))
 
 
-def _lead(view: View, generation: int, until: Stage, settings: Mapping[str, str]) -> tuple[LeadUp, ...]:
-    return tuple(
-        LeadUp(pod.name, generation, until, settings)
+def _permissions(view: View) -> tuple[AllowWrites, ...]:
+    """For each pod of the next generation that may not write yet, from the step that allows it on."""
+    allowing = [i for i, step in enumerate(view.steps) if step.allow_writes]
+    if not allowing or view.recorded_index < allowing[0]:
+        return ()
+    settings = _settings_of_next(view)
+    return tuple(AllowWrites(name, view.next, settings) for name in _unasked(view, view.next, Stage.READ_WRITE))
+
+
+def _settings_of_next(view: View) -> Mapping[str, str]:
+    bootstrap = view.bootstrap and view.step_name != SERVE
+    return view.kind.renderer.expected_state(view.resource, view.next, bootstrap=bootstrap)
+
+
+def _unasked(view: View, generation: int, stage: Stage) -> list[str]:
+    """Names of the pods that are below a stage and have not been sent the commands up to it."""
+    return [
+        pod.name
         for pod in view.live_pods(generation)
         if pod.stage is not None
         and pod.stage.connected
-        and pod.stage.stage < until
-        and (pod.stage.asked is None or pod.stage.asked < until)
-    )
+        and pod.stage.stage < stage
+        and (pod.stage.asked is None or pod.stage.asked < stage)
+    ]
 
 
-def _lead_up_active(view: View) -> tuple[LeadUp, ...]:
+def _advance_active(view: View) -> tuple[AdvanceStage | AllowWrites, ...]:
     if not view.active:
         return ()
     settings = view.kind.renderer.expected_state(view.resource, view.active, bootstrap=False)
@@ -462,11 +476,12 @@ def _lead_up_active(view: View) -> tuple[LeadUp, ...]:
         if pod.stage and any(blocker.reason == "StateLost" for blocker in pod.stage.blockers)
     }
     early = {pod.name for pod in view.joining if not view.has_settled(pod)}
-    leads = (
-        *(lead for lead in _lead(view, view.active, Stage.READ_ONLY, settings) if lead.pod in early),
-        *(lead for lead in _lead(view, view.active, Stage.READ_WRITE, settings) if lead.pod not in early),
+    advance = [name for name in _unasked(view, view.active, Stage.READ_ONLY) if name in early - lost]
+    allow = [name for name in _unasked(view, view.active, Stage.READ_WRITE) if name not in early | lost]
+    return (
+        *(AdvanceStage(name, view.active, settings) for name in advance),
+        *(AllowWrites(name, view.active, settings) for name in allow),
     )
-    return tuple(lead for lead in leads if lead.pod not in lost)
 
 
 def _leftovers(view: View) -> tuple[Action, ...]:
@@ -479,11 +494,6 @@ def _active_is_well(view: View) -> bool:
         pod.stage is not None and (pod.stage.target or 0) - (pod.stage.progress or 0) <= allowed
         for pod in view.live_pods(view.active)
     )
-
-
-def _permissions(view: View) -> tuple[LeadUp, ...]:
-    allowing = [i for i, step in enumerate(view.steps) if step.allow_writes]
-    return lead_ups(view, Stage.READ_WRITE) if allowing and view.recorded_index >= allowing[0] else ()
 
 
 def _record(view: View, name: str) -> Decision:

@@ -107,7 +107,7 @@ class StageView:
     connected: bool
     """A stream of ours is open and the pod has answered on it."""
     asked: Stage | None = None
-    """How far the present stream was led up (`LeadUp.until`); None before and on a new stream."""
+    """The stage up to which commands were sent on the present stream; None before and on a new stream."""
     progress: int | None = None
     target: int | None = None
     leads: bool = False
@@ -398,17 +398,27 @@ class GrowVolume:
 
 
 @dataclass(frozen=True, slots=True)
-class LeadUp:
-    """Give the pod, on its stream, the commands up to this stage (D3, D9).
+class AdvanceStage:
+    """Send the pod, on its stream, the commands up to ReadOnly (D3).
 
-    CreateTimely, CreateInstance, UpdateConfiguration with `settings`, InitializationComplete; with READ_WRITE also
-    AllowWrites with token (generation, first half of the operator's epoch). Returns once they are queued; the pod
-    reports. From then on `StageView.asked` is `until`.
+    CreateTimely, CreateInstance, UpdateConfiguration with `settings`, InitializationComplete. Returns once they are
+    queued; the pod reports. From then on `StageView.asked` is READ_ONLY.
     """
 
     pod: str
     generation: int
-    until: Stage
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowWrites:
+    """Let the pod write (D9): the commands of `AdvanceStage` that it lacks, then AllowWrites.
+
+    Its token is (generation, first half of the operator's epoch). From then on `StageView.asked` is READ_WRITE.
+    """
+
+    pod: str
+    generation: int
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -428,7 +438,9 @@ class Undo:
     generation: int
 
 
-Action: TypeAlias = MarkResource | CreateChild | ApplyChild | DeleteChild | GrowVolume | LeadUp | RunStep | Undo
+Action: TypeAlias = (
+    MarkResource | CreateChild | ApplyChild | DeleteChild | GrowVolume | AdvanceStage | AllowWrites | RunStep | Undo
+)
 
 
 @dataclass(frozen=True, slots=True)

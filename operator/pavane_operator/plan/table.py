@@ -157,7 +157,7 @@ TABLE: tuple[Row, ...] = (
     Row("B5", IDLE, _failed_before, effects.upkeep, "the spec failed before"),
     Row("B6", IDLE, lambda view: view.spec.rollout.paused, effects.upkeep, "paused"),
     Row("B7", IDLE, is_stopped, effects.upkeep, "the active generation is scaled to 0"),
-    Row("B7", IDLE, _always, effects.claim, "the spec has changed", State.CREATING_NEXT),
+    Row("B8", IDLE, _always, effects.claim, "the spec has changed", State.CREATING_NEXT),
     # ---- interrupts
     Row(
         "C",
@@ -168,15 +168,15 @@ TABLE: tuple[Row, ...] = (
         State.ABORTING,
     ),
     # ---- forward
-    Row("D1", frozenset({State.CREATING_NEXT}), effects.is_incomplete, effects.create, "objects are missing"),
     Row(
-        "D1",
+        "D0",
         BEFORE_PROMOTION - {State.CREATING_NEXT},
         effects.is_resized,
         effects.to_creating,
         "replicas has changed",
         State.CREATING_NEXT,
     ),
+    Row("D1", frozenset({State.CREATING_NEXT}), effects.is_incomplete, effects.create, "objects are missing"),
     Row(
         "D2",
         frozenset({State.CREATING_NEXT}),
@@ -188,8 +188,8 @@ TABLE: tuple[Row, ...] = (
     Row(
         "D3",
         frozenset({State.INITIALIZING, State.CATCHING_UP}),
-        lambda view: bool(effects.lead_ups(view, Stage.READ_ONLY)),
-        effects.lead_up,
+        lambda view: bool(effects.advances(view)),
+        effects.advance,
         "a pod is below ReadOnly",
     ),
     Row(
@@ -233,21 +233,27 @@ TABLE: tuple[Row, ...] = (
         State.PROMOTING,
     ),
     Row(
-        "D11",
-        frozenset({State.PROMOTING}),
-        _service_leads_to_next,
-        effects.to_retiring,
-        "the public Service has a ready pod of n",
-        State.RETIRING,
-    ),
-    Row(
         "D9",
         frozenset({State.PROMOTING}),
         lambda view: not view.facts.leads and view.selected != view.next,
         effects.take_step,
         "steps not finished",
     ),
-    Row("D10", frozenset({State.PROMOTING}), _always, effects.open_service, "n leads"),
+    Row(
+        "D10",
+        frozenset({State.PROMOTING}),
+        lambda view: not _service_leads_to_next(view),
+        effects.open_service,
+        "n leads, and the public Service has no ready pod of it",
+    ),
+    Row(
+        "D11",
+        frozenset({State.PROMOTING}),
+        _always,
+        effects.to_retiring,
+        "the public Service has a ready pod of n",
+        State.RETIRING,
+    ),
     Row("D12", frozenset({State.RETIRING}), _retirement_due, effects.retire, "former generations remain"),
     Row("D13", frozenset({State.RETIRING}), _always, effects.retired, "none of them remains", State.IDLE),
     Row("D15", frozenset({State.ABORTING}), _next_objects_left, effects.take_back, "objects of n remain"),

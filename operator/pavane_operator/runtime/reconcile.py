@@ -16,6 +16,7 @@ import httpx2
 import structlog
 
 from pavane.parts.backoff import backoff_s
+from pavane.wire.stages import Stage
 from pavane_operator.crds.definitions import definition_of
 from pavane_operator.crds.status import State, Status
 from pavane_operator.kinds.port import Kind, Promotion
@@ -40,9 +41,10 @@ from pavane_operator.plan.model import (
     GENERATION_LABEL,
     Action,
     ActionFailure,
+    AdvanceStage,
+    AllowWrites,
     Child,
     Event,
-    LeadUp,
     MarkResource,
     Observed,
     Plan,
@@ -402,8 +404,10 @@ class Reconciler:
 
     async def _act(self, resource: Resource, observed: Observed, action: Action) -> None:
         match action:
-            case LeadUp():
-                self._streams.lead_up(action.pod, action.until, action.settings)
+            case AdvanceStage():
+                self._streams.advance(action.pod, Stage.READ_ONLY, action.settings)
+            case AllowWrites():
+                self._streams.advance(action.pod, Stage.READ_WRITE, action.settings)
             case RunStep():
                 assert self._steps is not None  # noqa: S101 - made before the first plan
                 self._steps.start(action.name, resource, observed, action.at)

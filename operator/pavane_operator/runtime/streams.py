@@ -124,7 +124,7 @@ class PodStream:
         """Whether the pod answers on the present stream."""
         return self._connected
 
-    def lead_up(self, until: Stage, settings: Mapping[str, str]) -> None:
+    def advance(self, until: Stage, settings: Mapping[str, str]) -> None:
         """Lead the pod to `until` on the present stream; on the next one it has to be asked for again."""
         self._wanted = _Wanted(until, settings)
         self._asked = until
@@ -223,12 +223,12 @@ class Streams:
             if name not in self._streams:
                 self._streams[name] = PodStream(address, generation, self.context)
 
-    def lead_up(self, pod: str, until: Stage, settings: Mapping[str, str]) -> bool:
+    def advance(self, pod: str, until: Stage, settings: Mapping[str, str]) -> bool:
         """Lead a pod up on its stream; False where there is none."""
         stream = self._streams.get(pod)
         if stream is None:
             return False
-        stream.lead_up(until, settings)
+        stream.advance(until, settings)
         return True
 
     def view(self, pod: str) -> StageView | None:
