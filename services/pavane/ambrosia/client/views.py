@@ -3,17 +3,16 @@
 import functools
 import inspect
 import typing
+from collections import deque
 from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from pavane.ambrosia.client.definition import Method, Query
+from pavane.ambrosia.client.definition import Definition, Method, Query
 from pavane.ambrosia.client.errors import OutsideHandler, StateInFlow
-from pavane.ambrosia.client.flows import ERROR, OPEN, VALUE, Flow, Pending, error_bytes, frozen
+from pavane.ambrosia.client.flows import ERROR, OPEN, VALUE, Flow, Pending, Step, error_bytes, frozen
 from pavane.ambrosia.client.values import Codec, pack, unpack
-
-if TYPE_CHECKING:
-    from pavane.ambrosia.client.engine import Engine
+from pavane.ambrosia.core.binding import Binding
 
 _NONE = pack(None)
 
@@ -44,10 +43,33 @@ class Member:
         return self._codec
 
 
+class Host(Protocol):
+    """What a flow's view needs of the engine that runs it."""
+
+    name: str
+    definition: Definition
+    binding: Binding
+    app_version: int
+    object: Any
+    begun: deque[tuple[Method[Any, ..., Any], bytes]]
+
+    def guarded(self, title: str, mode: str, seed: str, body: Callable[[], Any]) -> Any:
+        """Run code of the application."""
+
+    def new_call(self, flow: Flow) -> int:
+        """Return the number of a call that the last step of ``flow`` makes."""
+
+    def called_out(self, flow: Flow, step: Step) -> None:
+        """Begin the span of a call, if its flow has one."""
+
+    def outside(self, flow: Flow, index: int) -> None:
+        """Have a step carried out beside the log, if this process leads."""
+
+
 class FlowTools:
     """What ``self`` offers a flow, by its history: only what is new is carried out."""
 
-    def __init__(self, engine: "Engine") -> None:
+    def __init__(self, engine: Host) -> None:
         self._engine = engine
         self.name = engine.name
         self.fields = engine.definition.fields

@@ -3,8 +3,9 @@
 from pavane.waltz.client.appending import Full
 from pavane.waltz.client.directory import PartitionInfo
 from pavane.waltz.client.link import trusting
+from pavane.waltz.client.transaction import Lock, Transaction
 from pavane.waltz.client.view import View
-from pavane.waltz.client.waltz import Lock, Transaction, Waltz
+from pavane.waltz.client.waltz import Waltz
 from pavane.waltz.errors import Closed, Conflict, NotFound, OutcomeUnknown, Rejected, Unavailable, WaltzError
 
 __all__ = [

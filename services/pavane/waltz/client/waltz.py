@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from pavane.waltz.client.appending import Appending
 from pavane.waltz.client.directory import PASSING, RETRY_SECONDS, Directory, PartitionInfo
 from pavane.waltz.client.link import Link
+from pavane.waltz.client.transaction import Lock, Transaction
 from pavane.waltz.client.view import View
 from pavane.waltz.errors import NotFound, RejectCode, Rejected, Unavailable
 from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import messages as m
-from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.frame import DATA_BYTES_MAX
 from pavane.waltz.wire.locks import lock_hashes
 from pavane.wire import RemoteProtocolError
@@ -26,17 +25,6 @@ CREDIT_ITEMS = 10_000  # of a feed; more is granted when half is used up
 CREDIT_BYTES = 8 * 1024 * 1024
 IDLE_SECONDS = 5.0  # without a transaction, after which a feed asks whether its server is still there
 AHEAD_SECONDS = 5.0  # a new owner may still be reading the end of the log
-Lock = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """A committed transaction; ``reqid`` is the identity of its append."""
-
-    id: int
-    header: int
-    data: bytes
-    reqid: ReqId
 
 
 class Waltz:
