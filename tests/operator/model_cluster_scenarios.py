@@ -7,7 +7,7 @@ import copy
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import State
 from pavane_operator.plan.model import GENERATION_LABEL, PAUSE_ANNOTATION, SKIP_FINALIZER_ANNOTATION, UID_LABEL
-from pavane_operator.plan.view import BEFORE_PROMOTION
+from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from tests.operator.model_cluster import World, settled
 from tests.operator.model_cluster_kind import NAME, UID
 from tests.operator.model_cluster_script import Scenario, Script, after, failed_with, gone, rests_on, state_is

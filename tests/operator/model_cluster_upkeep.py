@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import State
-from pavane_operator.plan.view import BEFORE_PROMOTION
+from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from tests.operator.model_cluster import World
 from tests.operator.model_cluster_kind import NAME
 from tests.operator.model_cluster_script import Scenario, Script, Until, after, failed_with, rests_on, state_is

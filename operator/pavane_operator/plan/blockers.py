@@ -10,7 +10,8 @@ from pavane_operator.crds.values import parse_duration
 from pavane_operator.plan.children import pods_of_sets
 from pavane_operator.plan.gates import closed_gate
 from pavane_operator.plan.model import Pod, Problem
-from pavane_operator.plan.view import BEFORE_PROMOTION, View
+from pavane_operator.plan.snapshot import BEFORE_PROMOTION
+from pavane_operator.plan.view import View
 
 IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 """What kubelets say while an image cannot be had."""

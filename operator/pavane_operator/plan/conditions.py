@@ -6,7 +6,8 @@ from datetime import timedelta
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth
 from pavane_operator.plan.model import Problem
-from pavane_operator.plan.view import BEFORE_PROMOTION, View
+from pavane_operator.plan.snapshot import BEFORE_PROMOTION
+from pavane_operator.plan.view import View
 from pavane_operator.plan.volumes import CANNOT_GROW, RESIZING, growth_problem
 
 WRITE_STOP_LIMIT = timedelta(seconds=5)

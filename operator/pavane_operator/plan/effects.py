@@ -10,6 +10,7 @@ from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.common import DeletionPolicy, StorageSpec
 from pavane_operator.crds.status import HISTORY_MAX_ITEMS, Attempt, Failure, Result, Rollout, State, Step
 from pavane_operator.crds.values import parse_duration
+from pavane_operator.plan.attempt import SERVE
 from pavane_operator.plan.children import STATEFUL_SET, WITHDRAWN, find, is_missing_or_drifted
 from pavane_operator.plan.model import (
     FINALIZER,
@@ -32,8 +33,9 @@ from pavane_operator.plan.model import (
     parse_number,
 )
 from pavane_operator.plan.sizes import differs, next_parting, surplus_volumes
+from pavane_operator.plan.snapshot import RETIRE
 from pavane_operator.plan.standing import replaceable
-from pavane_operator.plan.view import RETIRE, SERVE, View
+from pavane_operator.plan.view import View
 from pavane_operator.plan.volumes import growth
 
 POD = "Pod"
@@ -158,7 +160,7 @@ def _kept(view: View, *, former_volumes: bool) -> Decision:
     volumes = surplus_volumes(view, view.active)
     if former_volumes and isinstance(view.storage, StorageSpec) and not view.storage.retain:
         volumes += [volume for volume in view.volumes if volume.generation not in (None, view.active)]
-    exchanged = replaceable(view)
+    exchanged = replaceable(view, view.standing, view.outdated)
     replaced = () if exchanged is None else (_pod_deletion(exchanged),)
     deletions = (*_leftovers(view), *_deletions(volumes), *replaced)
     settling = [time for pod in view.joining if (time := view.settles_at(pod)) is not None and time > view.now]

@@ -6,7 +6,8 @@ from pavane.wire.stages import Stage
 from pavane_operator.crds.status import Rollout, State, Status, Step
 from pavane_operator.plan.children import STATEFUL_SET
 from pavane_operator.plan.model import parse_time
-from pavane_operator.plan.view import RETIRE, View
+from pavane_operator.plan.snapshot import RETIRE
+from pavane_operator.plan.view import View
 
 
 def rebuilt_status(view: View) -> Status | None:

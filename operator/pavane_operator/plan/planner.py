@@ -37,8 +37,9 @@ from pavane_operator.plan.model import (
     parse_time,
 )
 from pavane_operator.plan.numbering import rebuilt_status
+from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.table import TABLE
-from pavane_operator.plan.view import BEFORE_PROMOTION, View
+from pavane_operator.plan.view import View
 
 WAKE_INTERVAL = timedelta(seconds=30)
 """A state other than Idle is looked at again after this long, should an event have been lost."""

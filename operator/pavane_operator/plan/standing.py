@@ -4,60 +4,58 @@ Their objects carry no number, so that nothing that deletes a former generation 
 recorded with each generation; it becomes theirs when that generation serves, one pod at a time.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from pavane_operator.crds.status import State
 from pavane_operator.plan.children import STATEFUL_SET, find, ordinal_in, pods_of_sets, replicas_of
 from pavane_operator.plan.model import SPEC_HASH_ANNOTATION, TEMPLATE_ANNOTATION, Manifest, Pod
 from pavane_operator.plan.sizes import STOPPED, Size, sized
-
-if TYPE_CHECKING:
-    from pavane_operator.plan.view import View
+from pavane_operator.plan.snapshot import Snapshot
 
 
-def standing_manifests(view: "View", rendered: Iterable[Manifest]) -> tuple[Manifest, ...]:
+def standing_manifests(seen: Snapshot, rendered: Iterable[Manifest]) -> tuple[Manifest, ...]:
     """What was rendered, with as many pods as are wanted now: those of a generation stop before them (2.8)."""
-    suspended = view.spec.suspend and view.state is State.IDLE and not view.pods(view.active)
+    suspended = seen.spec.suspend and seen.state is State.IDLE and not seen.pods(seen.active)
     found = []
     for manifest in rendered:
         if manifest.kind == STATEFUL_SET:
             size = STOPPED if suspended else Size(replicas_of(manifest.body))
-            found.append(sized(_with_live_claims(view, manifest), size))
+            found.append(sized(_with_live_claims(seen, manifest), size))
         else:
             found.append(manifest)
     return tuple(found)
 
 
-def outdated_pods(view: "View") -> list[Pod]:
+def outdated_pods(seen: Snapshot, standing: Iterable[Manifest]) -> list[Pod]:
     """Pods of a former template: those that are not ready first, for they serve nobody; then the last of the set."""
     found: list[tuple[bool, int, Pod]] = []
-    for manifest in view.standing:
+    for manifest in standing:
         wanted = _template(manifest.body)
-        for pod in view.observed.standing if wanted else ():
+        for pod in seen.observed.standing if wanted else ():
             ordinal = ordinal_in(pod.name, manifest.name)
             if ordinal is not None and not pod.deleting and pod.template != wanted:
                 found.append((pod.ready, -ordinal, pod))
     return [pod for _, _, pod in sorted(found, key=lambda one: one[:2])]
 
 
-def replaceable(view: "View") -> Pod | None:
+def replaceable(seen: Snapshot, standing: Sequence[Manifest], outdated: Sequence[Pod]) -> Pod | None:
     """The pod that may be replaced now; None = there is none, or the others are not well."""
-    if not view.outdated or view.state is not State.IDLE or view.spec.suspend or not _applied(view):
+    if not outdated or seen.state is not State.IDLE or seen.spec.suspend or not _applied(seen, standing):
         return None
-    first = view.outdated[0]
-    if any(pod.deleting for pod in view.observed.standing):
+    first = outdated[0]
+    if any(pod.deleting for pod in seen.observed.standing):
         return None
     if not first.ready:
         return first
-    ready = {pod.name for pod in view.observed.standing if pod.ready}
-    return first if ready.issuperset(pods_of_sets(view.standing)) and view.facts.exchange is None else None
+    ready = {pod.name for pod in seen.observed.standing if pod.ready}
+    return first if ready.issuperset(pods_of_sets(standing)) and seen.facts.exchange is None else None
 
 
-def _applied(view: "View") -> bool:
+def _applied(seen: Snapshot, standing: Iterable[Manifest]) -> bool:
     """Whether the live sets make pods of the present template."""
-    sets = [manifest for manifest in view.standing if manifest.kind == STATEFUL_SET]
-    live = [find(view.observed.children, STATEFUL_SET, manifest.name) for manifest in sets]
+    sets = [manifest for manifest in standing if manifest.kind == STATEFUL_SET]
+    live = [find(seen.observed.children, STATEFUL_SET, manifest.name) for manifest in sets]
     return all(
         child is not None and _template(child.body) == _template(manifest.body)
         for child, manifest in zip(live, sets, strict=True)
@@ -69,9 +67,9 @@ def _template(body: Mapping[str, Any]) -> str:
     return str(((template.get("metadata") or {}).get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""))
 
 
-def _with_live_claims(view: "View", manifest: Manifest) -> Manifest:
+def _with_live_claims(seen: Snapshot, manifest: Manifest) -> Manifest:
     """No server lets the claims of a set change; the volumes themselves grow."""
-    live = find(view.observed.children, STATEFUL_SET, manifest.name)
+    live = find(seen.observed.children, STATEFUL_SET, manifest.name)
     claims = None if live is None else (live.body.get("spec") or {}).get("volumeClaimTemplates")
     if claims is None:
         return manifest

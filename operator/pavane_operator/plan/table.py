@@ -17,7 +17,8 @@ from pavane_operator.plan.effects import Decision
 from pavane_operator.plan.gates import closed_gate, may_skip_catching_up
 from pavane_operator.plan.model import FINALIZER, Problem
 from pavane_operator.plan.sizes import is_stopped
-from pavane_operator.plan.view import BEFORE_PROMOTION, View, repair_of
+from pavane_operator.plan.snapshot import BEFORE_PROMOTION, repair_of
+from pavane_operator.plan.view import View
 
 ANY = frozenset(State)
 IDLE = frozenset({State.IDLE})

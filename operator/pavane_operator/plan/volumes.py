@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pavane_operator.crds.values import parse_quantity
 from pavane_operator.plan.model import Child, GrowVolume, Problem
-
-if TYPE_CHECKING:
-    from pavane_operator.plan.view import View
+from pavane_operator.plan.snapshot import Snapshot
 
 RETRY = timedelta(minutes=10)
 """After this long a refused growth is asked for again: a storage class can be changed to allow it."""
@@ -16,29 +14,29 @@ CANNOT_GROW = "VolumeCannotGrow"
 RESIZING = "VolumeResizing"
 
 
-def growth(view: "View") -> tuple[GrowVolume, ...]:
+def growth(seen: Snapshot) -> tuple[GrowVolume, ...]:
     """The claims of the active generation that ask for less than the spec does, and were not just refused."""
-    if view.storage is None:
+    if seen.storage is None:
         return ()
-    size = str(view.storage.size)
+    size = str(seen.storage.size)
     return tuple(
         GrowVolume(claim.name, claim.uid, size)
-        for claim in _active_claims(view)
-        if _is_less(_requested(claim), size) and not _is_refused(view, claim, size)
+        for claim in _active_claims(seen)
+        if _is_less(_requested(claim), size) and not _is_refused(seen, claim, size)
     )
 
 
-def growth_problem(view: "View") -> Problem | None:
+def growth_problem(seen: Snapshot) -> Problem | None:
     """Why a volume of the active generation has not the size of the spec yet: refused, or still being resized."""
-    if view.storage is None:
+    if seen.storage is None:
         return None
-    size = str(view.storage.size)
-    for claim in _active_claims(view):
-        if _is_less(_requested(claim), size) and _is_refused(view, claim, size):
-            refusal = view.observed.refusals[claim.uid]
+    size = str(seen.storage.size)
+    for claim in _active_claims(seen):
+        if _is_less(_requested(claim), size) and _is_refused(seen, claim, size):
+            refusal = seen.observed.refusals[claim.uid]
             text = f"{refusal.message}; let the storage class allow it, or roll to new volumes (spec.rollout.restart)"
             return Problem(CANNOT_GROW, f"claim {claim.name} cannot grow to {size}: {text}")
-    for claim in _active_claims(view):
+    for claim in _active_claims(seen):
         status = claim.body.get("status") or {}
         if _is_less((status.get("capacity") or {}).get("storage"), size):
             told = [f"{one['type']}: {one.get('message') or one.get('reason', '')}" for one in _true_conditions(status)]
@@ -46,11 +44,11 @@ def growth_problem(view: "View") -> Problem | None:
     return None
 
 
-def _active_claims(view: "View") -> Iterator[Child]:
+def _active_claims(seen: Snapshot) -> Iterator[Child]:
     """A claim that is not bound cannot be changed; its volume will be made as it asks."""
-    for claim in view.volumes:
+    for claim in seen.volumes:
         bound = (claim.body.get("status") or {}).get("phase") == "Bound"
-        if bound and view.active and claim.generation in (None, view.active) and not claim.deleting:
+        if bound and seen.active and claim.generation in (None, seen.active) and not claim.deleting:
             yield claim
 
 
@@ -62,9 +60,9 @@ def _requested(claim: Child) -> object:
     return claim.body["spec"]["resources"]["requests"]["storage"]
 
 
-def _is_refused(view: "View", claim: Child, size: str) -> bool:
-    refusal = view.observed.refusals.get(claim.uid)
-    return refusal is not None and refusal.size == size and view.now < refusal.at + RETRY
+def _is_refused(seen: Snapshot, claim: Child, size: str) -> bool:
+    refusal = seen.observed.refusals.get(claim.uid)
+    return refusal is not None and refusal.size == size and seen.now < refusal.at + RETRY
 
 
 def _is_less(has: object, wanted: str) -> bool:

@@ -1,0 +1,93 @@
+"""The attempt under way: its steps, the decisions of its user, and its time (docs/specs/operator.md 2.4, 2.5, 3)."""
+
+from datetime import timedelta
+from functools import cached_property
+
+from pavane_operator.crds.rollout import Strategy
+from pavane_operator.crds.status import Blocker, State
+from pavane_operator.kinds.port import PromotionStep
+from pavane_operator.plan.snapshot import BEFORE_PROMOTION, Snapshot
+
+SERVE = "Serve"
+"""Last step of a bootstrap: from here the public Service may let clients in (D10)."""
+HOLDING_REASONS = frozenset({"Paused", "WaitingForApproval"})
+"""Gate reasons whose time does not count towards the deadline."""
+
+
+class Attempt(Snapshot):
+    """A snapshot, and how far its promotion is."""
+
+    @cached_property
+    def steps(self) -> tuple[PromotionStep, ...]:
+        """The steps of this promotion."""
+        return self.kind.bootstrap_steps if self.bootstrap else self.kind.steps
+
+    @property
+    def step_name(self) -> str | None:
+        """Name of the recorded step."""
+        return self.rollout.step.name if self.rollout.step else None
+
+    @cached_property
+    def recorded_index(self) -> int:
+        """Place of the recorded step among the steps; -1 while none is recorded."""
+        names = [step.name for step in self.steps]
+        if self.step_name == SERVE:
+            return len(names)
+        return names.index(self.step_name) if self.step_name in names else -1
+
+    @cached_property
+    def irreversible_recorded(self) -> bool:
+        """Whether a step that cannot be taken back has been recorded."""
+        if self.step_name == SERVE:
+            return True
+        return any(step.irreversible for step in self.steps[: self.recorded_index + 1])
+
+    @cached_property
+    def irreversible(self) -> bool:
+        """Whether nothing may abort the attempt any more: such a step is recorded, or its effect seen in the store."""
+        return self.irreversible_recorded or (self.fence_moved and not self.bootstrap)
+
+    @cached_property
+    def fence_moved(self) -> bool:
+        """Whether the effect of a step that cannot be taken back is seen in the store."""
+        return any(step.irreversible and step.name in self.facts.steps_done for step in self.steps)
+
+    # ---- decisions of the user and time
+
+    @cached_property
+    def forced(self) -> bool:
+        """Whether the user forces this very attempt."""
+        return self.spec.rollout.force_promote == self.next
+
+    @cached_property
+    def immediate(self) -> bool:
+        """Whether the strategy does not wait for the new generation to catch up."""
+        return self.spec.rollout.strategy is Strategy.IMMEDIATE
+
+    @cached_property
+    def holding(self) -> Blocker | None:
+        """The stored gate blocker whose time does not count towards the deadline."""
+        return next((blocker for blocker in self.rollout.blockers if blocker.reason in HOLDING_REASONS), None)
+
+    @cached_property
+    def deadline_passed(self) -> bool:
+        """Whether the attempt should be promoting by now; time that it was held does not count."""
+        deadline = self.rollout.deadline
+        if deadline is None or self.state not in BEFORE_PROMOTION:
+            return False
+        return self.now >= deadline + self._held_until_now
+
+    @property
+    def _held_until_now(self) -> timedelta:
+        return max(self.now - self.holding.since, timedelta()) if self.holding else timedelta()
+
+    @cached_property
+    def held_reason(self) -> str | None:
+        """Why the attempt is held by its user now: `Paused` or `WaitingForApproval`; None if it is not."""
+        control = self.spec.rollout
+        if self.state not in BEFORE_PROMOTION or self.bootstrap or self.forced:
+            return None
+        approved = control.strategy is not Strategy.MANUAL or control.promote == self.next
+        if not approved and self.state is State.CAUGHT_UP:
+            return "WaitingForApproval"
+        return "Paused" if control.paused else None

@@ -1,0 +1,201 @@
+"""What is there: the resource, its objects and its pods, and what follows from them (docs/specs/operator.md 2)."""
+
+from datetime import datetime
+from functools import cached_property
+
+from pavane_operator.crds.common import VolumeSpec, rollout_id
+from pavane_operator.crds.status import Result, Rollout, State, Status
+from pavane_operator.kinds.port import Kind
+from pavane_operator.plan.children import REVISION, SERVICE, VOLUME, find
+from pavane_operator.plan.model import (
+    GENERATION_LABEL,
+    LAST_GENERATION_ANNOTATION,
+    PAUSE_ANNOTATION,
+    REPAIR_ANNOTATION,
+    ROLLOUT_ID_ANNOTATION,
+    UID_LABEL,
+    Child,
+    Manifest,
+    Observed,
+    Pod,
+    Resource,
+    Settings,
+    parse_number,
+)
+
+RETIRE = "Retire"
+"""Recorded with `Retiring`; its time is when the old generation lost the fence."""
+
+BEFORE_PROMOTION = frozenset({State.CREATING_NEXT, State.INITIALIZING, State.CATCHING_UP, State.CAUGHT_UP})
+
+
+class Snapshot:
+    """One snapshot. Attributes are worked out when first asked."""
+
+    def __init__(
+        self, kind: Kind, resource: Resource, status: Status, observed: Observed, now: datetime, settings: Settings
+    ) -> None:
+        self.kind = kind
+        self.resource = resource
+        self.spec = resource.spec
+        self.status = status
+        self.observed = observed
+        self.facts = observed.facts
+        self.now = now
+        self.settings = settings
+        self.rollout = status.rollout or Rollout(state=State.IDLE)
+        self.state = self.rollout.state
+        self.active = status.active_generation or 0
+        self.next = status.next_generation or 0
+        self.bootstrap = self.active == 0
+        self._rendered: dict[int, tuple[Manifest, ...]] = {}
+
+    # ---- identities
+
+    @cached_property
+    def want(self) -> str:
+        """Rollout id of the spec."""
+        return rollout_id(self.kind.name, self.spec)
+
+    @cached_property
+    def have(self) -> str | None:
+        """Rollout id of the active generation; None before the first."""
+        return self.id_of(self.active) if self.active else None
+
+    def id_of(self, generation: int) -> str | None:
+        """Rollout id that a generation was created from."""
+        revision = self.revision(generation)
+        if revision is not None and ROLLOUT_ID_ANNOTATION in revision.annotations:
+            return revision.annotations[ROLLOUT_ID_ANNOTATION]
+        return next((entry.id for entry in self.status.generations if entry.number == generation), None)
+
+    def image_of(self, generation: int) -> str:
+        """Image of a generation's pods; still known when its revision is already deleted."""
+        revision = self.revision(generation)
+        if revision is not None:
+            return self.kind.renderer.image(revision)
+        return next((entry.image for entry in self.status.generations if entry.number == generation), "")
+
+    @cached_property
+    def highest_number(self) -> int:
+        """The highest generation number that was ever used, as far as anything says (2.3)."""
+        numbers: list[int | None] = [
+            self.status.last_generation,
+            self.active,
+            self.next,
+            parse_number(self.resource.annotations.get(LAST_GENERATION_ANNOTATION)),
+            self.facts.fence,
+        ]
+        numbers += [child.generation for child in self.observed.children]
+        for pod in self.observed.pods:
+            numbers += [pod.generation, pod.stage.fence if pod.stage else None]
+        return max(number or 0 for number in numbers)
+
+    @cached_property
+    def fence_too_low(self) -> int | None:
+        """The stored fence that a pod of the next generation found to be beyond its own number."""
+        stored = [
+            parse_number(blocker.detail.get("stored")) or self.next
+            for pod in self.live_pods(self.next)
+            if pod.stage
+            for blocker in pod.stage.blockers
+            if blocker.reason == "FenceTooLow"
+        ]
+        return max(stored, default=None)
+
+    @property
+    def reconciliation_paused(self) -> bool:
+        """Whether an annotation stops all work but observing (A2)."""
+        return self.resource.annotations.get(PAUSE_ANNOTATION) == "true" and self.state is not State.PROMOTING
+
+    @property
+    def before_promotion(self) -> bool:
+        """Whether an attempt is under way that may still be given up."""
+        return self.state in BEFORE_PROMOTION
+
+    # ---- objects
+
+    def revision(self, generation: int) -> Child | None:
+        """The revision of a generation: that of its last repair, if it was ever repaired."""
+        name = f"{self.resource.name}-g{generation}"
+        standing = [
+            child
+            for child in self.observed.children
+            if child.kind == REVISION
+            and (child.name == name or (child.name.startswith(f"{name}-r") and child.generation == generation))
+        ]
+        return max(standing, key=repair_of, default=None)
+
+    @property
+    def revision_is_lost(self) -> bool:
+        """Whether nothing says any more what the active generation is made of."""
+        return bool(self.active) and self.revision(self.active) is None
+
+    def rendered(self, generation: int) -> tuple[Manifest, ...]:
+        """What the spec asks for a generation beside its revision; nothing while the revision is missing."""
+        if generation not in self._rendered:
+            revision = self.revision(generation)
+            found = () if revision is None else self.kind.renderer.generation(self.resource, revision)
+            self._rendered[generation] = found
+        return self._rendered[generation]
+
+    @property
+    def storage(self) -> VolumeSpec | None:
+        """What the spec says about volumes; None for a kind without any."""
+        storage = getattr(self.spec, "storage", None)
+        return storage if isinstance(storage, VolumeSpec) else None
+
+    @cached_property
+    def volumes(self) -> list[Child]:
+        """Volume claims of this very resource, not those that a former one of its name left."""
+        return [
+            child
+            for child in self.observed.children
+            if child.kind == VOLUME and child.labels.get(UID_LABEL) == self.resource.uid
+        ]
+
+    def objects(self, generation: int) -> list[Child]:
+        """Live objects of one generation, without volumes."""
+        return [child for child in self.observed.children if child.kind != VOLUME and child.generation == generation]
+
+    @cached_property
+    def foreign_objects(self) -> list[Child]:
+        """Live objects of generations that are not active, without volumes, and without the revisions of generations
+        that once were: a user may want to go back to one."""
+        former = {entry.generation for entry in self.status.history if entry.result is Result.PROMOTED}
+        return [
+            child
+            for child in self.observed.children
+            if child.kind != VOLUME
+            and child.generation not in (None, self.active)
+            and not (child.kind == REVISION and child.generation in former)
+        ]
+
+    @cached_property
+    def service(self) -> Child | None:
+        """The live public Service."""
+        name = self.kind.renderer.public_service(self.resource, self.active).name
+        return find(self.observed.children, SERVICE, name)
+
+    @cached_property
+    def selected(self) -> int | None:
+        """The number in the live public Service's selector, 0 = no generation yet; None where there is no Service."""
+        if self.service is None:
+            return None
+        selector = self.service.body.get("spec", {}).get("selector") or {}
+        return parse_number(selector.get(GENERATION_LABEL)) or 0
+
+    # ---- pods
+
+    def pods(self, generation: int) -> list[Pod]:
+        """All pods of a generation, also those that are going."""
+        return [pod for pod in self.observed.pods if pod.generation == generation]
+
+    def live_pods(self, generation: int) -> list[Pod]:
+        """Pods of a generation that are not being deleted."""
+        return [pod for pod in self.pods(generation) if not pod.deleting]
+
+
+def repair_of(revision: Child) -> int:
+    """Which repair of its generation the revision is; 0 = the generation as it was created."""
+    return parse_number(revision.annotations.get(REPAIR_ANNOTATION)) or 0
