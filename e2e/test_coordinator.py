@@ -45,6 +45,17 @@ class BankTest(RaftTest):
             assert document["status"]["instance"] == name
             assert await self.call(name, "open", MONEY) == MONEY
 
+    async def upgrade(self, name: str) -> None:
+        """Roll an account out to the second version of the bank."""
+        data = {path.name: path.read_text(encoding="utf-8") for path in (BANK, BANK.with_name("bank2.py"))}
+        await self.kube.apply(
+            CONFIG_MAPS, {"metadata": {"name": "bank-2"}, "data": data}, self.namespace, manager="e2e", strict=True
+        )
+        command = ["pavane", "ambrosia", "run", "bank:Account", "--upgrade", "bank2:Account"]
+        spec = {"application": {"command": command, "files": "bank-2", "version": 2}, "storage": {"size": "64Mi"}}
+        body = {"metadata": {"name": name}, "spec": {**spec, **QUICK}}
+        await self.kube.apply(self.type, body, self.namespace, manager="e2e", strict=True)
+
     async def call(self, name: str, method: str, *arguments: Any, key: str = "") -> Any:
         """Call by the command, which goes through the control plane."""
         options = ["--key", key or str(uuid.uuid4()), "-n", self.namespace]
@@ -115,10 +126,13 @@ async def test_the_bank_keeps_its_money_under_kills_and_a_rollout(raft: RaftTest
         for name in ACCOUNTS:
             raft.kill(f"{name}-instance-g1-0")
             await moving.more(f"{name} was killed")
-        raft.platform.run("rollout", "restart", "coord/alice", "-n", raft.namespace)
+        await bank.upgrade("alice")
         document = await bank.until_current("alice", generation=2)
         assert document["status"]["history"][0]["writeGapMs"] > 0
         await moving.more("the rollout")
+        statement = await bank.query("alice", "lines")
+        assert statement[0].startswith("brought forward: "), statement
+        assert len(statement) > 1, statement
     assert await bank.stateful_sets("alice") == ["alice-instance-g2"]
     assert await bank.total() == MONEY * len(ACCOUNTS)
     assert [claim.startswith("alice-log-") for claim in await bank.claims("alice")] == [True]

@@ -24,7 +24,7 @@ from pavane_operator.plan.model import (
 from tests.operator.test_render_raft import DEFAULTS, UID, stored
 
 RENDERER = CoordinatorRenderer(DEFAULTS)
-APPLICATION = {"command": ["pavane", "ambrosia", "run", "bank:Account"], "files": "bank-1"}
+APPLICATION = {"command": ["pavane", "ambrosia", "run", "bank:Account"], "files": "bank-1", "version": 3}
 
 
 def resource(active: int | None = None, coming: int | None = None, **spec: Any) -> Resource:
@@ -57,6 +57,7 @@ def test_a_pod_can_read_what_is_rendered_for_it_and_its_application_finds_it(tmp
     settings = CoordinatorSettings.model_validate({**own, **pod, "config": path})
     found = load(settings)
     assert (found.instance, found.log, found.checkpoint_mib) == ("alice", f"alice-{UID[:8]}", 64)
+    assert (found.version, environment(application)["PAVANE_VERSION"]) == (3, "3")
     assert found.peers == {"far": "10.1.2.3:2500"}
     said = environment(application)
     assert said["PAVANE_AMBROSIA"] == "$(POD_IP):2000,2001"

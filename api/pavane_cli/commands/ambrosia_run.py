@@ -1,18 +1,29 @@
 """``pavane ambrosia run`` and ``replay``: an immortal of a class that the user wrote."""
 
 import asyncio
+import contextlib
 import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pavane.ambrosia.client import CoordinatorLost, DefinitionError, Diverged, Immortal, ImmortalError, serve
+from pavane.ambrosia.client import (
+    CoordinatorLost,
+    DefinitionError,
+    Diverged,
+    Handle,
+    Immortal,
+    ImmortalError,
+    serve,
+)
 from pavane.ambrosia.client.connection import ENVIRONMENT
 from pavane.ambrosia.client.recorded import replay_folder
+from pavane.ambrosia.client.upgrading import versions
 from pavane.ambrosia.errors import FatalError
 from pavane_cli import output
 from pavane_cli.failures import UserError
@@ -21,6 +32,11 @@ DEFAULT_LOG = Path(".pavane/ambrosia")
 EXIT_DIVERGED = 9
 
 Class = Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="The application, as in accounts:Account.")]
+Upgrade = Annotated[
+    str | None,
+    typer.Option(metavar="MODULE:CLASS", help="The class from this version on, where its state has another shape."),
+]
+Begin = Callable[[], contextlib.AbstractAsyncContextManager[Handle[Any]]]
 Log = Annotated[Path, typer.Option("--log", help="Folder of logs, shared by the immortals of this machine.")]
 
 
@@ -38,9 +54,12 @@ def run(
     http: Annotated[
         str, typer.Option(envvar="PAVANE_HTTP", help="HOST:PORT for calls over HTTP; port 0 picks a free port.")
     ] = "127.0.0.1:0",
-    version: Annotated[int, typer.Option(help="Version of the application.")] = 0,
+    version: Annotated[int, typer.Option(envvar="PAVANE_VERSION", min=0, help="Version of the application.")] = 0,
+    upgrade: Upgrade = None,
 ) -> None:
     """Run an immortal until Ctrl-C. After a restart it continues where it was.
+
+    What was logged with a lower version is replayed as that version; then the instance changes over, once.
 
     The coordinator is the one that PAVANE_AMBROSIA names (HOST:RECEIVEPORT,SENDPORT), as beside a pod; else its own.
     """
@@ -48,8 +67,13 @@ def run(
         # The order of sets must be the same in every life, and Python decides it at its start.
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
     kind = load(application)
+    changed = load(upgrade) if upgrade is not None else None
+
+    def begin() -> contextlib.AbstractAsyncContextManager[Handle[Any]]:
+        return serve(kind, name=name, log=log, http=http, version=version, upgrade=changed)
+
     try:
-        asyncio.run(_run(kind, name, log, http, version))
+        asyncio.run(_run(begin, name, log))
     except (ImmortalError, FatalError) as error:
         raise UserError(str(error)) from error
 
@@ -69,13 +93,13 @@ def load(path: str) -> type[Immortal]:
     return found
 
 
-async def _run(kind: type[Immortal], name: str, log: Path, http: str, version: int) -> None:
+async def _run(begin: Begin, name: str, log: Path) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     stopping = asyncio.create_task(stopped.wait())
-    living = asyncio.create_task(_live(kind, name, log, http, version, stopped))
+    living = asyncio.create_task(_live(begin, name, log, stopped))
     await asyncio.wait({stopping, living}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if not living.done() and not _entered.is_set():
@@ -89,8 +113,8 @@ async def _run(kind: type[Immortal], name: str, log: Path, http: str, version: i
 _entered = asyncio.Event()
 
 
-async def _live(kind: type[Immortal], name: str, log: Path, http: str, version: int, stopped: asyncio.Event) -> None:
-    async with serve(kind, name=name, log=log, http=http, version=version) as immortal:
+async def _live(begin: Begin, name: str, log: Path, stopped: asyncio.Event) -> None:
+    async with begin() as immortal:
         _entered.set()
         if immortal.http is None:
             raise CoordinatorLost("no HTTP server")
@@ -116,16 +140,25 @@ def replay(
     application: Class,
     name: Annotated[str, typer.Argument(help="Name of the instance.")],
     log: Log = DEFAULT_LOG,
-    version: Annotated[int, typer.Option(help="Version of the application.")] = 0,
+    version: Annotated[int | None, typer.Option(min=1, help="Try the upgrade to this version at the end.")] = None,
+    upgrade: Upgrade = None,
 ) -> None:
     """Replay an immortal's log beside its class: exit code 9 if a handler behaves differently."""
     kind = load(application)
+    kinds = versions(kind, version, load(upgrade) if upgrade is not None else None)
     try:
-        report = replay_folder(kind, log / f"{name}_{version}")
+        report = replay_folder(kinds, _folder(log, name), version)
     except Diverged as error:
         sys.stderr.write(f"pavane: {error}\n")
         raise typer.Exit(EXIT_DIVERGED) from error
     except (ImmortalError, FatalError) as error:
         raise UserError(str(error)) from error
     found = f"{report.records} records replayed, state and outputs are those of {report.compared} later checkpoints"
-    output.say(f"{report.name}: {found}; {report.uncompared} records stand behind the last one")
+    tried = f", and version {report.version} takes over" if version is not None else ""
+    output.say(f"{report.name}: {found}; {report.uncompared} records stand behind the last one{tried}")
+
+
+def _folder(log: Path, name: str) -> Path:
+    """Return the folder of an instance: the first of its versions, to which the names of all others lead."""
+    found = [path for path in log.glob(f"{name}_[0-9]*") if path.is_dir() and not path.is_symlink()]
+    return min(found, default=log / f"{name}_0")

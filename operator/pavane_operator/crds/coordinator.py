@@ -23,6 +23,7 @@ from pavane_operator.crds.status import Status
 from pavane_operator.crds.values import Quantity
 
 INSTANCE_MAX_CHARACTERS = 64
+VERSION_MAX = 2**31 - 1
 PEER_ADDRESS_PATTERN = r"^[^:]+:[0-9]{1,5}$"
 LAG_DEFAULT = 1 << 16
 """Bytes of log that a successor may lack: it reads them within milliseconds of the fence."""
@@ -59,6 +60,10 @@ class Application(Model):
     files: Name | None = Field(default=None, json_schema_extra=marked(Mark.POD))
     """A ConfigMap of the namespace with Python modules, mounted at `/app`. For a new version of the application use a
     ConfigMap with another name."""
+    version: int = Field(default=0, ge=0, le=VERSION_MAX, json_schema_extra=marked(Mark.POD))
+    """Its version. A generation with a greater one replays with the old code what was logged with the old version. It
+    changes over when it takes over: state, code and open calls, once. Code that handles calls in another way needs a
+    greater version. The program finds it in `PAVANE_VERSION`."""
     resources: ResourceRequirements = Field(default_factory=ResourceRequirements)
     """Its computing resources."""
 

@@ -46,6 +46,8 @@ class Options:
 
     ``host`` is where the application is expected and ``listen`` where other coordinators are; they dial ``address``.
     ``generation`` fences: a greater one takes over, a lower one ends. ``read_only``: follow until ``Server.promote``.
+    ``version``: the one that the application must have had, ``None`` for any; it names the folder. ``upgrade_version``:
+    the one that it has from this life on, ``None`` for no change.
     """
 
     name: str
@@ -58,7 +60,8 @@ class Options:
     address: str = "127.0.0.1"
     host: str = "127.0.0.1"
     listen: str = ""
-    version: int = 0
+    version: int | None = None
+    upgrade_version: int | None = None
     generation: int = 0
     read_only: bool = False
     order: SocketOrder = SocketOrder.DETECT
@@ -89,7 +92,7 @@ class Server:
         self._resolve = resolve or self._registered
         self._say = say
         self._registry = Registry(DiskFolder(options.registry or Path(f"{options.log}registry")))
-        self._folder = DiskFolder(Path(f"{options.log}{options.name}_{options.version}"))
+        self._folder = DiskFolder(instance_folder(options.log, options.name, options.version or 0))
         self._process = options.process or f"{options.address}:{os.getpid()}"
         self._generation = options.generation
         self._runner: Runner | None = None
@@ -163,6 +166,7 @@ class Server:
         try:
             if not options.read_only:
                 store.lock(self._process, f"{options.address}:{options.port}")
+            self._settings(store.refresh())
             self._say(f"Logs directory: {self._folder}")
             self._say("Every record is synced to disk before it is acknowledged")
             port.listen()
@@ -208,9 +212,21 @@ class Server:
             return None
         return task.result()
 
+    def _settings(self, meta: Meta) -> Settings:
+        """Return what does not change in this life; ``FatalError`` 1 if the application is of a wrong version."""
+        options = self.options
+        now = meta.current_version if meta.last_checkpoint else options.version or 0
+        wanted = now if options.upgrade_version is None else options.upgrade_version
+        done = options.upgrade_version == now  # by a former life, with the same options
+        if wanted < now or not (done or options.version in (None, now)):
+            given = wanted if wanted < now else options.version
+            text = f"{options.name} has version {now} of its application, not {given}: start that one, or a later one"
+            raise FatalError(Fatal.VERSION, text)
+        return Settings(options.name, options.log_trigger_bytes, version=wanted)
+
     async def _serve(self, store: Store, binding: Any) -> None:
         meta = store.refresh()
-        settings = Settings(self.options.name, self.options.log_trigger_bytes)
+        settings = self._settings(meta)
         reader: CheckpointReader | None = None
         if meta.last_checkpoint:
             reader = await asyncio.to_thread(CheckpointReader, self._folder, meta.last_checkpoint)
@@ -267,14 +283,29 @@ class Server:
             if self._fenced_at is not None:
                 self.took_over_s = asyncio.get_running_loop().time() - self._fenced_at
         self.stage = "ReadWrite"
+        self._link_version(core.settings.version)
         await asyncio.Event().wait()
+
+    def _link_version(self, version: int) -> None:
+        """Let the files be found under the number of a new version, too: it goes on where the one before it stopped."""
+        path = instance_folder(self.options.log, self.options.name, version)
+        try:
+            if not path.exists():
+                path.symlink_to(Path(str(self._folder)).name, target_is_directory=True)
+        except OSError as error:
+            self._say(f"Error: {path} cannot be made to lead to {self._folder}: {error.strerror}")
 
     async def _follow(self, runner: Runner, store: Store, replay: Replay) -> None:
         """Replay what the writer logs until it is our turn; afterwards the lock is ours."""
         self.stage = "ReadOnly"
         self._say("I'm a secondary")
+        version = runner.core.meta.current_version
         while not self._promoted.is_set():
-            replay.last_log = (await asyncio.to_thread(store.refresh)).last_log
+            meta = await asyncio.to_thread(store.refresh)
+            if meta.current_version != version:
+                text = f"{self.options.name} was upgraded to version {meta.current_version} while this one followed"
+                raise FatalError(Fatal.VERSION, text)
+            replay.last_log = meta.last_log
             await runner.replay(replay)
             try:
                 await asyncio.wait_for(self._promoted.wait(), FOLLOW_POLL_S)
@@ -304,6 +335,11 @@ class Server:
         return [(host, int(port))] if host and port.isdigit() else []
 
 
+def instance_folder(log: str, name: str, version: int) -> Path:
+    """Return where an instance of this version has its files."""
+    return Path(f"{log}{name}_{version}")
+
+
 def new_committer() -> int:
     """Return the number of a new instance's log: 31 bits, sign-extended."""
     return random.SystemRandom().getrandbits(COMMITTER_BITS) - (1 << (COMMITTER_BITS - 1))
@@ -320,7 +356,7 @@ class DebugServer:
     async def run(self) -> None:
         """Serve until the application goes."""
         options = self.options
-        path = Path(f"{options.log}{options.name}_{options.version}")
+        path = instance_folder(options.log, options.name, options.version or 0)
         if not await asyncio.to_thread(path.is_dir):
             raise FatalError(Fatal.CHECKPOINT, f"{path} is missing: no instance of that name and version is there")
         folder = DiskFolder(path)
@@ -449,7 +485,8 @@ def _coordinate(found: dict[str, str]) -> None:
         log_trigger_bytes=opts.number(found, "logTriggerSize", opts.TRIGGER_MB, low=-1) * MIB,
         address=address,
         host=found.get("host", "127.0.0.1"),
-        version=opts.number(found, "currentVersion", 0),
+        version=opts.number(found, "currentVersion", 0) if "currentVersion" in found else None,
+        upgrade_version=opts.number(found, "upgradeVersion", 0) if "upgradeVersion" in found else None,
         generation=opts.number(found, "generation", 0),
         read_only="readOnly" in found,
         order=order,

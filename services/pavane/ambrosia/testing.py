@@ -3,32 +3,26 @@
 ``World`` runs the machines that the real programs run: only sockets, files and the clock are replaced.
 """
 
-import asyncio
 import heapq
-import inspect
 import itertools
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
-from pavane.ambrosia import effects as do
 from pavane.ambrosia.client.checks import SimulationError, check_inputs
 from pavane.ambrosia.client.definition import Method, Query
-from pavane.ambrosia.client.engine import Engine, Failed, Outside, Result
 from pavane.ambrosia.client.errors import CoordinatorLost, Diverged, ImmortalError
-from pavane.ambrosia.client.flows import ERROR, error_bytes, remote
-from pavane.ambrosia.client.guard import Guard
+from pavane.ambrosia.client.flows import ERROR, remote
 from pavane.ambrosia.client.immortal import Immortal
 from pavane.ambrosia.client.recorded import Report, replay_folder
 from pavane.ambrosia.client.replay import Recorded, replay_all
+from pavane.ambrosia.client.simulated import LINK_S, SLOW, SLOW_S, Disk, Instance, Process, Stream
+from pavane.ambrosia.client.upgrading import versions
 from pavane.ambrosia.core.binding import Life
-from pavane.ambrosia.core.coordinator import Coordinator, Settings
-from pavane.ambrosia.state import OURSELVES, Meta
-from pavane.ambrosia.wire.files import CheckpointHead
+from pavane.ambrosia.state import OURSELVES
 from pavane.ambrosia.wire.links import Channel, Code, Hello
 from pavane.ambrosia.wire.records import LogRecord
 
@@ -37,12 +31,7 @@ R = TypeVar("R")
 I = TypeVar("I", bound=Immortal)  # noqa: E741 - an immortal
 
 BEGIN_MS = 1_700_000_000_000  # the wall clock when a world begins
-LINK_S = (0.0005, 0.02)  # until bytes are at the other end
-SLOW, SLOW_S = 0.05, (0.02, 0.4)  # now and then it takes longer
 NOTICED_S = (0.001, 0.3)  # until an end hears that its stream is gone
-DISK_S = (0.0005, 0.01)  # until something is durable
-LOCAL_S = (0.00005, 0.002)  # between an application and its coordinator
-DIAL_AGAIN_S = (0.001, 0.2)
 DOWN_S = (0.01, 0.6)  # until a process that crashed is started again
 FAULT_S = (0.05, 0.6)  # between two faults of `chaos`
 CUT_S = (0.1, 1.5)
@@ -50,210 +39,6 @@ SLOW_DISK_S = (0.2, 2.0)
 CALL_S = 600.0  # simulated time that a call may take
 SETTLE_S = 300.0  # simulated time until everything that was sent must have arrived
 STEPS_MAX = 2_000_000  # events of one world; more is a loop
-
-
-@dataclass
-class _Disk:
-    """What is durable of one instance."""
-
-    meta: Meta = field(default_factory=Meta)
-    logs: dict[int, list[LogRecord]] = field(default_factory=dict)
-    checkpoints: dict[int, tuple[CheckpointHead, bytes]] = field(default_factory=dict)
-
-    def apply(self, effect: do.Storage, writing: dict[str, Any]) -> None:
-        """Make it durable."""
-        match effect:
-            case do.Append(record):
-                self.logs[self.meta.last_log].append(record)
-            case do.CreateLog(number):
-                self.logs[number] = []
-            case do.StoreMeta(meta):
-                self.meta = meta
-            case do.BeginCheckpoint(_, head):
-                writing["head"], writing["blob"] = head, b""
-            case do.CheckpointBytes(data):
-                writing["blob"] += data
-            case do.EndCheckpoint(number):
-                self.checkpoints[number] = (writing["head"], writing["blob"])
-
-    def records(self) -> list[LogRecord]:
-        """Return the whole log in order."""
-        found: list[LogRecord] = []
-        for number in sorted(self.logs):
-            for record in self.logs[number]:
-                if record.seq == len(found):
-                    found.append(record)
-        return found
-
-
-@dataclass
-class _Stream:
-    """One direction-less connection between two instances."""
-
-    number: int
-    ends: tuple["_Process", "_Process"]
-    until: float | None = None
-    """After a break: what would arrive later is lost."""
-    arrives: dict[str, float] = field(default_factory=dict)
-
-
-class _Process:
-    """One life of an application and its coordinator: they crash together."""
-
-    def __init__(self, world: "World", instance: "_Instance") -> None:
-        self.world, self.instance, self.name = world, instance, instance.name
-        self.alive, self.unread = True, 0  # bytes from the application to the coordinator
-        self.engine = Engine(instance.kind, self.name, guard=Guard(strict=True), shuffle=world.rng)
-        disk = instance.disk
-        found = disk.checkpoints.get(disk.meta.last_checkpoint)
-        committer = found[0].committer if found else world.committer(self.name)
-        settings = Settings(self.name, log_trigger_bytes=world.log_trigger_bytes)
-        self.coordinator = Coordinator(settings, committer, disk.meta)
-        self.storing: deque[do.Storage] = deque()
-        self._writing: dict[str, Any] = {}
-        self._arrives = {"down": 0.0, "up": 0.0}
-        if found is None:
-            self.coordinator.first_start()
-        else:
-            self.coordinator.restore(found[0], disk.meta.last_checkpoint)
-            self.carry_out()
-            for number in range(disk.meta.last_checkpoint, disk.meta.last_log + 1):
-                for record in disk.logs.get(number, []):
-                    if self.coordinator.refuses(record) is None:
-                        self.coordinator.replay(record)
-            self.coordinator.replayed()
-        self.carry_out()
-
-    def at(self, seconds: tuple[float, float], what: Callable[[], None]) -> None:
-        """Do it later, if this process still lives."""
-        self.world.later(self.world.rng.uniform(*seconds), lambda: what() if self.alive else None)
-
-    def carry_out(self) -> None:
-        """Do what the coordinator wants."""
-        for effect in self.coordinator.outputs():
-            match effect:
-                case do.ToBinding(data):
-                    self._local("down", partial(self._to_engine, data, len(data)))
-                case do.BlobToBinding(number):
-                    self._local("down", partial(self._to_engine, self.instance.disk.checkpoints[number][1], 0))
-                case do.Attach(peer):
-                    for channel in Channel:
-                        self.at(LOCAL_S, partial(self._dial, peer, channel))
-                case do.ToStream(number, data):
-                    self.world.send(self, number, data)
-                case do.CloseStream(number):
-                    self.world.break_off(number)
-                case do.Timer(name, seconds):
-                    self.at((seconds, seconds), partial(self._ring, name))
-                case do.Say():
-                    pass
-                case _:
-                    self.storing.append(effect)
-                    if len(self.storing) == 1:
-                        self.at(self._disk_s(), self._stored)
-
-    def _disk_s(self) -> tuple[float, float]:
-        slow = self.world.slow_until.get(self.name, 0) > self.world.time
-        return SLOW_S if slow or self.world.rng.random() < SLOW else DISK_S
-
-    def _stored(self) -> None:
-        effect = self.storing[0]
-        self.instance.disk.apply(effect, self._writing)
-        self.storing.popleft()
-        if self.storing:
-            self.at(self._disk_s(), self._stored)
-        self.coordinator.stored(effect)
-        self.carry_out()
-
-    def crash(self) -> None:
-        """End: what was being stored may or may not be there."""
-        self.alive = False
-        while self.storing and self.world.rng.random() < 0.5:
-            self.instance.disk.apply(self.storing.popleft(), self._writing)
-
-    def _ring(self, name: str) -> None:
-        self.coordinator.timer(name)
-        self.carry_out()
-
-    def _local(self, way: str, what: Callable[[], None]) -> None:
-        """Hand something over a local socket: in order, after a while."""
-        due = max(self._arrives[way], self.world.time + self.world.rng.uniform(*LOCAL_S))
-        self._arrives[way] = due
-        self.world.later(due - self.world.time, lambda: what() if self.alive else None)
-
-    def _to_engine(self, data: bytes, counted: int) -> None:
-        self.engine.feed(data)
-        if counted:
-            self.coordinator.binding_wrote(counted)
-            self.carry_out()
-        self.turn()
-
-    def turn(self) -> None:
-        """Let the application handle what it has."""
-        while self.engine.step():
-            pass
-        while self.engine.effects:
-            match self.engine.effects.popleft():
-                case Result() as result:
-                    self.instance.results[result.token] = result
-                case Failed() as failed:
-                    self.world.failures.append((self.name, failed.where, failed.text))
-                case Outside() as outside:
-                    self._outside(outside)
-        out = self.engine.take()
-        if out:
-            self.unread += len(out)
-            self._local("up", partial(self._to_coordinator, out))
-
-    def _to_coordinator(self, data: bytes) -> None:
-        self.unread -= len(data)
-        self.coordinator.binding_received(data)
-        self.carry_out()
-
-    def _outside(self, outside: Outside) -> None:
-        world = self.world
-        if outside.kind == "clock":
-            self.at(LOCAL_S, lambda: self._done(outside, world.now_ms()))
-        elif outside.kind == "timer":
-            wait = max(0.0, (outside.due - world.now_ms()) / 1000)
-            self.at((wait, wait + LOCAL_S[1]), lambda: self._done(outside))
-        else:
-            self.at(LINK_S, lambda: self._done(outside, *_run(outside)))
-
-    def _done(self, outside: Outside, *content: Any) -> None:
-        self.engine.done(outside, *content)
-        self.turn()
-
-    def _dial(self, peer: str, channel: Channel) -> None:
-        if not self.world.connect(self, peer, channel):
-            self.at(DIAL_AGAIN_S, partial(self._dial, peer, channel))
-
-    def ended(self, number: int, peer: str, channel: Channel | None) -> None:
-        """A stream has ended; the one who dialled it dials again."""
-        self.coordinator.links.closed(number)
-        self.carry_out()
-        if channel is not None:
-            self.at(DIAL_AGAIN_S, partial(self._dial, peer, channel))
-
-
-def _run(outside: Outside) -> tuple[bool, bytes]:
-    function, args, kwargs, member = outside.detail
-    try:
-        value = function(*args, **kwargs)
-        if inspect.iscoroutine(value):
-            value = asyncio.run(value)
-        return True, member.codec.pack(value)
-    except Exception as error:
-        return False, error_bytes(error)
-
-
-@dataclass
-class _Instance:
-    name: str
-    kind: type[Immortal]
-    disk: _Disk = field(default_factory=_Disk)
-    process: _Process | None = None
-    results: dict[str, Result] = field(default_factory=dict)
 
 
 class World:
@@ -268,16 +53,16 @@ class World:
         """Handlers that raised although nobody waited: instance, handler, text."""
         self.slow_until: dict[str, float] = {}
         """Until when the disk of an instance is slow."""
-        self._instances: dict[str, _Instance] = {}
+        self._instances: dict[str, Instance] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._planned = itertools.count()
-        self._streams: dict[int, _Stream] = {}
-        self._dialled: dict[int, tuple[_Process, str, Channel]] = {}
+        self._streams: dict[int, Stream] = {}
+        self._dialled: dict[int, tuple[Process, str, Channel]] = {}
         self._numbers = itertools.count(1)
         self._tokens = itertools.count(1)
         self._cuts: Counter[frozenset[str]] = Counter()
         self._steps = 0
-        self._takers: dict[str, _Process] = {}
+        self._takers: dict[str, Process] = {}
         self._faulty = False
 
     def __enter__(self) -> Self:
@@ -291,12 +76,14 @@ class World:
 
     # What a test does
 
-    def start(self, kind: type[Immortal], name: str) -> None:
-        """Start an instance, or start it again with another class; returns when it leads."""
-        instance = self._instances.setdefault(name, _Instance(name, kind))
+    def start(
+        self, kind: type[Immortal], name: str, *, version: int = 0, upgrade: type[Immortal] | None = None
+    ) -> None:
+        """Start an instance, or start it again with another class or version, as `serve`; returns when it leads."""
+        instance = self._instances.setdefault(name, Instance(name, kind))
+        instance.use(kind, version, upgrade)
         if instance.process is not None:
             self.crash(name, again=False)
-        instance.kind = kind
         self._launch(instance)
         self._until(lambda: self._leads(name), CALL_S, f"{name} does not lead")
 
@@ -419,7 +206,7 @@ class World:
             except SimulationError as error:
                 raise SimulationError(f"seed {self.seed}: {error}") from error
 
-    def _replayed(self, instance: _Instance, records: list[LogRecord]) -> dict[str, list[bytes]]:
+    def _replayed(self, instance: Instance, records: list[LogRecord]) -> dict[str, list[bytes]]:
         """Replay an instance from each of its checkpoints; return what it sent, by receiver (S7)."""
         taken = [
             Recorded(number, head.next_seq, head.committer, blob)
@@ -429,7 +216,7 @@ class World:
         made: dict[str, list[bytes]] = {}
         try:
             for start, first in enumerate(taken):
-                run = replay_all(instance.kind, instance.name, taken[start:], records[first.next_seq :], self.rng)
+                run = replay_all(instance.kinds, instance.name, taken[start:], records[first.next_seq :], self.rng)
                 if not run.engine.snapshot().same(now):
                     raise Diverged(f"{instance.name} replayed from checkpoint {first.number} ends in another state")
                 made = made or run.outputs
@@ -468,10 +255,10 @@ class World:
         """Return the number of an instance's log."""
         return sorted(self._instances).index(name) - len(name)
 
-    def _launch(self, instance: _Instance) -> None:
-        instance.process = _Process(self, instance)
+    def _launch(self, instance: Instance) -> None:
+        instance.process = Process(self, instance)
 
-    def _alive(self, name: str) -> _Process:
+    def _alive(self, name: str) -> Process:
         self._until(lambda: self._instances[name].process is not None, CALL_S, f"{name} is down")
         process = self._instances[name].process
         if process is None:
@@ -482,7 +269,7 @@ class World:
         process = self._instances[name].process
         return process is not None and process.coordinator.live and process.engine.life is Life.PRIMARY
 
-    def connect(self, dialler: _Process, peer: str, channel: Channel) -> bool:
+    def connect(self, dialler: Process, peer: str, channel: Channel) -> bool:
         """Open a stream, if the peer takes it."""
         instance = self._instances.get(peer)
         target = instance.process if instance is not None else None
@@ -494,7 +281,7 @@ class World:
         target.carry_out()
         if answer.code != Code.SUCCESS:
             return False
-        self._streams[number] = _Stream(number, (dialler, target))
+        self._streams[number] = Stream(number, (dialler, target))
         self._dialled[number] = (dialler, peer, channel)
         dialler.coordinator.links.dialled(number, peer, channel)
         dialler.carry_out()
@@ -502,7 +289,7 @@ class World:
         target.carry_out()
         return True
 
-    def send(self, source: _Process, number: int, data: bytes) -> None:
+    def send(self, source: Process, number: int, data: bytes) -> None:
         """Carry bytes of a stream: in order, after a while, cut into pieces."""
         stream = self._streams.get(number)
         self.later(0, lambda: self._wrote(source, number, len(data)))
@@ -517,12 +304,12 @@ class World:
             stream.arrives[target.name] = due
             self.later(due - self.time, partial(self._arrive, stream, target, part))
 
-    def _wrote(self, source: _Process, number: int, size: int) -> None:
+    def _wrote(self, source: Process, number: int, size: int) -> None:
         if source.alive:
             source.coordinator.links.wrote(number, size)
             source.carry_out()
 
-    def _arrive(self, stream: _Stream, target: _Process, data: bytes) -> None:
+    def _arrive(self, stream: Stream, target: Process, data: bytes) -> None:
         if target.alive and data and (stream.until is None or self.time <= stream.until):
             target.coordinator.received(stream.number, data)
             target.carry_out()
@@ -573,15 +360,20 @@ class World:
         )
 
 
-def _holds(disk: _Disk, token: bytes) -> bool:
+def _holds(disk: Disk, token: bytes) -> bool:
     """Say whether a request is durable, in the log or in what the last checkpoint holds of the next record."""
     last = disk.checkpoints.get(disk.meta.last_checkpoint)
     return (last is not None and token in last[0].pending) or any(token in record.body for record in disk.records())
 
 
-def replay(kind: type[Immortal], folder: Path) -> Report:
-    """Replay the files of an instance with ``kind``; raises ``Diverged`` that names method and record."""
-    return replay_folder(kind, folder)
+def replay(
+    kind: type[Immortal], folder: Path, *, version: int | None = None, upgrade: type[Immortal] | None = None
+) -> Report:
+    """Replay the files of an instance with ``kind``; raises ``Diverged`` that names method and record.
+
+    With ``version`` try that upgrade at the end, as `serve` would; raises ``ImmortalError`` when it fails.
+    """
+    return replay_folder(versions(kind, version, upgrade), folder, version)
 
 
 def chaos(seeds: int = 100, **settings: Any) -> Callable[[Callable[[World], None]], Callable[[], None]]:

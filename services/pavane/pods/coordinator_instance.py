@@ -74,6 +74,7 @@ class Instance:
             host=host,
             listen=host,
             generation=generation,
+            upgrade_version=config.version,
         )
         self._folder = DiskFolder(folder / config.log / f"{config.instance}_0")
         self._registry = DiskFolder(folder / config.log / "registry")

@@ -35,6 +35,8 @@ class CoordinatorConfig(BaseModel):
 
     instance: str = Field(min_length=1, max_length=253)
     """Name of the immortal, under which others call it."""
+    version: int = Field(default=0, ge=0)
+    """Of the application."""
     log: str = Field(pattern=r"^[-a-z0-9]+$")
     """Folder of this resource on the volume."""
     peers: dict[str, Address] = Field(default_factory=dict, max_length=PEERS_MAX)

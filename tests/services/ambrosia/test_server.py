@@ -346,3 +346,57 @@ def test_bad_arguments_exit_1_with_the_usage(
     printed = capsys.readouterr().out
     assert printed.startswith(line)
     assert "Usage: " in printed
+
+
+async def test_an_upgrade_takes_two_checkpoints_and_its_version_stays(tmp_path: Path) -> None:
+    async with running(options(tmp_path, version=0)) as life:
+        await life.begin(blob=b"old")
+        life.binding.writer.write(bytes.fromhex("0c000000080241"))
+        logged = await life.binding.record()
+    given = options(tmp_path, version=0, upgrade_version=3)
+    async with running(given) as life:
+        binding = life.binding
+        await binding.connect(life.server)
+        assert (await binding.record()).header.seq == -2
+        await binding.reader.readexactly(3)
+        assert (await binding.record()).body == JS_INITIAL
+        assert await binding.record() == logged
+        assert (await binding.record()).body == frame(Type.UPGRADE_TAKE_CHECKPOINT)
+        assert not life.server.live
+        binding.writer.write(checkpoint(3) + b"new")
+        assert (await binding.record()).body == frame(Type.TAKE_CHECKPOINT)
+        binding.writer.write(checkpoint(4) + b"new2" + bytes.fromhex("0c000000080242"))
+        assert (await binding.record()).header.seq == logged.header.seq + 1
+    async with running(options(tmp_path, version=0)) as late:
+        error = await late.error()
+    assert isinstance(error, FatalError)
+    assert (error.exit_code, str(error)) == (
+        1,
+        "server has version 3 of its application, not 0: start that one, or a later one",
+    )
+    # Registered again with the new version, or still with both: its files are found, and nothing is upgraded twice.
+    for again in (options(tmp_path, version=3), given):
+        async with running(again) as life:
+            await life.binding.connect(life.server)
+            assert (await life.binding.record()).header.seq == -2
+            await life.binding.reader.readexactly(4)
+            assert (await life.binding.record()).header.seq == logged.header.seq + 1
+            assert (await life.binding.record()).body == frame(Type.TAKE_BECOMING_PRIMARY_CHECKPOINT)
+
+
+async def test_a_follower_of_the_next_version_upgrades_when_it_takes_over(tmp_path: Path) -> None:
+    async with running(options(tmp_path, generation=1)) as writer:
+        await writer.begin()
+        given = options(tmp_path, generation=2, read_only=True, upgrade_version=1)
+        async with running(given) as follower:
+            await follower.binding.connect(follower.server)
+            assert (await follower.binding.record()).header.seq == -2
+            await follower.binding.reader.readexactly(2)
+            assert (await follower.binding.record()).body == JS_INITIAL
+            follower.server.promote()
+            assert isinstance(await writer.error(), Superseded)
+            assert (await follower.binding.record()).body == frame(Type.UPGRADE_TAKE_CHECKPOINT)
+            follower.binding.writer.write(checkpoint(3) + b"new")
+            assert (await follower.binding.record()).body == frame(Type.TAKE_CHECKPOINT)
+            follower.binding.writer.write(checkpoint(3) + b"new" + bytes.fromhex("0c000000080243"))
+            assert (await follower.binding.record()).header.seq == 1

@@ -1,15 +1,18 @@
 """The simulator is worth something only if it finds faults: each test takes a rule out and expects that to be seen."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pavane.ambrosia.client.engine import Engine
+from pavane.ambrosia.client.snapshot import Snapshot
 from pavane.ambrosia.core.coordinator import Coordinator
 from pavane.ambrosia.core.links import Links, Stream
 from pavane.ambrosia.state import End, Message, Output
 from pavane.ambrosia.wire.messages import Commit, ReplayFrom
-from tests.sim.ambrosia.workload import play, slow_receivers
+from tests.sim.ambrosia.workload import play, slow_receivers, upgraded
 
 SEEDS_MAX = 100
 
@@ -107,3 +110,34 @@ def test_a_rule_taken_out_is_found(
 
 def test_an_old_stream_that_is_read_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found(read_the_old_stream_on, monkeypatch, slow_receivers)
+
+
+def remember_the_version_too_soon(patch: pytest.MonkeyPatch) -> None:
+    """6.4: the new version is stored before there is a checkpoint of it."""
+    next_log = Coordinator._next_log
+
+    def early(self: Coordinator) -> None:
+        version = max(self.meta.current_version, self.settings.version)
+        self.meta = replace(self.meta, current_version=version)
+        next_log(self)
+
+    patch.setattr(Coordinator, "_next_log", early)
+
+
+def replay_with_the_new_code(patch: pytest.MonkeyPatch) -> None:
+    """6.4: the new code handles what the old code had handled."""
+    restore = Engine._restore
+
+    def restore_new(self: Engine, saved: Snapshot) -> None:
+        if self._upgrade_to is not None:
+            self._adopt(self._upgrade_to)
+        restore(self, saved)
+
+    patch.setattr(Engine, "_restore", restore_new)
+
+
+@pytest.mark.parametrize("plant", [remember_the_version_too_soon, replay_with_the_new_code])
+def test_a_rule_of_upgrades_taken_out_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found(plant, monkeypatch, upgraded)

@@ -1,6 +1,6 @@
 """Whole groups of coordinators and applications from one seed: nothing is lost, doubled or reordered (21.2)."""
 
-from tests.sim.ambrosia.workload import NAMES, duel, play, slow_receivers
+from tests.sim.ambrosia.workload import NAMES, duel, play, slow_receivers, upgraded
 from tests.sim.kit.seeds import played
 
 
@@ -15,6 +15,12 @@ def test_every_call_happens_exactly_once(seeds: range) -> None:
 def test_links_that_break_under_slow_receivers_lose_nothing(seeds: range) -> None:
     for seed in seeds:
         slow_receivers(seed)
+
+
+@played(per_test=5, one_in=20)
+def test_an_upgrade_happens_once_whatever_crashes(seeds: range) -> None:
+    for seed in seeds:
+        upgraded(seed)
 
 
 def test_a_world_ends_when_acknowledged_inputs_have_left_the_checkpoint_for_the_log() -> None:

@@ -69,6 +69,48 @@ def play(seed: int) -> World:
     return world
 
 
+class Later(Peer):
+    """The second version: it counts what it took, and answers in another way."""
+
+    taken: int = 0
+    upgrades: int = 0
+
+    def upgrade(self, old_version: int, old: Peer) -> None:
+        self.taken = sum(len(each) for each in old.got.values())
+        self.upgrades += 1
+
+    @method
+    def take(self, sender: str, number: int) -> None:
+        super().take(sender, number)
+        self.taken += 1
+        if number % 5 == 0:
+            self.deal(sender)
+
+    @method
+    def echo(self, number: int) -> int:
+        return number + 1
+
+
+def upgraded(seed: int) -> World:
+    """Play one world in which one instance after the other is upgraded, whatever crashes meanwhile."""
+    with World(seed, log_trigger_bytes=LOG_BYTES) as world:
+        for name in NAMES:
+            world.start(Peer, name)
+        world.trouble()
+        for number in range(EVENTS):
+            world.later(world.rng.uniform(0, SECONDS), partial(happen, world, number))
+        for name in NAMES:
+            world.run(world.rng.uniform(0, SECONDS / 4))
+            world.start(Peer, name, version=1, upgrade=Later)
+        world.run(SECONDS)
+    check(world, NAMES)
+    for name in NAMES:
+        state = world.state(name)
+        assert state["upgrades"] == 1, f"seed {seed}: {name} changed over {state['upgrades']} times"
+        assert state["taken"] == sum(len(each) for each in state["got"].values()), f"seed {seed}: {name} lost state"
+    return world
+
+
 def check(world: World, names: tuple[str, ...]) -> None:
     """Every Impulse was handled at most once, every other message once and in order."""
     states = {name: world.state(name) for name in names}

@@ -45,6 +45,7 @@ def _application(inputs: Inputs, application: Application, instance: str) -> dic
         variable("PAVANE_AMBROSIA", f"$(POD_IP):{ports}"),
         variable("PAVANE_INSTANCE", instance),
         variable("PAVANE_HTTP", f"$(POD_IP):{names.HTTP.number}"),
+        variable("PAVANE_VERSION", str(application.version)),
         # The order of sets must be the same in every life.
         variable("PYTHONHASHSEED", "0"),
     ]

@@ -50,6 +50,7 @@ class CoordinatorRenderer(BaseRenderer):
         content = Content(
             config={
                 "instance": spec.instance_name or resource.name,
+                "version": spec.application.version,
                 "log": names.folder(resource),
                 "peers": dict(spec.peers),
                 "checkpoint_mib": spec.checkpoint_mib,

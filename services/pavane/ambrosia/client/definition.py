@@ -260,6 +260,9 @@ class Definition:
         where = f"{sys.modules[kind.__module__].__file__ or kind.__module__}: {kind.__qualname__}"
         for name in dir(kind):
             found = inspect.getattr_static(kind, name)
+            if isinstance(found, (Method, Query)) and name in base.__dict__:
+                text = f"{place(found.function)}: {found.title}: every immortal has something of that name"
+                raise DefinitionError(f"{text}: choose another one")
             if isinstance(found, Method):
                 self._add(found)
             elif isinstance(found, Query):

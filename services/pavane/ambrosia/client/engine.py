@@ -14,7 +14,7 @@ from typing import Any
 import xxhash
 
 from pavane.ambrosia.client import flows as flowing
-from pavane.ambrosia.client.definition import Method, Query
+from pavane.ambrosia.client.definition import Method, Query, place
 from pavane.ambrosia.client.effects import Failed, Outside, Result
 from pavane.ambrosia.client.errors import (
     DeterminismError,
@@ -29,6 +29,7 @@ from pavane.ambrosia.client.flows import ERROR, OPEN, VALUE, Flow, Origin
 from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.immortal import Immortal, create, definition
 from pavane.ambrosia.client.snapshot import Snapshot
+from pavane.ambrosia.client.upgrading import take_over
 from pavane.ambrosia.client.values import ShuffledSet, pack, unpack
 from pavane.ambrosia.client.views import FlowTools, view
 from pavane.ambrosia.core import binding as core
@@ -47,13 +48,17 @@ _SCALARS = (int, str, bytes, bool, float, type(None))
 @dataclass(slots=True)
 class _Context:
     title: str
-    mode: str  # handler, flow, query or hook
+    mode: str  # handler, flow, query, hook or upgrade
     seed: str
     chance: random.Random | None = None
 
 
 class Engine:
-    """The application ``kind`` as instance ``name``."""
+    """The application ``kind`` as instance ``name``.
+
+    ``version`` is the one that it has in its first life, and after an upgrade: then ``upgrade`` takes the place of
+    ``kind``, if it is given. Before, what it restores from says its version.
+    """
 
     def __init__(
         self,
@@ -69,7 +74,7 @@ class Engine:
         self.name = name
         self.definition = definition(kind)
         self.binding = core.Binding(name)
-        self.app_version = version if upgrade is None else 0
+        self.app_version = version
         self.effects: deque[Outside | Result | Failed] = deque()
         self.counts: Counter[str] = Counter()
         self.flows: dict[int, Flow] = {}
@@ -134,11 +139,13 @@ class Engine:
                     self.tracing.restored()
                 self._restore(Snapshot.read(event.blob))
             case core.CheckpointDue():
+                if self.loaded is None and self._upgrade_to is not None:
+                    self._adopt(self._upgrade_to)  # a first life begins with the new class
                 self.checkpoint()
             case core.BecamePrimary():
                 self._became_primary()
             case core.Upgrade():
-                self._upgrade()
+                self.upgrade(self._version, self._upgrade_to)
         return True
 
     def checkpoint(self) -> None:
@@ -183,16 +190,16 @@ class Engine:
 
     def _restore(self, saved: Snapshot) -> None:
         self.loaded = saved
+        if self._upgrade_to is not None and saved.version >= self._version:
+            self._adopt(self._upgrade_to)
         self._handled, self.binding.digest = saved.seq, saved.digest
         self.app_version, self._calls_made, self._flows_made = saved.version, saved.calls, saved.flows_made
         self._clock, self._trace = saved.clock, saved.trace
         for name, data in saved.state.items():
             field = self.definition.fields.get(name)
             if field is None:
-                raise ImmortalError(
-                    f"the checkpoint holds {name}, which {self.kind.__qualname__} has not; "
-                    "start it with the former class and give the new one as `upgrade`"
-                )
+                text = f"the checkpoint of version {saved.version} holds {name}, which {self.kind.__qualname__} has not"
+                raise ImmortalError(f"{text}; start it with the former class and give the new one as `upgrade`")
             try:
                 value = field.codec.unpack(data)
             except ValueError as error:
@@ -236,23 +243,32 @@ class Engine:
                     self.outside(flow, index)
         self._hook("became_primary", "hook", "primary")
 
-    def _upgrade(self) -> None:
-        self.app_version = self._version
-        kind = self._upgrade_to
-        if kind is None:
-            return
-        convert: Any = getattr(kind, "upgrade", None)
-        made = convert(self.object) if convert is not None else None
-        self.kind, self.definition = kind, definition(kind)
-        fresh = create(kind, self)
-        for name in self.definition.fields:
-            object.__setattr__(fresh, name, getattr(self.object if made is None else made, name, getattr(fresh, name)))
-        self.object = fresh
-        for flow in self.flows.values():
-            flow.cursor, flow.restoring, flow.waiting = 0, True, None
-            if flow.coroutine is not None:
-                flow.coroutine.close()
+    def upgrade(self, version: int, kind: type[Immortal] | None = None) -> None:
+        """Change over to ``version`` and to ``kind``; flows go on where they are.
+
+        State of the same name and type stays, ``Immortal.upgrade`` of the new class makes the rest. Raises
+        ``ImmortalError``; nothing outside this process has changed then.
+        """
+        former, old = self.app_version, self.object
+        self.app_version = version
+        if kind is not None and kind is not self.kind:
+            state = self.state_bytes()
+            self._adopt(kind)
+            take_over(self.object, state)
+        title = f"{self.kind.__qualname__}.upgrade"
+        try:
+            self.guarded(title, "upgrade", f"upgrade {version}", lambda: self.object.upgrade(former, old))
+        except Exception as error:
+            text = f"{title} failed from version {former} to {version}: {type(error).__name__}: {error}"
+            raise ImmortalError(f"{text}, at {place(self.kind.upgrade)}") from error
+        for flow in list(self.flows.values()):
+            flow.rewind()
             self._resume(flow)
+
+    def _adopt(self, kind: type[Immortal]) -> None:
+        """Go on with the code of another class and its initial state."""
+        self.kind, self.definition = kind, definition(kind)
+        self.object = create(kind, self)
 
     # Handlers
 
@@ -424,7 +440,7 @@ class Engine:
             self._finish(origin, method.title, ERROR, pack({"type": "TooManyFlows", "message": text}))
             return
         self._flows_made += 1
-        flow = Flow(self._flows_made, method.number, data, origin)
+        flow = Flow(self._flows_made, method.number, data, origin, version=self.app_version)
         self.flows[flow.number] = flow
         flow.span = self._span(origin, method.title, cause)
         try:
@@ -440,7 +456,7 @@ class Engine:
         flow.title = method.title
         flow.chance = random.Random(f"{self.binding.committer}/{flow.number}")  # noqa: S311 - repeatable, not secret
         arguments = method.signature.unpack(flow.arguments)
-        flow.coroutine = method.function(view(self.kind, FlowTools(self), flow), *arguments)
+        flow.coroutine = method.function(view(self.kind, FlowTools(self, flow), flow), *arguments)
 
     def _go_on(self, flow: Flow, seed: str) -> None:
         if flow.waiting is not None and flow.waiting.order() >= 0:
@@ -507,7 +523,7 @@ class Engine:
 
     # What handlers use (immortal.Tools)
 
-    def _sender(self, what: str) -> _Context:
+    def _sender(self, what: str, *, sends: bool = True) -> _Context:
         context = self._context
         if context is None:
             raise OutsideHandler(f"{what} outside a handler", remedy="use the handle that `serve` gives")
@@ -515,11 +531,14 @@ class Engine:
             raise StateInFlow(f"{context.title} is a query and uses {what}", remedy="make it a method")
         if context.mode == "hook":
             raise OutsideHandler(f"{context.title} uses {what}", remedy="it may send Impulses only: `self.impulse`")
+        if context.mode == "upgrade" and sends:
+            remedy = "it changes the state only; send Impulses in `became_primary`"
+            raise OutsideHandler(f"{context.title} uses {what}", remedy=remedy)
         return context
 
     def assigned(self, name: str, value: Any) -> None:
         """Note a change of the state for the marks of the replay."""
-        self._sender(f"an assignment to self.{name}")
+        self._sender(f"an assignment to self.{name}", sends=False)
         if isinstance(value, _SCALARS):
             self._trace = xxhash.xxh64_intdigest(f"{self._trace} {name} {value!r}".encode("utf-8", "surrogatepass"))
 
@@ -543,7 +562,7 @@ class Engine:
 
     def chance(self) -> random.Random:
         """Return the generator of the running handler."""
-        context = self._sender("self.random")
+        context = self._sender("self.random", sends=False)
         if context.chance is None:
             context.chance = random.Random(f"{self.binding.committer}/{context.seed}")  # noqa: S311 - repeatable
         return context.chance

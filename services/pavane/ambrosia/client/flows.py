@@ -202,6 +202,8 @@ class Flow:
     method: int
     arguments: bytes
     origin: Origin
+    version: int = 0
+    """Of the application when the flow began: its code may branch on it, also after an upgrade."""
     steps: list[Step] = field(default_factory=list)
     arrived: int = 0
     size: int = 0
@@ -257,16 +259,23 @@ class Flow:
             remedy="start it with the code that it began with, or change the method under another name",
         )
 
+    def rewind(self) -> None:
+        """Let the code run again from its start, against the history."""
+        self.cursor, self.restoring, self.waiting = 0, True, None
+        if self.coroutine is not None:
+            self.coroutine.close()
+
     def dump(self) -> list[Any]:
         """Return it for a checkpoint."""
         origin = [self.origin.sender, self.origin.number, list(self.origin.tokens), self.origin.key]
-        return [self.number, self.method, self.arguments, origin, self.arrived, [step.dump() for step in self.steps]]
+        steps = [step.dump() for step in self.steps]
+        return [self.number, self.method, self.arguments, origin, self.arrived, steps, self.version]
 
     @classmethod
     def load(cls, data: Any) -> "Flow":
         """Return what ``dump`` wrote."""
-        number, method, arguments, (sender, call, tokens, key), arrived, steps = data
-        flow = cls(number, method, arguments, Origin(sender, call, tuple(tokens), key))
+        number, method, arguments, (sender, call, tokens, key), arrived, steps, version = data
+        flow = cls(number, method, arguments, Origin(sender, call, tuple(tokens), key), version)
         flow.steps = [Step(*each) for each in steps]
         flow.arrived = arrived
         flow.size = sum(len(step.value) for step in flow.steps)

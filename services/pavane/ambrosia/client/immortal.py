@@ -59,6 +59,13 @@ class Immortal:
     def first_start(self) -> None:
         """Run once in the life of the instance, before any call."""
 
+    def upgrade(self, old_version: int, old: Any) -> None:
+        """Run once, when the instance changes over to a new version of its application.
+
+        ``self`` has the new version and what fits of the former state; ``old`` is the former object, or ``self`` where
+        the class is the same. It changes the state and sends nothing.
+        """
+
     def became_primary(self) -> None:
         """Run whenever this process begins to lead; it may send Impulses only."""
 
@@ -71,7 +78,7 @@ class Immortal:
 
     @property
     def app_version(self) -> int:
-        """The version of the application, for code that branches."""
+        """The version of the application, for code that branches; in a flow the one with which it began."""
         return self._tools.app_version
 
     @property

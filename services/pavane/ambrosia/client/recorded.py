@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pavane.ambrosia.client.errors import ImmortalError
-from pavane.ambrosia.client.immortal import Immortal
 from pavane.ambrosia.client.replay import Recorded, replay_all
+from pavane.ambrosia.client.upgrading import Kinds
 from pavane.ambrosia.state import Progress
 from pavane.ambrosia.storage import CHECKPOINT, LOG, CheckpointReader, Replay
 from pavane.ambrosia.wire.records import LogRecord
@@ -23,12 +23,15 @@ class Report:
     compared: int
     uncompared: int
     """Records behind the last checkpoint: handled, but there is nothing to hold them against."""
+    version: int
+    """Of the application, at the end."""
 
 
-def replay_folder(kind: type[Immortal], folder: Path) -> Report:
-    """Replay all that ``folder`` holds with ``kind`` and compare it with what was recorded.
+def replay_folder(kinds: Kinds, folder: Path, version: int | None = None) -> Report:
+    """Replay all that ``folder`` holds and compare it with what was recorded; at its end upgrade to ``version``.
 
-    Raises ``Diverged`` that names method and record, and ``FatalError`` for files that are damaged or missing.
+    Raises ``Diverged`` that names method and record, ``ImmortalError`` for an upgrade that fails, and ``FatalError``
+    for files that are damaged or missing.
     """
     name = folder.name.rpartition("_")[0]
     if not folder.is_dir():
@@ -47,10 +50,12 @@ def replay_folder(kind: type[Immortal], folder: Path) -> Report:
             count += 1
             yield record
 
-    run = replay_all(kind, name, checkpoints, counted())
+    run = replay_all(kinds, name, checkpoints, counted())
+    if version is not None and version > run.engine.app_version:
+        run.upgrade(version)
     last = max(each.next_seq for each in checkpoints)
     compared = len(checkpoints) - 1
-    return Report(name, count, compared, max(0, run.engine.seq + 1 - last))
+    return Report(name, count, compared, max(0, run.engine.seq + 1 - last), run.engine.app_version)
 
 
 def _numbers(files: DiskFolder, kind: str) -> list[int]:

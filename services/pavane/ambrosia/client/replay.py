@@ -9,12 +9,15 @@ from pavane.ambrosia.client.definition import place
 from pavane.ambrosia.client.engine import Engine
 from pavane.ambrosia.client.errors import Diverged
 from pavane.ambrosia.client.guard import Guard
-from pavane.ambrosia.client.immortal import Immortal
 from pavane.ambrosia.client.snapshot import Snapshot
+from pavane.ambrosia.client.upgrading import Kinds, kind_of
 from pavane.ambrosia.wire.messages import BATCH_TYPES, MessageBuffer, Type, checkpoint, read_batch, split_outgoing
 from pavane.ambrosia.wire.records import LogRecord, checkpoint_record
 
-REMEDY = "undo the change, or start the new class as an upgrade, so that what was logged is replayed with the old one"
+REMEDY = (
+    "undo the change, or raise the version of the application and keep the old code for what was logged with it: a "
+    "branch on self.app_version, or the new class as an upgrade of the old one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +33,12 @@ class Replay:
     """An application beside a log: no coordinator, nothing leaves. ``outputs`` are the calls that it made, by peer."""
 
     def __init__(
-        self, kind: type[Immortal], name: str, committer: int, blob: bytes, shuffle: random.Random | None = None
+        self, kinds: Kinds, name: str, committer: int, blob: bytes, shuffle: random.Random | None = None
     ) -> None:
-        self.engine = Engine(kind, name, guard=Guard(strict=True), shuffle=shuffle)
+        self._kinds = kinds
+        version = Snapshot.read(blob).version
+        kind = kind_of(kinds, version)
+        self.engine = Engine(kind, name, guard=Guard(strict=True), version=version, shuffle=shuffle)
         self.handled: list[Handled] = []
         self.outputs: dict[str, list[bytes]] = {}
         self.engine.observer = lambda *each: self.handled.append(Handled(*each))
@@ -44,6 +50,10 @@ class Replay:
         """Handle a record of the log; raises what the application's code does against the rules."""
         self.engine.feed(record.delivered())
         self._run()
+
+    def upgrade(self, version: int) -> None:
+        """Change over to ``version``, as message 10 does; raises ``ImmortalError``."""
+        self.engine.upgrade(version, kind_of(self._kinds, version))
 
     def _run(self) -> None:
         while self.engine.step():
@@ -58,16 +68,14 @@ class Replay:
                 self.outputs.setdefault(to, []).append(raw)
 
     def compare(self, recorded: Snapshot) -> None:
-        """Hold what was replayed against the checkpoint that the recorded life took here; raises ``Diverged``."""
-        marks = array("I")
-        marks.frombytes(recorded.marks)
-        for before, now in zip(marks, self.handled, strict=False):
-            if before != now.mark:
-                raise Diverged(
-                    f"{now.title} handles record {now.seq} of {self.engine.name} in another way than it was recorded",
-                    where=_place(self.engine, now.title),
-                    remedy=REMEDY,
-                )
+        """Hold what was replayed against the checkpoint that the recorded life took here; raises ``Diverged``.
+
+        Where it is the one of an upgrade, the replay upgrades, too.
+        """
+        if recorded.version > self.engine.app_version:
+            self._compare_marks(recorded)
+            self.upgrade(recorded.version)
+        self._compare_marks(recorded)
         found = self.engine.snapshot()
         if not found.same(recorded):
             differ = [each.name for each in fields(found) if getattr(found, each.name) != getattr(recorded, each.name)]
@@ -83,6 +91,17 @@ class Replay:
             )
         self.handled.clear()
         self.engine.marks = array("I")
+
+    def _compare_marks(self, recorded: Snapshot) -> None:
+        marks = array("I")
+        marks.frombytes(recorded.marks)
+        for before, now in zip(marks, self.handled, strict=False):
+            if before != now.mark:
+                raise Diverged(
+                    f"{now.title} handles record {now.seq} of {self.engine.name} in another way than it was recorded",
+                    where=_place(self.engine, now.title),
+                    remedy=REMEDY,
+                )
 
 
 def _place(engine: Engine, title: str) -> str:
@@ -103,7 +122,7 @@ class Recorded:
 
 
 def replay_all(
-    kind: type[Immortal],
+    kinds: Kinds,
     name: str,
     checkpoints: list[Recorded],
     records: Iterable[LogRecord],
@@ -114,7 +133,7 @@ def replay_all(
     ``records`` are those behind the first one.
     """
     first, *later = checkpoints
-    run = Replay(kind, name, first.committer, first.blob, shuffle)
+    run = Replay(kinds, name, first.committer, first.blob, shuffle)
     due = [Snapshot.read(each.blob) for each in later]
     for record in records:
         while due and due[0].seq < record.seq:

@@ -49,7 +49,6 @@ class Host(Protocol):
     name: str
     definition: Definition
     binding: Binding
-    app_version: int
     object: Any
     begun: deque[tuple[Method[Any, ..., Any], bytes]]
 
@@ -69,15 +68,12 @@ class Host(Protocol):
 class FlowTools:
     """What ``self`` offers a flow, by its history: only what is new is carried out."""
 
-    def __init__(self, engine: Host) -> None:
+    def __init__(self, engine: Host, flow: Flow) -> None:
         self._engine = engine
         self.name = engine.name
         self.fields = engine.definition.fields
-
-    @property
-    def app_version(self) -> int:
-        """The version of the application."""
-        return self._engine.app_version
+        self.app_version = flow.version
+        """The version of the application with which the flow began."""
 
     def read(self, flow: Flow, name: str) -> Any:
         """Give a flow an attribute of the state, by its history."""

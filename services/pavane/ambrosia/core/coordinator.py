@@ -65,10 +65,14 @@ LOG_TRIGGER_BYTES = 1000 * MIB  # the default of every program of this kind
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What does not change in a life; a trigger of 0 or less means no rotation by size."""
+    """What does not change in a life; a trigger of 0 or less means no rotation by size.
+
+    ``version``: of the application; greater than that of the metadata, the application is upgraded behind the replay.
+    """
 
     name: str
     log_trigger_bytes: int = LOG_TRIGGER_BYTES
+    version: int = 0
     message_bytes_max: int = MESSAGE_BYTES_MAX
 
 
@@ -180,9 +184,19 @@ class Coordinator:
         self._to_binding(record.delivered())
 
     def replayed(self, *, promotion: bool = False) -> None:
-        """The end of the log: lead from here on (6.2), a follower without a checkpoint of its own (6.3)."""
-        self._promoted = promotion
-        self._asked = Type.BECOMING_PRIMARY if promotion else Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+        """The end of the log: lead from here on (6.2), a follower without a checkpoint of its own (6.3).
+
+        Where the application has a new version it changes over here, at once and for good (6.4).
+        """
+        upgrade = self.settings.version > self.meta.current_version
+        self._promoted = promotion and not upgrade
+        self._asked = Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
+        if upgrade:
+            self._asked = Type.UPGRADE_TAKE_CHECKPOINT
+            versions = f"from version {self.meta.current_version} to {self.settings.version}"
+            self._effects.append(Say(f"Upgrading {self.settings.name} {versions}"))
+        elif promotion:
+            self._asked = Type.BECOMING_PRIMARY
         if promotion:
             self._effects.append(Say("NOW I'm Primary"))
         self._next_log()
@@ -203,7 +217,8 @@ class Coordinator:
             case StoreMeta(step=Step.LOG):
                 self._log_begun()
             case EndCheckpoint(number):
-                self._store_meta(Step.CHECKPOINT, replace(self.meta, last_checkpoint=number))
+                version = max(self.meta.current_version, self.settings.version)
+                self._store_meta(Step.CHECKPOINT, replace(self.meta, last_checkpoint=number, current_version=version))
             case StoreMeta(step=Step.CHECKPOINT):
                 self._checkpointed()
             case _:
@@ -242,6 +257,8 @@ class Coordinator:
 
     def _checkpointed(self) -> None:
         self._checkpointing = self._pipeline.held = False
+        if self._asked is Type.UPGRADE_TAKE_CHECKPOINT:
+            self._rotation_due = True  # the application counts as upgraded after a second checkpoint
         if self._frozen is not None:
             for name, mark in self._frozen.inputs.items():
                 self._pipeline.durable[name] = max(mark, self._pipeline.durable.get(name, (0, 0)))
