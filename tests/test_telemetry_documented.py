@@ -16,7 +16,7 @@ LABELS = frozenset({"code", "done", "kind", "op", "peer", "reason", "result", "w
 METRIC_PREFIX = re.compile(r"pavane_[a-z]+_")
 METRIC = re.compile(r"pavane_[a-z_]+[a-z]")
 WORD = re.compile(r"[a-z]+(_[a-z]+)*")
-SPAN = re.compile(r"(raft|stage|waltz|ambrosia)/[A-Za-z.-]+")
+SPAN = re.compile(r"(raft|stage|waltz|dataflow|ambrosia)/[A-Za-z.-]+")
 PACKAGES = frozenset({"pavane_api", "pavane_cli", "pavane_local", "pavane_operator"})
 QUOTED = re.compile(r"`([^`\n]+)`")
 

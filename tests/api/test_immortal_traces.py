@@ -1,8 +1,9 @@
-"""One transfer between two immortals is one trace; a replay is linked to it and repeats nothing."""
+"""One transfer between two immortals is one trace, with its append to a log; a replay is linked and repeats nothing."""
 
 import asyncio
 import contextlib
 from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.api.plane import Plane, plane
 from tests.services.ambrosia.bank import Account
+from tests.services.waltz.running import running_log
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"
@@ -28,6 +30,8 @@ PATH = Counter(
         (CLIENT, "bob", "ambrosia/handle"): 1,
         (COORDINATOR, "bob", "ambrosia/send"): 1,
         (COORDINATOR, "alice", "ambrosia/log"): 1,
+        # What it books.
+        (CLIENT, "alice", "waltz/append"): 1,
     }
 )
 
@@ -55,9 +59,13 @@ async def shown(platform: Plane, *, after_replay: bool = False) -> list[dict[str
 
 @pytest.mark.timeout(240)  # three starts of two processes each, on a machine that does other things too
 async def test_a_transfer_is_one_trace_and_a_replay_repeats_nothing(tmp_path: Path) -> None:
-    async with plane(tmp_path / "plane") as platform, contextlib.AsyncExitStack() as stack:
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": str(platform.http.base_url).rstrip("/")}
-        accounts = [Account(tmp_path / "bank", name, environment) for name in ("alice", "bob")]
+    async with plane(tmp_path / "plane") as platform, running_log(tmp_path / "log") as log, AsyncExitStack() as stack:
+        await log.settled()
+        environment = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": str(platform.http.base_url).rstrip("/"),
+            "LEDGER_SERVERS": f"127.0.0.1:{log.servers[0].port}",
+        }
+        accounts = [Account(tmp_path / "bank", name, environment, "ledger:Booked") for name in ("alice", "bob")]
         (tmp_path / "bank").mkdir()
         for account in accounts:
             await account.start()
@@ -82,7 +90,10 @@ async def test_a_transfer_is_one_trace_and_a_replay_repeats_nothing(tmp_path: Pa
         assert (call["trace_id"], call["parent_span_id"]) == (transfer["trace_id"], transfer["span_id"])
         (context,) = call["links"]
         assert context not in request["links"]
-        for key in set(PATH) - {(CLIENT, "alice", name) for name in (http["name"], request["name"], "ambrosia/handle")}:
+        append = by_name[CLIENT, "alice", "waltz/append"]
+        assert (append["trace_id"], append["parent_span_id"]) == (transfer["trace_id"], transfer["span_id"])
+        own = {(CLIENT, "alice", name) for name in (http["name"], request["name"], "ambrosia/handle", append["name"])}
+        for key in set(PATH) - own:
             assert by_name[key]["links"] == [context], key
         roots = {span["name"] for span in spans if not span["parent_span_id"]}
         assert roots == {"ambrosia/handle", "ambrosia/send", "ambrosia/log"}

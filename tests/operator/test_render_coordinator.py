@@ -66,6 +66,22 @@ def test_a_pod_can_read_what_is_rendered_for_it_and_its_application_finds_it(tmp
     assert application["securityContext"] == coordinator["securityContext"]
 
 
+def test_the_application_sends_its_spans_where_the_coordinator_does_unless_it_says_otherwise() -> None:
+    renderer = CoordinatorRenderer(replace(DEFAULTS, otlp_endpoint="http://collector:4318"))
+
+    def told(**application: Any) -> tuple[dict[str, str], dict[str, str]]:
+        of = resource(1, application={**APPLICATION, **application})
+        pods = renderer.generation(of, stored(renderer.revision(of, 1, rollout_id("Coordinator", of.spec))))[2]
+        coordinator, own = pods.body["spec"]["template"]["spec"]["containers"]
+        return environment(coordinator), environment(own)
+
+    coordinator, own = told()
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_RESOURCE_ATTRIBUTES"):
+        assert own[name] == coordinator[name]
+    _, own = told(env=[{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://mine:4318"}])
+    assert own["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://mine:4318"
+
+
 def test_the_log_belongs_to_the_resource_and_both_generations_mount_it() -> None:
     of = resource(1, 2)
     claim = shared(of)["PersistentVolumeClaim"]

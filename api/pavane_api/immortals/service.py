@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from pavane.telemetry import TRACEPARENT, current_traceparent
 from pavane_api.control import Control
 from pavane_api.kinds import COORDINATORS
 from pavane_api.problems import BadRequest, Conflict, HandlerFailed, NotFound, OutcomeUnknown, Problem, Unavailable
@@ -26,14 +27,28 @@ async def call(control: Control, namespace: str, name: str, method: str, argumen
     Raises ``kube.NotFound``, and a problem: ``HandlerFailed`` for an exception of the handler, ``OutcomeUnknown`` if
     it was sent and nobody answered.
     """
-    headers = {"Idempotency-Key": key}
+    headers = {"Idempotency-Key": key, **_within_span()}
     path = f"/call/{quote(method, safe='')}"
     return await _ask(control, namespace, name, "POST", path, json=arguments, headers=headers)
 
 
 async def query(control: Control, namespace: str, name: str, query: str, parameters: Mapping[str, str]) -> Any:
     """Return the answer of a query; raises as ``call`` does."""
-    return await _ask(control, namespace, name, "GET", f"/query/{quote(query, safe='')}", params=dict(parameters))
+    return await _ask(
+        control,
+        namespace,
+        name,
+        "GET",
+        f"/query/{quote(query, safe='')}",
+        params=dict(parameters),
+        headers=_within_span(),
+    )
+
+
+def _within_span() -> dict[str, str]:
+    """Return the header by which the application's span becomes a child of the present one, if there is one."""
+    traceparent = current_traceparent()
+    return {TRACEPARENT: traceparent} if traceparent else {}
 
 
 async def _ask(control: Control, namespace: str, name: str, verb: str, path: str, **request: Any) -> Any:

@@ -205,13 +205,21 @@ def _metadata(inputs: Inputs, names: Names) -> dict[str, Any]:
     return metadata
 
 
-def _environment(inputs: Inputs, names: Names) -> list[dict[str, Any]]:
+def telemetry(inputs: Inputs) -> list[dict[str, Any]]:
+    """Variables that say where a container sends its spans, and whose they are; it needs POD_NAME and POD_NAMESPACE."""
     attributes = {
         "k8s.namespace.name": "$(POD_NAMESPACE)",
         "k8s.pod.name": "$(POD_NAME)",
         "pavane.resource": inputs.resource.name,
         "pavane.generation": str(inputs.generation),
     }
+    found = [variable("OTEL_RESOURCE_ATTRIBUTES", ",".join(f"{key}={value}" for key, value in attributes.items()))]
+    if inputs.otlp_endpoint:
+        found.append(variable("OTEL_EXPORTER_OTLP_ENDPOINT", inputs.otlp_endpoint))
+    return found
+
+
+def _environment(inputs: Inputs, names: Names) -> list[dict[str, Any]]:
     environment = [
         field("POD_NAME", "metadata.name"),
         field("POD_NAMESPACE", "metadata.namespace"),
@@ -224,12 +232,10 @@ def _environment(inputs: Inputs, names: Names) -> list[dict[str, Any]]:
         variable("PAVANE_GENERATION", str(inputs.generation)),
         variable("PAVANE_CONFIG", f"{CONFIG_MOUNT}/{CONFIG_KEY}"),
         variable("PAVANE_LIVE", f"{LIVE_MOUNT}/{LIVE_KEY}"),
-        variable("OTEL_RESOURCE_ATTRIBUTES", ",".join(f"{key}={value}" for key, value in attributes.items())),
+        *telemetry(inputs),
     ]
     if inputs.secured:
         environment.append(variable("PAVANE_TLS", TLS_MOUNT))
-    if inputs.otlp_endpoint:
-        environment.append(variable("OTEL_EXPORTER_OTLP_ENDPOINT", inputs.otlp_endpoint))
     return environment
 
 

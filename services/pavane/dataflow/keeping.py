@@ -19,6 +19,7 @@ from pavane.dataflow.runner import Runner
 from pavane.dataflow.sink import ChainSink
 from pavane.dataflow.source import LogSource
 from pavane.dataflow.ticks import Ticks
+from pavane.dataflow.tracing import Tracing
 from pavane.waltz.errors import OutcomeUnknown, Unavailable
 
 ENGINE_FAILURES_MAX = 3
@@ -63,6 +64,7 @@ class Keeper:
         interval_s: float,
         clocks: Clocks,
         generation: int = 0,
+        tracing: Tracing | None = None,
     ) -> None:
         self._log = log
         self._scripts = scripts
@@ -78,7 +80,8 @@ class Keeper:
         self.leads = False
         self.took_over_s: float | None = None
         """How long nobody could write when it took over from another one."""
-        self.source = LogSource(log)
+        self._tracing = tracing if tracing is not None and tracing.on else None
+        self.source = LogSource(log, self._tracing)
         self.runner: Runner | None = None
         """None until the chains were read."""
 
@@ -120,7 +123,7 @@ class Keeper:
             return ChainSink(self._log, self._place.views, self._place.ticks, view, clocks.now_ms, clocks.make_id)
 
         sinks = {view.name: sink(view) for script in self._scripts for view in script.views}
-        runner = Runner(self._scripts, ticks, self.source, sinks, lambda view: ViewFlow(view, engine))
+        runner = Runner(self._scripts, ticks, self.source, sinks, lambda view: ViewFlow(view, engine), self._tracing)
         await runner.open()
         self.runner = runner
         while True:

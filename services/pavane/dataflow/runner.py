@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pavane.dataflow.ports import Binding, Flow, Script, Sink, Source, Table, TickLog, View, ViewError
+from pavane.dataflow.tracing import Tracing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +53,7 @@ class Runner:
         source: Source,
         sinks: Mapping[str, Sink],
         flow: Callable[[View], Flow],
+        tracing: Tracing | None = None,
     ) -> None:
         self.views = tuple(
             Maintained(view, sinks[view.name], tuple(table for table in script.tables if table.name in view.tables))
@@ -61,6 +63,7 @@ class Runner:
         self._ticks = ticks
         self._source = source
         self._flow = flow
+        self._tracing = tracing
         self._bindings: list[Binding] = []
 
     @property
@@ -101,6 +104,8 @@ class Runner:
             except ViewError as error:
                 each.failure = str(error)
             each.upper = await each.sink.advance()
+            if self._tracing is not None:
+                self._tracing.written(each.view.name, each.upper)
         alive = [each.seen for each in self.views if not each.failure]
         least = min((seen.tick if seen is not None else 0 for seen in alive), default=self.tick)
         self._bindings = [binding for binding in self._bindings if binding.tick >= least]
@@ -131,6 +136,8 @@ class Runner:
         return True
 
     async def _step(self, each: Maintained, flow: Flow, due: list[Binding]) -> None:
+        if self._tracing is not None:
+            self._tracing.began()
         inputs: dict[str, pa.Table] = {}
         for table in each.tables:
             inputs[table.name] = await self._source.read(table, each.seen, due[-1], due)
@@ -138,3 +145,5 @@ class Runner:
         updates = await asyncio.to_thread(flow.step, inputs, upper)
         each.sink.desire(updates, upper)
         each.seen = due[-1]
+        if self._tracing is not None:
+            self._tracing.brought(each.view.name, each.seen.tick)

@@ -13,6 +13,7 @@ from pavane.dataflow import jsonrows
 from pavane.dataflow.entries import CHAIN_HEADER
 from pavane.dataflow.log import Log, Transaction
 from pavane.dataflow.ports import DIFF, TIME, BadRow, BadRowError, Binding, Format, Mode, Table
+from pavane.dataflow.tracing import Tracing
 from pavane.dataflow.types import arrow_schema
 
 BAD_ROWS_KEPT = 100
@@ -24,8 +25,9 @@ LAG_S = 0.05
 class LogSource:
     """Reads tables from the log, and keeps note of rows that could not be decoded."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, tracing: Tracing | None = None) -> None:
         self._log = log
+        self._tracing = tracing
         self.bad: deque[BadRow] = deque(maxlen=BAD_ROWS_KEPT)
         self.bad_count = 0
         self._noted: dict[tuple[Table, int], int] = {}  # up to where the bad rows of a table's partition were counted
@@ -56,6 +58,8 @@ class LogSource:
                     found.append(transaction)
             if position < stop:
                 await asyncio.sleep(LAG_S)
+        if self._tracing is not None:
+            self._tracing.took(found)
         return found
 
     def _decoded(self, table: Table, partition: int, transactions: list[Transaction], times: list[int]) -> pa.Table:

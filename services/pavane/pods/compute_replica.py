@@ -19,6 +19,7 @@ from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Engine as SqlEngine
 from pavane.dataflow.ports import EngineError, Fenced
 from pavane.dataflow.runner import Runner
+from pavane.dataflow.tracing import Tracing
 from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
 from pavane.pods.compute_settings import ComputeConfig, ComputeSettings, Engine, load
 from pavane.runtime.metrics import Metric
@@ -74,7 +75,8 @@ class Replica:
         async with Waltz(servers, tls=tls) as log:
             clocks = Clocks(lambda: time.time_ns() // 1_000_000, time.monotonic, lambda: uuid.uuid4().hex)
             place, interval_s = Place(self._config.ticks, self._config.views), self._config.interval_ms / 1000
-            keeper = Keeper(log, self._scripts, place, self._engine, interval_s, clocks, self.generation)
+            tracing = Tracing(log.cluster)
+            keeper = Keeper(log, self._scripts, place, self._engine, interval_s, clocks, self.generation, tracing)
             self.keeper, self.fault = keeper, ""
             permission = asyncio.ensure_future(self.allowed.wait())
             begin = asyncio.ensure_future(self.following.wait())

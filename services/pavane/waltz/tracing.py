@@ -118,6 +118,10 @@ class Tracing:
             reqids = [record.reqid for record in records]
             self._batch("waltz/store", SpanKind.CONSUMER, partition, began_ns, records[-1].txid, reqids)
 
+    def links(self, reqids: Iterable[ReqId], count: int) -> list[Link]:
+        """Return at most `count` links to appends, those that are sampled."""
+        return self._derivation.first((_REQID.pack(_REQID_BYTES, *reqid) for reqid in reqids), count)
+
     def now_ns(self) -> int:
         """Return the time for a span that is made later; 0 while tracing is off."""
         return time_ns() if self.on else 0
@@ -145,7 +149,7 @@ class Tracing:
         self, name: str, kind: SpanKind, partition: int, began_ns: int, last: int, reqids: Sequence[ReqId]
     ) -> None:
         """Record a batch, unless none of its appends is sampled."""
-        links = self._derivation.first((_REQID.pack(_REQID_BYTES, *reqid) for reqid in reqids), LINKS_MAX)
+        links = self.links(reqids, LINKS_MAX)
         if not links:
             return
         self._tracer.start_span(

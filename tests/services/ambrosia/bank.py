@@ -21,13 +21,19 @@ WAIT_S = 60.0
 class Account:
     """One account: `pavane ambrosia run`, and its coordinator."""
 
-    def __init__(self, folder: Path, name: str, environment: Mapping[str, str] | None = None) -> None:
-        self.folder, self.name = folder, name
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        environment: Mapping[str, str] | None = None,
+        application: str = "bank:Account",
+    ) -> None:
+        self.folder, self.name, self.application = folder, name, application
         self._environment = dict(environment or {})
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        command = [sys.executable, "-m", "pavane_cli.main", "ambrosia", "run", "bank:Account", "--name", self.name]
+        command = [sys.executable, "-m", "pavane_cli.main", "ambrosia", "run", self.application, "--name", self.name]
         with (self.folder / f"{self.name}.out").open("ab") as out:
             self.process = await asyncio.create_subprocess_exec(
                 *command,

@@ -54,6 +54,8 @@ def _application(inputs: Inputs, application: Application, instance: str) -> dic
         environment.append(variable("PYTHONPATH", APPLICATION_MOUNT))
         mounts.append({"name": "application", "mountPath": APPLICATION_MOUNT, "readOnly": True})
     own = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in application.env]
+    named = {each["name"] for each in own}
+    environment += [each for each in pods.telemetry(inputs) if each["name"] not in named]
     container: dict[str, Any] = {
         "name": APPLICATION,
         "image": application.image or inputs.image,

@@ -218,9 +218,17 @@ class Runner:
                 delay_s, self._fired, outside
             )
         else:
-            task = asyncio.create_task(self._work(outside))
+            with self._within_flow(outside):
+                task = asyncio.create_task(self._work(outside))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _within_flow(self, outside: Outside) -> contextlib.AbstractContextManager[Any]:
+        """Make spans of what is done for a flow children of the flow's, if it has one."""
+        flow = self.engine.flows.get(outside.flow)  # it may have ended without waiting
+        if flow is None or flow.span is None:
+            return contextlib.nullcontext()
+        return trace.use_span(flow.span)
 
     def _fired(self, outside: Outside) -> None:
         del self._timers[outside.flow, outside.step]

@@ -166,6 +166,11 @@ class Waltz:
         return int(answer.txid)
 
     @property
+    def cluster(self) -> str:
+        """The cluster's name."""
+        return self._directory.cluster
+
+    @property
     def partition_count(self) -> int:
         """How many partitions the log has; they do not become more."""
         self._directory.check(0)

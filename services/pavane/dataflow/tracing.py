@@ -1,0 +1,52 @@
+"""Spans of views, linked to the appends that they count (docs/specs/compute.md 16.3)."""
+
+from collections.abc import Iterable
+from time import time_ns
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, SpanKind
+
+from pavane.dataflow.log import Transaction
+from pavane.waltz import tracing
+from pavane.waltz.client import Transaction as Committed
+
+
+class Tracing:
+    """Makes one span of each step of a view, from reading rows until the chain has what they change.
+
+    `cluster` is the name of the log. Views are brought further one at a time.
+    """
+
+    def __init__(self, cluster: str) -> None:
+        self._appends = tracing.Tracing(cluster)
+        self.on = self._appends.on
+        self._tracer = trace.get_tracer("pavane.dataflow")
+        self._began_ns = 0
+        self._links: list[Link] = []
+        self._open: dict[str, tuple[int, int, list[Link]]] = {}
+
+    def began(self) -> None:
+        """Rows are read for a view from now on."""
+        self._began_ns, self._links = time_ns(), []
+
+    def took(self, transactions: Iterable[Transaction]) -> None:
+        """Rows of these transactions were read."""
+        if room := tracing.LINKS_MAX - len(self._links):
+            reqids = (each.reqid for each in transactions if isinstance(each, Committed))
+            self._links += self._appends.links(reqids, room)
+
+    def brought(self, view: str, tick: int) -> None:
+        """The view is computed up to a tick, and not written yet."""
+        if self._links:
+            began_ns, _, links = self._open.get(view, (self._began_ns, 0, []))
+            self._open[view] = began_ns, tick, [*links, *self._links][: tracing.LINKS_MAX]
+
+    def written(self, view: str, upper: int) -> None:
+        """The chain of a view is final below `upper`."""
+        if view in self._open and self._open[view][1] < upper:
+            began_ns, tick, links = self._open.pop(view)
+            attributes: dict[str, str | int] = {"pavane.dataflow.view": view, "pavane.dataflow.tick": tick}
+            self._tracer.start_span(
+                "dataflow/step", Context(), SpanKind.CONSUMER, attributes, links, start_time=began_ns
+            ).end()
