@@ -4,9 +4,10 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import zip_longest
 from typing import Annotated, Any
 
 import typer
@@ -55,11 +56,42 @@ def note(text: str) -> None:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print columns as wide as their widest cell."""
+    """Print columns as wide as their widest cell.
+
+    On a terminal that is narrower cells are broken between words; a last column that still does not fit stands below
+    the others, indented.
+    """
     cells = [list(headers), *[["" if cell is None else str(cell) for cell in row] for row in rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in lines_of(cells, columns):
+        say(line)
+
+
+def lines_of(cells: Sequence[Sequence[str]], columns: int | None) -> Iterator[str]:
+    """Yield the lines of a table, the first row of which is its head, for a terminal of so many columns, or of any."""
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    below = False
+    if columns is not None:
+        least = [
+            max((len(word) for row in cells for word in row[column].split()), default=0)
+            for column in range(len(widths))
+        ]
+        below = sum(least) + len(COLUMN_GAP) * (len(widths) - 1) > columns
+        if below:
+            widths.pop()
+        while sum(widths) + len(COLUMN_GAP) * (len(widths) - 1) > columns:
+            widest = max(range(len(widths)), key=lambda column: widths[column] - least[column])
+            if widths[widest] <= least[widest]:
+                break  # words are never broken
+            widths[widest] -= 1
     for row in cells:
-        say(COLUMN_GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        beside = [
+            textwrap.wrap(cell, width) or [""] if columns else [cell] for cell, width in zip(row, widths, strict=False)
+        ]
+        for parts in zip_longest(*beside, fillvalue=""):
+            yield COLUMN_GAP.join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
+        if below and row[-1]:
+            yield f"{COLUMN_GAP}{row[-1]}"
 
 
 def structured(value: Any, form: Format) -> None:

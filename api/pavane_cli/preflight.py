@@ -38,6 +38,7 @@ PLATFORM_PORTS: Mapping[int, str] = {
 PROBE_ADDRESS = "127.63.255.254"  # of this machine, and of no pod: only who listens on all addresses is met there
 DISK_FREE_BYTES_MIN = 128 * 1024 * 1024  # a cluster writes 10 MiB in its first minute; members refuse writes before 0
 LISTENING = "0A"
+NAME_PATTERN = "[a-z]([-a-z0-9]*[a-z0-9])?"  # of resources, as the rule of their definitions
 PORTS_OF_KINDS = {
     raftcluster.DEFINITION.name: (RAFT_PORT, PUBLISH_PORT),
     swimgroup.DEFINITION.name: (SWIM_PORT,),
@@ -79,6 +80,12 @@ def check_document(document: Mapping[str, Any]) -> None:
         if version.partition("/")[0] == GROUP:
             raise UserError(f"unknown kind {name} in {version}; known: {', '.join(known)}", ExitCode.USAGE)
         return
+    if not re.fullmatch(NAME_PATTERN, _name(document)):
+        raise UserError(
+            f"{name} {_name(document)}: the name must start with a letter and contain only lower-case letters, digits "
+            "and '-'",
+            ExitCode.USAGE,
+        )
     if version != API_VERSION:
         raise UserError(f"{name} {_name(document)}: apiVersion is {version}, not {API_VERSION}", ExitCode.USAGE)
     try:

@@ -62,7 +62,7 @@ Backlog = list[tuple[Event, Labels | None]]
 
 
 class StoreVersionError(Exception):
-    """The file was written by another version of the program."""
+    """The file cannot be read: another version of the program wrote it, or it is damaged."""
 
 
 def clone(value: Any) -> Any:
@@ -126,7 +126,7 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file at `path`. Raises `StoreVersionError`: another version of the program wrote it."""
+        """Open or create the file at `path`. Raises `StoreVersionError` for one that cannot be read."""
         self._connection = _connect(path)
         self._reader = sqlite3.connect(path, isolation_level=None)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pavane-store")
@@ -233,7 +233,17 @@ class Store:
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    found = connection.execute("PRAGMA user_version").fetchone()[0]
+    try:
+        found = connection.execute("PRAGMA user_version").fetchone()[0]
+        damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        found, damage = STORE_VERSION, str(error)
+    if damage != "ok":
+        connection.close()
+        raise StoreVersionError(
+            f"{path} is damaged ({damage.splitlines()[-1]}): copy what you need from its folder, then "
+            "`pavane down --purge` removes it"
+        )
     if found not in (0, STORE_VERSION):
         connection.close()
         raise StoreVersionError(

@@ -192,3 +192,20 @@ def test_a_tree_shows_generations_and_their_pods() -> None:
     assert str(generation.label) == "generation 1  Active  ReadWrite  1/2 ready  progress 3 of 4  pavane:1"
     (leaf,) = generation.children
     assert str(leaf.label) == "q-server-g1-0  server  Running  ready  2 restarts"
+
+
+def test_a_table_on_a_narrow_terminal_breaks_no_word() -> None:
+    url = "tcp://quickstart-server-g1-0.quickstart-server-g1.default.svc:8047"
+    cells = [["MEMBER", "ROLE", "URL"], ["quickstart-server-g1-0", "Follower", url]]
+    assert list(output.lines_of(cells, 80)) == [
+        "MEMBER                   ROLE",
+        "   URL",
+        "quickstart-server-g1-0   Follower",
+        f"   {url}",
+    ]
+    assert list(output.lines_of(cells, 120))[1].endswith(f"Follower   {url}")
+    words = [["CHECK", "MESSAGE"], ["right", "computeclusters, coordinators, raftclusters in namespace default"]]
+    shown = list(output.lines_of(words, 40))
+    assert max(map(len, shown)) <= 40
+    assert {"computeclusters,", "coordinators,", "raftclusters"} <= {word for line in shown for word in line.split()}
+    assert list(output.lines_of(words, None))[1].endswith("namespace default"), "a pipe gets lines as long as they are"

@@ -17,6 +17,7 @@ from pavane_cli import preflight
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.up import run_cluster
 from pavane_local.folder import holder
+from pavane_local.store import Store
 from tests.services.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -58,8 +59,9 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ("change", "says"),
     [
         ({"apiVersion": "pavane.dev/v9"}, "apiVersion is pavane.dev/v9, not pavane.dev/v1alpha1"),
-        ({"kind": "RaftClutser"}, "there is no kind RaftClutser"),
+        ({"kind": "RaftClutser"}, "unknown kind RaftClutser"),
         ({"spec": {"replicsa": 3}}, "spec.replicsa: "),
+        ({"metadata": {"name": "Q_q"}}, "Q_q: the name must start with a letter"),
     ],
 )
 def test_a_resource_that_would_be_refused_starts_nothing(tmp_path: Path, change: dict[str, Any], says: str) -> None:
@@ -119,3 +121,17 @@ def test_the_background_cluster_imports_nothing_from_the_working_folder(tmp_path
     places = [tmp_path / ".pavane", *(tmp_path / ".pavane").rglob("*")]
     assert len(places) > 5
     assert [place for place in places if place.lstat().st_mode & 0o077 and not place.is_symlink()] == []
+
+
+@pytest.mark.parametrize("content", [b"no database at all", None])
+def test_a_damaged_store_is_called_so(tmp_path: Path, content: bytes | None) -> None:
+    folder = tmp_path / ".pavane"
+    folder.mkdir()
+    store = folder / "store.sqlite"
+    if content is None:  # one that was good, with a page overwritten
+        with Store(store):
+            pass
+        content = store.read_bytes()[:4096] + os.urandom(len(store.read_bytes()) - 4096)
+    store.write_bytes(content)
+    with pytest.raises(UserError, match=r"is damaged .*pavane down --purge"):
+        run_cluster(folder, {}, [], 1, lambda _: None, fast=False, bare=True)

@@ -72,6 +72,15 @@ def test_a_store_of_keys_is_shown_in_words_and_is_nothing_for_zmq_raft(tmp_path:
         compact(tmp_path / "1")
 
 
+def test_only_the_configuration_that_counts_is_shown(tmp_path: Path, capsys: Captured) -> None:
+    import_js(left_behind("members_changed", tmp_path / "js"), tmp_path / "1", "1")
+    verify(tmp_path / "1", all_configurations=True)
+    every = [line for line in lines(capsys) if ": members " in line]
+    verify(tmp_path / "1")
+    assert [line for line in lines(capsys) if ": members " in line] == every[-1:]
+    assert len(every) > 1
+
+
 def test_a_good_store_verifies(tmp_path: Path, capsys: Captured) -> None:
     verify(store(tmp_path / "1"))
     shown = lines(capsys)
@@ -107,7 +116,7 @@ def test_a_damaged_store_does_not(tmp_path: Path, capsys: Captured) -> None:
     [aside] = (path / "log").glob("*.corrupt*")
     (path / "snap" / "000000000000002a-0000000000000001.pvs.bad").write_bytes(bytes(1234))
     verify(path)
-    told = [line.partition("damaged: ")[2] for line in lines(capsys) if line.startswith("set aside")]
+    told = [line.partition("start: ")[2] for line in lines(capsys) if line.startswith("set aside")]
     assert told == [
         f"log/{aside.name}, {aside.stat().st_size:,} bytes",
         "snap/000000000000002a-0000000000000001.pvs.bad, 1,234 bytes",

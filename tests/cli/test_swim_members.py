@@ -30,13 +30,13 @@ async def test_members_of_a_group_are_listed_by_the_control_plane(tmp_path: Path
             await pavane(api, "swim", "members", "q", rest=True)
         async with pod(api) as member:
             headers, row = (await pavane(api, "swim", "members", "q", rest=True)).splitlines()
-            assert headers.split() == ["ID", "ADDRESS", "STATE", "STAGE", "ROLLOUT", "INCARNATION", "POD", "META"]
-            told = [str(member.info.id), str(member.bound), "Alive", "ReadWrite", "1", str(member.info.gen), POD]
+            assert headers.split() == ["MEMBER", "ID", "ADDRESS", "STATE", "STAGE", "ROLLOUT", "INCARNATION", "META"]
+            told = [POD, str(member.info.id), str(member.bound), "Alive", "ReadWrite", "1", str(member.info.gen)]
             assert row.split() == told
             found = json.loads(await pavane(api, "swim", "members", "swim/q", "-o", "json", rest=True))
             assert (found["asked"], [each["pod"] for each in found["items"]]) == (POD, [POD])
             names = await pavane(api, "swim", "members", "q", "-o", "name", rest=True)
-            assert names == f"{member.info.id}\n"
+            assert names == f"{POD}\n"
         with pytest.raises(UserError, match="or --name") as refused:
             await pavane(api, "swim", "members", "q", "--name", "a", rest=True)
         assert refused.value.code is ExitCode.USAGE

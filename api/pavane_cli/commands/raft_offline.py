@@ -119,6 +119,9 @@ def verify(
     at: Annotated[
         int | None, typer.Option("--at", metavar="INDEX", help="Entry for the digest; default: the last committed.")
     ] = None,
+    all_configurations: Annotated[
+        bool, typer.Option("--all", help="Show every configuration in the log, not only the one that counts.")
+    ] = False,
 ) -> None:
     """Check checksums, order, terms and configurations of a store; exit code 1 if something is wrong.
 
@@ -138,7 +141,7 @@ def verify(
             f"{_range(recovered.first_index, recovered.last_index)}, term {recovered.term}, "
             f"known committed {recovered.commit}"
         )
-        for index, data in recovered.configurations:
+        for index, data in recovered.configurations[0 if all_configurations else -1 :]:
             output.say(f"entry {index}: members {configuration_text(data)}")
         if recovered.vote_floor == RECOVERING_FLOOR:
             output.say("the peer has lost entries; it does not vote until the others have brought it up to date")

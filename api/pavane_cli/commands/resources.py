@@ -1,6 +1,7 @@
 """``pavane get|describe|watch|apply|delete``."""
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from pavane_cli import output
 from pavane_cli.completing import kinds, names
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.live import View
 from pavane_cli.options import Context, Kubeconfig, Namespace, Timeout, Wait
 from pavane_cli.output import Format, Output
 from pavane_cli.target import One, Where, about_one, cluster, parse_reference, run
@@ -290,22 +292,21 @@ async def wait_until(
     time-out, 6 when the attempt failed, 3 when it goes.
     """
     last: dict[str, Any] = {}
-    told = ""
-    try:
+    with contextlib.suppress(TimeoutError), View() as view:
         async with asyncio.timeout(timeout_s):
             async for change in changes(client, resource, namespace, name):
                 last = change.object
                 if change.type == "DELETED":
                     raise UserError(f"{resource.kind} {name} was deleted", ExitCode.NOT_FOUND)
-                if told != (told := summary(last)):
-                    output.note(told)
+                view.update(last, summary(last))
                 if done(last):
-                    return last
+                    break
                 failed = condition(last, "Stalled")
                 if failed and failed["status"] == "True" and (last.get("status") or {}).get("failed"):
                     raise UserError(f"{name}: {failed['reason']}: {failed.get('message', '')}", ExitCode.ATTEMPT_FAILED)
-    except TimeoutError:
-        pass
+    if last and done(last):
+        output.note(view.closing(last))
+        return last
     raise UserError(f"time-out: {summary(last) if last else name + ' was not seen'}", ExitCode.TIME_OUT)
 
 

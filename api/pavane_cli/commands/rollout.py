@@ -1,6 +1,7 @@
 """``pavane rollout``: what a rollout does, and a user's decisions about it."""
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from pavane_api.rollout.actions import ACTIONS, Refused
 from pavane_cli import output
 from pavane_cli.commands.resources import changes, condition, is_current, is_settled, summary, wait_ready, wait_until
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.live import View
 from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
 from pavane_cli.target import One, about_one, cluster, read, run
@@ -44,14 +46,14 @@ async def _status(one: One, follow: bool, form: Format) -> None:
         if not follow:
             output.say(summary(document))
         else:
-            last = ""
-            async for change in changes(client, one.resource, one.namespace, one.name):
-                document, line = change.object, summary(change.object)
-                if line != last:
-                    output.say(line)
-                    last = line
-                if change.type == "DELETED" or is_current(document) or _failure(document):
-                    break
+            with View(sys.stdout) as view:
+                async for change in changes(client, one.resource, one.namespace, one.name):
+                    document = change.object
+                    view.update(document, summary(document))
+                    if change.type == "DELETED" or is_current(document) or _failure(document):
+                        break
+            if change.type != "DELETED" and not _failure(document):
+                output.say(view.closing(document))
         failed = _failure(document)
         if failed:
             raise UserError(f"generation {failed['generation']} failed: {failed['reason']}", ExitCode.ATTEMPT_FAILED)

@@ -62,8 +62,10 @@ def _there(answer: dict[str, Any], form: Format) -> None:
     if form.structured:
         structured(answer, form)
         return
-    rows = [(*_common(each), each["incarnation"], each["pod"] or "<foreign>", _meta(each)) for each in answer["items"]]
-    _print(("ID", "ADDRESS", "STATE", "STAGE", "ROLLOUT", "INCARNATION", "POD", "META"), rows, form)
+    rows = [(each["pod"] or "<foreign>", *_common(each), each["incarnation"], _meta(each)) for each in answer["items"]]
+    if form is Format.NAME:
+        rows = [(each["pod"] or each["id"],) for each in answer["items"]]
+    _print(("MEMBER", "ID", "ADDRESS", "STATE", "STAGE", "ROLLOUT", "INCARNATION", "META"), rows, form)
     if form is not Format.NAME:
         dead = f"; it remembers {answer['dead']} as dead" if answer["dead"] else ""
         note(f"as {answer['asked']} sees it{dead}")

@@ -1,5 +1,6 @@
 """``pavane trace``: what happened in one request, over all programs that took part."""
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -52,15 +53,16 @@ def list_(
         output.note("No trace matches." if name or service or errors else "No trace has arrived yet.")
     else:
         output.table(
-            ("TRACE", "SERVICE", "NAME", "SPANS", "ERRORS", "DURATION"),
+            ("TIME", "TRACE", "SERVICE", "SPANS", "ERRORS", "DURATION", "NAME"),
             [
                 (
+                    f"{datetime.fromtimestamp(item['start_ns'] / 1e9).astimezone():%H:%M:%S}",
                     item["trace_id"],
                     item["service"],
-                    item["name"],
                     item["spans"],
                     item["errors"],
                     duration(item["duration_ns"]),
+                    item["name"],
                 )
                 for item in items
             ],

@@ -1,0 +1,138 @@
+"""A resource while it changes: in place and in colour on a terminal, elsewhere a line for each change."""
+
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+STAGE_COLOURS: Mapping[str, str] = {
+    "Creation": "dim",
+    "Initialization": "yellow",
+    "ReadOnly": "cyan",
+    "ReadWrite": "green",
+}
+BAR_COLUMNS = 12
+BLOCKERS_SHOWN_MAX = 3
+REFRESH_PER_S = 5
+
+
+class View:
+    """Shows what ``update`` is given, on ``stream``, while its context is open.
+
+    ``closing`` tells in one sentence how it ended.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._documents: dict[str, Mapping[str, Any]] = {}
+        self._lines: dict[str, str] = {}
+        self._live: Any = None
+        self._started = time.monotonic()
+        self._since = datetime.now(UTC)
+
+    def __enter__(self) -> Self:
+        if self._stream.isatty():
+            from rich.console import Console  # noqa: PLC0415 - where no terminal is, nothing of it is needed
+            from rich.live import Live  # noqa: PLC0415
+
+            console = Console(file=self._stream, highlight=False)
+            self._live = Live(
+                console=console, get_renderable=self._picture, refresh_per_second=REFRESH_PER_S, transient=True
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            if error is not None:  # what it was like is part of what went wrong
+                self._live.console.print(self._picture())
+
+    def update(self, document: Mapping[str, Any], line: str) -> None:
+        """Show a resource as it is now; ``line`` is what is told of it where there is no terminal."""
+        name = document["metadata"]["name"]
+        self._documents[name] = document
+        if self._live is None and self._lines.get(name) != line:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        self._lines[name] = line
+
+    def closing(self, document: Mapping[str, Any]) -> str:
+        """Return the sentence about a resource that has become what was waited for."""
+        return closing(document, time.monotonic() - self._started, self._since)
+
+    def _picture(self) -> Any:
+        return picture(self._documents, time.monotonic() - self._started)
+
+
+def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any:
+    """Return the picture of resources by name; it fits into 80 columns."""
+    from rich.console import Group  # noqa: PLC0415 - see above
+    from rich.text import Text  # noqa: PLC0415
+
+    lines: list[Any] = []
+    for name, document in documents.items():
+        status = document.get("status") or {}
+        rollout = status.get("rollout") or {}
+        state = rollout.get("state", "Idle")
+        title = Text(name, style="bold")
+        title.append(f"  {state}", style="green" if state == "Idle" else "yellow")
+        title.append(f"  {elapsed_s:.1f} s", style="dim")
+        lines += [title, *map(_generation, status.get("generations") or ())]
+        blockers = rollout.get("blockers") or ()
+        for each in blockers[:BLOCKERS_SHOWN_MAX]:
+            pod = f" {each['pod']}" if each.get("pod") else ""
+            text = Text(f"  waits for{pod}: {each['reason']}", style="yellow", overflow="ellipsis", no_wrap=True)
+            if each.get("message"):
+                text.append(f" – {each['message']}", style="dim")
+            lines.append(text)
+        if len(blockers) > BLOCKERS_SHOWN_MAX:
+            lines.append(Text(f"  and {len(blockers) - BLOCKERS_SHOWN_MAX} more", style="dim"))
+        gap = write_gap_ms(document)
+        if gap is not None:
+            lines.append(Text(f"  last write gap {gap} ms", style="dim"))
+    return Group(*lines)
+
+
+def _generation(item: Mapping[str, Any]) -> Any:
+    from rich.text import Text  # noqa: PLC0415 - see above
+
+    stage = item.get("stage") or "–"
+    text = Text(f"  generation {item['number']:<3} {item['role']:<9}", no_wrap=True, overflow="ellipsis")
+    text.append(f"{stage:<15}", style=STAGE_COLOURS.get(stage, "dim"))
+    ready, wanted = item["podsReady"], item["pods"]
+    text.append(f"{ready}/{wanted} ready", style="green" if ready == wanted else "yellow")
+    target = item.get("target")
+    if target and stage != "ReadWrite":
+        progress = min(item.get("progress") or 0, target)
+        full = round(progress / target * BAR_COLUMNS)
+        text.append(f"  {'█' * full}{'░' * (BAR_COLUMNS - full)} {progress} of {target}", style="cyan")
+    return text
+
+
+def write_gap_ms(document: Mapping[str, Any]) -> int | None:
+    """Return how long nobody could write in the last promotion, where that was measured."""
+    history = (document.get("status") or {}).get("history") or ()
+    return next((each.get("writeGapMs") for each in history if each["result"] == "Promoted"), None)
+
+
+def closing(document: Mapping[str, Any], elapsed_s: float, since: datetime) -> str:
+    """Return the sentence at the end of a wait that began at ``since``, ``elapsed_s`` ago."""
+    status = document.get("status") or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    name, took = document["metadata"]["name"], f"{elapsed_s:.1f} s"
+    if (conditions.get("Ready") or {}).get("reason") == "Suspended":
+        return f"{name} is suspended; its volumes are kept. {took}."
+    number = status.get("activeGeneration")
+    attempt: Mapping[str, Any] = next(
+        (each for each in status.get("history") or () if each["generation"] == number), {}
+    )
+    gap = attempt.get("writeGapMs")
+    finished = attempt.get("finishedAt")
+    if gap is None or finished is None or datetime.fromisoformat(finished) < since.replace(microsecond=0):
+        return f"Generation {number} serves. {took}."
+    return f"Generation {number} serves. {took}; writes paused {gap} ms, none lost."

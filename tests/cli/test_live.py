@@ -1,0 +1,115 @@
+"""The view of a resource that changes: in place on a terminal, lines elsewhere, one sentence at the end."""
+
+import io
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pavane_cli.live import View, closing, picture
+
+BEGAN = datetime(2026, 1, 1, 12, 0, 0, 500_000, tzinfo=UTC)
+BEFORE, AFTER = "2026-01-01T11:59:59Z", "2026-01-01T12:00:09Z"
+
+
+def document(**status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "quickstart"}, "status": status}
+
+
+ROLLING = document(
+    activeGeneration=1,
+    nextGeneration=2,
+    rollout={
+        "state": "CatchingUp",
+        "blockers": [
+            {"reason": "Lagging", "pod": f"quickstart-server-g2-{ordinal}", "message": "4096 entries behind " * 5}
+            for ordinal in range(4)
+        ],
+    },
+    generations=[
+        {"number": 1, "role": "Active", "stage": "ReadWrite", "pods": 3, "podsReady": 3, "progress": 9, "target": 9},
+        {"number": 2, "role": "Next", "stage": "ReadOnly", "pods": 3, "podsReady": 1, "progress": 600, "target": 1200},
+    ],
+    history=[{"generation": 1, "result": "Promoted", "finishedAt": BEFORE, "writeGapMs": 87}],
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_picture_shows_stages_progress_blockers_and_the_gap_and_fits(columns: int) -> None:
+    shown = io.StringIO()
+    Console(file=shown, width=columns).print(picture({"quickstart": ROLLING}, 12.34))
+    lines = shown.getvalue().splitlines()
+    assert lines[0] == "quickstart  CatchingUp  12.3 s"
+    assert re.fullmatch(r"  generation 1   Active   ReadWrite +3/3 ready", lines[1])
+    assert re.fullmatch(r"  generation 2   Next     ReadOnly +1/3 ready  █{6}░{6} 600 of 1200", lines[2])
+    assert [line.split(":")[0] for line in lines[3:6]] == [
+        f"  waits for quickstart-server-g2-{ordinal}" for ordinal in range(3)
+    ]
+    assert lines[6:] == ["  and 1 more", "  last write gap 87 ms"]
+    assert max(map(len, lines)) <= columns
+
+
+def test_a_pipe_gets_a_line_for_each_change_and_no_escapes() -> None:
+    stream = io.StringIO()
+    with View(stream) as view:
+        for line in ("a", "a", "b"):
+            view.update(ROLLING, line)
+    assert stream.getvalue() == "a\nb\n"
+
+
+def test_a_terminal_is_written_in_place_and_left_clean() -> None:
+    stream = Terminal()
+    with View(stream) as view:
+        view.update(ROLLING, "a line for pipes")
+        view._live.refresh()
+    assert "CatchingUp" in stream.getvalue()
+    assert "a line for pipes" not in stream.getvalue()
+    assert "\x1b[2K" in stream.getvalue(), "what was shown is erased"
+
+
+def test_what_it_was_like_stays_when_the_wait_fails() -> None:
+    stream = Terminal()
+
+    def wait() -> None:
+        with View(stream) as view:
+            view.update(ROLLING, "")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wait()
+    assert "CatchingUp" in stream.getvalue().rpartition("\x1b[2K")[2]
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        (
+            {
+                "activeGeneration": 2,
+                "history": [{"generation": 2, "result": "Promoted", "finishedAt": AFTER, "writeGapMs": 101}],
+            },
+            "Generation 2 serves. 11.4 s; writes paused 101 ms, none lost.",
+        ),
+        (
+            {
+                "activeGeneration": 2,
+                "history": [{"generation": 2, "result": "Promoted", "finishedAt": BEFORE, "writeGapMs": 101}],
+            },
+            "Generation 2 serves. 11.4 s.",
+        ),
+        ({"activeGeneration": 1, "history": []}, "Generation 1 serves. 11.4 s."),
+        (
+            {"activeGeneration": 1, "conditions": [{"type": "Ready", "status": "False", "reason": "Suspended"}]},
+            "quickstart is suspended; its volumes are kept. 11.4 s.",
+        ),
+    ],
+)
+def test_one_sentence_tells_how_it_ended(status: dict[str, Any], says: str) -> None:
+    assert closing(document(**status), 11.4, BEGAN) == says
