@@ -56,6 +56,9 @@ def run(
     ] = "127.0.0.1:0",
     version: Annotated[int, typer.Option(envvar="PAVANE_VERSION", min=0, help="Version of the application.")] = 0,
     upgrade: Upgrade = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Follow another process of this name; lead when it ends.")
+    ] = False,
 ) -> None:
     """Run an immortal until Ctrl-C. After a restart it continues where it was.
 
@@ -70,7 +73,7 @@ def run(
     changed = load(upgrade) if upgrade is not None else None
 
     def begin() -> contextlib.AbstractAsyncContextManager[Handle[Any]]:
-        return serve(kind, name=name, log=log, http=http, version=version, upgrade=changed)
+        return serve(kind, name=name, log=log, http=http, version=version, upgrade=changed, standby=standby)
 
     try:
         asyncio.run(_run(begin, name, log))

@@ -42,6 +42,8 @@ COORDINATOR = (
     Option("host", "host", help="address on which the application is expected"),
     Option("generation", "g", help="a greater generation takes over from a lower one"),
     Option("readOnly", "ro", flag=True, help="follow the log without writing until SIGUSR1"),
+    Option("activeActive", "aa", flag=True, help="while another process leads, follow it, and lead when it ends"),
+    Option("replicaNum", "r", help="the same; a number of one's own among them"),
     Option("currentVersion", "cv", help="version that the application must have had; names the folder of its files"),
     Option("upgradeVersion", "uv", help="version that it has from now on"),
     Option("legacySockets", "legacySockets", flag=True, help="the application listens on the send port"),

@@ -7,6 +7,7 @@ Usage::
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -47,7 +48,8 @@ class Options:
     ``host`` is where the application is expected and ``listen`` where other coordinators are; they dial ``address``.
     ``generation`` fences: a greater one takes over, a lower one ends. ``read_only``: follow until ``Server.promote``.
     ``version``: the one that the application must have had, ``None`` for any; it names the folder. ``upgrade_version``:
-    the one that it has from this life on, ``None`` for no change.
+    the one that it has from this life on, ``None`` for no change. ``standby``: while another process leads, follow it,
+    and lead when it ends.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Options:
     upgrade_version: int | None = None
     generation: int = 0
     read_only: bool = False
+    standby: bool = False
     order: SocketOrder = SocketOrder.DETECT
     detect_s: float = DETECT_S
     process: str = ""
@@ -98,6 +101,7 @@ class Server:
         self._runner: Runner | None = None
         self._promoted = asyncio.Event()
         self._stopped = asyncio.Event()
+        self._follows = options.read_only
         self._replay: Replay | None = None
         self._fenced_at: float | None = None
 
@@ -164,8 +168,7 @@ class Server:
         store = Store(self._folder, self._registry, options.name, self._generation)
         port = BindingPort(options.host, options.receive_port, options.send_port, options.order, options.detect_s)
         try:
-            if not options.read_only:
-                store.lock(self._process, f"{options.address}:{options.port}")
+            self._follows = options.read_only or await self._waits(store)
             self._settings(store.refresh())
             self._say(f"Logs directory: {self._folder}")
             self._say("Every record is synced to disk before it is acknowledged")
@@ -185,6 +188,21 @@ class Server:
         finally:
             port.close()
             store.close()
+
+    async def _waits(self, store: Store) -> bool:
+        """Become the writer and return False; True when another process writes and this one may follow it."""
+        while True:
+            try:
+                store.lock(self._process, f"{self.options.address}:{self.options.port}")
+            except FatalError as error:
+                if error.fatal is not Fatal.STORAGE or not self.options.standby:
+                    raise
+                if store.refresh().last_checkpoint:
+                    self._promoted.set()  # nobody needs to say so: whoever gets the lock leads
+                    return True
+                await asyncio.sleep(FENCE_POLL_S)  # its first start is not over yet
+            else:
+                return False
 
     async def _listen(self) -> asyncio.Server:
         options = self.options
@@ -231,7 +249,7 @@ class Server:
         if meta.last_checkpoint:
             reader = await asyncio.to_thread(CheckpointReader, self._folder, meta.last_checkpoint)
             core = Coordinator(settings, reader.head.committer, meta)
-        elif self.options.read_only:
+        elif self._follows:
             raise FatalError(Fatal.CHECKPOINT, f"{self._folder} has no checkpoint to follow; start a writer first")
         else:
             core = Coordinator(settings, new_committer(), meta)
@@ -275,11 +293,11 @@ class Server:
             runner.call(lambda: core.restore(head, meta.last_checkpoint))
             replay = Replay(self._folder, meta.last_checkpoint, meta.last_log, Progress.restored(head))
             self._replay = replay
-            if self.options.read_only:
+            if self._follows:
                 await self._follow(runner, store, replay)
             await runner.replay(replay)
             await asyncio.to_thread(replay.finish)
-            runner.call(lambda: core.replayed(promotion=self.options.read_only))
+            runner.call(lambda: core.replayed(promotion=self._follows))
             if self._fenced_at is not None:
                 self.took_over_s = asyncio.get_running_loop().time() - self._fenced_at
         self.stage = "ReadWrite"
@@ -299,24 +317,16 @@ class Server:
         """Replay what the writer logs until it is our turn; afterwards the lock is ours."""
         self.stage = "ReadOnly"
         self._say("I'm a secondary")
-        version = runner.core.meta.current_version
         while not self._promoted.is_set():
-            meta = await asyncio.to_thread(store.refresh)
-            if meta.current_version != version:
-                text = f"{self.options.name} was upgraded to version {meta.current_version} while this one followed"
-                raise FatalError(Fatal.VERSION, text)
-            replay.last_log = meta.last_log
-            await runner.replay(replay)
-            try:
+            await self._catch_up(runner, store, replay)
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._promoted.wait(), FOLLOW_POLL_S)
-            except TimeoutError:
-                continue
         store.generation = self._generation
-        if self._fenced_at is None:
+        if self._fenced_at is None and not self.options.standby:
             self._fenced_at = asyncio.get_running_loop().time()
         await asyncio.to_thread(store.fence)
         while True:
-            await runner.replay(replay)
+            await self._catch_up(runner, store, replay)
             try:
                 address = f"{self.options.address}:{self.options.port}"
                 meta = await asyncio.to_thread(store.lock, self._process, address)
@@ -325,9 +335,22 @@ class Server:
                     raise
                 await asyncio.sleep(FENCE_POLL_S)  # the one before has not ended yet
                 continue
+            self._same_version(runner, meta)
             replay.last_log = meta.last_log
             runner.core.meta = meta
             return
+
+    async def _catch_up(self, runner: Runner, store: Store, replay: Replay) -> None:
+        """Deliver what the writer has logged."""
+        meta = await asyncio.to_thread(store.refresh)
+        self._same_version(runner, meta)
+        replay.last_log = meta.last_log
+        await runner.replay(replay)
+
+    def _same_version(self, runner: Runner, meta: Meta) -> None:
+        if meta.current_version != runner.core.meta.current_version:
+            text = f"{self.options.name} was upgraded to version {meta.current_version} while this one followed"
+            raise FatalError(Fatal.VERSION, f"{text}: start it again")
 
     async def _registered(self, peer: str) -> list[tuple[str, int]]:
         row = await asyncio.to_thread(self._registry.load, peer)
@@ -489,6 +512,7 @@ def _coordinate(found: dict[str, str]) -> None:
         upgrade_version=opts.number(found, "upgradeVersion", 0) if "upgradeVersion" in found else None,
         generation=opts.number(found, "generation", 0),
         read_only="readOnly" in found,
+        standby="activeActive" in found or "replicaNum" in found,
         order=order,
         detect_s=opts.number(found, "detectMs", int(DETECT_S * 1000)) / 1000,
     )

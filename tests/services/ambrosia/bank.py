@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,10 @@ class Account:
         name: str,
         environment: Mapping[str, str] | None = None,
         application: str = "bank:Account",
+        options: Sequence[str] = (),
     ) -> None:
         self.folder, self.name, self.application = folder, name, application
+        self._options = options
         self._environment = dict(environment or {})
         self.process: asyncio.subprocess.Process | None = None
 
@@ -39,6 +41,7 @@ class Account:
                 *command,
                 "--log",
                 str(self.folder),
+                *self._options,
                 cwd=BANK,
                 stdout=out,
                 stderr=out,

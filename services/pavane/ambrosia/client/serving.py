@@ -326,13 +326,15 @@ async def serve(
     version: int = 0,
     upgrade: type[Immortal] | None = None,
     until: Literal["primary", "readonly"] = "primary",
+    standby: bool = False,
 ) -> AsyncIterator[Handle[I]]:
     """Run ``kind`` as the instance ``name``; entered when it is restored, replayed and leads.
 
     The coordinator is the one at ``rp`` and ``sp``, or of the environment's ``PAVANE_AMBROSIA`` (``host:rp,sp``); else
     one is started with its files in ``log``. An instance that was logged with a lower ``version`` is replayed as what
     it was, by ``kind``, and changes over before it leads: to ``upgrade``, or the class branches on
-    ``self.app_version``. ``http`` (``host:port``) serves calls and queries to other programs. When
+    ``self.app_version``. With ``standby`` the coordinator that is started follows another process of this name while
+    there is one, and leads when that ends. ``http`` (``host:port``) serves calls and queries to other programs. When
     the coordinator is lost, the process ends with exit code 70: a new one continues where it was. Raises
     ``DefinitionError``, and ``CoordinatorLost`` when the coordinator does not start. Spans are exported where the
     environment says so and the program has no tracer provider of its own.
@@ -347,8 +349,9 @@ async def serve(
         address = Address(rp, sp)
     elif named := os.environ.get(ENVIRONMENT):
         address = Address.parse(named)
+    options = (f"--upgradeVersion={version}", *(("--activeActive",) if standby else ()))
     async with contextlib.AsyncExitStack() as stack:
-        streams = await _connected(stack, address, name, Path(log), version)
+        streams = await _connected(stack, address, name, Path(log), options)
         lost: asyncio.Future[str] = loop.create_future()
         runner = Runner(engine, streams, lambda why: None if lost.done() else lost.set_result(why))
         reading = asyncio.create_task(runner.run())
@@ -363,13 +366,13 @@ async def serve(
 
 
 async def _connected(
-    stack: contextlib.AsyncExitStack, address: Address | None, name: str, log: Path, version: int
+    stack: contextlib.AsyncExitStack, address: Address | None, name: str, log: Path, options: tuple[str, ...]
 ) -> Streams:
     """Connect to the coordinator at ``address``; without one start it, again while its predecessor still ends."""
     end = time.monotonic() + CHILD_START_S
     while True:
         async with contextlib.AsyncExitStack() as attempt:
-            child = await Child.start(name, log, (f"--upgradeVersion={version}",)) if address is None else None
+            child = await Child.start(name, log, options) if address is None else None
             if child is not None:
                 attempt.push_async_callback(child.stop)
             try:
