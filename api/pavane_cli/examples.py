@@ -17,6 +17,7 @@ _ARGUMENTS: Mapping[str, str] = {
     "delete": "raft/quickstart --wait",
     "get": "raft -o wide",
     "describe": "raft/quickstart",
+    "status": "raft/quickstart",
     "watch": "raft",
     "dashboard": "",
     "tree": "raft/quickstart",

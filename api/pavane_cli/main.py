@@ -53,6 +53,11 @@ COMMANDS: dict[str, Listed] = {
         "Show a resource with its generations, conditions, blockers and events.",
         RESOURCES,
     ),
+    "status": Listed(
+        "status:status",
+        "Show leader, members, quorum, blockers, last write gap and certificates of a resource on one screen.",
+        RESOURCES,
+    ),
     "watch": Listed("resources:watch", "Print a line whenever a resource changes, until Ctrl-C.", RESOURCES),
     "dashboard": Listed(
         "dashboard:dashboard",

@@ -41,11 +41,13 @@ def say(text: str = "") -> None:
     sys.stdout.flush()
 
 
-def paragraph(text: str) -> None:
-    """Print a long line, on a terminal broken between words."""
+def paragraph(text: str, *, indent: int = 0) -> None:
+    """Print a long line, on a terminal broken between words; all lines but the first begin ``indent`` columns later."""
     if sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns
-        text = textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
+        text = textwrap.fill(
+            text, columns, break_long_words=False, break_on_hyphens=False, subsequent_indent=" " * indent
+        )
     say(text)
 
 

@@ -1,0 +1,178 @@
+"""``pavane status``: on one screen how a resource is, from what the API server knows; so it needs no leader."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from pavane_cli import completing, output
+from pavane_cli.commands.resources import condition
+from pavane_cli.commands.tree import GENERATION_LABEL, ROLE_LABEL
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.options import Context, Kubeconfig, Namespace
+from pavane_cli.output import Format, Output
+from pavane_cli.target import KINDS, Where, cluster, required_reference, run
+from pavane_operator import kube
+from pavane_operator.kube.resources import PODS, SECRETS
+
+CERTIFICATE = "tls.crt"
+
+Named = Annotated[
+    str,
+    typer.Argument(
+        metavar="[KIND/]NAME", autocompletion=completing.references, help="For example quickstart or raft/quickstart."
+    ),
+]
+
+
+def status(
+    named: Named,
+    namespace: Namespace = "default",
+    form: Output = Format.TABLE,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show leader, members, quorum, blockers, last write gap and certificates of a resource on one screen."""
+    document, pods, expires = run(_read(Where(kubeconfig, context), named, namespace))
+    facts, members = told(document, pods, expires)
+    if form.structured:
+        output.structured({**facts, "members": [dict(zip(HEADERS, each, strict=True)) for each in members]}, form)
+        return
+    for name, text in facts.items():
+        output.paragraph(f"{name:<14}{text}", indent=14)
+    output.say()
+    output.table([header.upper() for header in HEADERS], members)
+
+
+async def _read(where: Where, named: str, namespace: str) -> tuple[kube.Object, Sequence[kube.Object], str]:
+    async with cluster(where) as client:
+        resource, name, document = await _find(client, named, namespace)
+        labels = f"app.kubernetes.io/instance={name},app.kubernetes.io/name={resource.kind.lower()}"
+        pods = (await client.list_all(PODS, namespace, labels=labels)).items
+        return document, pods, await _expires(client, document)
+
+
+async def _find(client: kube.KubeClient, named: str, namespace: str) -> tuple[kube.Resource, str, kube.Object]:
+    if "/" in named:
+        resource, name = required_reference(named)
+        return resource, name, await client.get(resource, name, namespace)
+    found = []
+    for resource in dict.fromkeys(KINDS.values()):
+        try:
+            found.append((resource, named, await client.get(resource, named, namespace)))
+        except kube.NotFound:
+            continue
+    if not found:
+        raise UserError(f"no resource of ours in namespace {namespace} is called {named}", ExitCode.NOT_FOUND)
+    if len(found) > 1:
+        both = " and ".join(f"{resource.kind.lower()}/{named}" for resource, _, _ in found)
+        raise UserError(f"there are {both}: name one of them", ExitCode.USAGE)
+    return found[0]
+
+
+async def _expires(client: kube.KubeClient, document: kube.Object) -> str:
+    """Say when the certificate of the pods ends."""
+    tls = document["spec"].get("tls") or {}
+    if tls.get("mode") == "Disabled":
+        return "none: TLS is disabled"
+    name = tls.get("secretName") or f"{document['metadata']['name']}-tls"
+    try:
+        secret = await client.get(SECRETS, name, document["metadata"]["namespace"])
+        from cryptography import x509  # noqa: PLC0415 - no part of the default install
+
+        pem = base64.b64decode((secret.get("data") or {})[CERTIFICATE])
+        ends = x509.load_pem_x509_certificate(pem).not_valid_after_utc
+    except kube.NotFound:
+        return f"there is no Secret {name}"
+    except kube.Forbidden:
+        return f"you may not read Secret {name}"
+    except ModuleNotFoundError:
+        return f"not read: pip install 'pavane[services]' (Secret {name})"
+    except (KeyError, ValueError):
+        return f"Secret {name} holds no certificate"
+    left = ends - datetime.now(UTC)
+    when = f"{ends:%Y-%m-%d %H:%M} UTC"
+    return f"ended {when}" if left.total_seconds() < 0 else f"valid until {when}, {left.days} days"
+
+
+HEADERS = ("pod", "generation", "role", "ready", "restarts", "lag")
+
+
+def told(
+    document: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], certificates: str
+) -> tuple[dict[str, str], list[tuple[str, ...]]]:
+    """Return what there is to say, by heading, and a row for each pod."""
+    status, metadata = document.get("status") or {}, document["metadata"]
+    rollout = status.get("rollout") or {}
+    facts = {"Resource": f"{document['kind']} {metadata['namespace']}/{metadata['name']}"}
+    facts["Ready"] = _condition(document, "Ready")
+    facts |= _of_kind(document)
+    state = rollout.get("state", "Idle")
+    upcoming = f", generation {status['nextGeneration']}" if status.get("nextGeneration") else ""
+    facts["Rollout"] = f"{state}{upcoming}; generation {status.get('activeGeneration', '–')} is active"
+    blockers = [
+        " ".join(filter(None, (each["reason"], each.get("pod", ""), each.get("message", ""))))
+        for each in rollout.get("blockers") or ()
+    ]
+    facts["Blockers"] = "; ".join(blockers) or "none"
+    promoted = [each for each in status.get("history") or () if "writeGapMs" in each]
+    last = promoted[0] if promoted else None
+    facts["Write gap"] = (
+        f"{last['writeGapMs']} ms, generation {last['generation']}, {output.age(last['finishedAt'])} ago"
+        if last
+        else "none was measured yet"
+    )
+    facts["Certificates"] = certificates
+    return facts, [_row(pod, status) for pod in sorted(pods, key=lambda each: str(each["metadata"]["name"]))]
+
+
+def _of_kind(document: Mapping[str, Any]) -> dict[str, str]:
+    status = document.get("status") or {}
+    match document["kind"]:
+        case "RaftCluster":
+            leader, term = status.get("leader"), status.get("term", "–")
+            return {
+                "Leader": f"{leader}, term {term}" if leader else f"none; {_condition(document, 'LeaderElected')}",
+                "Quorum": _condition(document, "QuorumAvailable"),
+            }
+        case "SwimGroup":
+            counts = status.get("members") or {}
+            seen = ", ".join(f"{number} {state}" for state, number in counts.items())
+            return {"Members": seen or "not known yet", "Digest": str(status.get("digest", "–"))}
+        case "WaltzCluster":
+            partitions = status.get("partitions") or {}
+            counted = ", ".join(f"{number} {state}" for state, number in partitions.items())
+            return {"Partitions": counted or "not known yet"}
+        case "Coordinator":
+            return {"Instance": str(status.get("instance", "–"))}
+        case _:
+            return {"Log": str(status.get("log", "–"))}
+
+
+def _condition(document: Mapping[str, Any], kind: str) -> str:
+    found = condition(dict(document), kind)
+    if found is None:
+        return "not known yet"
+    text = f"{found['status']}, {found['reason']} for {output.age(found['lastTransitionTime'])}"
+    return f"{text}: {found['message']}" if found.get("message") else text
+
+
+def _row(pod: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[str, ...]:
+    labels, seen = pod["metadata"].get("labels") or {}, pod.get("status") or {}
+    name = pod["metadata"]["name"]
+    member = next(
+        (each for each in status.get("members") or () if isinstance(each, dict) and each.get("name") == name), {}
+    )
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in seen.get("conditions") or ())
+    commit, match = status.get("commitIndex"), member.get("matchIndex")
+    role = "Leader" if name == status.get("leader") else member.get("role") or labels.get(ROLE_LABEL, "")
+    return (
+        name,
+        labels.get(GENERATION_LABEL, ""),
+        role,
+        "yes" if ready else "no",
+        str(sum(int(each.get("restartCount") or 0) for each in seen.get("containerStatuses") or ())),
+        "" if commit is None or match is None else str(max(0, commit - match)),
+    )
