@@ -9,6 +9,7 @@ COMMANDS = {
     "call": "ambrosia_call:call",
     "query": "ambrosia_call:query",
     "replay": "ambrosia_run:replay",
+    "log": "ambrosia_log:log",
     "coordinator": "ambrosia_coordinator:coordinator",
 }
 _HELP = "Immortals: applications that survive failures, with exactly-once calls."

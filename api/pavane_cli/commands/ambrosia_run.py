@@ -150,7 +150,7 @@ def replay(
     kind = load(application)
     kinds = versions(kind, version, load(upgrade) if upgrade is not None else None)
     try:
-        report = replay_folder(kinds, _folder(log, name), version)
+        report = replay_folder(kinds, instance_folder(log, name), version)
     except Diverged as error:
         sys.stderr.write(f"pavane: {error}\n")
         raise typer.Exit(EXIT_DIVERGED) from error
@@ -161,7 +161,7 @@ def replay(
     output.say(f"{report.name}: {found}; {report.uncompared} records stand behind the last one{tried}")
 
 
-def _folder(log: Path, name: str) -> Path:
+def instance_folder(log: Path, name: str) -> Path:
     """Return the folder of an instance: the first of its versions, to which the names of all others lead."""
     found = [path for path in log.glob(f"{name}_[0-9]*") if path.is_dir() and not path.is_symlink()]
     return min(found, default=log / f"{name}_0")
