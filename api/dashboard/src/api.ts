@@ -57,6 +57,12 @@ export async function post<T>(path: string, body?: unknown): Promise<T> {
   return (await (await send(path, { method: "POST", ...init })).json()) as T;
 }
 
+/** Send a JSON body. */
+export async function ask<T>(method: string, path: string, body: unknown, headers: Record<string, string> = {}): Promise<T> {
+  const init = { method, body: JSON.stringify(body), headers: { "Content-Type": "application/json", ...headers } };
+  return (await (await send(path, init)).json()) as T;
+}
+
 /** Append text to a partition of a log. */
 export async function append<T>(path: string, data: string): Promise<T> {
   const headers = { "Content-Type": "application/octet-stream" };

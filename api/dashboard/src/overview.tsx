@@ -1,7 +1,7 @@
-import { useDeferredValue, useState } from "react";
+import { memo, useDeferredValue, useState } from "react";
 import { useResources } from "./live";
 import { health, type KindList, lastGapMs, type Resource, waitsOf } from "./model";
-import { Badge, Empty, Loading, Panel, Table } from "./ui";
+import { Badge, Empty, Loading, Panel, Rows, Table } from "./ui";
 
 export function Overview() {
   const lists = useResources();
@@ -46,22 +46,26 @@ function OneKind({ list, filter }: { list: KindList; filter: string }) {
       {shown.length === 0 ? (
         <Empty>No name contains “{filter}”.</Empty>
       ) : (
-        <Table caption={list.kind} even head={["Name", "State", "#Generation", "#Pods ready", "#Writes paused", "Waits for"]}>
-          {shown.map((each) => (
-            <Row key={each.metadata.uid} plural={list.plural} resource={each} />
-          ))}
+        <Table
+          caption={list.kind}
+          even
+          rows={shown.length}
+          head={["Name", "State", "#Generation", "#Pods ready", "#Writes paused", "Waits for"]}
+        >
+          <Rows items={shown} row={(each) => <Row key={each.metadata.uid} plural={list.plural} resource={each} />} />
         </Table>
       )}
     </Panel>
   );
 }
 
-function Row({ plural, resource }: { plural: string; resource: Resource }) {
+const Row = memo(function Row({ plural, resource }: { plural: string; resource: Resource }) {
   const { name, namespace } = resource.metadata;
   const generations = resource.status?.generations ?? [];
   const pods = generations.reduce((sum, each) => sum + each.pods, 0);
   const ready = generations.reduce((sum, each) => sum + each.podsReady, 0);
   const gap = lastGapMs(resource);
+  const waits = waitsOf(resource)[0]?.message ?? "";
   const next = resource.status?.nextGeneration;
   return (
     <tr>
@@ -79,7 +83,9 @@ function Row({ plural, resource }: { plural: string; resource: Resource }) {
         {ready}/{pods}
       </td>
       <td className="number">{gap === null ? "–" : `${gap} ms`}</td>
-      <td className="quiet">{waitsOf(resource)[0]?.message ?? ""}</td>
+      <td className="quiet waits" title={waits}>
+        {waits}
+      </td>
     </tr>
   );
-}
+});

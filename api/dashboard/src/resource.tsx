@@ -2,6 +2,7 @@ import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { post } from "./api";
 import { Raft, Swim } from "./data";
+import { Immortal } from "./immortal";
 import { Lanes } from "./lanes";
 import { Waltz } from "./log";
 import { useNow, useResources } from "./live";
@@ -16,6 +17,7 @@ import {
   type Resource,
   waitsOf,
 } from "./model";
+import { Views } from "./views";
 import { Badge, Dialog, Empty, Failure, Loading, Panel, Table } from "./ui";
 
 export function ResourcePage({ plural, namespace, name }: { plural: string; namespace: string; name: string }) {
@@ -45,6 +47,8 @@ export function ResourcePage({ plural, namespace, name }: { plural: string; name
       <Lanes key={path} path={path} resource={found} />
       {plural === "raftclusters" && <Raft path={path} resource={found} />}
       {plural === "swimgroups" && <Swim path={path} />}
+      {plural === "coordinators" && <Immortal path={path} />}
+      {plural === "computeclusters" && <Views path={path} />}
       {plural === "waltzclusters" && <Waltz path={path} />}
       <History resource={found} />
       <Conditions resource={found} />

@@ -1,20 +1,22 @@
 import { useQuery } from "@tanstack/react-query";
 import { useDeferredValue, useMemo, useState } from "react";
 import { get, type Schemas } from "./api";
+import { ServiceGraph } from "./graph";
 import { duration } from "./model";
+import { causesOf, graphOf, lines } from "./spans";
 import { Empty, Failure, Loading, Panel, Table } from "./ui";
 
 const AGAIN_MS = 3000;
 const ROW_PX = 24;
 const ROWS_MARGIN = 10; // rows drawn above and below what is seen, so that scrolling shows no gap
 
-type Span = Schemas["Span"];
-
 export function Traces() {
   const [name, setName] = useState("");
+  const [service, setService] = useState("");
+  const [slower, setSlower] = useState("");
   const [errors, setErrors] = useState(false);
-  const wanted = useDeferredValue(name);
-  const query = `?limit=100&name=${encodeURIComponent(wanted)}&errors_only=${errors}`;
+  const search = { name, service, min_duration_ms: String(Number(slower) || 0), errors_only: String(errors), limit: "100" };
+  const query = useDeferredValue(`?${new URLSearchParams(search)}`);
   const traces = useQuery({
     queryKey: ["traces", query],
     queryFn: ({ signal }) => get<Schemas["TraceList"]>(`/traces${query}`, signal),
@@ -31,6 +33,21 @@ export function Traces() {
           placeholder="Part of the name"
           value={name}
           onChange={(event) => setName(event.target.value)}
+        />
+        <input
+          type="search"
+          aria-label="Program of the first span"
+          placeholder="Program"
+          value={service}
+          onChange={(event) => setService(event.target.value)}
+        />
+        <input
+          type="search"
+          inputMode="decimal"
+          aria-label="Slower than, in milliseconds"
+          placeholder="Slower than … ms"
+          value={slower}
+          onChange={(event) => setSlower(event.target.value)}
         />
         <label>
           <input type="checkbox" checked={errors} onChange={(event) => setErrors(event.target.checked)} /> only failed
@@ -61,35 +78,6 @@ export function Traces() {
   );
 }
 
-interface Line {
-  span: Span;
-  depth: number;
-}
-
-/** Spans in the order of the tree: children after their parents (or after what they are linked to), siblings by time. */
-export function lines(spans: Span[]): Line[] {
-  const known = new Set(spans.map((each) => each.span_id));
-  const children = new Map<string, Span[]>();
-  for (const span of [...spans].sort((a, b) => a.start_ns - b.start_ns)) {
-    const causes = [span.parent_span_id, ...(span.links ?? []).map((link) => link.span_id)];
-    const parent = causes.find((each) => known.has(each) && each !== span.span_id) ?? "";
-    children.set(parent, [...(children.get(parent) ?? []), span]);
-  }
-  const found: Line[] = [];
-  const seen = new Set<string>();
-  const open: Line[] = (children.get("") ?? []).reverse().map((span) => ({ span, depth: 0 }));
-  while (open.length > 0) {
-    const line = open.pop() as Line;
-    if (seen.has(line.span.span_id)) continue;
-    seen.add(line.span.span_id);
-    found.push(line);
-    const inner = children.get(line.span.span_id) ?? [];
-    open.push(...[...inner].reverse().map((span) => ({ span, depth: line.depth + 1 })));
-  }
-  const circular = spans.filter((each) => !seen.has(each.span_id)); // spans that link to each other
-  return [...found, ...circular.map((span) => ({ span, depth: 0 }))];
-}
-
 export function TracePage({ id }: { id: string }) {
   const trace = useQuery({
     queryKey: ["trace", id],
@@ -98,7 +86,11 @@ export function TracePage({ id }: { id: string }) {
   });
   const [chosenId, setChosen] = useState("");
   const [top, setTop] = useState(0);
-  const rows = useMemo(() => lines(trace.data?.spans ?? []), [trace.data]);
+  const { rows, graph } = useMemo(() => {
+    const spans = trace.data?.spans ?? [];
+    const causes = causesOf(spans);
+    return { rows: lines(spans, causes), graph: graphOf(spans, causes) };
+  }, [trace.data]);
   const chosen = rows.find((each) => each.span.span_id === chosenId)?.span;
   if (trace.isPending) return <Loading what="the trace" />;
   if (trace.error) return <Failure error={trace.error} again={() => void trace.refetch()} />;
@@ -119,6 +111,7 @@ export function TracePage({ id }: { id: string }) {
           {trace.data.truncated && " (there are more than are shown)"}
         </p>
       </div>
+      {graph.programs.length > 1 && <ServiceGraph graph={graph} />}
       <Panel title="Waterfall">
         <div className="waterfall" onScroll={(event) => setTop(event.currentTarget.scrollTop)}>
           <svg className="spacer" width="1" height={rows.length * ROW_PX} aria-hidden="true" />

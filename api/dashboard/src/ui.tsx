@@ -1,5 +1,5 @@
 // Small parts that every view uses.
-import { type ReactNode, useEffect, useRef } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 import { ApiError, type Connection } from "./api";
 import type { Health } from "./model";
 
@@ -79,12 +79,80 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
   );
 }
 
-/** A table; a heading that begins with # stands above numbers. `even` columns line up with those of other tables. */
-export function Table(props: { caption: string; head: string[]; even?: boolean; children: ReactNode }) {
-  const { caption, head, even, children } = props;
+const ROW_PX = 40;
+const ALL_SHOWN_MAX = 60; // up to so many rows no table hides any
+const ROWS_MARGIN = 15; // rows drawn above and below what is seen, so that scrolling shows no gap
+
+/** A body of a table whose rows are ROW_PX high: of many only those near the window are drawn. */
+export function Rows<T>({ items, row }: { items: T[]; row: (item: T) => ReactNode }) {
+  const body = useRef<HTMLTableSectionElement>(null);
+  const [first, setFirst] = useState(0);
+  const many = items.length > ALL_SHOWN_MAX;
+  useEffect(() => {
+    if (!many) return;
+    const look = () => {
+      const above = -(body.current?.getBoundingClientRect().top ?? 0) / ROW_PX;
+      const block = Math.floor(above / ROWS_MARGIN - 1) * ROWS_MARGIN; // another block, not another row, draws anew
+      setFirst(Math.max(0, block));
+    };
+    look();
+    addEventListener("scroll", look, { passive: true });
+    addEventListener("resize", look);
+    return () => {
+      removeEventListener("scroll", look);
+      removeEventListener("resize", look);
+    };
+  }, [many]);
+  const start = many ? Math.min(first, Math.max(0, items.length - ROWS_MARGIN)) : 0;
+  const count = many ? Math.ceil(window.innerHeight / ROW_PX) + 3 * ROWS_MARGIN : items.length;
+  const shown = items.slice(start, start + count);
+  const space = (rows: number) => rows > 0 && <tr aria-hidden="true" style={{ height: rows * ROW_PX }} />;
+  return (
+    <tbody ref={body} className={many ? "rows" : undefined}>
+      {space(start)}
+      {shown.map(row)}
+      {space(items.length - start - shown.length)}
+    </tbody>
+  );
+}
+
+/** Numbers that stand side by side, each under its name. */
+export function Facts({ items }: { items: [string, ReactNode][] }) {
+  return (
+    <dl className="numbers">
+      {items.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+const SPARK = { width: 96, height: 20 };
+
+/** The course of a value, newest at the right; decoration beside the value itself. */
+export function Spark({ values, most }: { values: number[]; most: number }) {
+  const top = Math.max(1, ...values);
+  const points = values.map((value, number) => {
+    const x = SPARK.width - ((values.length - 1 - number) * SPARK.width) / (most - 1);
+    return `${x.toFixed(1)},${(SPARK.height - 1 - (value / top) * (SPARK.height - 2)).toFixed(1)}`;
+  });
+  return (
+    <svg className="spark" viewBox={`0 0 ${SPARK.width} ${SPARK.height}`} {...SPARK} aria-hidden="true">
+      <polyline points={points.join(" ")} />
+    </svg>
+  );
+}
+
+/** A table; a heading that begins with # stands above numbers. `even` columns line up with those of other tables.
+ * With `rows`, their number, the children are `Rows`. */
+export function Table(props: { caption: string; head: string[]; even?: boolean; rows?: number; children: ReactNode }) {
+  const { caption, head, even, rows, children } = props;
   return (
     <div className="scroll" tabIndex={0} role="region" aria-label={`${caption}, table`}>
-      <table className={even ? "even" : undefined}>
+      <table className={even ? "even" : undefined} aria-rowcount={rows === undefined ? undefined : rows + 1}>
         <caption className="hidden">{caption}</caption>
         <thead>
           <tr>
@@ -95,7 +163,7 @@ export function Table(props: { caption: string; head: string[]; even?: boolean; 
             ))}
           </tr>
         </thead>
-        <tbody>{children}</tbody>
+        {rows === undefined ? <tbody>{children}</tbody> : children}
       </table>
     </div>
   );

@@ -1,4 +1,4 @@
-"""``/api/v1/…/coordinators/NAME/call`` and ``/query``."""
+"""``/api/v1/…/coordinators/NAME/immortal``, ``/call`` and ``/query``."""
 
 from typing import Annotated, Any
 from uuid import uuid4
@@ -9,7 +9,8 @@ from pydantic import BaseModel, Field
 from pavane_api import problems
 from pavane_api.auth import may
 from pavane_api.control import Shared
-from pavane_api.immortals import service
+from pavane_api.immortals import about, service
+from pavane_api.immortals.schemas import ImmortalInfo
 from pavane_api.kinds import COORDINATORS
 from pavane_api.problems import responses
 
@@ -32,6 +33,14 @@ class Answer(BaseModel):
     """What a handler returned."""
 
     result: Any = Field(description="Its result as JSON")
+
+
+@router.get(
+    "/immortal", operation_id="get_immortal", response_model=ImmortalInfo, responses=responses(problems.NotFound)
+)
+async def immortal(control: Shared, _: MayGet, namespace: str, name: str) -> ImmortalInfo:
+    """Return what its application and its coordinators tell of themselves: position, lag, peers, flows, handlers."""
+    return await about.info(control, namespace, name)
 
 
 @router.post(

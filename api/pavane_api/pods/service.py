@@ -1,7 +1,7 @@
 """Composes the pods of a resource: what the cluster knows of them, and what each says on `/stage` of its ops port."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -26,8 +26,17 @@ LOOK_AT_REST_S = 2.0
 
 async def pods(client: kube.KubeClient, http: httpx2.AsyncClient, resource: kube.Object) -> PodList:
     """Return the pods of a resource; each is asked."""
+    return await _composed(http, await bodies_of(client, resource))
+
+
+async def bodies_of(client: kube.KubeClient, resource: kube.Object) -> list[kube.Object]:
+    """Return the pods of a resource as the cluster has them, by generation and name."""
     found = await client.list_all(PODS, resource["metadata"]["namespace"], labels=_labels(resource))
-    return await _composed(http, found.items)
+    return _ordered(found.items)
+
+
+def _ordered(bodies: Iterable[kube.Object]) -> list[kube.Object]:
+    return sorted(bodies, key=lambda body: (generation_of(body) or 0, body["metadata"]["name"]))
 
 
 async def events(
@@ -46,7 +55,7 @@ async def events(
         waiting.cancel()
         while not watch.done():
             changed.clear()
-            found = await _composed(http, list(bodies.values()))
+            found = await _composed(http, _ordered(bodies.values()))
             if found != last:
                 last = found
                 yield {"event": "pods", "data_str": found.model_dump_json(by_alias=True)}
@@ -88,21 +97,20 @@ def _labels(resource: kube.Object) -> str:
     )
 
 
-async def _composed(http: httpx2.AsyncClient, bodies: tuple[kube.Object, ...] | list[kube.Object]) -> PodList:
-    ordered = sorted(bodies, key=lambda body: (_generation(body) or 0, body["metadata"]["name"]))
-    told = await asyncio.gather(*(_ask(http, body) for body in ordered[:ASKED_MAX]))
+async def _composed(http: httpx2.AsyncClient, ordered: list[kube.Object]) -> PodList:
+    told = await asyncio.gather(*(ask(http, body, "/stage") for body in ordered[:ASKED_MAX]))
     told += [None] * (len(ordered) - len(told))
     return PodList(items=[_pod(body, words) for body, words in zip(ordered, told, strict=True)])
 
 
-async def _ask(http: httpx2.AsyncClient, body: kube.Object) -> Mapping[str, Any] | None:
-    """Return what a pod says of its stage; None while it says nothing that can be understood."""
+async def ask(http: httpx2.AsyncClient, body: kube.Object, path: str) -> Mapping[str, Any] | None:
+    """Return the JSON object that a pod of a generation has at a path of its ops port; None while it has none."""
     host = (body.get("status") or {}).get("podIP")
-    if not host or _generation(body) is None:
+    if not host or generation_of(body) is None:
         return None
     authority = f"[{host}]:{OPS_PORT}" if ":" in host else f"{host}:{OPS_PORT}"
     try:
-        answer = await http.get(f"http://{authority}/stage", timeout=ASK_S)
+        answer = await http.get(f"http://{authority}{path}", timeout=ASK_S)
         told = answer.json()
     except (httpx2.HTTPError, ValueError):
         return None
@@ -121,7 +129,7 @@ def _pod(body: kube.Object, told: Mapping[str, Any] | None) -> Pod:
     known = Pod(
         name=metadata["name"],
         role=(metadata.get("labels") or {}).get("app.kubernetes.io/component", ""),
-        generation=_generation(body),
+        generation=generation_of(body),
         phase="Terminating" if "deletionTimestamp" in metadata else status.get("phase", "Pending"),
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         restarts=sum(int(one.get("restartCount") or 0) for one in containers),
@@ -151,7 +159,8 @@ def _number(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _generation(body: kube.Object) -> int | None:
+def generation_of(body: kube.Object) -> int | None:
+    """Return the generation of a pod; None where it serves one after the other."""
     return parse_number((body["metadata"].get("labels") or {}).get(GENERATION_LABEL))
 
 

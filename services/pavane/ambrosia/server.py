@@ -153,6 +153,7 @@ class Server:
             "log": core.meta.last_log,
             "checkpoint": core.meta.last_checkpoint,
             "replayedBytes": self.replayed_bytes,
+            "behindBytes": self.behind_bytes,
             "impulsesDropped": core.impulses_dropped,
             "peers": {
                 name: state if state != "unreachable" else runner.states.get(name, state)

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+CALLED, FAILED, LATE = "called", "failed", "late"
+"""What `Engine.counts` counts: calls handled as primary, handlers that ended with an exception, answers for nobody."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outside:

@@ -15,7 +15,7 @@ import xxhash
 
 from pavane.ambrosia.client import flows as flowing
 from pavane.ambrosia.client.definition import Method, Query, place
-from pavane.ambrosia.client.effects import Failed, Outside, Result
+from pavane.ambrosia.client.effects import CALLED, FAILED, LATE, Failed, Outside, Result
 from pavane.ambrosia.client.errors import (
     DeterminismError,
     FlowMismatch,
@@ -88,8 +88,7 @@ class Engine:
         self.object = create(kind, self)
         self._context: _Context | None = None
         self._calls: dict[int, tuple[int, int]] = {}
-        self._calls_made = 0
-        self._flows_made = 0
+        self._calls_made = self._flows_made = 0
         self._clock = 0
         self._keys: dict[str, tuple[int, int, bytes]] = {}
         self.begun: deque[tuple[Method[Any, ..., Any], bytes]] = deque()
@@ -286,6 +285,7 @@ class Engine:
         return method.title
 
     def _invoke(self, method: Method[Any, ..., Any], data: bytes, origin: Origin, seed: str) -> None:
+        self.counts[CALLED] += self.life is core.Life.PRIMARY
         if method.is_flow:
             self._begin(method, data, origin, seed)
         else:
@@ -366,7 +366,7 @@ class Engine:
                 self._forget_keys()
             self.effects.extend(Result(token, state, value) for token in origin.tokens)
         if state == ERROR:
-            self.counts["failed"] += 1
+            self.counts[FAILED] += 1
             if origin.number < 0:
                 self.effects.append(Failed(title, str(flowing.remote(value)), error))
 
@@ -391,7 +391,7 @@ class Engine:
             return f"method {event.method}"
         flow = self.flows.get(number)
         if flow is None or index >= len(flow.steps) or flow.steps[index].state != OPEN:
-            self.counts["late"] += 1
+            self.counts[LATE] += 1
             return f"method {event.method}"
         step = flow.steps[index]
         if event.method == CLOCK:
@@ -496,7 +496,7 @@ class Engine:
                     f"{event.sender} answers call {event.number}, but only {self._calls_made} were made",
                     remedy="run the class with which this log was written",
                 )
-            self.counts["late"] += 1
+            self.counts[LATE] += 1
             return "answer"
         value = _NONE if event.kind is Kind.VOID else event.value
         flow.settle(flow.steps[index], ERROR if event.kind is Kind.EXCEPTION else VALUE, value)

@@ -1,4 +1,4 @@
-"""An immortal over HTTP: ``POST /call/{method}`` and ``GET /query/{name}`` (docs/specs/ambrosia.md 18.6, ingress)."""
+"""An immortal over HTTP: ``POST /call/{method}``, ``GET /query/{name}`` and ``GET /`` (docs/specs/ambrosia.md 18.6)."""
 
 import asyncio
 import contextlib
@@ -86,8 +86,15 @@ def application(handle: Any, kind: type[Immortal]) -> Starlette:
             return _refused(422, type(error).__name__, str(error))
         return JSONResponse({"result": query.signature.result.json(value)})
 
+    async def about(_: Request) -> Response:
+        return JSONResponse(await handle.about())
+
     return Starlette(
-        routes=[_route("POST", "/call/{method}", call), _route("GET", "/query/{name}", ask)],
+        routes=[
+            _route("POST", "/call/{method}", call),
+            _route("GET", "/query/{name}", ask),
+            Route("/", about),  # who looks at it looks again and again: no trace
+        ],
     )
 
 

@@ -18,6 +18,7 @@ from opentelemetry import trace
 
 from pavane import telemetry
 from pavane.ambrosia.client import http as web
+from pavane.ambrosia.client.about import about
 from pavane.ambrosia.client.connection import ENVIRONMENT, Address, Child, Streams, connect
 from pavane.ambrosia.client.definition import Method, Query
 from pavane.ambrosia.client.engine import Engine, Failed, Outside, Result
@@ -112,6 +113,10 @@ class Handle(Generic[I]):
     async def checkpoint(self) -> None:
         """Ask the coordinator for a checkpoint; it takes one soon."""
         await self._here(self._runner.ask_checkpoint())
+
+    async def about(self) -> dict[str, Any]:
+        """Return what it tells of itself: its handlers, where it is in its log, the flows under way."""
+        return await self._here(self._runner.about())
 
     def stop(self) -> None:
         """End ``stopped``."""
@@ -282,6 +287,10 @@ class Runner:
     async def ask(self, query: Query[Any, ..., Any], arguments: list[Any]) -> Any:
         """Answer a query."""
         return self.engine.ask(query, arguments)
+
+    async def about(self) -> dict[str, Any]:
+        """Return what the engine tells of itself."""
+        return about(self.engine)
 
     async def ask_checkpoint(self) -> None:
         """Ask for a checkpoint; raises ``NotPrimary``."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgpack
 from pydantic import TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import to_jsonable_python
 
 from pavane.ambrosia.client.guard import unwatched
@@ -61,6 +62,13 @@ class Codec:
     def unpack(self, data: bytes | memoryview) -> Any:
         """Return the value that ``pack`` was given; raises ``ValueError``."""
         return self.check(unpack(data))
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of what ``check`` takes; empty for a type that has none."""
+        try:
+            return self._adapter.json_schema()
+        except PydanticInvalidForJsonSchema:
+            return {}
 
     def json(self, value: Any) -> Any:
         """Return ``value`` as plain JSON values."""
