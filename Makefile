@@ -12,7 +12,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -114,6 +114,12 @@ openapi: setup ## regenerate the description of the REST API
 
 openapi-check: setup
 	$(BIN)/python -m pavane_api.openapi --check
+
+cli-docs: setup ## regenerate docs/cli.md from the commands
+	$(BIN)/python -m pavane_cli.reference
+
+cli-docs-check: setup
+	$(BIN)/python -m pavane_cli.reference --check
 
 dashboard-tools: api/dashboard/node_modules/.package-lock.json
 

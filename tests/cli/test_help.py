@@ -17,7 +17,7 @@ import typer
 from typer import Exit
 from typer.testing import CliRunner
 
-from pavane_cli import completing, main
+from pavane_cli import completing, main, reference
 from pavane_cli.examples import EXAMPLES
 from pavane_cli.kinds import NAMES
 from pavane_cli.target import Where
@@ -77,6 +77,15 @@ def test_every_command_has_an_example_that_parses(tmp_path: Path, monkeypatch: p
         with contextlib.suppress(Exit):  # of a command whose example is its help
             command.make_context(path[-1], words[len(path) :], parent=parent)  # raises for a wrong option or argument
         assert command.epilog == f"Example: {example}"
+
+
+def test_the_reference_is_up_to_date_and_has_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert reference.main(["--check"]) == 0
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    titles = set(re.findall(r"^#{3,5} (.*)$", page, re.MULTILINE))
+    assert EXAMPLES.keys() <= titles
+    assert "`--if-revision REVISION`" in page, "an option of a command"
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
