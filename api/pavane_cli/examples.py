@@ -98,6 +98,7 @@ _ARGUMENTS: Mapping[str, str] = {
     "ambrosia call": "alice deposit 10",
     "ambrosia query": "alice balance",
     "ambrosia replay": "accounts:Account alice",
+    "ambrosia log": "alice --application accounts:Account",
     "ambrosia coordinator": "--help",
     "trace list": "--errors",
     "trace show": "7054c755e1ea6d039aa1e6d59c625027",
