@@ -18,7 +18,7 @@ from e2e.targets.local import ProcessTarget
 from e2e.waiting import eventually
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Waltz, trusting
-from pavane_api.kinds import COMPUTE_CLUSTERS, RAFT_CLUSTERS, WALTZ_CLUSTERS
+from pavane_api.kinds import COMPUTE_CLUSTERS, DATAFLOWS, RAFT_CLUSTERS, WALTZ_CLUSTERS
 from pavane_operator.kube.resources import PODS, SECRETS
 from tests.services.dataflow.recomputed import revenue, wrong_ticks
 
@@ -39,19 +39,31 @@ TEST_S = 300.0
 class ViewsTest(RaftTest):
     """One namespace of a platform, the log and the views in it."""
 
-    def compute(self, what: str = "count(*)") -> dict[str, Any]:
-        """The spec of the ComputeCluster."""
-        return {
-            "waltzClusterRef": {"name": "ledger"},
-            "partitions": {"ticks": TICKS, "views": VIEWS},
-            "scripts": {"revenue": SCRIPT.format(what=what)},
-            "interval": "100ms",
-            **QUICK,
-        }
+    async def apply_script(self, what: str = "count(*)") -> None:
+        spec = {"computeClusterRef": {"name": "main"}, "script": SCRIPT.format(what=what)}
+        body = {"metadata": {"name": "revenue"}, "spec": spec}
+        await self.kube.apply(DATAFLOWS, body, self.namespace, manager="e2e", strict=True)
 
-    async def apply_views(self, **spec: Any) -> None:
-        body = {"metadata": {"name": "main"}, "spec": spec}
-        await self.kube.apply(COMPUTE_CLUSTERS, body, self.namespace, manager="e2e", strict=True)
+    async def until_dataflow(self, kind: str, reason: str, message: str = "") -> Any:
+        """Wait until a condition of the Dataflow says this, and return its status."""
+
+        async def says() -> Any:
+            status = (await self.kube.get(DATAFLOWS, "revenue", self.namespace)).get("status") or {}
+            found = [each for each in status.get("conditions") or () if each["type"] == kind]
+            return status if found and found[0]["reason"] == reason and message in found[0]["message"] else None
+
+        return await eventually(says, f"the Dataflow says {reason}")
+
+    async def until_bad_row(self) -> None:
+        """Wait until the command lists the only row that could not be read."""
+
+        async def listed() -> bool:
+            words = ("dataflow", "bad-rows", "revenue", "-o", "json", "-n", self.namespace)
+            done = await asyncio.to_thread(self.platform.run, *words)
+            rows = json.loads(done.stdout)["items"]
+            return [(row["table"], row["partition"]) for row in rows] == [("orders", 1)]
+
+        await eventually(listed, "the bad row is listed")
 
     async def start(self) -> None:
         """Apply all at once, as a user does, and wait until the views are written."""
@@ -63,8 +75,16 @@ class ViewsTest(RaftTest):
             "metadata": {"raftClusterRef": {"name": "meta"}, "sessionTimeout": "3s"},
             **QUICK,
         }
-        await self.apply_views(**self.compute())
-        for kind, name, spec in ((RAFT_CLUSTERS, "meta", meta), (WALTZ_CLUSTERS, "ledger", log)):
+        compute = {
+            "waltzClusterRef": {"name": "ledger"},
+            "partitions": {"ticks": TICKS, "views": VIEWS},
+            "interval": "100ms",
+            **QUICK,
+        }
+        await self.apply_script()
+        for kind, name, spec in (
+            (COMPUTE_CLUSTERS, "main", compute), (RAFT_CLUSTERS, "meta", meta), (WALTZ_CLUSTERS, "ledger", log),
+        ):  # fmt: skip
             body = {"metadata": {"name": name}, "spec": spec}
             await self.kube.apply(kind, body, self.namespace, manager="e2e", strict=True)
         await self.until_current("main", generation=1)
@@ -130,9 +150,9 @@ async def test_views_are_exact_under_kills_and_while_generations_change(
             await orders.more()
             await views.until_again("main-replica-g1-0")
             # A script that is refused rolls nothing out, and says where it is wrong.
-            await views.apply_views(**views.compute("cuont(*)"))
-            await eventually(lambda: _refused(views), "the script is refused")
-            await views.apply_views(**views.compute("count(DISTINCT id)"))
+            await views.apply_script("cuont(*)")
+            await views.until_dataflow("Ready", "InvalidScript", "line 3, column")
+            await views.apply_script("count(DISTINCT id)")
             await orders.more()
             document = await views.until_current("main", generation=2)
             assert document["status"]["history"][0]["result"] == "Promoted"
@@ -151,9 +171,12 @@ async def test_views_are_exact_under_kills_and_while_generations_change(
         ticks, wrong = await wrong_ticks(log, (0, 1), TICKS, VIEWS, {"revenue": revenue})
         assert ticks > 20
         assert wrong == []
-    assert await views.stateful_sets("main") == ["main-replica-g2"]
-
-
-async def _refused(views: ViewsTest) -> bool:
-    status = (await views.kube.get(COMPUTE_CLUSTERS, "main", views.namespace))["status"]
-    return any("script revenue: line 3, column" in condition["message"] for condition in status["conditions"])
+        assert await views.stateful_sets("main") == ["main-replica-g2"]
+        await log.append(1, b"no JSON")
+        await views.until_bad_row()
+        status = await views.until_dataflow("UpToDate", "UpToDate")
+        assert [view["name"] for view in status["views"]] == ["revenue"]
+    # A deleted Dataflow takes its views along; the ComputeCluster goes on with none.
+    await views.kube.delete(DATAFLOWS, "revenue", views.namespace)
+    await views.until_current("main", generation=3)
+    assert "scripts" not in (await views.kube.get(COMPUTE_CLUSTERS, "main", views.namespace))["spec"]

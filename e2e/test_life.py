@@ -16,11 +16,11 @@ from e2e.targets.charts import ChartTarget
 from e2e.targets.local import children_in
 from e2e.waiting import eventually
 from e2e.writer import WARM_UP_WRITES, Writer, shown
-from pavane_operator.crds.definitions import GROUP, KINDS
+from pavane_operator.crds.definitions import GROUP, all_kinds
 from pavane_operator.kube import Object
 from pavane_operator.kube.resources import BUILT_IN, EVENTS, PODS, VOLUME_CLAIMS
 
-DEFINITIONS = {f"customresourcedefinition.apiextensions.k8s.io/{kind.plural}.{GROUP}" for kind in KINDS}
+DEFINITIONS = {f"customresourcedefinition.apiextensions.k8s.io/{kind.plural}.{GROUP}" for kind in all_kinds()}
 """They, and with them the users' resources, outlive the platform unless `crds.keep` is false."""
 LEASES = ["lease.coordination.k8s.io/pavane-operator"]
 """It counts the operators that there were: one that is installed again must not repeat an epoch (5.6)."""

@@ -26,7 +26,8 @@ from pavane_api.traces.endpoints import router as traces
 from pavane_api.traces.store import TraceStore
 from pavane_api.views.kept import KeptViews, Queries
 from pavane_api.waltz_clients import WaltzClients
-from pavane_operator.crds.definitions import KINDS
+from pavane_operator.crds.definitions import all_kinds
+from pavane_operator.crds.descriptor import Definition
 from pavane_operator.kube import KubeClient, pods_http
 
 DESCRIPTION = (
@@ -94,10 +95,11 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
     answers.install(app)
     pages.install(app)
     v1 = APIRouter(prefix="/api/v1")
-    for kind in KINDS:
+    for kind in all_kinds():
         v1.include_router(resources.router_of(kind))
-        v1.include_router(rollout.router_of(kind))
-        v1.include_router(pods.router_of(kind))
+        if isinstance(kind, Definition):
+            v1.include_router(rollout.router_of(kind))
+            v1.include_router(pods.router_of(kind))
         for package in kind.routers:
             v1.include_router(import_module(f"pavane_api.{package}.endpoints").router)
     v1.include_router(overview)

@@ -5,23 +5,25 @@ that was idle meanwhile may know only members that are gone, so it is made anew 
 when it has reached nobody.
 """
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from pavane.raft import errors
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import Code
-from pavane_api.kept_clients import KeptClients
 from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_api.problems import BadRequest, Conflict, Invalid, NotFound, Problem, TooLarge, Unavailable
 from pavane_operator import kube
 from pavane_operator.crds.raftcluster import StateMachine
 from pavane_operator.kinds.raft.access import NotServing, Suspended, raft_client, refuse_suspended
 
+CLIENTS_MAX = 64  # a client is a few sockets; the one not used for longest is closed first
 REQUESTS_MAX = 10_000  # ids whose requests are known; the oldest goes first
 
 
@@ -56,12 +58,23 @@ _REFUSALS: Mapping[int, type[Problem]] = {
 """The rest is a Conflict with what is stored."""
 
 
+@dataclass(slots=True)
+class _Slot:
+    client: RaftClient
+    resources: AsyncExitStack
+    uid: str
+    endpoints: Any
+    users: int = 0
+    dropped: bool = False
+
+
 class RaftClients:
-    """Clients by namespace and name."""
+    """Clients by namespace and name, at most CLIENTS_MAX."""
 
     def __init__(self, client: kube.KubeClient) -> None:
         self._kube = client
-        self._clients: KeptClients[RaftClient] = KeptClients()
+        self._slots: OrderedDict[tuple[str, str], _Slot] = OrderedDict()
+        self._opening = asyncio.Lock()
         self._requests: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
 
     def claim(self, namespace: str, name: str, request_id: str | None, *said: object) -> None:
@@ -100,24 +113,67 @@ class RaftClients:
         """
         document = await self.check(namespace, name, use)
         try:
-            uid, endpoints = document["metadata"]["uid"], _endpoints(document)
-            async with self._clients.lent((namespace, name), uid, endpoints, lambda: self._made(document)) as client:
+            async with self._lent(document, namespace, name) as client:
                 yield client
         except errors.Unreachable as error:
-            await self._clients.forget((namespace, name))
+            await self._forget(namespace, name)
             raise Unavailable(str(error)) from error
         except errors.RaftError as error:
             raise problem_of(error) from error
 
+    @asynccontextmanager
+    async def _lent(self, document: kube.Object, namespace: str, name: str) -> AsyncIterator[RaftClient]:
+        slot = await self._slot(document, namespace, name)
+        slot.users += 1
+        try:
+            yield slot.client
+        finally:
+            slot.users -= 1
+            if slot.dropped and slot.users == 0:
+                await slot.resources.aclose()
+
+    async def _forget(self, namespace: str, name: str) -> None:
+        slot = self._slots.pop((namespace, name), None)
+        if slot is not None:
+            await self._drop(slot)
+
     async def close(self) -> None:
         """Close all clients."""
-        await self._clients.close()
+        while self._slots:
+            _, slot = self._slots.popitem()
+            slot.dropped = True
+            await slot.resources.aclose()
 
-    async def _made(self, document: kube.Object) -> RaftClient:
+    async def _slot(self, document: kube.Object, namespace: str, name: str) -> _Slot:
+        async with self._opening:
+            key, uid, endpoints = (namespace, name), document["metadata"]["uid"], _endpoints(document)
+            slot = self._slots.get(key)
+            if slot is not None and (slot.uid != uid or endpoints not in (None, slot.endpoints)):
+                # Of another uid it is a resource that was deleted and made again: another cluster with another secret.
+                await self._drop(self._slots.pop(key))
+                slot = None
+            if slot is None:
+                slot = await self._open(document)
+                self._slots[key] = slot
+                while len(self._slots) > CLIENTS_MAX:
+                    _, oldest = self._slots.popitem(last=False)
+                    await self._drop(oldest)
+            self._slots.move_to_end(key)
+            return slot
+
+    async def _open(self, document: kube.Object) -> _Slot:
         try:
-            return await raft_client(self._kube, document)
+            made = await raft_client(self._kube, document)
         except (NotServing, ValueError) as error:
             raise Unavailable(f"{error}.") from error
+        resources = AsyncExitStack()
+        client = await resources.enter_async_context(made)
+        return _Slot(client, resources, document["metadata"]["uid"], _endpoints(document))
+
+    async def _drop(self, slot: _Slot) -> None:
+        slot.dropped = True
+        if slot.users == 0:
+            await slot.resources.aclose()
 
 
 def _endpoints(document: kube.Object) -> Any:

@@ -1,15 +1,17 @@
 """One client per WaltzCluster, kept while it is used; it follows fail-overs and rollouts by itself."""
 
+import asyncio
 import base64
 import binascii
 import ssl
+from collections import OrderedDict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 
 from pavane.waltz import errors
 from pavane.waltz.client import Waltz, trusting
 from pavane.waltz.errors import RejectCode
-from pavane_api.kept_clients import KeptClients
 from pavane_api.kinds import WALTZ_CLUSTERS
 from pavane_api.problems import (
     BadRequest,
@@ -24,15 +26,26 @@ from pavane_api.problems import (
 from pavane_operator import kube
 from pavane_operator.kube.resources import SECRETS
 
+CLIENTS_MAX = 64  # a client is a connection per server; the one not used for longest is closed first
 PATIENCE_S = 20.0  # for a server that can serve a request; callers wait 30 s for an answer
 
 
+@dataclass(slots=True)
+class _Slot:
+    log: Waltz
+    resources: AsyncExitStack
+    made_of: tuple[str, str, str]
+    users: int = 0
+    dropped: bool = False
+
+
 class WaltzClients:
-    """Clients by namespace and name."""
+    """Clients by namespace and name, at most CLIENTS_MAX."""
 
     def __init__(self, client: kube.KubeClient) -> None:
         self._kube = client
-        self._clients: KeptClients[Waltz] = KeptClients()
+        self._slots: OrderedDict[tuple[str, str], _Slot] = OrderedDict()
+        self._opening = asyncio.Lock()
 
     @asynccontextmanager
     async def of(self, namespace: str, name: str) -> AsyncIterator[Waltz]:
@@ -41,22 +54,25 @@ class WaltzClients:
         Raises ``kube.NotFound``, and ``Unavailable`` while the resource does not serve.
         """
         try:
-            uid, made_of = await self._found(namespace, name)
-
-            async def made() -> Waltz:
-                return _made(name, *made_of)
-
-            async with self._clients.lent((namespace, name), uid, made_of, made) as log:
-                yield log
+            slot = await self._slot(namespace, name)
+            slot.users += 1
+            try:
+                yield slot.log
+            finally:
+                slot.users -= 1
+                if slot.dropped and slot.users == 0:
+                    await slot.resources.aclose()
         except errors.WaltzError as error:
             raise problem_of(error, name) from error
 
     async def close(self) -> None:
         """Close all clients."""
-        await self._clients.close()
+        while self._slots:
+            _, slot = self._slots.popitem()
+            slot.dropped = True
+            await slot.resources.aclose()
 
-    async def _found(self, namespace: str, name: str) -> tuple[str, tuple[str, str]]:
-        """Return the uid of the resource, and the addresses and the authority of its servers."""
+    async def _slot(self, namespace: str, name: str) -> _Slot:
         document = await self._kube.get(WALTZ_CLUSTERS, name, namespace)
         try:
             secret = await self._kube.get(SECRETS, f"{name}-client", namespace)
@@ -64,20 +80,30 @@ class WaltzClients:
             raise Unavailable(_waits(name)) from error
         try:
             data = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
-            return str(document["metadata"]["uid"]), (data["servers"], data.get("ca.crt", ""))
-        except (KeyError, ValueError, binascii.Error) as error:
-            raise _damaged(name, error) from error
+            made_of = (str(document["metadata"]["uid"]), data["servers"], data.get("ca.crt", ""))
+            tls = trusting(made_of[2]) if made_of[2] else None
+            log = Waltz(made_of[1].split(), tls=tls, patience=PATIENCE_S)
+        except (KeyError, ValueError, binascii.Error, ssl.SSLError) as error:
+            raise Unavailable(f"Secret {name}-client is damaged: {error}. {_waits(name)}") from error
+        async with self._opening:
+            slot = self._slots.get((namespace, name))
+            if slot is not None and slot.made_of != made_of:
+                # Of another uid it is a resource that was deleted and made again: another log.
+                await self._drop(self._slots.pop((namespace, name)))
+                slot = None
+            if slot is None:
+                resources = AsyncExitStack()
+                slot = _Slot(await resources.enter_async_context(log), resources, made_of)
+                self._slots[namespace, name] = slot
+                while len(self._slots) > CLIENTS_MAX:
+                    await self._drop(self._slots.popitem(last=False)[1])
+            self._slots.move_to_end((namespace, name))
+            return slot
 
-
-def _made(name: str, servers: str, authority: str) -> Waltz:
-    try:
-        return Waltz(servers.split(), tls=trusting(authority) if authority else None, patience=PATIENCE_S)
-    except (ValueError, ssl.SSLError) as error:
-        raise _damaged(name, error) from error
-
-
-def _damaged(name: str, error: Exception) -> Unavailable:
-    return Unavailable(f"Secret {name}-client is damaged: {error}. {_waits(name)}")
+    async def _drop(self, slot: _Slot) -> None:
+        slot.dropped = True
+        if slot.users == 0:
+            await slot.resources.aclose()
 
 
 def problem_of(error: errors.WaltzError, name: str) -> Problem:

@@ -6,8 +6,6 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from typer.core import TyperCommand
-
 
 def gathering(make: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return the decorator that gives a command the parameters of ``make``; its own first one is what that returns.
@@ -33,19 +31,3 @@ def gathering(make: Callable[..., Any]) -> Callable[[Callable[..., None]], Calla
         return run
 
     return decorate
-
-
-def nameless(option: str) -> type[TyperCommand]:
-    """Return the class of commands that take no NAME if ``option`` is given."""
-
-    class NamelessCommand(TyperCommand):
-        """Puts an empty NAME in its place."""
-
-        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            """Look for the option before ``--``."""
-            until = args.index("--") if "--" in args else len(args)
-            if any(arg == option or arg.startswith(f"{option}=") for arg in args[:until]):
-                args = ["", *args]
-            return super().parse_args(ctx, args)
-
-    return NamelessCommand

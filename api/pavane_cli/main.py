@@ -96,6 +96,7 @@ COMMANDS: dict[str, Listed] = {
         "SQL over the log, kept up to date: check and run a script, query and follow its views.",
         DATA,
     ),
+    "dataflow": Listed("dataflow:app", "Show the views of Dataflows.", DATA),
     "ambrosia": Listed("ambrosia:app", "Immortals: applications that survive failures, with exactly-once calls.", DATA),
     "trace": Listed("trace:app", "Traces over all message paths.", DATA),
     "operator": Listed("processes:operator", "Run the operator (in a container).", CONTAINERS),

@@ -16,7 +16,7 @@ from pavane.runtime.ops import OPS_PORT
 from pavane_cli.failures import ExitCode, UserError
 from pavane_local.kubelet.addresses import CLAIM_PORT
 from pavane_operator.crds import raftcluster, swimgroup, waltzcluster
-from pavane_operator.crds.definitions import API_VERSION, GROUP, KINDS, spec_model
+from pavane_operator.crds.definitions import API_VERSION, GROUP, all_kinds, spec_model
 from pavane_operator.kinds.raft.names import PUBLISH_PORT, RAFT_PORT
 from pavane_operator.kinds.swim.names import SWIM_PORT
 from pavane_operator.objects.names import STAGE_PORT
@@ -73,7 +73,7 @@ def check(folder: Path, documents: Iterable[Mapping[str, Any]], *, bare: bool = 
 
 def check_document(document: Mapping[str, Any]) -> None:
     """Raise ``UserError`` for a resource of ours that the cluster would refuse; others are left to the cluster."""
-    known = {kind.name: kind for kind in KINDS}
+    known = {kind.name: kind for kind in all_kinds()}
     name, version = document.get("kind"), str(document.get("apiVersion"))
     kind = known.get(str(name))
     if kind is None:

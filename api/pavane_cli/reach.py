@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from pavane.raft import errors
 from pavane.raft.client import Keys, RaftClient, TreeKeys
@@ -18,7 +19,7 @@ from pavane.raft.keys import RaftKeys
 from pavane.runtime import names
 from pavane_cli import completing
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.gathering import gathering, nameless
+from pavane_cli.gathering import gathering
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
 from pavane_cli.output import note
 from pavane_cli.rest_keys import RestSession
@@ -145,9 +146,6 @@ async def _has_address(host: str) -> bool:
         return False
 
 
-ReachingCommand = nameless(PEERS)
-
-
 def _reach(
     name: Name,
     peers: Peers = None,
@@ -182,6 +180,17 @@ def commands(app: typer.Typer) -> Callable[[str], Callable[[Callable[..., None]]
         return lambda function: app.command(name, cls=ReachingCommand)(reaching(function))
 
     return command
+
+
+class ReachingCommand(TyperCommand):
+    """A command made by ``reaching``: with ``--peers`` there is no NAME."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put an empty NAME in its place if peers are named."""
+        until = args.index("--") if "--" in args else len(args)
+        if any(arg == PEERS or arg.startswith(f"{PEERS}=") for arg in args[:until]):
+            args = ["", *args]
+        return super().parse_args(ctx, args)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import yaml
 from pavane.runtime import local, locks
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import gathering
-from pavane_cli.kinds import NAMES
+from pavane_cli.kinds import NAMES, PODLESS
 from pavane_cli.options import Context, Kubeconfig, Namespace, Reference
 from pavane_cli.output import note
 from pavane_operator import kube
@@ -172,8 +172,24 @@ async def read(one: One) -> kube.Object:
         return await client.get(one.resource, one.name, one.namespace)
 
 
+def _one_with_pods(
+    reference: Reference, namespace: Namespace = "default", context: Context = None, kubeconfig: Kubeconfig = None
+) -> One:
+    one = _one(reference, namespace, context, kubeconfig)
+    if not has_pods(one.resource):
+        raise UserError(f"a {one.resource.kind} has no pods of its own, so this command does not apply", ExitCode.USAGE)
+    return one
+
+
+def has_pods(resource: kube.Resource) -> bool:
+    """Whether resources of this kind have pods, which are rolled out by generations."""
+    return resource.kind not in PODLESS
+
+
 about_one = gathering(_one)
 """Gives a command KIND/NAME and the options of a cluster; it takes ``One`` as its first parameter."""
+about_pods = gathering(_one_with_pods)
+"""The same for commands about a resource with pods."""
 
 
 _PROBLEMS = {"lock-conflict": ExitCode.CONFLICT, "outcome-unknown": ExitCode.OUTCOME_UNKNOWN}

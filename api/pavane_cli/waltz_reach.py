@@ -7,16 +7,17 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from pavane.application.finding import HOSTS
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Conflict, NotFound, OutcomeUnknown, Unavailable, Waltz, WaltzError, trusting
 from pavane_cli import completing
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.gathering import gathering, nameless
+from pavane_cli.gathering import gathering
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
 from pavane_cli.target import RestClient, Where, cluster, control_plane
 from pavane_operator.kinds.waltz.names import client_secret
@@ -114,9 +115,6 @@ class Reach:
             raise UserError(f"--tls-ca: {self.authority} holds no certificates: {error}", ExitCode.USAGE) from error
 
 
-ReachingCommand = nameless(SERVERS)
-
-
 def _reach(
     name: Name,
     servers: Servers = None,
@@ -133,6 +131,17 @@ def _reach(
     names = tuple(text.strip() for text in (servers or "").split(",") if text.strip())
     where = Where(kubeconfig, context)
     return Reach(name, namespace, where, api, token, names, tls_ca, no_tls, partition, timeout)
+
+
+class ReachingCommand(TyperCommand):
+    """A command made by ``reaching``: with ``--servers`` there is no NAME."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put an empty NAME in its place if servers are named."""
+        until = args.index("--") if "--" in args else len(args)
+        if any(arg == SERVERS or arg.startswith(f"{SERVERS}=") for arg in args[:until]):
+            args = ["", *args]
+        return super().parse_args(ctx, args)
 
 
 def reaching(command: Callable[..., None]) -> Callable[..., None]:

@@ -11,7 +11,7 @@ from e2e.contract.target import Differs, KubeTarget
 from e2e.contract.test_apply import stateful_set
 from e2e.contract.test_watch import event, placed
 from e2e.contract.widgets import WIDGETS, widget
-from pavane_operator.crds.definitions import KINDS
+from pavane_operator.crds.definitions import all_kinds
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.kube.resources import EVENTS, STATEFUL_SETS, Object
 
@@ -196,10 +196,10 @@ def test_explain_of_a_built_in_kind(target: KubeTarget) -> None:
 
 def test_api_resources_lists_our_kinds(target: KubeTarget) -> None:
     lines = target.kubectl("api-resources", "--api-group=pavane.dev").splitlines()
-    wanted = [[each.plural, each.short, "pavane.dev/v1alpha1", "true", each.name] for each in KINDS]
+    wanted = [[each.plural, each.short, "pavane.dev/v1alpha1", "true", each.name] for each in all_kinds()]
     assert [line.split() for line in lines[1:]] == sorted(wanted)
     named = target.kubectl("api-resources", "--categories=pavane", "-o", "name").split()
-    assert named == sorted(f"{each.plural}.pavane.dev" for each in KINDS)
+    assert named == sorted(f"{each.plural}.pavane.dev" for each in all_kinds())
 
 
 def test_auth_can_i(target: KubeTarget) -> None:

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from pavane_api.kinds import RAFT_CLUSTERS
-from pavane_operator.crds.definitions import KINDS
+from pavane_operator.crds.definitions import all_kinds
 from tests.api.plane import Plane, plane, raft_cluster
 
 LONGEST_S = 40
@@ -45,11 +45,11 @@ async def test_a_page_that_follows_the_stream_shows_every_change(here: Plane) ->
     await here.kube.create(RAFT_CLUSTERS, raft_cluster("first"), "default")
     async with stream(here) as events:
         snapshots: dict[str, dict[str, Any]] = {}
-        while len(snapshots) < len(KINDS):
+        while len(snapshots) < len(all_kinds()):
             name, data = await anext(events)
             assert name == "snapshot"
             snapshots[data["plural"]] = data
-        assert {data["kind"] for data in snapshots.values()} == {kind.name for kind in KINDS}
+        assert {data["kind"] for data in snapshots.values()} == {kind.name for kind in all_kinds()}
         (item,) = snapshots["raftclusters"]["items"]
         assert (item["metadata"]["name"], item["kind"], "managedFields" in item["metadata"]) == (
             "first",

@@ -33,7 +33,7 @@ from pavane_cli.commands.why import explain
 from pavane_cli.failures import ExitCode
 from pavane_local.api.cluster import DEFINITIONS
 from pavane_local.api.selectors import labels
-from pavane_operator.crds.definitions import GROUP, KINDS, definitions
+from pavane_operator.crds.definitions import GROUP, all_kinds, definitions
 from pavane_operator.kube import Forbidden, KubeClient, Target
 from pavane_operator.kube.resources import CONFIG_MAPS, CRDS, NAMESPACES, PODS, SECRETS, Object
 from tests.charts.rendering import pod_templates, render
@@ -106,12 +106,12 @@ async def test_before_the_installation_only_the_operator_is_missing(cluster: Clu
     found = await cluster.findings()
     assert results(found) == {
         "server": "ok",
-        **{f"definition {kind.plural}.{GROUP}": "ok" for kind in KINDS},
+        **{f"definition {kind.plural}.{GROUP}": "ok" for kind in all_kinds()},
         "right to read": "ok",
         "right to change": "ok",
         "operator": "problem",
         "control plane": "ok",
-        **{kind.plural: "ok" for kind in KINDS},
+        **{kind.plural: "ok" for kind in all_kinds()},
     }
     assert "install the chart pavane" in found["operator"].message
 

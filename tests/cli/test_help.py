@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 
 from pavane_cli import completing, main, reference
 from pavane_cli.examples import EXAMPLES
-from pavane_cli.kinds import NAMES
+from pavane_cli.kinds import NAMES, PODLESS
 from pavane_cli.target import Where
-from pavane_operator.crds.definitions import KINDS
+from pavane_operator.crds.definitions import PODLESS as DEFINED_PODLESS
+from pavane_operator.crds.definitions import all_kinds
 from tests.api.plane import created, plane
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +96,8 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_short_list_of_kinds_is_that_of_the_definitions() -> None:
-    assert sorted(NAMES) == sorted((each.short, each.name, each.plural) for each in KINDS)
+    assert sorted(NAMES) == sorted((each.short, each.name, each.plural) for each in all_kinds())
+    assert {each.name for each in DEFINED_PODLESS} == PODLESS
 
 
 def completed(line: str) -> list[str]:

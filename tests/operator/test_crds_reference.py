@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pavane_operator.crds import reference
 from pavane_operator.crds.base import MARK_KEY, Mark
-from pavane_operator.crds.definitions import KINDS, definitions
+from pavane_operator.crds.definitions import all_kinds, definitions
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def test_each_field_has_its_type_default_mark_and_meaning() -> None:
 
 def test_the_way_to_uninstall_names_every_kind() -> None:
     text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
-    plurals = sorted(kind.plural for kind in KINDS)
+    plurals = sorted(kind.plural for kind in all_kinds())
     assert f"kubectl delete {','.join(plurals)} --all" in text
     assert f"kubectl delete crd {' '.join(f'{plural}.pavane.dev' for plural in plurals)}\n" in text
 

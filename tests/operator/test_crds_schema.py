@@ -18,9 +18,10 @@ from pydantic import Field, ValidationError
 from pavane.raft.config import MACHINES
 from pavane_operator.crds import gen
 from pavane_operator.crds.base import MARK_KEY, Mark, Model
-from pavane_operator.crds.common import CommonSpec, pod_fields
+from pavane_operator.crds.common import pod_fields
 from pavane_operator.crds.computecluster import ComputeClusterSpec
 from pavane_operator.crds.coordinator import CoordinatorSpec
+from pavane_operator.crds.dataflow import DataflowSpec
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.crds.schema import structural_schema
@@ -33,9 +34,10 @@ SIZE_MAX_BYTES = 256 * 1024
 
 DEFINITIONS = {body["spec"]["names"]["kind"]: body for body in definitions()}
 SCHEMAS = {kind: body["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for kind, body in DEFINITIONS.items()}
-MODELS: dict[str, type[CommonSpec]] = {
+MODELS: dict[str, type[Model]] = {
     "ComputeCluster": ComputeClusterSpec,
     "Coordinator": CoordinatorSpec,
+    "Dataflow": DataflowSpec,
     "RaftCluster": RaftClusterSpec,
     "SwimGroup": SwimGroupSpec,
     "WaltzCluster": WaltzClusterSpec,
@@ -344,6 +346,7 @@ OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "engine": st.sampled_from(["Plain", "Spark", "Flink"]),
         "interval": DURATIONS,
     },
+    "Dataflow": {"computeClusterRef": _object(name=NAMES, key=NAMES), "script": NAMES},
     "Coordinator": {
         "instanceName": NAMES,
         "application": _object(image=NAMES, files=NAMES, command=st.lists(NAMES, max_size=2), code=NAMES),

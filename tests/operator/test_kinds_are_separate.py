@@ -10,6 +10,7 @@ from pavane.pods.main import program_of
 from pavane_api.app import create_app
 from pavane_api.settings import ApiSettings
 from pavane_operator.crds.definitions import KINDS as DEFINED
+from pavane_operator.crds.definitions import PODLESS
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.registry import kinds
 
@@ -18,7 +19,8 @@ KINDS = sorted(path.name for path in (ROOT / "kinds").iterdir() if (path / "prom
 CORE = [
     path
     for path in sorted(ROOT.rglob("*.py"))
-    if "crds" not in path.parts and not any((ROOT / "kinds" / kind) in path.parents for kind in KINDS)
+    if "crds" not in path.parts
+    and not any((ROOT / "kinds" / kind) in path.parents for kind in (*KINDS, *(each.folder for each in PODLESS)))
 ]
 
 

@@ -60,6 +60,13 @@ def test_another_script_is_another_generation() -> None:
     assert rollout_id("ComputeCluster", one.spec) != rollout_id("ComputeCluster", other.spec)
 
 
+def test_a_cluster_without_any_script_starts_none_but_may_lose_its_last_one() -> None:
+    assert problems(resource(scripts={})) == [
+        ("ReferenceNotReady", "there is no Dataflow for it yet, and no script in spec.scripts")
+    ]
+    assert problems(resource(2, scripts={})) == []
+
+
 def test_pods_may_reach_the_log_and_nobody_else_reaches_them() -> None:
     of = resource(1)
     shared = RENDERER.shared(of, Writers((1,), fence=1), PRESENT)

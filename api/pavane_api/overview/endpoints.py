@@ -9,7 +9,7 @@ from pavane_api.auth import Caller
 from pavane_api.control import Shared
 from pavane_api.overview import service
 from pavane_api.problems import Forbidden, responses
-from pavane_operator.crds.definitions import KINDS
+from pavane_operator.crds.definitions import all_kinds
 from pavane_operator.kube.resources import custom
 
 router = APIRouter(prefix="/resources", tags=["resources"])
@@ -28,7 +28,7 @@ async def follow(control: Shared, caller: Caller) -> Response:
     """
     allowed = []
     refused: Forbidden | None = None
-    for kind in KINDS:
+    for kind in all_kinds():
         resource = custom(kind.name, kind.plural)
         try:
             for verb in ("list", "watch"):

@@ -14,7 +14,7 @@ from pavane_api.control import Control, Shared
 from pavane_api.problems import responses
 from pavane_api.resources import service
 from pavane_api.resources.schemas import document_of, page_of
-from pavane_operator.crds.descriptor import Definition
+from pavane_operator.crds.descriptor import Described
 from pavane_operator.kube import Identity
 from pavane_operator.kube.resources import custom
 
@@ -45,7 +45,7 @@ Changes = Annotated[dict[str, Any], Body(media_type="application/merge-patch+jso
 class Endpoints:
     """The endpoints of one kind; what their callers may do is checked by their routes."""
 
-    def __init__(self, kind: Definition) -> None:
+    def __init__(self, kind: Described) -> None:
         self._resource = custom(kind.name, kind.plural)
 
     async def list_everywhere(
@@ -123,7 +123,7 @@ def _one(document: dict[str, Any], status: int = 200) -> Response:
     return JSONResponse(document, status_code=status, headers={"ETag": service.etag(document)})
 
 
-def router_of(kind: Definition) -> APIRouter:
+def router_of(kind: Described) -> APIRouter:
     """Return the routes of one kind."""
     endpoints, singular, plural = Endpoints(kind), kind.name.lower(), kind.plural
     router = APIRouter(tags=[plural])

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
 
-from pavane_operator.crds.descriptor import Definition
+from pavane_operator.crds.descriptor import Described
 
 
 class Document(BaseModel):
@@ -32,7 +32,7 @@ class Page(Document):
     """Where a watch that shall miss nothing begins."""
 
 
-def document_of(kind: Definition) -> type[CustomResource]:
+def document_of(kind: Described) -> type[CustomResource]:
     """Return the model of a resource of this kind."""
     fields: dict[str, Any] = {
         "kind": (Literal[kind.name], Field(kind.name, description="Kind of the resource.")),

@@ -16,7 +16,7 @@ from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.live import View
 from pavane_cli.options import Context, Kubeconfig, Namespace, Timeout, Wait
 from pavane_cli.output import Format, Output
-from pavane_cli.target import One, Where, about_one, cluster, parse_reference, run
+from pavane_cli.target import One, Where, about_one, cluster, has_pods, parse_reference, run
 from pavane_operator import kube
 from pavane_operator.kube.resources import CORE_EVENTS
 
@@ -112,13 +112,18 @@ async def show(one: One) -> None:
     output.say(
         f"{one.resource.kind} {one.namespace}/{one.name}, {output.age(document['metadata']['creationTimestamp'])} old"
     )
-    output.say(f"  active generation {status.get('activeGeneration', '–')}, rollout {rollout.get('state', 'Idle')}")
+    if has_pods(one.resource):
+        output.say(f"  active generation {status.get('activeGeneration', '–')}, rollout {rollout.get('state', 'Idle')}")
     for item in status.get("endpoints") or ():
         output.say(f"  {item['name']}: {item['address']}:{item['port']}")
     _section("Generations", ("NUMBER", "ROLE", "STAGE", "READY", "PROGRESS", "IMAGE"), [
         (item["number"], item["role"], item.get("stage", ""), f"{item['podsReady']}/{item['pods']}",
          f"{item.get('progress', '–')}/{item.get('target', '–')}", item.get("image", ""))
         for item in status.get("generations") or ()
+    ])  # fmt: skip
+    _section("Views", ("NAME", "FRONTIER", "LAG", "FAILURE"), [
+        (item["name"], item.get("frontier", "–"), item.get("lag", "–"), item.get("failure", ""))
+        for item in status.get("views") or ()
     ])  # fmt: skip
     _section("Conditions", ("TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"), [
         (item["type"], item["status"], item["reason"], output.age(item["lastTransitionTime"]), item.get("message", ""))

@@ -15,7 +15,7 @@ from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.live import View
 from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
-from pavane_cli.target import One, about_one, cluster, read, run
+from pavane_cli.target import One, about_pods, cluster, read, run
 from pavane_operator import kube
 from pavane_operator.crds.common import pod_fields
 from pavane_operator.crds.definitions import spec_model
@@ -27,7 +27,7 @@ Generation = Annotated[int | None, typer.Option(help="Number of the attempt; fai
 
 
 @app.command()
-@about_one
+@about_pods
 def status(
     one: One,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow until the rollout ends.")] = False,
@@ -75,7 +75,7 @@ def _command(action: str, text: str) -> None:
         run(decide(one, action, generation))
 
     command.__doc__ = text
-    app.command(action)(about_one(command))
+    app.command(action)(about_pods(command))
 
 
 _command("promote", "Approve the attempt that waits under strategy Manual.")
@@ -86,7 +86,7 @@ _command("retry", "Try the failed attempt again under a new number.")
 
 
 @app.command("force-promote")
-@about_one
+@about_pods
 def force_promote(
     one: One,
     yes: Annotated[bool, typer.Option("--yes", help="Confirm promotion of an attempt that has not caught up.")] = False,
@@ -99,7 +99,7 @@ def force_promote(
 
 
 @app.command()
-@about_one
+@about_pods
 def restart(
     one: One,
     reason: Annotated[str | None, typer.Option(help="Text that distinguishes this restart from the last one.")] = None,
@@ -135,7 +135,7 @@ async def decide(
 
 
 @app.command()
-@about_one
+@about_pods
 def repair(
     one: One,
     wait: Wait = False,
@@ -146,7 +146,7 @@ def repair(
 
 
 @app.command()
-@about_one
+@about_pods
 def undo(
     one: One,
     to: Annotated[
@@ -177,7 +177,7 @@ async def _undo(one: One, to: int | None, wait_s: float | None) -> None:
 
 
 @app.command()
-@about_one
+@about_pods
 def history(
     one: One,
     form: Output = Format.TABLE,
@@ -207,7 +207,7 @@ def history(
 
 
 @app.command()
-@about_one
+@about_pods
 def diff(
     one: One,
     to: Annotated[int | None, typer.Option(help="Compare with this generation; default: the active one.")] = None,

@@ -10,12 +10,12 @@ from pavane_cli import output
 from pavane_cli.commands.resources import condition, is_settled, wait_ready
 from pavane_cli.commands.rollout import decide
 from pavane_cli.options import Timeout, Wait
-from pavane_cli.target import One, about_one, cluster, run
+from pavane_cli.target import One, about_pods, cluster, run
 
 Replicas = Annotated[int, typer.Option(help="Number of members; odd for a RaftCluster.", min=1)]
 
 
-@about_one
+@about_pods
 def scale(
     one: One,
     replicas: Replicas,
@@ -51,7 +51,7 @@ def _command(action: str, done: Callable[[dict[str, Any]], bool], text: str) -> 
         run(decide(one, action, wait_s=wait_s, done=done))
 
     command.__doc__ = text
-    return about_one(command)
+    return about_pods(command)
 
 
 suspend = _command("suspend", is_suspended, "Stop all pods and keep the volumes.")

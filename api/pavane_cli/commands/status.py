@@ -13,7 +13,7 @@ from pavane_cli.commands.tree import GENERATION_LABEL, ROLE_LABEL
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.options import Context, Kubeconfig, Namespace
 from pavane_cli.output import Format, Output
-from pavane_cli.target import KINDS, Where, cluster, required_reference, run
+from pavane_cli.target import KINDS, Where, cluster, has_pods, required_reference, run
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS, SECRETS
 
@@ -57,9 +57,11 @@ async def _read(where: Where, named: str, namespace: str) -> tuple[kube.Object, 
 async def _find(client: kube.KubeClient, named: str, namespace: str) -> tuple[kube.Resource, str, kube.Object]:
     if "/" in named:
         resource, name = required_reference(named)
+        if not has_pods(resource):
+            raise UserError(f"a {resource.kind} has no pods: `pavane describe {named}` shows it", ExitCode.USAGE)
         return resource, name, await client.get(resource, name, namespace)
     found = []
-    for resource in dict.fromkeys(KINDS.values()):
+    for resource in filter(has_pods, dict.fromkeys(KINDS.values())):
         try:
             found.append((resource, named, await client.get(resource, named, namespace)))
         except kube.NotFound:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from pavane_cli.target import One, about_one, cluster, run
+from pavane_cli.target import One, about_pods, cluster, run
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS
 
@@ -14,7 +14,7 @@ GENERATION_LABEL = "pavane.dev/generation"
 ROLE_LABEL = "app.kubernetes.io/component"
 
 
-@about_one
+@about_pods
 def tree(one: One) -> None:
     """Show a resource with its generations and pods."""
     document, pods = run(_read(one))

@@ -36,6 +36,11 @@ ADVICE = {
     "MembersUnknown": "It continues when a pod answers on its ops port.",
     "LeaveNotVisible": "It continues within seconds.",
     "DigestDisagrees": "It continues when the members agree; `pavane swim members {reference}` asks one.",
+    "InvalidScript": "Correct spec.script; `pavane sql check` checks it without a cluster.",
+    "NameTaken": "Remove that script from spec.scripts, or give the Dataflow another name.",
+    "ComputeClusterMissing": "Create it, or correct spec.computeClusterRef.",
+    "RollingOut": "`pavane why compute/NAME` says what the ComputeCluster waits for.",
+    "ViewFailed": "Correct the script or the rows; the view is built anew by the next generation.",
     "Rejected": "The cluster refused the pods: correct the spec.",
 }
 """What a user can do, by reason."""
@@ -103,6 +108,8 @@ def _standing(document: dict[str, Any], reference: str) -> str:
     if not status:
         return f"{reference} has not been seen by an operator yet: is one running? `pavane check`"
     active, upcoming = status.get("activeGeneration"), status.get("nextGeneration")
+    if "activeGeneration" not in status and document["kind"] == "Dataflow":
+        return "" if _waits(document, reference) else f"{reference} waits for nothing: its views are up to date."
     if state == "Idle":
         settled = all(_is_fine(condition(document, name) or {"type": name}) for name in ("Ready", "UpToDate"))
         return f"{reference} waits for nothing: generation {active} is active." if settled else f"{reference} is idle."

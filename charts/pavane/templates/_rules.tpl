@@ -2,13 +2,14 @@
 
 {{- define "pavane.rules.operator" -}}
 - apiGroups: [pavane.dev]
-  resources: [computeclusters, coordinators, raftclusters, swimgroups, waltzclusters]
+  resources: [computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [get, list, watch, patch]
 - apiGroups: [pavane.dev]
-  resources: [computeclusters/status, coordinators/status, raftclusters/status, swimgroups/status, waltzclusters/status]
+  resources: [computeclusters/status, coordinators/status, dataflows/status, raftclusters/status, swimgroups/status, waltzclusters/status]
   verbs: [patch]
 - apiGroups: [pavane.dev]
-  resources: [computeclusters/finalizers, coordinators/finalizers, raftclusters/finalizers, swimgroups/finalizers, waltzclusters/finalizers]
+  resources: [computeclusters/finalizers, coordinators/finalizers, dataflows/finalizers, raftclusters/finalizers, swimgroups/finalizers,
+    waltzclusters/finalizers]
   verbs: [update]
 - apiGroups: ['']
   resources: [configmaps, services]
@@ -42,7 +43,8 @@
 {{- define "pavane.rules.operatorDefinitions" -}}
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
-  resourceNames: [computeclusters.pavane.dev, coordinators.pavane.dev, raftclusters.pavane.dev, swimgroups.pavane.dev, waltzclusters.pavane.dev]
+  resourceNames: [computeclusters.pavane.dev, coordinators.pavane.dev, dataflows.pavane.dev, raftclusters.pavane.dev, swimgroups.pavane.dev,
+    waltzclusters.pavane.dev]
   verbs: [get]
 {{- end }}
 
@@ -64,7 +66,7 @@
 
 {{- define "pavane.rules.api" -}}
 - apiGroups: [pavane.dev]
-  resources: [computeclusters, coordinators, raftclusters, swimgroups, waltzclusters]
+  resources: [computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: ['']
   resources: [secrets]
@@ -79,13 +81,13 @@
 
 {{- define "pavane.rules.view" -}}
 - apiGroups: [pavane.dev]
-  resources: [computeclusters, coordinators, raftclusters, swimgroups, waltzclusters]
+  resources: [computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [get, list, watch]
 {{- end }}
 
 {{- define "pavane.rules.edit" -}}
 - apiGroups: [pavane.dev]
-  resources: [computeclusters, coordinators, raftclusters, swimgroups, waltzclusters]
+  resources: [computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [create, update, patch, delete]
 - apiGroups: [pavane.dev]
   resources: [raftclusters/scale, swimgroups/scale]
@@ -94,6 +96,6 @@
 
 {{- define "pavane.rules.admin" -}}
 - apiGroups: [pavane.dev]
-  resources: [computeclusters, coordinators, raftclusters, swimgroups, waltzclusters]
+  resources: [computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [deletecollection]
 {{- end }}

@@ -1,8 +1,9 @@
 """What all models of resources share: limits, the marks P, L and C, bounded types (docs/specs/operator.md 1.1)."""
 
+import json
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -68,3 +69,12 @@ class Model(BaseModel):
         frozen=True,
         use_attribute_docstrings=True,
     )
+
+    @classmethod
+    def read(cls, stored: object) -> Self:
+        """The object as the server stores it; accepts exactly what the schema accepts, so nothing is coerced.
+
+        Raises:
+            pydantic.ValidationError: names each field that is wrong.
+        """
+        return cls.model_validate_json(json.dumps(stored), strict=True)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
 from pydantic.fields import FieldInfo
@@ -174,15 +174,6 @@ class CommonSpec(PodSpec):
     """True stops all pods and keeps their volumes; false starts the same generation again."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
     """How a new generation becomes the active one."""
-
-    @classmethod
-    def read(cls, stored: object) -> Self:
-        """The spec as the server stores it; accepts exactly what the schema accepts, so nothing is coerced.
-
-        Raises:
-            pydantic.ValidationError: names each field that is wrong.
-        """
-        return cls.model_validate_json(json.dumps(stored), strict=True)
 
 
 class SingleRoleSpec(CommonSpec):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pavane_operator.crds.base import MAP_MAX_ENTRIES, Mark, Model, Name, marked, rule, rules
+from pavane_operator.crds.base import MAP_MAX_ENTRIES, NO_DEFAULT_KEY, Mark, Model, Name, marked, rule, rules
 from pavane_operator.crds.common import CommonSpec, ResourceRequirements
 from pavane_operator.crds.descriptor import Definition, column
 from pavane_operator.crds.rollout import LAG_MAX, CaughtUpSpec, RolloutSpec
@@ -83,9 +83,9 @@ class ComputeClusterSpec(CommonSpec):
     )
     """Partitions for ticks and views. Cannot be changed."""
     scripts: dict[str, Annotated[str, Field(min_length=1, max_length=SCRIPT_MAX_CHARACTERS)]] = Field(
-        max_length=SCRIPTS_MAX, json_schema_extra=marked(Mark.POD)
+        default_factory=dict, max_length=SCRIPTS_MAX, json_schema_extra=marked(Mark.POD, **{NO_DEFAULT_KEY: True})
     )
-    """`name: CREATE TABLE …; CREATE MATERIALIZED VIEW …;`. A change starts a new generation."""
+    """`name: CREATE TABLE …; CREATE MATERIALIZED VIEW …;`. A Dataflow adds its own. A change starts a generation."""
     engine: SqlEngine = Field(default=SqlEngine.PLAIN, json_schema_extra=marked(Mark.POD))
     """`Plain`: DuckDB; `Spark`: Spark in the pod, whose image must have it."""
     interval: Duration = Field(

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from pavane_operator.crds import computecluster, coordinator, raftcluster, swimgroup, waltzcluster
-from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS, rule
-from pavane_operator.crds.common import CommonSpec
-from pavane_operator.crds.descriptor import Definition, column
+from pavane_operator.crds import computecluster, coordinator, dataflow, raftcluster, swimgroup, waltzcluster
+from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS, Model, rule
+from pavane_operator.crds.descriptor import Definition, Described, column
 from pavane_operator.crds.schema import structural_schema
 
 GROUP = "pavane.dev"
@@ -35,12 +34,19 @@ KINDS: tuple[Definition, ...] = (
     swimgroup.DEFINITION,
     waltzcluster.DEFINITION,
 )
-"""All kinds: operator, control plane and command line have no other list."""
+"""All kinds whose pods are rolled out by generations."""
+PODLESS: tuple[Described, ...] = (dataflow.DEFINITION,)
+"""All kinds without pods of their own."""
 
 
-def definition_of(kind: str) -> Definition:
+def all_kinds() -> tuple[Described, ...]:
+    """All kinds by name: operator, control plane and command line have no other list."""
+    return tuple(sorted((*KINDS, *PODLESS), key=lambda each: each.name))
+
+
+def definition_of(kind: str) -> Described:
     """The definition of a kind; raises KeyError for one that is not ours."""
-    return {each.name: each for each in KINDS}[kind]
+    return {each.name: each for each in all_kinds()}[kind]
 
 
 def definitions(*, cel: bool = True, marks: bool = False) -> tuple[dict[str, Any], ...]:
@@ -50,15 +56,15 @@ def definitions(*, cel: bool = True, marks: bool = False) -> tuple[dict[str, Any
         cel: Whether they carry validation rules.
         marks: Whether the fields of specs carry their marks: for readers, no server takes them.
     """
-    return tuple(_definition(kind, cel=cel, marks=marks) for kind in KINDS)
+    return tuple(_definition(kind, cel=cel, marks=marks) for kind in all_kinds())
 
 
-def spec_model(kind: str) -> type[CommonSpec]:
+def spec_model(kind: str) -> type[Model]:
     """The model of the spec of a kind; raises KeyError for one that is not ours."""
     return definition_of(kind).spec
 
 
-def _definition(kind: Definition, *, cel: bool, marks: bool) -> dict[str, Any]:
+def _definition(kind: Described, *, cel: bool, marks: bool) -> dict[str, Any]:
     schema: dict[str, Any] = {
         "description": f"{kind.name}: {' '.join((kind.spec.__doc__ or '').split())}",
         "type": "object",
@@ -83,7 +89,7 @@ def _definition(kind: Definition, *, cel: bool, marks: bool) -> dict[str, Any]:
         "served": True,
         "storage": True,
         "subresources": {"status": {}, **({"scale": scale} if "replicas" in kind.spec.model_fields else {})},
-        "additionalPrinterColumns": [*_columns(), *kind.columns],
+        "additionalPrinterColumns": [*_columns(kind)],
         "schema": {"openAPIV3Schema": schema},
     }
     names = {
@@ -102,14 +108,18 @@ def _definition(kind: Definition, *, cel: bool, marks: bool) -> dict[str, Any]:
     }
 
 
-def _columns() -> tuple[dict[str, Any], ...]:
+def _columns(kind: Described) -> tuple[dict[str, Any], ...]:
+    age = column("Age", "date", ".metadata.creationTimestamp")
+    if not isinstance(kind, Definition):
+        return (*kind.columns, age)
     return (
         column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
         column("Active", "integer", ".status.activeGeneration"),
         column("Next", "integer", ".status.nextGeneration"),
         column("State", "string", ".status.rollout.state"),
         column("UpToDate", "string", '.status.conditions[?(@.type=="UpToDate")].reason'),
-        column("Age", "date", ".metadata.creationTimestamp"),
+        age,
         column("Image", "string", '.status.generations[?(@.role=="Active")].image', priority=1),
         column("Blocker", "string", ".status.rollout.blockers[0].reason", priority=1),
+        *kind.columns,
     )

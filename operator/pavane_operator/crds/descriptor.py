@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pavane_operator.crds.base import Model
 from pavane_operator.crds.common import CommonSpec
-from pavane_operator.crds.status import Status
+from pavane_operator.crds.status import Status, StoredStatus
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A kind of resource. Each model's module has its own, `DEFINITION`; `crds.definitions.KINDS` lists them."""
+@dataclass(frozen=True)
+class Described:
+    """A kind of resource, with pods or without. Each model's module has its own, `DEFINITION`."""
 
     name: str
     """As in `kind:`."""
@@ -19,16 +20,24 @@ class Definition:
     """As in the path of the API."""
     short: str
     """What people type."""
-    spec: type[CommonSpec]
-    status: type[Status]
+    spec: type[Model]
+    status: type[StoredStatus]
     folder: str
-    """Below `pavane_operator.kinds`: a package with `kind(defaults)`. Its pods call themselves so on the stage port
-    (`CreateInstance.kind`, docs/specs/compute.md 6). Their programs are `pavane.pods.{word}_{role}`, by the first word
-    of the kind's name."""
+    """Below `pavane_operator.kinds`: a package with `kind(defaults)`, of a kind without pods with `keeper`. Pods call
+    themselves so on the stage port (`CreateInstance.kind`, docs/specs/compute.md 6). Their programs are
+    `pavane.pods.{word}_{role}`, by the first word of the kind's name."""
     columns: tuple[dict[str, Any], ...] = ()
     """Printer columns beside those of all kinds."""
     routers: tuple[str, ...] = ()
     """Packages of the control plane that serve this kind's data: `pavane_api.{router}.endpoints` has `router`."""
+
+
+@dataclass(frozen=True)
+class Definition(Described):
+    """A kind whose pods are rolled out by generations; `crds.definitions.KINDS` lists them."""
+
+    spec: type[CommonSpec]
+    status: type[Status]
 
 
 def column(name: str, kind: str, path: str, *, priority: int = 0) -> dict[str, Any]:

@@ -214,7 +214,34 @@ class Endpoint(StatusModel):
     """Transport protocol."""
 
 
-class Status(StatusModel):
+class StoredStatus(StatusModel):
+    """What the server stores as the status of a resource."""
+
+    @classmethod
+    def parse(cls, stored: object) -> Self | None:
+        """The stored status, or None where there is none that can be read: the planner then rebuilds it (2.3)."""
+        if not stored:
+            return None
+        try:
+            return cls.model_validate(stored, extra="ignore")
+        except ValidationError:
+            return None
+
+    def in_key_order(self) -> Self:
+        """The same whatever the order of entries that have a key: a server puts new ones behind those it has."""
+        ordered: dict[str, Any] = {}
+        for name, field in type(self).model_fields.items():
+            extra = field.json_schema_extra
+            if isinstance(extra, dict) and isinstance(keys := extra.get("x-kubernetes-list-map-keys"), list):
+                ordered[name] = sorted(getattr(self, name), key=partial(_values, keys))
+        return self.model_copy(update=ordered)
+
+    def dump(self) -> dict[str, Any]:
+        """The status as the server stores it: camelCase, absent instead of null."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class Status(StoredStatus):
     """Status of a resource; kinds add their own fields in a subclass."""
 
     observed_generation: Count | None = None
@@ -249,29 +276,6 @@ class Status(StatusModel):
     """Pods of the active generation, for the subresource scale."""
     selector: Text | None = None
     """Labels of these pods, for the subresource scale."""
-
-    @classmethod
-    def parse(cls, stored: object) -> Self | None:
-        """The stored status, or None where there is none that can be read: the planner then rebuilds it (2.3)."""
-        if not stored:
-            return None
-        try:
-            return cls.model_validate(stored, extra="ignore")
-        except ValidationError:
-            return None
-
-    def in_key_order(self) -> Self:
-        """The same whatever the order of entries that have a key: a server puts new ones behind those it has."""
-        ordered: dict[str, Any] = {}
-        for name, field in type(self).model_fields.items():
-            extra = field.json_schema_extra
-            if isinstance(extra, dict) and isinstance(keys := extra.get("x-kubernetes-list-map-keys"), list):
-                ordered[name] = sorted(getattr(self, name), key=partial(_values, keys))
-        return self.model_copy(update=ordered)
-
-    def dump(self) -> dict[str, Any]:
-        """The status as the server stores it: camelCase, absent instead of null."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _values(keys: list[Any], entry: Model) -> list[Any]:

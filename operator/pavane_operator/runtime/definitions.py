@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from pavane_operator.crds.definitions import definitions
+from pavane_operator.crds.definitions import PODLESS, definitions
 from pavane_operator.kinds.port import Kind
 from pavane_operator.kube import KubeClient, KubeError
 from pavane_operator.kube.resources import CRDS, GROUP, VERSION, Object
@@ -14,8 +14,8 @@ from pavane_operator.kube.resources import CRDS, GROUP, VERSION, Object
 async def awaited_definitions(kube: KubeClient, kinds: Iterable[Kind]) -> AsyncIterator[str]:
     """Look again each time the caller comes back, until all are there; yields what is missing, for people."""
     expected = {definition["metadata"]["name"]: definition for definition in definitions()}
-    for kind in kinds:
-        name = f"{kind.plural}.{GROUP}"
+    for plural in (*(kind.plural for kind in kinds), *(kind.plural for kind in PODLESS)):
+        name = f"{plural}.{GROUP}"
         while True:
             try:
                 missing = lacking(expected[name], await kube.get_or_none(CRDS, name))

@@ -7,7 +7,7 @@ from typing import Any
 
 import kopf
 
-from pavane_operator.kinds.port import Kind
+from pavane_operator.kinds.port import Kind, PodlessKind
 from pavane_operator.kube.connect import Credentials
 from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
@@ -24,7 +24,9 @@ EXIT_TIMEOUT_S = 25.0
 """Below the pod's grace period; kopf's own default is ten minutes."""
 
 
-def registry(kinds: Iterable[Kind], operator: Operator, credentials: Credentials) -> kopf.OperatorRegistry:
+def registry(
+    kinds: Iterable[Kind], operator: Operator, podless: Iterable[PodlessKind], credentials: Credentials
+) -> kopf.OperatorRegistry:
     """kopf's registry with one handler per watched type, and the log-in."""
     handlers = kopf.OperatorRegistry()
 
@@ -46,6 +48,8 @@ def registry(kinds: Iterable[Kind], operator: Operator, credentials: Credentials
     for child_type in CHILD_TYPES:
         _watch_children(handlers, child_type, operator)
     _watch_references(handlers, operator)
+    for each in podless:
+        _watch_podless(handlers, each)
     return handlers
 
 
@@ -104,6 +108,20 @@ def _watch_references(handlers: kopf.OperatorRegistry, operator: Operator) -> No
     @kopf.on.event(SECRETS.group, SECRETS.version, SECRETS.plural, registry=handlers, id="references")
     async def changed(namespace: str | None, name: str, **_: Any) -> None:
         operator.reference_seen(namespace or "", name)
+
+
+def _watch_podless(handlers: kopf.OperatorRegistry, kind: PodlessKind) -> None:
+    for resource_type in kind.watched:
+
+        @kopf.on.event(
+            resource_type.group,
+            resource_type.version,
+            resource_type.plural,
+            registry=handlers,
+            id=f"{kind.watched[0].plural} hear of {resource_type.plural}",
+        )
+        async def changed(**_: Any) -> None:
+            kind.changed()
 
 
 def _body(resource_type: ResourceType, event: kopf.RawEvent) -> Object:

@@ -8,7 +8,7 @@ import os
 import random
 import secrets
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -22,8 +22,9 @@ from pavane.runtime.process import EXIT_USAGE, Process, write_termination_log
 from pavane.runtime.process import run as run_process
 from pavane.runtime.settings import SettingsError
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.kinds.port import Kind
+from pavane_operator.kinds.port import Kind, PodlessKind
 from pavane_operator.kinds.registry import kinds as all_kinds
+from pavane_operator.kinds.registry import podless
 from pavane_operator.kube import ConnectError, KubeClient, KubeError, pods_http
 from pavane_operator.plan.model import Settings
 from pavane_operator.runtime import handlers
@@ -146,7 +147,9 @@ class OperatorProcess:
             self._process.spawn(self._hold(election), name="Lease"),
             self._process.spawn(self._guard_epoch(election, epochs), name="epoch"),
         }
-        watching = asyncio.create_task(self._watch(operator, kube), name="watches")
+        namespaces = self._settings.watch_namespaces
+        beneath = [make(kube, http, shared.cache.members, _now, namespaces) for make in podless()]
+        watching = asyncio.create_task(self._watch(operator, beneath, kube), name="watches")
         try:
             await asyncio.wait({watching})
         finally:
@@ -160,16 +163,19 @@ class OperatorProcess:
             await asyncio.wait({watching})
         await watching
 
-    async def _watch(self, operator: Operator, kube: KubeClient) -> None:
+    async def _watch(self, operator: Operator, beneath: Sequence[PodlessKind], kube: KubeClient) -> None:
         namespaces = self._settings.watch_namespaces
         await operator.fill(namespaces)
         self._waits_for = None
-        comparing = self._process.spawn(operator.compare(namespaces), name="comparison with the watches")
+        beside = {
+            self._process.spawn(operator.compare(namespaces), name="comparison with the watches"),
+            *(self._process.spawn(each.run(), name=each.watched[0].kind) for each in beneath),
+        }
         settings = handlers.settings()
         settings.scanning.disabled = bool(namespaces)
         others = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
-            registry=handlers.registry(self._kinds, operator, kube.credentials),
+            registry=handlers.registry(self._kinds, operator, beneath, kube.credentials),
             settings=settings,
             standalone=True,
             clusterwide=not namespaces,
@@ -179,8 +185,9 @@ class OperatorProcess:
         try:
             await kopf.run_tasks(tasks, ignored=others)
         finally:
-            comparing.cancel()
-            await asyncio.wait({comparing})
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
 
     def _defaults(self) -> RenderDefaults:
         return RenderDefaults(

@@ -269,6 +269,7 @@ class Store:
         self._lock: Lock | None = None
         self._log: File | None = None
         self._checkpoint: _Checkpoint | None = None
+        self.log_bytes_before = 0  # cumulative, for progress
 
     @property
     def row(self) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ class LogSource:
         self._tracing = tracing
         self.bad: deque[BadRow] = deque(maxlen=BAD_ROWS_KEPT)
         self.bad_count = 0
+        self.bad_of: Counter[Table] = Counter()
         self._noted: dict[tuple[Table, int], int] = {}  # up to where the bad rows of a table's partition were counted
 
     async def read(self, table: Table, after: Binding | None, upto: Binding, ticks: Sequence[Binding]) -> pa.Table:
@@ -127,6 +128,7 @@ class LogSource:
         """Take note of a bad row; whether what could be read of it counts, NULL where it does not fit."""
         if transaction.id >= self._noted.get((table, partition), 0):  # views of one table all read it
             self.bad_count += 1
+            self.bad_of[table] += 1
             self.bad.append(BadRow(table.name, time, partition, transaction.id, problem))
         if table.mode is Mode.FAILFAST:
             raise BadRowError(

@@ -138,7 +138,13 @@ class Replica:
         if keeper is None or runner is None:
             return {"tick": 0, "views": [], "badRows": 0, "lastBadRows": []}
         views = [
-            {"name": each.view.name, "upper": each.upper, "failure": each.failure or None} for each in runner.views
+            {
+                "name": each.view.name,
+                "upper": each.upper,
+                "failure": each.failure or None,
+                "badRows": {table.name: keeper.source.bad_of[table] for table in each.tables},
+            }
+            for each in runner.views
         ]
         bad = [
             {
@@ -150,7 +156,12 @@ class Replica:
             }
             for row in keeper.source.bad
         ]
-        return {"tick": runner.tick, "views": views, "badRows": keeper.source.bad_count, "lastBadRows": bad}
+        return {
+            "tick": runner.tick,
+            "views": views,
+            "badRows": keeper.source.bad_count,
+            "lastBadRows": bad,
+        }
 
     def _blockers(self, runner: Runner | None) -> tuple[Blocker, ...]:
         if self.fenced:

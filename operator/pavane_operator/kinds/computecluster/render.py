@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from pavane.dataflow.ports import SqlError
-from pavane.dataflow.sql import parse
 from pavane_operator.crds.computecluster import ComputeClusterSpec
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.computecluster import names
+from pavane_operator.kinds.computecluster.scripts import faults
 from pavane_operator.kinds.port import NOTHING
 from pavane_operator.kinds.waltz.names import SERVERS as WALTZ_SERVERS
 from pavane_operator.kinds.waltz.names import WALTZ_PORT, client_secret
@@ -48,7 +47,12 @@ class ComputeRenderer(BaseRenderer):
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
         """`InvalidConfig` with line and column for a script that is refused; `ReferenceNotReady` without the log."""
         spec = _spec(resource)
-        found = [Problem("InvalidConfig", text) for text in _faults(spec)]
+        found = [
+            Problem("InvalidConfig", text)
+            for text in faults(spec.scripts, spec.partitions.ticks, spec.partitions.views)
+        ]
+        if not spec.scripts and (resource.status is None or resource.status.active_generation is None):
+            found.append(Problem("ReferenceNotReady", "there is no Dataflow for it yet, and no script in spec.scripts"))
         log = spec.waltz_cluster_ref.name
         if names.target(spec) not in references:
             found.append(Problem("ReferenceNotReady", f"there is no WaltzCluster {log}"))
@@ -106,24 +110,3 @@ class ComputeRenderer(BaseRenderer):
 def _spec(resource: Resource) -> ComputeClusterSpec:
     assert isinstance(resource.spec, ComputeClusterSpec)  # noqa: S101 - the registry parses by the kind's model
     return resource.spec
-
-
-def _faults(spec: ComputeClusterSpec) -> list[str]:
-    """What is wrong with the scripts, and between them."""
-    found: list[str] = []
-    made: dict[str, str] = {}
-    own = {spec.partitions.ticks: "partitions.ticks", spec.partitions.views: "partitions.views"}
-    for name, text in spec.scripts.items():
-        try:
-            script = parse(text)
-        except SqlError as error:
-            found.append(f"script {name}: {error}")
-            continue
-        for table in script.tables:
-            taken = [own[partition] for partition in table.partitions if partition in own]
-            found += [f"script {name}: table {table.name} reads the partition of {field}" for field in taken]
-        for view in script.views:
-            if view.name.lower() in made:
-                found.append(f"script {name}: the view {view.name} is in script {made[view.name.lower()]} as well")
-            made[view.name.lower()] = name
-    return found

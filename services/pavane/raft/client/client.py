@@ -518,6 +518,10 @@ class RaftClient:
         self._settle()
 
 
+def _revision(outcome: Outcome) -> int:
+    return outcome.revision
+
+
 class _KeySession:
     """What ``Keys`` does through its client. Any peer that has applied ``revision`` may be read, if one is given."""
 

@@ -1,0 +1,117 @@
+"""``pavane dataflow list|watch|bad-rows``."""
+
+from typing import Annotated, Any
+
+import typer
+
+from pavane.dataflow.ports import SqlError
+from pavane.dataflow.sql import parse
+from pavane_cli import output
+from pavane_cli.commands.resources import changes, condition
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
+from pavane_cli.output import Format, Output
+from pavane_cli.target import KINDS, Where, cluster, control_plane, run
+
+DATAFLOWS = KINDS["dataflow"]
+
+Name = Annotated[str, typer.Argument(help="Name of the Dataflow.")]
+
+
+def listed(
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    form: Output = Format.TABLE,
+) -> None:
+    """List the views of all Dataflows."""
+
+    async def read() -> list[dict[str, Any]]:
+        async with cluster(Where(kubeconfig, context)) as client:
+            return list((await client.list_all(DATAFLOWS, namespace)).items)
+
+    rows = [row for document in run(read()) for row in _rows(document)]
+    if form.structured:
+        output.structured({"items": rows}, form)
+    else:
+        output.table([name.upper() for name in HEADERS], [[_shown(row[name]) for name in HEADERS] for row in rows])
+
+
+HEADERS = ("dataflow", "view", "state", "frontier", "lag", "badRows")
+
+
+def watch(name: Name, namespace: Namespace = "default", context: Context = None, kubeconfig: Kubeconfig = None) -> None:
+    """Print a line for each change of a Dataflow's views, until Ctrl-C."""
+
+    async def follow() -> None:
+        said = ""
+        async with cluster(Where(kubeconfig, context)) as client:
+            await client.get(DATAFLOWS, name, namespace)
+            async for change in changes(client, DATAFLOWS, namespace, name):
+                line = summary(change.object) if change.type != "DELETED" else f"{name}  gone"
+                if line != said:
+                    said = line
+                    output.say(line)
+
+    run(follow())
+
+
+def bad_rows(
+    name: Name,
+    namespace: Namespace = "default",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    api: Api = None,
+    token: Token = None,
+    form: Output = Format.TABLE,
+) -> None:
+    """List the last rows that the Dataflow's tables could not read: partition, transaction and reason."""
+
+    async def read() -> list[dict[str, Any]]:
+        where = Where(kubeconfig, context)
+        async with cluster(where) as client:
+            spec = (await client.get(DATAFLOWS, name, namespace))["spec"]
+        try:
+            tables = {table.name for table in parse(spec["script"]).tables}
+        except SqlError as error:
+            raise UserError(f"the script of {name} is refused: {error}", ExitCode.REFUSED) from error
+        async with control_plane(where, api, token) as rest:
+            compute = spec["computeClusterRef"]["name"]
+            found = await rest.get(f"/namespaces/{namespace}/computeclusters/{compute}/bad-rows")
+        return [row for row in found["items"] if row["table"] in tables]
+
+    rows = run(read())
+    if form.structured:
+        output.structured({"items": rows}, form)
+    else:
+        headers = ("table", "tick", "partition", "transaction", "reason")
+        output.table([each.upper() for each in headers], [[str(row[each]) for each in headers] for row in rows])
+
+
+def summary(document: dict[str, Any]) -> str:
+    """Return one line about a Dataflow: its state, and the frontier of each view."""
+    rows = _rows(document)
+    views = [f"{row['view']} {_shown(row['frontier'])}" for row in rows if row["view"]]
+    bad = (document.get("status") or {}).get("badRows")
+    return "  ".join([document["metadata"]["name"], rows[0]["state"], *views, *([f"bad rows {bad}"] if bad else [])])
+
+
+def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    status = document.get("status") or {}
+    said = condition(document, "UpToDate") or {"reason": "Unseen"}
+    views = status.get("views") or [{"name": ""}]
+    return [
+        {
+            "dataflow": document["metadata"]["name"],
+            "view": view["name"],
+            "state": "Failed" if view.get("failure") else said["reason"],
+            "frontier": view.get("frontier"),
+            "lag": view.get("lag"),
+            "badRows": status.get("badRows"),
+        }
+        for view in views
+    ]
+
+
+def _shown(value: object) -> str:
+    return "" if value is None else str(value)

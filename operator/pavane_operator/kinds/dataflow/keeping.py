@@ -1,0 +1,141 @@
+"""Hands the scripts of Dataflows to their ComputeClusters, and says how far their views are (operator.md 1.8).
+
+A kind without pods needs no plan: a pass over all of them looks, applies and says. What it applies is complete each
+time, so a Dataflow that was deleted takes its script along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import httpx2
+import structlog
+
+from pavane.runtime.ops import OPS_PORT
+from pavane_operator.crds.computecluster import DEFINITION as COMPUTE
+from pavane_operator.crds.dataflow import DEFINITION, DataflowStatus
+from pavane_operator.kinds.dataflow.handing import MANAGER, Handing, Verdict, handing, missing, owned, status
+from pavane_operator.kinds.port import Members
+from pavane_operator.kube import Conflict, Invalid, KubeClient, KubeError
+from pavane_operator.kube.resources import PODS, Object, Resource, custom
+from pavane_operator.plan.model import GENERATION_LABEL
+
+LOOK_S = 5.0
+"""Between two passes while no Dataflow changes: progress in a status may be so old."""
+POD_S = 2.0
+DATAFLOWS = custom(DEFINITION.name, DEFINITION.plural)
+COMPUTE_CLUSTERS = custom(COMPUTE.name, COMPUTE.plural)
+
+log = structlog.get_logger(__name__)
+
+
+class Dataflows:
+    """Looks after all Dataflows of some namespaces; none = all."""
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        http: httpx2.AsyncClient,
+        members: Members,
+        now: Callable[[], datetime],
+        namespaces: Sequence[str] = (),
+    ) -> None:
+        self._kube = kube
+        self._http = http
+        self._members = members
+        self._now = now
+        self._namespaces = tuple(namespaces)
+        self._changed = asyncio.Event()
+
+    @property
+    def watched(self) -> tuple[Resource, ...]:
+        """Also ComputeClusters: their status says whether the scripts are those of the generation that writes."""
+        return DATAFLOWS, COMPUTE_CLUSTERS
+
+    def changed(self) -> None:
+        """A Dataflow or a ComputeCluster came, changed or went."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Do not return."""
+        while True:
+            self._changed.clear()
+            try:
+                await self.look()
+            except KubeError as error:
+                log.warning("Dataflows cannot be looked after yet", error=str(error))
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def look(self) -> None:
+        """Give each ComputeCluster its scripts and each Dataflow its status. Raises ``KubeError``."""
+        of: defaultdict[tuple[str, str], list[Object]] = defaultdict(list)
+        for body in await self._listed(DATAFLOWS):
+            of[body["metadata"]["namespace"], body["spec"]["computeClusterRef"]["name"]].append(body)
+        clusters = {
+            (body["metadata"]["namespace"], body["metadata"]["name"]): body
+            for body in await self._listed(COMPUTE_CLUSTERS)
+        }
+        for key in sorted({*of, *(key for key, body in clusters.items() if owned(body))}):
+            try:
+                await self._serve(clusters.get(key), of[key], *key)
+            except KubeError as error:
+                log.warning("Dataflows of a ComputeCluster wait", namespace=key[0], name=key[1], error=str(error))
+
+    async def _listed(self, resource: Resource) -> list[Object]:
+        pages = [await self._kube.list_all(resource, namespace) for namespace in self._namespaces or (None,)]
+        return [body for page in pages for body in page.items]
+
+    async def _serve(self, cluster: Object | None, dataflows: list[Object], namespace: str, name: str) -> None:
+        if cluster is None or cluster["metadata"].get("deletionTimestamp"):
+            verdicts: dict[str, Verdict] = {body["metadata"]["name"]: missing(name) for body in dataflows}
+            cluster = said = None
+        else:
+            result = handing(cluster, dataflows)
+            verdicts = result.verdicts
+            cluster = await self._applied(cluster, result, namespace, name)
+            said = await self._said(cluster, namespace, name) if dataflows else None
+        for body in dataflows:
+            own = body["metadata"]["name"]
+            wanted = status(body, verdicts[own], cluster, said, self._now())
+            held = DataflowStatus.parse(body.get("status"))
+            if held is None or held.in_key_order() != wanted.in_key_order():
+                document = {"metadata": {"name": own, "uid": body["metadata"]["uid"]}, "status": wanted.dump()}
+                await self._kube.apply_status(DATAFLOWS, document, namespace)
+
+    async def _applied(self, cluster: Object, result: Handing, namespace: str, name: str) -> Object:
+        """Give a ComputeCluster its scripts, and return it as it is then."""
+        present = cluster["spec"].get("scripts") or {}
+        brought = {each: present.get(each) for each in owned(cluster)}
+        if brought == result.scripts:
+            return cluster
+        metadata = {"name": name, "uid": cluster["metadata"]["uid"]}  # of one that was made anew nothing is known
+        spec = {"scripts": result.scripts} if result.scripts else {}
+        try:
+            body = {"metadata": metadata, "spec": spec}
+            return await self._kube.apply(COMPUTE_CLUSTERS, body, namespace, manager=MANAGER)
+        except (Conflict, Invalid) as error:
+            log.warning("a ComputeCluster does not take its scripts", namespace=namespace, name=name, error=str(error))
+            return cluster
+
+    async def _said(self, cluster: Object, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return what the pod of the generation that writes says of its views."""
+        active = str((cluster.get("status") or {}).get("activeGeneration", ""))
+        for resource, body in self._members(COMPUTE.name, namespace, name):
+            labels, address = body["metadata"].get("labels") or {}, (body.get("status") or {}).get("podIP")
+            if resource == PODS and address and labels.get(GENERATION_LABEL) == active:
+                host = f"[{address}]" if ":" in address else address
+                try:
+                    answer = await self._http.get(f"http://{host}:{OPS_PORT}/views", timeout=POD_S)
+                    said: dict[str, Any] = answer.raise_for_status().json()
+                except (httpx2.HTTPError, ValueError):
+                    continue
+                return said
+        return None
