@@ -5,8 +5,10 @@ import contextlib
 import inspect
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -123,3 +125,23 @@ async def test_kinds_and_names_are_completed(tmp_path: Path, monkeypatch: pytest
             ("pavane raft kv get fi", ["first"]),
         ):
             assert await asyncio.to_thread(completed, line) == wanted
+
+
+def test_ctrl_c_while_it_is_imported_ends_it_without_a_traceback() -> None:
+    code = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from pavane_cli.program import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    assert wanted["pavane"] == wanted["kubectl-pavane"] == "pavane_cli.program:main"
