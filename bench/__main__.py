@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import (
+    ambrosia,
     contest,
     crash,
     local,
@@ -48,6 +49,7 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "swim-sim": swim_sim.measure,
     "waltz": waltz.measure,
     "waltz-traces": waltz_traces.measure,
+    "ambrosia": ambrosia.measure,
 }
 # local contains crash; operator needs a real API server, contest Node, swim takes minutes
 DEFAULT = ("local", "rollout", "raft")
