@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import httpx2
 import yaml
@@ -332,6 +333,11 @@ def kubeconfig_token(where: Where) -> str | None:
     user = _named(config.get("users"), context.get("user")).get("user") or {}
     token: str | None = user.get("token")
     return token
+
+
+def signing_in(address: str, token: str | None) -> str:
+    """Return the link of the dashboard at ``address`` that signs its reader in with ``token``, if there is one."""
+    return f"{address}/#{urlencode({'token': token})}" if token else f"{address}/"
 
 
 def _named(items: list[dict[str, Any]] | None, name: str | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from pavane_cli import output, preflight
 from pavane_cli.commands.resources import is_current, read_documents, summary
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.target import Where, kubeconfig_token, signing_in
 from pavane_local.api.cluster import Cluster, WriteOptions
 from pavane_local.api.errors import ApiError
 from pavane_local.controllers.loop import changes, is_ready, name_of
@@ -21,6 +22,8 @@ from pavane_local.store import StoreVersionError
 
 MANAGER = "pavane-up"
 OUR_GROUP = "pavane.dev"
+API_PORT = 8000
+"""Of the control plane, in the local cluster too."""
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The last one comes when the terminal goes."""
@@ -29,8 +32,8 @@ Place = tuple[str, str, str]
 """Resource (``plural`` or ``plural.group``), namespace, name."""
 
 
-Report = Callable[[list[str]], None]
-"""Told once what is not Ready: nothing, or, after the time-out, what the cluster still waits for."""
+Report = Callable[[list[str], str | None], None]
+"""Told once what is not Ready: nothing, or, after the time-out, what is still waited for; and the dashboard's link."""
 
 
 def run_cluster(
@@ -93,7 +96,7 @@ async def _serve(
             places += [("pods", SYSTEM, name) for name in ("pavane-operator", "pavane-api")]
         async with asyncio.TaskGroup() as group:
             follower = group.create_task(_show_progress(local.cluster, say))
-            waiter = group.create_task(_report_readiness(local.cluster, places, timeout_s, say, report))
+            waiter = group.create_task(_report_readiness(local, places, timeout_s, say, report))
             await stop.wait()
             waiter.cancel()
             say("Stopping all pods …")
@@ -123,13 +126,13 @@ async def _apply(cluster: Cluster, document: dict[str, Any]) -> Place:
 
 
 async def _report_readiness(
-    cluster: Cluster,
+    local: LocalCluster,
     places: list[Place],
     timeout_s: float,
     say: Callable[[str], None],
     report: Report,
 ) -> None:
-    changed = asyncio.Event()
+    cluster, changed = local.cluster, asyncio.Event()
 
     async def follow(resource: str) -> None:
         async for _ in changes(cluster, resource):
@@ -148,7 +151,20 @@ async def _report_readiness(
             each.cancel()
     waits = blockers(cluster, places)
     say("All is Ready." if not waits else f"Not Ready after {timeout_s:g} s: " + "; ".join(waits))
-    report(waits)
+    link = dashboard_link(local)
+    if link is not None:
+        say(f"The dashboard, signed in: {link}")
+    report(waits, link)
+
+
+def dashboard_link(local: LocalCluster) -> str | None:
+    """Return the link that opens the dashboard of this cluster; None while its control plane is not ready."""
+    pod = local.cluster.find("pods", SYSTEM, "pavane-api")
+    if pod is None or not is_ready(pod):
+        return None
+    host = pod["status"]["podIP"]
+    address = f"http://[{host}]:{API_PORT}" if ":" in host else f"http://{host}:{API_PORT}"
+    return signing_in(address, kubeconfig_token(Where(local.kubeconfig)))
 
 
 def blockers(cluster: Cluster, places: list[Place]) -> list[str]:

@@ -37,7 +37,7 @@ def test_a_taken_port_is_named_with_who_holds_it_and_nothing_starts(
 ) -> None:
     monkeypatch.setattr(preflight, "PLATFORM_PORTS", {taken: "the control plane"})
     with pytest.raises(UserError, match=rf"port {taken} is taken .* \(pid {os.getpid()}\); the control plane must"):
-        run_cluster(tmp_path / ".pavane", {}, [QUICKSTART], 1, lambda _: None, fast=False, bare=False)
+        run_cluster(tmp_path / ".pavane", {}, [QUICKSTART], 1, lambda *_: None, fast=False, bare=False)
     assert not (tmp_path / ".pavane").exists()
 
 
@@ -68,7 +68,7 @@ def test_a_resource_that_would_be_refused_starts_nothing(tmp_path: Path, change:
     file = tmp_path / "bad.yaml"
     file.write_text(yaml.safe_dump({**yaml.safe_load(QUICKSTART.read_text()), **change}))
     with pytest.raises(UserError, match=says) as raised:
-        run_cluster(tmp_path / ".pavane", {}, [file], 1, lambda _: None, fast=False, bare=True)
+        run_cluster(tmp_path / ".pavane", {}, [file], 1, lambda *_: None, fast=False, bare=True)
     assert raised.value.code == ExitCode.USAGE
     assert not (tmp_path / ".pavane").exists()
 
@@ -134,4 +134,4 @@ def test_a_damaged_store_is_called_so(tmp_path: Path, content: bytes | None) -> 
         content = store.read_bytes()[:4096] + os.urandom(len(store.read_bytes()) - 4096)
     store.write_bytes(content)
     with pytest.raises(UserError, match=r"is damaged .*pavane down --purge"):
-        run_cluster(folder, {}, [], 1, lambda _: None, fast=False, bare=True)
+        run_cluster(folder, {}, [], 1, lambda *_: None, fast=False, bare=True)

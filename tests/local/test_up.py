@@ -239,7 +239,10 @@ def test_what_is_not_ready_in_time_is_named_and_the_cluster_stays(cli: Cli) -> N
 
 
 async def test_operator_and_control_plane_are_pods(cli: Cli) -> None:
-    cli("up", "--detach")
+    said = cli("up", "--detach")
+    link = cli("dashboard").strip()
+    assert "/#token=" in link
+    assert link in said
     names = {line.split()[1] for line in cli("ps").splitlines()}
     assert names == {"NAME", "pavane-operator", "pavane-api"}
     async with cli.client() as client:

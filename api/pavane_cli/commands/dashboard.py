@@ -2,13 +2,12 @@
 
 import webbrowser
 from typing import Annotated
-from urllib.parse import urlencode
 
 import typer
 
 from pavane_cli import output
 from pavane_cli.options import Api, Context, Kubeconfig, Token
-from pavane_cli.target import Where, control_plane_url, explained, kubeconfig_token, run
+from pavane_cli.target import Where, control_plane_url, explained, kubeconfig_token, run, signing_in
 
 Open = Annotated[bool, typer.Option("--open", help="Open the link in the browser of this machine.")]
 
@@ -23,8 +22,7 @@ def dashboard(
     where = Where(kubeconfig, context)
     with explained():
         address = (api or run(control_plane_url(where))).rstrip("/")
-    bearer = token or kubeconfig_token(where)
-    link = f"{address}/#{urlencode({'token': bearer})}" if bearer else f"{address}/"
+    link = signing_in(address, token or kubeconfig_token(where))
     output.say(link)
     if show:
         webbrowser.open(link)

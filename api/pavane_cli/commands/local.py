@@ -65,10 +65,10 @@ def up(
     except ModuleNotFoundError as error:
         raise lacks(error, "local") from error
 
-    def report(blockers: list[str]) -> None:
+    def report(blockers: list[str], link: str | None) -> None:
         if report_to is not None:
             with os.fdopen(report_to, "w") as pipe:
-                json.dump(blockers, pipe)
+                json.dump({"blockers": blockers, "link": link}, pipe)
 
     run_cluster(folder, _images(image or []), files or [], timeout, report, fast=fast, bare=bare)
 
@@ -84,7 +84,10 @@ def _images(texts: list[str]) -> dict[str, Path]:
 
 
 def _detach(folder: Path, timeout_s: float) -> None:
-    """Start the same command in the background and wait for its report (a list of blockers, or nothing: it ended)."""
+    """Start the same command in the background and wait for its report: blockers and the dashboard's link.
+
+    It reports nothing when it ends before.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     reader, writer = os.pipe()
     arguments = [each for each in sys.argv[1:] if each != "--detach"]
@@ -106,11 +109,14 @@ def _detach(folder: Path, timeout_s: float) -> None:
         raise UserError(
             "the local cluster ended:\n  " + "\n  ".join(last), ExitCode(code) if code == 2 else ExitCode.ERROR
         )
-    if blockers := json.loads(report):
+    told = json.loads(report)
+    if blockers := told["blockers"]:
         text = f"not Ready after {timeout_s:g} s; the cluster keeps running in the background:\n  "
         raise UserError(text + "\n  ".join(blockers), ExitCode.TIME_OUT)
     output.say(f"All is Ready; the cluster runs in the background (pid {process.pid}), its log is {folder / LOG_NAME}.")
     output.say(f"  export KUBECONFIG={(folder / 'kubeconfig').absolute()}")
+    if told["link"] is not None:
+        output.say(f"The dashboard, signed in: {told['link']}")
 
 
 def down(
