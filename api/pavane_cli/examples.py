@@ -98,6 +98,7 @@ _ARGUMENTS: Mapping[str, str] = {
     "dataflow watch": "revenue",
     "dataflow bad-rows": "revenue",
     "ambrosia run": "accounts:Account --name alice",
+    "ambrosia log": "alice",
     "ambrosia call": "alice deposit 10",
     "ambrosia query": "alice balance",
     "ambrosia replay": "accounts:Account alice",
