@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pavane_cli import output, preflight
-from pavane_cli.commands.resources import is_current, read_documents, summary
+from pavane_cli.commands.resources import MANAGER, is_current, read_documents, summary
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.target import Where, kubeconfig_token, signing_in
 from pavane_local.api.cluster import Cluster, WriteOptions
@@ -20,7 +20,6 @@ from pavane_local.kubelet.addresses import AddressesExhausted
 from pavane_local.platform import SYSTEM, LocalCluster, LocalSettings, local_cluster
 from pavane_local.store import StoreVersionError
 
-MANAGER = "pavane-up"
 OUR_GROUP = "pavane.dev"
 API_PORT = 8000
 """Of the control plane, in the local cluster too."""
