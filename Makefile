@@ -12,7 +12,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-ambrosia bench-kill demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-ambrosia bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -91,6 +91,9 @@ bench-waltz: setup ## the log beside NATS JetStream (Debian: nats-server), and w
 
 bench-ambrosia: setup ## immortals beside gRPC without resilience; a minute or two
 	$(BIN)/python -m bench ambrosia
+
+bench-chaos: setup ## the bank of make demo under 60 random SIGKILLs, a rollout of each kind meanwhile: minutes
+	$(BIN)/python -m bench chaos --kills 60
 
 bench-kill: setup ## the operator is killed before and after each of its API calls: an hour or two
 	PAVANE_KILL_CALLS=all $(BIN)/pytest -q -s -n $(WORKERS) tests/operator/test_runtime_killed.py tests/operator/test_plan_model_cluster.py

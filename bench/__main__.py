@@ -12,6 +12,7 @@ from typing import Any
 
 from bench import (
     ambrosia,
+    chaos,
     contest,
     crash,
     local,
@@ -50,8 +51,9 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "waltz": waltz.measure,
     "waltz-traces": waltz_traces.measure,
     "ambrosia": ambrosia.measure,
+    "chaos": chaos.measure,
 }
-# local contains crash; operator needs a real API server, contest Node, swim takes minutes
+# local contains crash; operator needs a real API server, contest Node, swim and chaos take minutes
 DEFAULT = ("local", "rollout", "raft")
 
 
@@ -90,7 +92,9 @@ def _arguments() -> tuple[list[str], Options]:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(BENCHMARKS)}; default: {DEFAULT}")
     parser.add_argument("--runs", type=int, default=defaults.runs, help="repetitions (default: %(default)s)")
-    parser.add_argument("--kills", type=int, default=defaults.kills, help="crashes of `local` (default: %(default)s)")
+    parser.add_argument(
+        "--kills", type=int, default=defaults.kills, help="of `local`, `crash` and `chaos` (default: %(default)s)"
+    )
     parser.add_argument(
         "--resources", type=int, default=defaults.resources, help="of `operator` (default: %(default)s)"
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``runs``: repetitions of what a median is taken of. ``kills``: crashes of the local cluster.
+    """``runs``: repetitions of what a median is taken of. ``kills``: crashes of the local cluster or its processes.
 
     ``resources``: how many the benchmark `operator` creates. ``contestants``, ``in_flight``, ``sizes``: what part of
     `contest` is run; no contestants are all. ``updates``: how many `raft-snapshots` makes.

@@ -41,7 +41,12 @@ class BankLoad(Load):
     warm_up = 20
 
     def __init__(
-        self, client: kube.KubeClient, accounts: Sequence[kube.Object], log: kube.Object, where: Where
+        self,
+        client: kube.KubeClient,
+        accounts: Sequence[kube.Object],
+        log: kube.Object,
+        where: Where,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         super().__init__(client)
         self.accounts = [each["metadata"]["name"] for each in accounts]
@@ -52,7 +57,7 @@ class BankLoad(Load):
         self.proof: BankProof | None = None
         metadata = log["metadata"]
         self._namespace = metadata["namespace"]
-        self._reach = Reach(metadata["name"], self._namespace, where, None, None, (), None, False, LEDGER, PATIENCE_S)
+        self._reach = Reach(metadata["name"], self._namespace, where, None, None, (), None, False, LEDGER, patience_s)
         self._told: dict[str, Transfer] = {}
         self.log: Waltz
         self._rest: RestClient
@@ -95,7 +100,7 @@ class BankLoad(Load):
         return await self._ask("POST", f"{account}/call/{method}", arguments, {"Idempotency-Key": key})
 
     async def _ask(self, verb: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + self._reach.patience
         while True:
             try:
                 answer = await self._rest.send(
