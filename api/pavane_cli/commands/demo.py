@@ -308,7 +308,7 @@ async def _summary(demo: _Demo, where: Where) -> None:
     output.say("")
     proved = [(shown, demo.outcomes[shown.load]) for shown in demo.shown if shown.load is not None]
     output.table(
-        ("RESOURCE", "CLIENTS DID", "LOST", "DOUBLED", "ROLLED OUT IN", "LONGEST PAUSE"),
+        ("RESOURCE", "CLIENTS DID", "LOST", "DOUBLED", "ROLLOUT", "LONGEST PAUSE"),
         [
             (
                 shown.reference,
