@@ -25,6 +25,7 @@ from pavane_operator.kube.resources import PODS, SECRETS, Resource
 
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 IDENT = "of the test"
+ANSWER_S = 50.0  # a loaded machine takes its time
 BASE = "/api/v1/namespaces/default/raftclusters"
 
 
@@ -68,7 +69,7 @@ async def plane(folder: Path) -> AsyncIterator[Plane]:
         headers = {"Authorization": f"Bearer {token}"}
         async with (
             serving(app) as url,
-            httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False) as http,
+            httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=ANSWER_S) as http,
             await KubeClient.connect(target) as kube,
         ):
             yield Plane(http, kube, token, local)

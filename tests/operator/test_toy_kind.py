@@ -1,4 +1,4 @@
-"""A new kind is files of its own and two lines in lists, and nothing else (ARCHITECTURE.md, "Where a change goes").
+"""A new kind is files of its own and three lines in lists, no more (ARCHITECTURE.md, "Where a change goes").
 
 The files are written to a temporary folder that the packages of a fresh process include. That process then rolls the
 kind out on the model cluster, and serves it over REST and on the command line, with the control plane over an embedded
@@ -146,11 +146,13 @@ for package, part in (
 ):
     package.__path__.append(str(folder / part))
 
-# The two lines in lists.
+# The three lines in lists.
 from pavane_operator.crds import definitions, toycluster
 definitions.KINDS = (*definitions.KINDS, toycluster.DEFINITION)
+from pavane_cli import kinds as called
+called.NAMES = (*called.NAMES, ("toy", "ToyCluster", "toyclusters"))
 from pavane_cli import main
-main.COMMANDS["toy"] = "toy:toy"
+main.COMMANDS["toy"] = main.Listed("toy:toy", "Say it.", main.LOCAL)
 
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.registry import kinds
