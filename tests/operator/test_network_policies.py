@@ -81,7 +81,7 @@ def test_each_party_reaches_what_it_needs_and_nothing_else() -> None:
         {RAFT},  # into the other one it may as a pod of the namespace, but it is not let out
         {RAFT, PUBLISH},
         {RAFT, STAGE, OPS},
-        {RAFT},
+        {RAFT, OPS},
         set(),
         set(),
         set(),
@@ -157,7 +157,7 @@ def test_operator_and_control_plane_get_through_the_policies_of_the_chart_and_of
     }
     assert {component: reached(party, found) for component, party in made.items()} == {
         "operator": {RAFT, STAGE, OPS},
-        "api": {RAFT},
+        "api": {RAFT, OPS},
     }
     assert connects(found, SERVER, made["api"], 8000)
     assert not connects(found, SERVER, made["operator"], 8080)
