@@ -114,9 +114,9 @@ class ZooKeeper(Model):
 class Metadata(Model):
     """Where servers and partitions are registered: in a RaftCluster or in ZooKeeper."""
 
-    raft_cluster_ref: RaftClusterRef | None = None
+    raft_cluster_ref: RaftClusterRef | None = Field(default=None, json_schema_extra=marked(Mark.POD))
     """The RaftCluster that holds the registry. Cannot be changed."""
-    zookeeper: ZooKeeper | None = None
+    zookeeper: ZooKeeper | None = Field(default=None, json_schema_extra=marked(Mark.POD))
     """ZooKeeper holds the registry, in the layout of the original, whose clients then find the servers. Cannot be
     changed."""
     session_timeout: Duration = Field(default="1s", json_schema_extra=marked(Mark.POD))
