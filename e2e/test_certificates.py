@@ -90,8 +90,10 @@ async def test_a_cluster_in_clear_is_rolled_out_and_has_no_certificates(raft: Ra
     assert proof.holds, proof
     labels = "app.kubernetes.io/instance=q"
     secrets = (await raft.kube.list_all(SECRETS, raft.namespace, labels=labels)).items
-    assert [secret["metadata"]["name"] for secret in secrets] == ["q-keys"]
-    assert set(secrets[0]["data"]) == {"secret"}
+    found = {secret["metadata"]["name"]: set(secret["data"]) for secret in secrets}
+    assert set(found) == {"q-client", "q-keys"}
+    assert found["q-keys"] == {"secret"}
+    assert found["q-client"] == {"connection.json"}
 
 
 async def test_a_certificate_of_the_users_own_is_waited_for_and_then_used(raft: RaftTest) -> None:

@@ -20,7 +20,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from pavane.ambrosia.client.errors import CoordinatorLost, ImmortalError, NotPrimary, RemoteError
-from pavane.ambrosia.client.immortal import Immortal, definition
 from pavane.runtime.http import HttpServer, listen
 from pavane.telemetry import TRACEPARENT, remote_parent
 
@@ -45,11 +44,11 @@ async def _body(request: Request) -> Any:
     return json.loads(data) if data else []
 
 
-def application(handle: Any, kind: type[Immortal]) -> Starlette:
-    """Return the ASGI application."""
-    known = definition(kind)
+def application(handle: Any) -> Starlette:
+    """Return the ASGI application; its calls and queries are those of the class that the immortal has by now."""
 
     async def call(request: Request) -> Response:
+        known = handle.definition
         method = known.by_name.get(request.path_params["method"])
         if method is None:
             return _refused(404, "UnknownMethod", f"{handle.name} has the methods {', '.join(sorted(known.by_name))}")
@@ -70,6 +69,7 @@ def application(handle: Any, kind: type[Immortal]) -> Starlette:
         return JSONResponse({"result": method.signature.result.json(value)})
 
     async def ask(request: Request) -> Response:
+        known = handle.definition
         query = known.queries.get(request.path_params["name"])
         if query is None:
             return _refused(404, "UnknownQuery", f"{handle.name} has the queries {', '.join(sorted(known.queries))}")
@@ -126,12 +126,12 @@ def _plain(text: str) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def served(handle: Any, kind: type[Immortal], address: str) -> AsyncIterator[tuple[str, int]]:
+async def served(handle: Any, address: str) -> AsyncIterator[tuple[str, int]]:
     """Serve calls and queries at ``host:port``; gives the address. Raises ``OSError`` when it is taken."""
     host, _, port = address.rpartition(":")
     listener = listen(host.strip("[]") or "127.0.0.1", int(port))
     server = HttpServer(
-        application(handle, kind), limit_concurrency=CONNECTIONS_MAX, timeout_graceful_shutdown=5, lifespan="off"
+        application(handle), limit_concurrency=CONNECTIONS_MAX, timeout_graceful_shutdown=5, lifespan="off"
     )
     task = asyncio.create_task(server.serve(sockets=[listener]))
     bound = listener.getsockname()

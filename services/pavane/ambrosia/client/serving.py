@@ -20,7 +20,7 @@ from pavane import telemetry
 from pavane.ambrosia.client import http as web
 from pavane.ambrosia.client.about import about
 from pavane.ambrosia.client.connection import ENVIRONMENT, Address, Child, Streams, connect
-from pavane.ambrosia.client.definition import Method, Query
+from pavane.ambrosia.client.definition import Definition, Method, Query
 from pavane.ambrosia.client.engine import Engine, Failed, Outside, Result
 from pavane.ambrosia.client.errors import CoordinatorLost, NotPrimary
 from pavane.ambrosia.client.flows import ERROR, error_bytes, remote
@@ -113,6 +113,11 @@ class Handle(Generic[I]):
     async def checkpoint(self) -> None:
         """Ask the coordinator for a checkpoint; it takes one soon."""
         await self._here(self._runner.ask_checkpoint())
+
+    @property
+    def definition(self) -> Definition:
+        """The handlers of its class, which an upgrade may change."""
+        return self._runner.engine.definition
 
     async def about(self) -> dict[str, Any]:
         """Return what it tells of itself: its handlers, where it is in its log, the flows under way."""
@@ -370,7 +375,7 @@ async def serve(
         await (runner.primary if until == "primary" else runner.restored).wait()
         handle: Handle[I] = Handle(runner, loop)
         if http is not None:
-            runner.http = await stack.enter_async_context(web.served(handle, kind, http))
+            runner.http = await stack.enter_async_context(web.served(handle, http))
         yield handle
 
 
