@@ -101,9 +101,9 @@ async def test_a_transfer_is_one_trace_and_a_replay_repeats_nothing(tmp_path: Pa
         assert deposit["attributes"]["rpc.method"] == "Account.deposit"
 
         told = await alice.ask("GET", "/")
-        assert (told["class"], told["life"], told["called"], told["failed"]) == ("Account", "primary", 2, 0)
+        assert (told["class"], told["life"], told["called"], told["failed"]) == ("Booked", "primary", 2, 0)
         assert (told["flows_open"], told["flows"], told["seq"] > 0) == (0, [], True)
-        (amount,) = next(each for each in told["methods"] if each["name"] == "open")["parameters"]
+        amount, _ = next(each for each in told["methods"] if each["name"] == "open")["parameters"]
         assert (amount["name"], amount["required"], amount["schema"]) == ("amount", True, {"type": "integer"})
         assert [(each["name"], each["flow"]) for each in told["queries"]] == [("money", False)]
 

@@ -219,7 +219,7 @@ async def test_ctrl_c_stops_everything(cli: Cli) -> None:
 
 def test_what_is_refused(cli: Cli) -> None:
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
-    assert "no kind Deployment" in cli("up", "--bare", "--detach", cli.write(deployment), code=2)
+    assert "unknown kind Deployment in apps/v1" in cli("up", "--bare", "--detach", cli.write(deployment), code=2)
     assert holder(cli.folder) is None
     bad = writers()
     bad["spec"]["replicas"] = "many"

@@ -108,7 +108,7 @@ def _standing(document: dict[str, Any], reference: str) -> str:
     if not status:
         return f"{reference} has not been seen by an operator yet: is one running? `pavane check`"
     active, upcoming = status.get("activeGeneration"), status.get("nextGeneration")
-    if "activeGeneration" not in status and document["kind"] == "Dataflow":
+    if "activeGeneration" not in status and document.get("kind") == "Dataflow":
         return "" if _waits(document, reference) else f"{reference} waits for nothing: its views are up to date."
     if state == "Idle":
         settled = all(_is_fine(condition(document, name) or {"type": name}) for name in ("Ready", "UpToDate"))

@@ -232,11 +232,11 @@ def _environment(inputs: Inputs, names: Names) -> list[dict[str, Any]]:
         variable("PAVANE_GENERATION", str(inputs.generation)),
         variable("PAVANE_CONFIG", f"{CONFIG_MOUNT}/{CONFIG_KEY}"),
         variable("PAVANE_LIVE", f"{LIVE_MOUNT}/{LIVE_KEY}"),
-        *telemetry(inputs),
     ]
-    if inputs.secured:
-        environment.append(variable("PAVANE_TLS", TLS_MOUNT))
-    return environment
+    # The order is part of the template, which an upgrade of the operator must not change.
+    attributes, *endpoint = telemetry(inputs)
+    tls = [variable("PAVANE_TLS", TLS_MOUNT)] if inputs.secured else []
+    return [*environment, attributes, *tls, *endpoint]
 
 
 def field(name: str, path: str) -> dict[str, Any]:

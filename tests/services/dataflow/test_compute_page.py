@@ -19,7 +19,9 @@ async def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
     blocks = re.findall(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     (script,) = [(name, text) for language, name, text in blocks if language == "sql"]
     (printed,) = [text for language, _, text in blocks if language == "text"]
-    typed = "".join(text for language, _, text in blocks if language == "sh" and "pip install" not in text)
+    typed = "".join(
+        text for language, name, text in blocks if language == "sh" and not name and "pip install" not in text
+    )
     (tmp_path / script[0]).write_text(script[1])
     async with running_log(tmp_path / "log", partitions=4) as running:
         await running.settled()
