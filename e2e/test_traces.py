@@ -13,7 +13,7 @@ async def test_an_append_is_one_trace_from_the_api_to_a_follower(raft: RaftTest)
     index = raft.platform.run("raft", "append", "q", "traced", "-n", raft.namespace).stdout.strip()
 
     async def find() -> list[dict[str, Any]] | None:
-        listed = json.loads(raft.platform.run("trace", "list", "--name", "POST", "-o", "json").stdout)
+        listed = json.loads(raft.platform.run("trace", "list", "--name", "POST", "--limit", "3", "-o", "json").stdout)
         for item in listed:
             found: dict[str, Any] = json.loads(
                 raft.platform.run("trace", "show", item["trace_id"], "-o", "json").stdout

@@ -46,6 +46,7 @@ class LogTest(RaftTest):
         """Apply both resources at once, as a user does, and wait until the log serves."""
         meta = {"stateMachine": "Tree", "replicas": 3, "storage": {"size": "64Mi"}, **QUICK}
         log = {
+            "clusterName": self.namespace,  # spans of logs of one name cannot be told apart
             "partitions": PARTITIONS,
             "servers": {"replicas": 2},
             "storage": {"nodes": NODES, "size": "64Mi"},
@@ -201,7 +202,8 @@ async def traced(ledger: LogTest) -> None:
     ledger.say("feed", "--from", last, "--count", "1")
 
     async def find() -> list[dict[str, Any]] | None:
-        for item in json.loads(ledger.platform.run("trace", "list", "--name", "POST", "-o", "json").stdout):
+        listed = ledger.platform.run("trace", "list", "--name", "POST", "--limit", "3", "-o", "json").stdout
+        for item in json.loads(listed):
             shown = ledger.platform.run("trace", "show", item["trace_id"], "-o", "json").stdout
             spans: list[dict[str, Any]] = json.loads(shown)["spans"]
             names = [span["name"] for span in spans]
