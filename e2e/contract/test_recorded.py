@@ -60,6 +60,7 @@ def bodies() -> dict[str, Object]:
 
 PLURALS = {
     "ComputeCluster": "computeclusters", "Coordinator": "coordinators",
+    "Dataflow": "dataflows",
     "ConfigMap": "configmaps", "ControllerRevision": "controllerrevisions", "EndpointSlice": "endpointslices",
     "Event": "events", "Lease": "leases", "NetworkPolicy": "networkpolicies",
     "PersistentVolumeClaim": "persistentvolumeclaims",
@@ -78,6 +79,11 @@ apiVersion: pavane.dev/v1alpha1
 kind: Coordinator
 metadata: {name: o}
 spec: {application: {command: [main]}}
+---
+apiVersion: pavane.dev/v1alpha1
+kind: Dataflow
+metadata: {name: o}
+spec: {computeClusterRef: {name: main}, script: CREATE TABLE orders (id BIGINT) USING waltz}
 ---
 apiVersion: pavane.dev/v1alpha1
 kind: SwimGroup
