@@ -6,13 +6,13 @@ generator that asks storage nodes one question after the other and waits while i
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from pavane.waltz.core.outputs import Closed, Committed, Fenced, Opened, Output, ReadMeta, Send, WriteMeta
+from pavane.waltz.core.replica import Asked, Batch, Replica, Step, Work
 from pavane.waltz.state import recovery
-from pavane.waltz.state.recovery import Info, Member, Plan, Report, Verdict
+from pavane.waltz.state.recovery import Info, Member, Report, Verdict
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.blobs import EMPTY_METADATA, PartitionMetadata, ReplicaState
 
@@ -23,49 +23,7 @@ BATCHES_IN_FLIGHT_MAX = 4  # the disks of the nodes work while the next ones are
 SLOW_BATCHES = 64  # a voter that owes more than this many copies from the others instead of holding their memory
 COPY_RECORDS = 1000
 CHECKPOINT_RECORDS = 250_000  # bounds what a recovery has to compare
-
-_Step = tuple[Any, ...] | None
-_Work = Generator[_Step, Any, None]
-
-
-@dataclass(slots=True)
-class _Replica:
-    """One storage node in this session."""
-
-    node: str
-    work: _Work | None = None
-    waiting: bool = False
-    failed: bool = False
-    plan: Plan | None = None
-    info: Info | None = None
-    hwm: int = -1
-    """What it holds, durably."""
-    stamped: bool = False
-    recovered: bool = False
-    receiving: bool = False
-    """Batches are sent to it; it votes on those that begin after ``voting``."""
-    voting: bool = False
-    owed: int = 0
-    """Batches that it has not answered."""
-
-
-@dataclass(slots=True)
-class _Batch:
-    first: int
-    records: s.SharedRecords
-    voters: set[str]
-    votes: set[str] = field(default_factory=set)
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.records) - 1
-
-
-@dataclass(slots=True)
-class _Asked:
-    node: str
-    due: float
-    answer: Callable[[Any], None]
+REJOIN_S = 1.0  # after which an open session asks a node again that cannot take part
 
 
 class Session:
@@ -101,11 +59,11 @@ class Session:
         self._floor = floor
         self._shunned = set(shunned)
         self._quorum = len(nodes) // 2 + 1
-        self._replicas = {node: _Replica(node) for node in nodes}
+        self._replicas = {node: Replica(node) for node in nodes}
         self._up = set(up)
         self._seq = count()
-        self._asked: dict[int, _Asked] = {}
-        self._ready: deque[tuple[_Replica, Any]] = deque()
+        self._asked: dict[int, Asked] = {}
+        self._ready: deque[tuple[Replica, Any]] = deque()
         self._outputs: list[Output] = []
         self._now = 0.0
         self._meta: PartitionMetadata | None = None
@@ -113,13 +71,15 @@ class Session:
         self._version = -1
         self._phase = "reading"
         self._resolved: int | None = None
-        self._batches: deque[_Batch] = deque()
+        self._batches: deque[Batch] = deque()
         self._next = 0
         self._draining = ""
         """Why the session ends as soon as nothing is under way."""
-        self._writing: tuple[str, ...] | None = None
+        self._writing: list[Replica] | None = None
         """Who is declared clean by the metadata write under way."""
         self._written: set[str] = set()
+        """Who was declared, also if it has failed since."""
+        self._rejoin_due: float | None = None
 
     # -- inputs ---------------------------------------------------------------------------------------------------
 
@@ -176,12 +136,13 @@ class Session:
                 self._phase = "refreshing"
                 return [ReadMeta(self.partition, self.attempt)]
             self._version = version
-            self._written |= set(self._writing)
+            for replica in self._writing:
+                replica.declared = True
+                replica.voting = replica.receiving
+                self._written.add(replica.node)
             self._writing = None
             if not self.open:
                 self._opened()
-            for node in self._written:
-                self._replicas[node].voting = self._replicas[node].receiving
             self._declare()
             self._poke()
             self._run()
@@ -227,8 +188,12 @@ class Session:
         return self._flush()
 
     def tick(self, now: float) -> list[Output]:
-        """Give up on nodes that do not answer."""
+        """Give up on nodes that do not answer; ask those again that could not take part."""
         self._now = now
+        if self._rejoin_due is not None and self._rejoin_due <= now:
+            self._rejoin_due = None
+            for replica in self._replicas.values():
+                self._contact(replica)
         overdue = [(seq, asked) for seq, asked in self._asked.items() if asked.due <= now]
         for seq, asked in overdue:
             if self._asked.pop(seq, None) is not None:
@@ -244,7 +209,10 @@ class Session:
 
     def next_due(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        return next((asked.due for asked in self._asked.values()), None)  # all have the same time: the oldest is first
+        due = next((asked.due for asked in self._asked.values()), None)  # all have the same time: the oldest is first
+        if self._rejoin_due is None or self.ended:
+            return due
+        return self._rejoin_due if due is None else min(due, self._rejoin_due)
 
     @property
     def room(self) -> bool:
@@ -276,7 +244,7 @@ class Session:
     def append(self, now: float, records: Sequence[s.Record]) -> list[Output]:
         """Send records, whose transactions continue the log, to every voter."""
         self._now = now
-        batch = _Batch(self._next, s.SharedRecords(records), set())
+        batch = Batch(self._next, s.SharedRecords(records), set())
         self._next = batch.last + 1
         self._batches.append(batch)
         for replica in self._replicas.values():
@@ -302,15 +270,15 @@ class Session:
             answer(None)
             return
         head = s.Head(self.id, next(self._seq), self.partition)
-        self._asked[head.seq] = _Asked(node, self._now + REQUEST_TIMEOUT_S, answer)
+        self._asked[head.seq] = Asked(node, self._now + REQUEST_TIMEOUT_S, answer)
         self._outputs.append(Send(node, kind(head, *arguments)))
 
-    def _begin(self, replica: _Replica, work: _Work) -> None:
+    def _begin(self, replica: Replica, work: Work) -> None:
         if replica.node in self._up and replica.work is None and not replica.failed:
             replica.work = work
             self._ready.append((replica, None))
 
-    def _contact(self, replica: _Replica) -> None:
+    def _contact(self, replica: Replica) -> None:
         self._begin(replica, self._recover(replica))
 
     def _run(self) -> None:
@@ -337,7 +305,7 @@ class Session:
             node, kind, *arguments = step
             self._ask(node, self._resuming(replica), kind, *arguments)
 
-    def _resuming(self, replica: _Replica) -> Callable[[Any], None]:
+    def _resuming(self, replica: Replica) -> Callable[[Any], None]:
         return lambda answer: self._ready.append((replica, answer))
 
     def _poke(self) -> None:
@@ -347,7 +315,7 @@ class Session:
                 replica.waiting = False
                 self._ready.append((replica, None))
 
-    def _own(self, replica: _Replica, kind: Callable[..., Any], *arguments: Any) -> Generator[_Step, Any, Any]:
+    def _own(self, replica: Replica, kind: Callable[..., Any], *arguments: Any) -> Generator[Step, Any, Any]:
         """Ask the replica's own node; if it refuses, the replica is lost to this session."""
         answer = yield (replica.node, kind, *arguments)
         if answer is None or isinstance(answer, s.Failure):
@@ -357,7 +325,7 @@ class Session:
 
     # -- one replica ----------------------------------------------------------------------------------------------
 
-    def _probe(self, replica: _Replica) -> _Work:
+    def _probe(self, replica: Replica) -> Work:
         """Look whether a node is as new as the metadata: else nothing tells what its records are worth (13.3)."""
         answer = yield (replica.node, s.LastSessionInfoRequest, False)
         last = yield (replica.node, s.MaxTransactionIdRequest, False)
@@ -379,7 +347,7 @@ class Session:
             return  # not waiting: its next work must not be woken in place of this one
         yield None
 
-    def _recover(self, replica: _Replica) -> _Work:
+    def _recover(self, replica: Replica) -> Work:
         info = yield from self._own(replica, s.LastSessionInfoRequest, False)
         last = yield from self._own(replica, s.MaxTransactionIdRequest, False)
         replica.info = Info(info.session, info.lwm, info.local_lwm, last.txid)
@@ -409,13 +377,13 @@ class Session:
         self._declare()
         yield from self._follow(replica)
 
-    def _catch_up(self, replica: _Replica, target: int) -> _Work:
+    def _catch_up(self, replica: Replica, target: int) -> Work:
         while replica.hwm < target:
             sources = self._holders(replica.hwm + 1)
             if not sources or not (yield from self._copy(replica, sources[0], target)):
                 yield None
 
-    def _follow(self, replica: _Replica) -> _Work:
+    def _follow(self, replica: Replica) -> Work:
         """Copy what the session commits until the replica can take part in it."""
         while not self.open or replica.hwm < self.hwm or replica.owed:
             if self.open and not replica.owed:
@@ -426,12 +394,12 @@ class Session:
         for batch in self._batches:
             if batch.last > replica.hwm:  # it may hold what it was sent before it fell behind
                 self._send_batch(replica, batch)
-        replica.voting = replica.node in self._written
+        replica.voting = replica.declared
         self._declare()
         self._judge()
         yield None
 
-    def _copy(self, replica: _Replica, source: str, target: int) -> Generator[_Step, Any, bool]:
+    def _copy(self, replica: Replica, source: str, target: int) -> Generator[Step, Any, bool]:
         """Copy one message of records from ``source``; false if there were none."""
         wanted = min(COPY_RECORDS, target - replica.hwm)
         answer = yield (source, s.RecordListRequest, replica.hwm + 1, wanted)
@@ -489,16 +457,15 @@ class Session:
             return
         replicas = self._replicas.values()
         recovered = {replica.node for replica in replicas if replica.recovered and not replica.failed}
-        if len(recovered) < self._quorum or recovered <= self._written:
+        if len(recovered) < self._quorum or all(self._replicas[node].declared for node in recovered):
             return
         clean = recovered | {
             replica.node
             for replica in replicas
             if replica.stamped and not replica.failed and replica.plan is not None and not replica.plan.voting
         }
-        clean |= self._written
-        self._writing = tuple(sorted(clean))
-        after = recovery.next_members(self._members, self._replicas, clean, self.id, self._resolved)
+        self._writing = [self._replicas[node] for node in sorted(clean)]
+        after = recovery.next_members(self._members, self._replicas, clean | self._written, self.id, self._resolved)
         states = tuple(
             ReplicaState(self.partition, node, member.session, member.closing_hwm) for node, member in after.items()
         )
@@ -511,13 +478,15 @@ class Session:
         self.blocker = ""
         self.hwm = self.lwm = self._resolved
         self._next = self.hwm + 1
+        if self._shunned:
+            self._rejoin_due = self._now + REJOIN_S
         self._outputs.append(Opened(self.id, self.hwm))
 
-    def _send_batch(self, replica: _Replica, batch: _Batch) -> None:
+    def _send_batch(self, replica: Replica, batch: Batch) -> None:
         replica.owed += 1
         self._ask(replica.node, lambda answer: self._voted(replica, batch, answer), s.Append, batch.records, False)
 
-    def _voted(self, replica: _Replica, batch: _Batch, answer: Any) -> None:
+    def _voted(self, replica: Replica, batch: Batch, answer: Any) -> None:
         replica.owed -= 1
         if not isinstance(answer, s.Success):
             self._fail(replica, "no answer" if answer is None else str(answer.message))
@@ -556,11 +525,12 @@ class Session:
         for replica in self._replicas.values():
             if replica.receiving and replica.owed > SLOW_BATCHES:
                 replica.receiving = replica.voting = False
+                self._ready = deque(one for one in self._ready if one[0] is not replica)  # meant for its last work
                 replica.work = self._follow(replica)
                 replica.waiting = True
                 next(replica.work)
 
-    def _fail(self, replica: _Replica, reason: str) -> None:
+    def _fail(self, replica: Replica, reason: str) -> None:
         if replica.failed or self.ended:
             return
         contacted = replica.work is not None
@@ -573,6 +543,21 @@ class Session:
             # What is under way may still be decided by the others; a new session then does without this one.
             self._draining = f"{replica.node}: {reason}"
             self._judge()
+        elif contacted:
+            self._rejoining(replica)
+
+    def _rejoining(self, replica: Replica) -> None:
+        """Let a node that did not vote begin anew: with its recovery, and with another metadata write before it votes.
+
+        While it was a voter it may have voted on what is still undecided. It may come back without it: that vote is
+        void. What was decided since it fell behind is on a quorum without it.
+        """
+        self._replicas[replica.node] = Replica(replica.node)
+        if self._rejoin_due is None:
+            self._rejoin_due = self._now + REJOIN_S
+        for batch in self._batches:
+            batch.voters.discard(replica.node)
+        self._judge()
 
     def _end(self, reason: str, *, fenced: bool = False) -> None:
         if not self.ended:

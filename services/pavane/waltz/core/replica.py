@@ -1,0 +1,57 @@
+"""What a store session keeps of each storage node, of each batch and of each question."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pavane.waltz.state.recovery import Info, Plan
+from pavane.waltz.wire import storage as s
+
+Step = tuple[Any, ...] | None
+Work = Generator[Step, Any, None]
+
+
+@dataclass(slots=True)
+class Replica:
+    """One storage node in this session."""
+
+    node: str
+    work: Work | None = None
+    waiting: bool = False
+    failed: bool = False
+    plan: Plan | None = None
+    info: Info | None = None
+    hwm: int = -1  # what it holds, durably
+    stamped: bool = False
+    recovered: bool = False
+    declared: bool = False
+    """A metadata write of this session, begun after it was stamped, says that it takes part: so it may vote."""
+    receiving: bool = False
+    """Batches are sent to it; it votes on those that begin after ``voting``."""
+    voting: bool = False
+    owed: int = 0
+    """Batches that it has not answered."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Appends that are sent together, and who has to vote on them."""
+
+    first: int
+    records: s.SharedRecords
+    voters: set[str]
+    votes: set[str] = field(default_factory=set)
+
+    @property
+    def last(self) -> int:
+        """Its last transaction."""
+        return self.first + len(self.records) - 1
+
+
+@dataclass(slots=True)
+class Asked:
+    """A question to a storage node: until when its answer is waited for, and who gets it."""
+
+    node: str
+    due: float
+    answer: Callable[[Any], None]
