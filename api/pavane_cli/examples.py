@@ -88,7 +88,13 @@ _ARGUMENTS: Mapping[str, str] = {
     "waltz get": "ledger 12 -p 1",
     "waltz hwm": "ledger -p 1",
     "waltz partitions": "ledger",
+    "waltz bench": "ledger -p 1 --size 512",
     "waltz dump": "storage --partition 1",
+    "waltz recover": (
+        "10.0.0.3:55281 -p 0 --others 10.0.0.1:55281,10.0.0.2:55281 --partitions 4 "
+        "--key 6ba7b810-9dad-11d1-80b4-00c04fd430c8 --no-tls"
+    ),
+    "waltz validate": "ledger -p 1 --count 10000",
     "waltz verify": "storage",
     "sql check": "revenue.sql",
     "sql run": "ledger revenue.sql --ticks 2 -p 3",

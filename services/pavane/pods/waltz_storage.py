@@ -7,7 +7,7 @@ import asyncio
 import os
 
 from pavane.pods.common import run_pod
-from pavane.pods.waltz_settings import STORAGE_PORT, WaltzConfig, WaltzStorageSettings, load
+from pavane.pods.waltz_settings import ADMIN_PORT, STORAGE_PORT, WaltzConfig, WaltzStorageSettings, load
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import EXIT_FAILED, Process
@@ -35,13 +35,13 @@ class StoragePod:
         )
 
     async def start(self) -> None:
-        """Open the ops port, then the folder, then the storage port."""
+        """Open the ops port, then the folder, then the ports for servers and for tools."""
         await self._ops.start(self._process)
         if self._settings.tls is not None:
             self._certificates = Certificates(self._settings.tls)
             self._process.spawn(refresh(self._certificates), name="certificates")
         tls = self._certificates.storage_port if self._certificates is not None else None
-        await self._node.start(self._settings.pod_ip, STORAGE_PORT, tls)
+        await self._node.start(self._settings.pod_ip, STORAGE_PORT, tls, ADMIN_PORT)
         self._process.spawn(self._node.run(), name="storage node")
 
     async def stop(self) -> None:

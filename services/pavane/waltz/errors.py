@@ -27,6 +27,10 @@ class WaltzError(Exception):
     """Base of the errors that the log reports to its own program."""
 
 
+class StorageRefused(WaltzError):
+    """A storage node answered a tool that it will not do what was asked."""
+
+
 class Conflict(WaltzError):
     """An append was refused before it was committed: somebody wrote under one of its locks after ``seen``.
 

@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from pavane.compute.wire import Epoch
 from pavane.waltz.client import Waltz
+from pavane.waltz.client.tools import recover
 from pavane.waltz.errors import OutcomeUnknown
 from tests.services.eventually import eventually
 from tests.services.pods.raft_pods import Pods
-from tests.services.pods.waltz_pods import PARTITIONS, WAIT_S, WaltzPods
+from tests.services.pods.waltz_pods import KEY, PARTITIONS, WAIT_S, WaltzPods
 
 
 @pytest.fixture
@@ -96,6 +98,15 @@ async def test_a_log_goes_on_through_a_new_generation_of_servers_and_kills_of_ea
                 pod.kill()
             for writer in writers:
                 await writer.more()
+        cluster.storage[1].start()
+        tools = [f"{pod.address}:55281" for pod in cluster.storage]
+        async with asyncio.timeout(WAIT_S):
+            while not await cluster.storage[1].get("/storage"):
+                await asyncio.sleep(0.05)
+            # While appends go on a node gives its copy up and gets a new one.
+            await recover(tools, tools[2], 0, UUID(KEY), PARTITIONS, None, lambda _: None)
+        for writer in writers:
+            await writer.more()
         for writer in writers:
             await writer.stop()
             await writer.check()

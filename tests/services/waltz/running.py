@@ -115,7 +115,12 @@ class Log:
         node = StorageServer(directory, KEY, cluster=self.config.name, disk_reserve_bytes=0)
         tls = self.certificates.storage_port if self.certificates is not None else None
         await node.start("127.0.0.1", self.ports[index], tls)
+        await node.start_admin("127.0.0.1", 0, tls)
         self.nodes[index] = node
+
+    def admin(self, index: int) -> str:
+        """Where the tools of a storage node listen."""
+        return f"127.0.0.1:{self.nodes[index].tools.port}"
 
     async def stop_node(self, index: int) -> None:
         await self.nodes.pop(index).stop()

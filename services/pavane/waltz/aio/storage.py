@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
+from pavane.waltz.aio.admin import AdminPort
 from pavane.waltz.aio.listener import Listener
 from pavane.waltz.aio.stream import Stream
+from pavane.waltz.core.admin import Admin
 from pavane.waltz.core.node import DISK_RESERVE_BYTES, Node
 from pavane.waltz.storage import Directory
 from pavane.waltz.tracing import Tracing
@@ -45,6 +47,8 @@ class StorageServer:
         self._arrived = asyncio.Event()
         self._disk = ThreadPoolExecutor(1, "waltz-disk")
         self._worker: asyncio.Task[None] | None = None
+        self._admin = Admin(directory, lambda: {"requests": self.requests, "failures": self.failures})
+        self.tools = AdminPort(key, directory.partitions, self._administer)
 
     @property
     def port(self) -> int:
@@ -61,6 +65,10 @@ class StorageServer:
         await self._listener.start(host, port, tls)
         self._worker = asyncio.create_task(self._work(), name="waltz storage")
 
+    async def start_admin(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen for tools on a port of their own."""
+        await self.tools.start(host, port, tls)
+
     async def run(self) -> None:
         """Return only if the worker fails."""
         if self._worker is not None:
@@ -69,6 +77,7 @@ class StorageServer:
     async def stop(self) -> None:
         """End all connections, then make what is known durable and close the files."""
         await self._listener.stop()
+        await self.tools.stop()
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
@@ -108,6 +117,15 @@ class StorageServer:
             if dirty and (not taken or loop.time() - synced >= MARK_SYNC_S):
                 await loop.run_in_executor(self._disk, self._sync_marks)
                 synced, dirty = loop.time(), False
+
+    async def _administer(self, request: Any) -> Any:
+        """In turn with what servers ask: the disk has one thread, so a batch under way is finished first."""
+        answer = await asyncio.get_running_loop().run_in_executor(self._disk, self._admin.execute, request)
+        if isinstance(request, s.SetAssigned) and request.assign and isinstance(answer, s.AdminSuccess):
+            # An owner that has nothing to append would not notice that the replica has to be copied again.
+            for stream in list(self.streams):
+                stream.hang_up("a partition was assigned")
+        return answer
 
     def _sync_marks(self) -> None:
         try:

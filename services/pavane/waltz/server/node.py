@@ -37,12 +37,21 @@ class StorageNode:
         """The port that it listens on."""
         return self.server.port if self.server is not None else 0
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Open the folder, look at what is in it, then listen."""
+    async def start(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, admin_port: int | None = None
+    ) -> None:
+        """Open the folder, look at what is in it, then listen, with ``admin_port`` also for tools."""
         self._lock, directory = await asyncio.to_thread(self._open)
         reserve = self._reserve if self._reserve is not None else await asyncio.to_thread(self._reserve_bytes)
         self.server = StorageServer(directory, self._key, cluster=self._cluster, disk_reserve_bytes=reserve)
         await self.server.start(host, port, tls)
+        if admin_port is not None:
+            await self.server.start_admin(host, admin_port, tls)
+
+    @property
+    def admin_port(self) -> int:
+        """The port for tools."""
+        return self.server.tools.port if self.server is not None else 0
 
     async def run(self) -> None:
         """Return, or raise, only when the node cannot go on."""

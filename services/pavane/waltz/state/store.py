@@ -1,6 +1,6 @@
 """What a storage node's core needs of its files: the port that ``pavane.waltz.storage`` implements."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,6 +70,44 @@ class PartitionStore(Protocol):
 
     def read(self, txid: int, count: int) -> list[Record]:
         """Return up to ``count`` records from ``txid`` on, as far as they fit one message."""
+        ...
+
+
+class ManagedPartition(PartitionStore, Protocol):
+    """A partition as tools see it."""
+
+    @property
+    def number(self) -> int:
+        """Which."""
+        ...
+
+    def set_available(self, available: bool) -> None:
+        """Let the partition be used, or not, durably."""
+        ...
+
+
+class AdminStore(Protocol):
+    """All partitions of one node, for tools."""
+
+    @property
+    def partitions(self) -> int:
+        """How many the cluster has."""
+        ...
+
+    def partition(self, number: int) -> ManagedPartition | None:
+        """Return a partition that is assigned to this node."""
+        ...
+
+    def assigned(self) -> Sequence[ManagedPartition]:
+        """Return the partitions of this node."""
+        ...
+
+    def assign(self, numbers: Iterable[int]) -> None:
+        """Give partitions to this node, durably; those that it has stay as they are."""
+        ...
+
+    def unassign(self, number: int, *, delete_files: bool) -> None:
+        """Take a partition away, durably, with its files or without."""
         ...
 
 

@@ -79,6 +79,17 @@ class Directory:
             control.synced()
             self._open[number] = self._partition(number, control, mark, values, True)
 
+    def unassign(self, number: int, *, delete_files: bool) -> None:
+        """Take a partition away, durably, with its files or without.
+
+        A crash in between leaves a replica that knows that it gave everything up, whatever files are left. The fence
+        stays: no older session is obeyed, if the partition ever comes back.
+        """
+        files = self._open.get(number)
+        if files is not None:
+            files.give_up(delete_files=delete_files)
+            del self._open[number]
+
     def sync_marks(self) -> None:
         """Make fences and marks durable."""
         dirty = [files.mark_slots for files in self._open.values() if files.mark_slots.dirty]
@@ -256,6 +267,21 @@ class PartitionFiles:
         self._control.write(self.info.session, self.info.lwm, self.info.local_lwm, self._flags)
         self._control_file.sync()
         self._control.synced()
+
+    def give_up(self, *, delete_files: bool) -> None:
+        """Forget that the partition was here; it is not to be used any more."""
+        for _ in range(2):  # both places, as in a fresh control file
+            self._control.write(-1, -1, -1, FLAG_AVAILABLE)
+            self._control_file.sync()
+            self._control.synced()
+        self.mark, self._damaged_from = -1, SOUND
+        self._write_mark()
+        self._directory.sync_marks()
+        self.close()
+        if delete_files:  # the last ones first: what a crash leaves is whole
+            for name in sorted(self._folder.names(), reverse=True):
+                self._folder.remove(name)
+            self._folder.sync()
 
     def read(self, txid: int, count: int) -> list[Record]:
         """Return records from ``txid`` on, as many as fit one message; raises ``Damaged``."""

@@ -1,0 +1,128 @@
+"""``pavane waltz validate|bench|recover``."""
+
+import ssl
+from pathlib import Path
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from pavane.waltz.client.tools import measure
+from pavane.waltz.client.tools import recover as recover_node
+from pavane.waltz.client.tools import validate as validate_log
+from pavane_cli import output
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.output import Format, Output
+from pavane_cli.target import run
+from pavane_cli.waltz_reach import NoTls, Reach, explained, reaching
+
+CLIENTS_MAX = 1000
+SIZE_MAX_BYTES = 16 * 1024 * 1024
+
+
+@reaching
+def validate(
+    reach: Reach,
+    clients: Annotated[int, typer.Option(min=1, max=CLIENTS_MAX, help="Writers at once.")] = 4,
+    count: Annotated[int, typer.Option(min=1, help="Transactions to append.")] = 1000,
+    form: Output = Format.TABLE,
+) -> None:
+    """Append to a partition that nobody else writes to, and check that the log is serializable. Exit code 1 if not.
+
+    Each writer appends the number that its transaction has to get, under one lock that all of them write. The
+    transactions stay in the log.
+    """
+
+    async def check() -> None:
+        async with reach.log() as log:
+            found = await validate_log(log, reach.partition, clients, count)
+        if form.structured:
+            values = {name: getattr(found, name) for name in ("partition", "first", "appended", "conflicts", "unknown")}
+            output.structured({**values, "seconds": round(found.seconds, 3), "faults": found.faults}, form)
+        else:
+            output.say(
+                f"partition {found.partition}: {found.appended} appended from transaction {found.first} on, "
+                f"{found.conflicts} conflicts, {found.unknown} with unknown outcome, in {found.seconds:.1f} s"
+            )
+        if found.faults:
+            raise UserError("\n  ".join(["the log is not in order:", *found.faults]))
+        if not form.structured:
+            output.say("every transaction holds its own number: nothing lost, doubled or out of order")
+
+    run(check())
+
+
+@reaching
+def bench(
+    reach: Reach,
+    size: Annotated[int, typer.Option(min=0, max=SIZE_MAX_BYTES, help="Bytes of each transaction.")] = 100,
+    count: Annotated[int, typer.Option(min=1, help="Transactions to append.")] = 10_000,
+    under_way: Annotated[int, typer.Option(min=1, max=1000, help="Appends that wait at once.")] = 100,
+    form: Output = Format.TABLE,
+) -> None:
+    """Measure appends to a partition by one client, without locks. The transactions stay in the log."""
+
+    async def go() -> None:
+        async with reach.log() as log:
+            found = await measure(log, [reach.partition], bytes(size), count, under_way)
+        values = {
+            "appends": found.appends,
+            "bytes": size,
+            "underWay": under_way,
+            "perSecond": round(found.per_second),
+            "p50Ms": round(found.p50_ms, 2),
+            "p99Ms": round(found.p99_ms, 2),
+        }
+        if form.structured:
+            output.structured(values, form)
+        else:
+            output.say(
+                f"{found.appends} appends of {size} bytes, {under_way} under way: {found.per_second:,.0f} a second; "
+                f"each took {found.p50_ms:.2f} ms (median), {found.p99_ms:.2f} ms (99 %)"
+            )
+
+    run(go())
+
+
+def recover(
+    node: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Admin port of the storage node to be refilled.")],
+    others: Annotated[str, typer.Option(metavar="HOST:PORT,…", help="Admin ports of all other storage nodes.")],
+    key: Annotated[str, typer.Option(help="The cluster's key, as `pavane waltz verify FOLDER` prints it.")],
+    partitions: Annotated[int, typer.Option(min=1, help="How many partitions the cluster has.")],
+    partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="Which is to be copied again.")],
+    tls: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Folder with tls.crt, tls.key and ca.crt of the cluster."),
+    ] = None,
+    no_tls: NoTls = False,
+) -> None:
+    """Empty one partition of a storage node whose copy is damaged, and wait until it is copied from the others.
+
+    Nothing is changed unless a majority of all nodes holds the partition without this one. The log goes on meanwhile.
+    """
+    if (tls is None) == (not no_tls):
+        raise UserError("give --tls FOLDER, or --no-tls", ExitCode.USAGE)
+    try:
+        cluster = UUID(key)
+    except ValueError as error:
+        raise UserError(f"--key: {key!r} is not a UUID", ExitCode.USAGE) from error
+    addresses = [node, *(text.strip() for text in others.split(",") if text.strip())]
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise UserError(f"{address!r} is not HOST:PORT", ExitCode.USAGE)
+    context = None if tls is None else _mutual(tls)
+    with explained():
+        done = run(recover_node(addresses, node, partition, cluster, partitions, context, output.say))
+    output.say(f"{node} holds partition {partition} up to transaction {done.last} again")
+
+
+def _mutual(folder: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    try:
+        context.load_verify_locations(folder / "ca.crt")
+        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(f"--tls: {folder}: {error}", ExitCode.USAGE) from error
+    return context

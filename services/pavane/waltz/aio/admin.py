@@ -1,0 +1,158 @@
+"""The admin port of a storage node, and a tool's connection to it (docs/specs/waltz.md 11)."""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, Self
+from uuid import UUID
+
+from pavane.runtime.names import look_up, resolve
+from pavane.waltz.aio.listener import Listener
+from pavane.waltz.aio.stream import Stream
+from pavane.waltz.errors import StorageRefused, Unavailable
+from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.frame import ADMIN_CLIENT, ADMIN_SERVER
+
+UNANSWERED_MAX = 100  # requests of one connection; more are not read
+ANSWER_S = 30.0  # a tool waits so long for each answer
+OPEN_SEQ = -1
+
+
+class AdminPort:
+    """Serves tools that know ``key`` and the number of ``partitions``; ``execute`` carries a request out."""
+
+    def __init__(self, key: UUID, partitions: int, execute: Callable[[Any], Awaitable[Any]]) -> None:
+        self.key, self.partitions = key, partitions
+        self._execute = execute
+        self._listener = Listener(lambda: _Tool(self))
+        self._queue: asyncio.Queue[tuple[_Tool, Any]] = asyncio.Queue()
+        self._worker: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._listener.port
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        """Listen and serve. Raises ``OSError``."""
+        await self._listener.start(host, port, tls)
+        self._worker = asyncio.create_task(self._work(), name="waltz storage admin")
+
+    async def stop(self) -> None:
+        """End all connections; a request under way is finished."""
+        await self._listener.stop()
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+
+    def submit(self, tool: "_Tool", message: Any) -> None:
+        """Queue a request."""
+        self._queue.put_nowait((tool, message))
+
+    async def _work(self) -> None:
+        while True:
+            tool, message = await self._queue.get()
+            tool.answer(await self._execute(message))
+
+
+class _Tool(Stream):
+    def __init__(self, port: AdminPort) -> None:
+        super().__init__(ADMIN_SERVER, connecting=False)
+        self._port = port
+        self._is_open = False
+        self._unanswered = 0
+
+    def heard(self, message: Any) -> None:
+        if isinstance(message, s.AdminOpen):
+            self._open(message)
+        elif not self._is_open:
+            self.hang_up("a message before OPEN")
+        else:
+            self._unanswered += 1
+            self.pause_reading(self._unanswered >= UNANSWERED_MAX)
+            self._port.submit(self, message)
+
+    def answer(self, message: Any) -> None:
+        """Send the answer to a request that was submitted."""
+        self._unanswered -= 1
+        self.pause_reading(self._unanswered >= UNANSWERED_MAX)
+        self.send(message)
+
+    def _open(self, message: s.AdminOpen) -> None:
+        port = self._port
+        if (message.key, message.partitions) != (port.key, port.partitions):
+            text = f"this storage belongs to cluster {port.key} with {port.partitions} partitions"
+            self.send(s.AdminFailure(message.seq, text))
+        else:
+            self._is_open = True
+            self.send(s.AdminSuccess(message.seq))
+
+
+class StorageAdmin(Stream):
+    """A tool's connection to the admin port of a storage node: ``await StorageAdmin.connect(…)``, then ``ask``."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(ADMIN_CLIENT, connecting=True)
+        self.address = address
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._seq = 0
+
+    @classmethod
+    async def connect(cls, address: str, key: UUID, partitions: int, tls: ssl.SSLContext | None) -> Self:
+        """Connect to ``host:port`` and open. Raises ``Unavailable``, ``StorageRefused``."""
+        host, _, port = address.rpartition(":")
+        options: dict[str, Any] = {"ssl": tls, "server_hostname": ""} if tls is not None else {}
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                found = (await look_up(resolve, host))[0]
+                loop = asyncio.get_running_loop()
+                _, self = await loop.create_connection(lambda: cls(address), found, int(port), **options)
+                await self._ready
+        except (OSError, TimeoutError) as error:
+            raise Unavailable(f"storage node {address}: {error or 'no answer in time'}") from error
+        try:
+            await self.ask(s.AdminOpen(OPEN_SEQ, key, partitions))
+        except BaseException:
+            self.hang_up("it could not be opened")
+            raise
+        return self
+
+    async def ask(self, request: Any) -> Any:
+        """Return the answer to a request made by ``next_seq``. Raises ``Unavailable``, ``StorageRefused``."""
+        if self.closed:
+            raise Unavailable(f"storage node {self.address}: the connection has ended")
+        waiting = self._waiting[request.seq] = asyncio.get_running_loop().create_future()
+        self.send(request)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                answer = await waiting
+        except TimeoutError:
+            raise Unavailable(f"storage node {self.address} has not answered within {ANSWER_S:.0f} s") from None
+        finally:
+            self._waiting.pop(request.seq, None)
+        if isinstance(answer, s.AdminFailure):
+            raise StorageRefused(f"storage node {self.address}: {answer.message}")
+        return answer
+
+    def next_seq(self) -> int:
+        """Return the number of the next request."""
+        self._seq += 1
+        return self._seq
+
+    def opened(self) -> None:
+        """Both Hellos were said."""
+        self._ready.set_result(None)
+
+    def heard(self, message: Any) -> None:
+        """Hand an answer to who waits for it."""
+        waiting = self._waiting.get(message.seq)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    def ended(self, reason: str) -> None:
+        """Nobody gets an answer any more."""
+        for waiting in [self._ready, *self._waiting.values()]:
+            if not waiting.done():
+                waiting.set_exception(Unavailable(f"storage node {self.address}: {reason}"))
+                waiting.exception()  # it may be that nobody waits

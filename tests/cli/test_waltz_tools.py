@@ -1,0 +1,55 @@
+"""``pavane waltz validate|bench|recover`` on a log with real servers and storage nodes."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.main import app
+from tests.services.waltz.running import KEY, Log, running_log
+
+
+async def pavane(*arguments: str) -> str:
+    result = await asyncio.to_thread(CliRunner().invoke, app, ["waltz", *arguments, "--no-tls"])
+    if isinstance(result.exception, UserError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def servers(log: Log) -> str:
+    return f"127.0.0.1:{log.servers[0].port}"
+
+
+async def test_a_log_is_validated_and_measured(tmp_path: Path) -> None:
+    async with running_log(tmp_path, partitions=2) as log:
+        said = await pavane("validate", "--servers", servers(log), "--count", "50", "-p", "1")
+        assert said.startswith("partition 1: 50 appended from transaction 0 on, ")
+        assert said.endswith("nothing lost, doubled or out of order\n")
+        found = json.loads(
+            await pavane("bench", "--servers", servers(log), "--count", "200", "--size", "64", "-o", "json")
+        )
+        assert (found["appends"], found["bytes"]) == (200, 64)
+        assert 0 < found["p50Ms"] <= found["p99Ms"]
+        assert found["perSecond"] > 0
+        assert await pavane("hwm", "--servers", servers(log)) == "199\n"
+
+
+async def test_a_node_is_refilled_and_what_is_wrong_is_said(tmp_path: Path) -> None:
+    async with running_log(tmp_path) as log:
+        await pavane("append", "--servers", servers(log), "kept")
+        others = ",".join(log.admin(index) for index in (1, 2))
+        whole = ["--key", str(KEY), "--partitions", "1", "-p", "0"]
+        said = await pavane("recover", log.admin(0), "--others", others, *whole)
+        assert said.splitlines()[1] == f"{log.admin(0)} holds partition 0 up to transaction 0 again"
+        with pytest.raises(UserError, match="belongs to cluster") as caught:
+            await pavane("recover", log.admin(0), "--others", others, *whole[:2], "--partitions", "2", "-p", "0")
+        assert caught.value.code is ExitCode.REFUSED
+        with pytest.raises(UserError, match="would be left"):
+            await pavane("recover", log.admin(0), "--others", log.admin(1), *whole)
+        for wrong, text in ((["--key", "x"], "not a UUID"), (["--others", "nowhere"], "not HOST:PORT")):
+            with pytest.raises(UserError, match=text):
+                await pavane("recover", log.admin(0), "--others", others, *whole, *wrong)
