@@ -1,15 +1,22 @@
-"""Counts who is connected to a peer, and hangs up on those that are too many (docs/specs/raft.md 14.4).
+"""Hangs up on connections that are too many, and on those that send what never ends (docs/specs/raft.md 14.4).
 
 Without it whoever connects often enough takes the last file descriptor: ØMQ then tries to accept for ever, and the next
 file that the log or a snapshot needs cannot be opened, which ends the peer.
+
+And whoever sends a message without an end takes all memory: libzmq bounds a frame, not a message, and keeps frames
+until the last one is there. It tells nobody how much that is. So this compares how much the process grew with how much
+came on each connection since its last whole message, which the system counts.
 """
 
 import asyncio
 import logging
 import resource
 import socket as system_socket
+import struct
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -17,11 +24,26 @@ from zmq.utils.monitor import parse_monitor_message
 from pavane.raft.messages import descriptor, has_input
 
 Socket = zmq.Socket[bytes]
+_CAME_ON = int(zmq.SRCFD)
+
+STATM = Path("/proc/self/statm")
 
 _logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 16_384  # each takes 28 KiB of memory
 DESCRIPTORS_KEPT = 128  # of the process's limit: for log, snapshots, our own connections, the ops port
+UNFINISHED_BYTES_MAX = 64 << 20  # of memory, for what came on one connection and makes no message
+UNFINISHED_SUM_BYTES_MAX = 128 << 20  # for all of them
+HANDSHAKE_BYTES = 4096  # not counted: what every connection sends to begin with
+FRAME_COST_MAX = 32  # memory by what came: an empty frame, two bytes on the wire, takes 64
+QUIET_BYTES = 1 << 20  # unfinished of all connections: what the process has then is not theirs
+GROWTH_BYTES = 16 << 20  # of the process, after which it is looked whose they are
+LOOK_S = 0.05
+LOOK_SHARE = 20  # a look is followed by a pause this many times as long, so that it takes 5 % of the time at most
+TCP_INFO = getattr(system_socket, "TCP_INFO", None)  # only Linux has the count that is wanted
+TCP_INFO_BYTES = 136
+RECEIVED_OFFSET = 128  # of tcpi_bytes_received, 8 bytes
+RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 REFUSED_LINE_S = 10.0  # one line in so long: who comes again and again must not fill the log
 
 
@@ -48,6 +70,12 @@ class Connections:
         self._open: dict[tuple[Socket, int], None] = {}  # monitor and descriptor, oldest first
         self._told_at_s = 0.0
         self.refused = 0
+        self.reading = True  # whether messages are taken; else what waits may be whole
+        self.heard: dict[bytes, zmq.Frame] = {}  # who sent a message since the last look, by route: its first frame
+        self._heard: set[int] = set()  # descriptors of those heard since the process grew
+        self._before: dict[tuple[Socket, int], int] = {}  # what each had sent when it was last heard
+        self._size = self._quiet = resident_bytes()
+        self._look_again = loop.call_later(LOOK_S, self._look_at_memory)
         self._monitors = [self._watch(listener, context) for listener in listeners]
 
     @property
@@ -57,6 +85,7 @@ class Connections:
 
     def close(self) -> None:
         """Stop counting."""
+        self._look_again.cancel()
         for listener, monitor in zip(self._listeners, self._monitors, strict=True):
             listener.disable_monitor()
             self._loop.remove_reader(descriptor(monitor))
@@ -79,17 +108,60 @@ class Connections:
             key = monitor, int(event["value"])
             if event["event"] == zmq.EVENT_ACCEPTED:
                 self._open[key] = None
+                self._before[key] = HANDSHAKE_BYTES
             else:
                 self._open.pop(key, None)
+                self._before.pop(key, None)
         while len(self._open) > self._max:
-            (_, number), _ = self._open.popitem()
-            self._refuse(number)
+            self._refuse(
+                next(reversed(self._open)),
+                f"{self._max} programs are connected, and more are refused: a peer takes {CONNECTIONS_MAX}, and leaves "
+                f"{DESCRIPTORS_KEPT} of the files that its process may open (`ulimit -n`) for itself",
+            )
 
-    def _refuse(self, number: int) -> None:
+    def _look_at_memory(self) -> None:
+        began_s = self._loop.time()
+        self._heard.update(frame.get(_CAME_ON) for frame in self.heard.values())
+        self.heard.clear()
+        size = resident_bytes()
+        if size - self._size >= GROWTH_BYTES:
+            self._end_unfinished(size)
+            size = self._size = resident_bytes()
+        self._size, self._quiet = min(size, self._size), min(size, self._quiet)
+        pause_s = max(LOOK_S, LOOK_SHARE * (self._loop.time() - began_s))
+        self._look_again = self._loop.call_later(pause_s, self._look_at_memory)
+
+    def _end_unfinished(self, resident: int) -> None:
+        unfinished: dict[tuple[Socket, int], int] = {}
+        for key in self._open:
+            received = received_bytes(key[1])
+            if key[1] in self._heard:
+                self._before[key] = max(self._before[key], received)
+            unfinished[key] = max(0, received - self._before[key])
+        self._heard.clear()
+        together = sum(unfinished.values())
+        if together <= QUIET_BYTES:
+            self._quiet = resident
+            return
+        cost = min(max((resident - self._quiet) / together, 1), FRAME_COST_MAX) if self.reading else 1
+        for key, size in sorted(unfinished.items(), key=lambda item: -item[1]):
+            if size * cost <= UNFINISHED_BYTES_MAX and together * cost <= UNFINISHED_SUM_BYTES_MAX:
+                break
+            together -= size
+            why = f"a connection is ended: {size} bytes came on it since its last message, and make none"
+            # Else what it still sends waits in the system for a minute, and the sender with it.
+            self._refuse(key, why, reset=True)
+
+    def _refuse(self, key: tuple[Socket, int], why: str, *, reset: bool = False) -> None:
+        _, number = key
+        del self._open[key]
+        del self._before[key]
         # If it ended meanwhile, the number may stand for a file, which refuses this, or for a connection newer still.
         with suppress(OSError):
             connection = system_socket.socket(fileno=number)
             try:
+                if reset:
+                    connection.setsockopt(system_socket.SOL_SOCKET, system_socket.SO_LINGER, RESET_AT_CLOSE)
                 connection.shutdown(system_socket.SHUT_RDWR)
             finally:
                 connection.detach()
@@ -97,10 +169,25 @@ class Connections:
         now_s = self._loop.time()
         if now_s >= self._told_at_s:
             self._told_at_s = now_s + REFUSED_LINE_S
-            _logger.warning(
-                "%d programs are connected, and more are refused: a peer takes %d, and leaves %d of the files that its "
-                "process may open (`ulimit -n`) for itself",
-                self._max,
-                CONNECTIONS_MAX,
-                DESCRIPTORS_KEPT,
-            )
+            _logger.warning("%s", why)
+
+
+def received_bytes(number: int) -> int:
+    """Return how much came on the connection with this descriptor; 0 if it is gone or the system does not tell."""
+    if TCP_INFO is None:
+        return 0
+    with suppress(OSError):
+        connection = system_socket.socket(fileno=number)
+        try:
+            told = connection.getsockopt(system_socket.IPPROTO_TCP, TCP_INFO, TCP_INFO_BYTES)
+        finally:
+            connection.detach()
+        return int.from_bytes(told[RECEIVED_OFFSET:], sys.byteorder)
+    return 0
+
+
+def resident_bytes() -> int:
+    """Return how much memory this process has; 0 if the system does not tell."""
+    with suppress(OSError):
+        return int(STATM.read_bytes().split()[1]) * resource.getpagesize()
+    return 0

@@ -29,14 +29,16 @@ def descriptor(socket: "Socket") -> int:
     return cast("int", socket.get(zmq.FD))
 
 
-def receive(socket: "Socket") -> list[bytes] | None:
+def receive(socket: "Socket", heard: dict[bytes, zmq.Frame] | None = None) -> list[bytes] | None:
     """Take one message; None if it has more than FRAMES_MAX frames, of which the excess is read and discarded.
 
-    Raises ``zmq.Again`` if there is none.
+    ``heard`` gets its first frame, by what is in it. Raises ``zmq.Again`` if there is no message.
     """
     # A frame object knows whether more follow; asking the socket costs as much as receiving.
     frame = socket.recv(_LAST_FRAME, copy=False)
     frames = [frame.bytes]
+    if heard is not None:
+        heard[frames[0]] = frame
     excess = False
     while frame.more:
         frame = socket.recv(_LAST_FRAME, copy=False)

@@ -33,6 +33,7 @@ ROUTER_LINGER_MS = 2000  # last answers of a peer that stops
 HIGH_WATER_ROUTER_IN = 2000
 HIGH_WATER_OUT = 10_000
 HIGH_WATER_SIDE = 64
+SUBSCRIPTION_BYTES = 64 << 10  # of what a subscriber sends at a time
 UNREAD_MS = 3000  # the system drops who acknowledges or reads nothing of what is sent for so long, with its queue
 SILENT_S = 10  # whoever sends nothing for so long is asked whether it is there, and is gone without an answer
 PROBE_S = 3  # within this
@@ -118,6 +119,7 @@ class Sockets:
                 self._publisher = self._context.socket(zmq.PUB)
                 self._publisher.set(zmq.SNDHWM, HIGH_WATER_OUT)
                 self._publisher.set(zmq.LINGER, 0)
+                self._publisher.set(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES)
                 self._secure(self._publisher)
                 _bind(self._publisher, publish)
                 listeners.append(self._publisher)
@@ -168,8 +170,9 @@ class Sockets:
             if dealer.hot:
                 self._poll_dealer(dealer, found)
         size = 0
+        self.connections.reading = requests
         while requests and len(found.requests) < INPUT_MESSAGES and size < INPUT_BYTES and self._router_has_input():
-            frames = receive(self._router)
+            frames = receive(self._router, self.connections.heard)
             if frames is None or self._is_noise(frames):
                 self._count_noise()
             if frames is None:
