@@ -65,7 +65,7 @@ from pavane.raft.wire.frames import Frames
 from pavane.raft.wire.pv import PvKv, PvReply
 from pavane.raft.wire.pv_update import PvUpdate, PvUpdateReply, UpdateResult
 from pavane.runtime.timers import CoreTimer
-from pavane.wal import Appender, Batch, Writer
+from pavane.wal import Batch, Writer
 from pavane.wire import Stage
 
 _logger = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class Adapter:
         dispatch = partial(_dispatched, machine) if isinstance(machine, Dispatcher) else None
         compacts = isinstance(machine, Compactor) or not isinstance(machine, Broadcast)
         self.core = Core(config, recovered, storage, rng, self.now(), stage, asked, dispatch, compacts=compacts)
-        self._writer = Writer(Appender(storage.log_folder), self._stored_in_thread, self._failed_in_thread)
+        self._writer = Writer(storage.appender(), self._stored_in_thread, self._failed_in_thread)
         self._sockets: Sockets | None = None
         self._held: list[tuple[int, int, Send]] = []
         self._order = itertools.count()

@@ -8,6 +8,7 @@ from pavane.wal.files import DiskFolder, File, Folder, Lock
 from pavane.wal.log import Appender, Batch, CorruptRecord, Log
 from pavane.wal.record import ForeignLog, Record
 from pavane.wal.scan import Examined, Fault, NewRecord, Scanned, examine, first_fault
+from pavane.wal.synced import SyncedFile
 from pavane.wal.writer import Writer
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "NewRecord",
     "Record",
     "Scanned",
+    "SyncedFile",
     "Writer",
     "examine",
     "first_fault",

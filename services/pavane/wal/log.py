@@ -25,6 +25,7 @@ from pavane.wal.record import (
     segment_name,
 )
 from pavane.wal.scan import POSITION_BITS, NewRecord, Scanned, file_size, scan
+from pavane.wal.synced import SyncedFile
 
 SEGMENT_BYTES = 64 << 20  # a leading segment is dropped as a whole, so not too large; nor thousands of files
 READERS_MAX = 16  # open segments for reading: descriptors are few, and readers stay near the end
@@ -53,6 +54,7 @@ class _Write:
 class Batch:
     """Records that become durable together. ``sync`` is false if nobody waits for them.
 
+    ``settle`` says that nothing else is to be written, so that there is time to sync what the ``SyncedFile`` states.
     ``before`` and ``after`` are steps for other files that the appender takes before it writes, and when all is synced.
     """
 
@@ -62,6 +64,7 @@ class Batch:
     size: int
     before: tuple[Callable[[], None], ...] = ()
     after: tuple[Callable[[], None], ...] = ()
+    settle: bool = False
 
 
 class Log:
@@ -88,6 +91,7 @@ class Log:
         self._staged: list[_Write] = []
         self._staged_bytes = 0
         self._wants_sync = False
+        self._settles = False
         self._before: list[Callable[[], None]] = []
         self._after: list[Callable[[], None]] = []
         self._pending: dict[int, tuple[int, bytes]] = {}
@@ -105,13 +109,15 @@ class Log:
         repair: Callable[[], Sequence[NewRecord]],
         preamble: Callable[[], Sequence[NewRecord]],
         segment_bytes: int = SEGMENT_BYTES,
+        synced: int = 0,
     ) -> tuple["Log", Scanned]:
         """Scan the log that stands in ``folder``, mend its tail, make all of it durable, and open it for appending.
 
         ``visit`` sees every good record, in order; ``repair`` is asked for records when synced ones are lost (see
-        ``pavane.wal.scan``); ``preamble`` for the records that every new segment begins with.
+        ``pavane.wal.scan``); ``preamble`` for the records that every new segment begins with;
+        ``synced`` is what a ``SyncedFile`` states.
         """
-        found = scan(folder, store_id, visit, repair)
+        found = scan(folder, store_id, visit, repair, synced)
         if found.names:
             # What a crashed process wrote without syncing it was read above and must not vanish later.
             last = folder.open(found.names[-1])
@@ -155,6 +161,7 @@ class Log:
         if self._synced > self._marked and (sync or not self._staged):
             self._append_mark()
             self._wants_sync = self._wants_sync or sync
+            self._settles = True
 
     def take(self) -> Batch | None:
         """Return what was appended since the last call, for ``Appender.execute``; None if there is nothing."""
@@ -167,11 +174,12 @@ class Log:
             self._staged_bytes,
             tuple(self._before),
             tuple(self._after),
+            self._settles,
         )
         self._staged = []
         self._before, self._after = [], []
         self._staged_bytes = 0
-        self._wants_sync = False
+        self._wants_sync = self._settles = False
         return batch
 
     def completed(self, batch: Batch) -> None:
@@ -293,10 +301,14 @@ class Log:
 
 
 class Appender:
-    """Writes batches in the order they were taken; used by one thread at a time. Every ``OSError`` is final."""
+    """Writes batches in the order they were taken; used by one thread at a time. Every ``OSError`` is final.
 
-    def __init__(self, folder: Folder) -> None:
+    ``synced`` is told what was synced, and closed with this.
+    """
+
+    def __init__(self, folder: Folder, synced: SyncedFile | None = None) -> None:
         self._folder = folder
+        self._synced = synced
         self._file: File | None = None
 
     def execute(self, batches: Sequence[Batch]) -> None:
@@ -314,6 +326,10 @@ class Appender:
                 self._file.sync()
             if created:
                 self._folder.sync()
+            if self._synced is not None:
+                self._synced.state(batches[-1].last_sequence)
+        if self._synced is not None and any(batch.settle for batch in batches):
+            self._synced.settle()
         if removed:
             for name in removed:
                 self._folder.remove(name)
@@ -327,6 +343,8 @@ class Appender:
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._synced is not None:
+            self._synced.close()
 
     def _write(self, write: _Write) -> bool:
         if write.create:

@@ -1,8 +1,9 @@
 """Reading a log at start, and judging what is bad in it (docs/specs/raft.md 13.3).
 
 A record is bad if it is cut off, its check fails, or its sequence is not the one after its predecessor's. If a good
-MARK anywhere says that this sequence had been synced, the record once was good and has rotted: *corruption*. Otherwise
-it belongs to a batch that was never synced, so nobody was told about it: a *torn tail*, dropped with all that follows.
+MARK anywhere, or the ``SyncedFile`` beside the log, says that this sequence had been synced, the record once was good
+and has rotted, or was cut off: *corruption*. Otherwise it belongs to a batch that was never synced, so nobody was told
+about it: a *torn tail*, dropped with all that follows.
 """
 
 from collections.abc import Callable, Sequence
@@ -73,13 +74,14 @@ def scan(
     store_id: bytes,
     visit: Callable[[Record], None],
     repair: Callable[[], Sequence[NewRecord]],
+    synced: int = 0,
 ) -> Scanned:
     """Read the log from its first record, calling ``visit`` for each good one, and leave it good on the disk.
 
     A torn tail is cut off. At corruption everything from the bad record on is set aside under other names, and the
     records that ``repair`` returns are added in the same step, so that no crash can hide that synced records are gone.
     """
-    found = examine(folder, store_id, visit)
+    found = examine(folder, store_id, visit, synced)
     if found.fault is None:
         return Scanned(found.names, found.last_sequence)
     if found.fault.torn:
@@ -87,10 +89,11 @@ def scan(
     return _set_aside(folder, store_id, found.names, found.fault, repair())
 
 
-def examine(folder: Folder, store_id: bytes, visit: Callable[[Record], None]) -> Examined:
+def examine(folder: Folder, store_id: bytes, visit: Callable[[Record], None], synced: int = 0) -> Examined:
     """Read the log as ``scan`` does, up to what is wrong, and change nothing."""
     names = [name for name in folder.names() if first_sequence_of(name) is not None]
     scanner = _Scanner(folder, store_id, visit)
+    scanner.mark = synced
     fault = scanner.run(names)
     return Examined(names, scanner.last_sequence, fault)
 
@@ -134,6 +137,9 @@ class _Scanner:
                 self.mark = max(self.mark, greatest_mark(self.load(later), 0, self._seed))
             expected = self.last_sequence + 1
             return Fault(number, offset, expected, torn=expected > self.mark)
+        if self.last_sequence < self.mark:
+            # All is good, and the end is missing.
+            return Fault(number, offset, self.last_sequence + 1, torn=False)
         return None
 
     def load(self, name: str) -> memoryview:

@@ -16,8 +16,8 @@ from pavane.raft.storage.recovery import Replay
 from pavane.raft.storage.snapshots import BAD_SUFFIX, SnapshotFiles
 from pavane.raft.storage.store import LOG_FOLDER, SNAPSHOT_FOLDER, take_lock
 from pavane.raft.wire.snapshot import SNAPSHOT_NAME
-from pavane.wal import DiskFolder, Folder, Log, Record, Scanned, examine
-from pavane.wal.record import first_sequence_of
+from pavane.wal import DiskFolder, Folder, Log, Record, Scanned, SyncedFile, examine
+from pavane.wal.record import check_seed, first_sequence_of
 from pavane.wal.scan import SET_ASIDE, file_size
 from pavane.wire import RemoteProtocolError
 
@@ -155,7 +155,7 @@ class StoredLog:
             done += len(record.payload)
             progress(done, self.log_bytes)
 
-        found = examine(log_folder, store_id, visit)
+        found = examine(log_folder, store_id, visit, SyncedFile(folder, check_seed(store_id)).read())
         self.segments = len(found.names)
         self.set_aside = tuple(_set_aside(folder))
         self.damage = None

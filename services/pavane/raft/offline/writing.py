@@ -14,7 +14,7 @@ from pavane.raft.storage import Identity, RaftStorage, StoreError
 from pavane.raft.wire.entry import ZERO_REQID, EntryType, encode_entry
 from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.snapshot import DIGEST_BYTES, SnapshotHead
-from pavane.wal import Appender, DiskFolder
+from pavane.wal import DiskFolder
 
 PIECE_BYTES = 1 << 20  # of a file that is copied
 
@@ -51,7 +51,7 @@ class StoreWriter:
 
     def __init__(self, path: Path, identity: Identity) -> None:
         self.storage = RaftStorage(DiskFolder(path), identity)
-        self._appender = Appender(self.storage.log_folder)
+        self._appender = self.storage.appender()
 
     def execute(self, commands: Sequence[StoreCommand]) -> None:
         """Write ``commands`` and sync."""

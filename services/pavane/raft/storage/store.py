@@ -43,9 +43,9 @@ from pavane.raft.storage.records import (
 from pavane.raft.storage.recovery import Facts, Replay
 from pavane.raft.storage.snapshots import SnapshotFiles, SnapshotReader
 from pavane.raft.wire.entry import BLOB_LENGTH_BYTES
-from pavane.wal import Appender, Batch, CorruptRecord, Folder, ForeignLog, Lock, Log, first_fault
+from pavane.wal import Appender, Batch, CorruptRecord, Folder, ForeignLog, Lock, Log, SyncedFile, first_fault
 from pavane.wal.log import SEGMENT_BYTES
-from pavane.wal.record import STORE_ID_BYTES, segment_name
+from pavane.wal.record import STORE_ID_BYTES, check_seed, segment_name
 from pavane.wal.scan import file_size
 from pavane.wire import LocalProtocolError
 
@@ -80,9 +80,18 @@ class RaftStorage:
             self._store_id = store_id
             recovery = Replay()
             self._facts = recovery.facts
+            self._synced = SyncedFile(folder, check_seed(store_id))
             self._log, found = Log.open(
-                self.log_folder, store_id, recovery.visit, recovery.repair, self._facts.records, segment_bytes
+                self.log_folder,
+                store_id,
+                recovery.visit,
+                recovery.repair,
+                self._facts.records,
+                segment_bytes,
+                self._synced.read(),
             )
+            if found.corrupt:
+                self._synced.forget()
             snapshot, bad = self.snapshots.recover(identity.machine)
             whole = recovery.complete(snapshot)
         except BaseException as error:
@@ -106,6 +115,10 @@ class RaftStorage:
             self._log.append(Kind.TRUNCATE, [encode_truncate(recovery.last_index)])
             self._log.append(*self._facts.records()[0])
         self._recovered: Recovered | None = recovery.recovered(found.corrupt or recovery.gap or not whole)
+
+    def appender(self) -> Appender:
+        """Return what writes the batches that ``take`` returns; one at a time."""
+        return Appender(self.log_folder, self._synced)
 
     def take_recovered(self) -> Recovered:
         """Return what was found at start, once: it holds twelve bytes per entry that the core keeps in its own way."""
