@@ -240,6 +240,7 @@ class Runner:
         self._unwritten = 0
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._holds: dict[int, float] = {}
+        self._there: dict[tuple[str, Channel], asyncio.Event] = {}  # the peer has dialled: no need to wait to dial it
         self._stream_numbers = 0
         self._hellos = 0
         self._timers: set[asyncio.TimerHandle] = set()
@@ -323,6 +324,7 @@ class Runner:
                     writer.transport.abort()
             case Attach(peer):
                 for channel in Channel:
+                    self._there[peer, channel] = asyncio.Event()
                     self._adapter.begin(self._dial_for_ever(peer, channel), name=f"ambrosia-link-{peer}-{channel.name}")
             case Timer(name, seconds):
                 self._set_timer(name, seconds)
@@ -455,22 +457,34 @@ class Runner:
             writer.close()
             return
         self.call(lambda: self.core.links.begin(number))
+        for channel in Channel:
+            if there := self._there.get((hello.source, channel)):
+                there.set()
         await self._read_stream(number, reader, rest)
 
     async def _dial_for_ever(self, peer: str, channel: Channel) -> None:
         loop = asyncio.get_running_loop()
-        backoff, longest = LINK_BACKOFF_S
+        shortest, longest = LINK_BACKOFF_S
+        backoff = shortest
+        there = self._there[peer, channel]
+        known: list[tuple[str, int]] = []
         while True:
+            there.clear()
+            before, known = known, await self._resolve(peer)
             began = loop.time()
-            hold = await self._dial(peer, channel)
-            if loop.time() - began >= LINK_STEADY_S:
-                backoff = LINK_BACKOFF_S[0]
-            await asyncio.sleep(hold + backoff * random.uniform(0.75, 1.25))  # noqa: S311 -- spreads, hides nothing
-            backoff = min(backoff * 2, longest)
+            hold = await self._dial(peer, channel, known)
+            if loop.time() - began >= LINK_STEADY_S or known != before:
+                backoff = shortest
+            await asyncio.sleep(hold)
+            try:
+                wait = backoff * random.uniform(0.75, 1.25)  # noqa: S311 -- spreads, hides nothing
+                await asyncio.wait_for(there.wait(), wait)
+                backoff = shortest
+            except TimeoutError:
+                backoff = min(backoff * 2, longest)
 
-    async def _dial(self, peer: str, channel: Channel) -> float:
+    async def _dial(self, peer: str, channel: Channel, addresses: list[tuple[str, int]]) -> float:
         """Open one stream and read it to its end; return how long to hold on before the next."""
-        addresses = await self._resolve(peer)
         if not addresses:
             self.states[peer] = "unknown name"
             return 0.0

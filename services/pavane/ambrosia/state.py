@@ -217,7 +217,7 @@ class Output:
         self._waiting = deque(message for message in messages if message.number >= wanted.next)
         if self._early is not None:
             early, self._early = self._early, None
-            self.commit(early)
+            self.commit(early, complete=complete)
 
     def stop(self) -> None:
         """The stream is gone; what was on the way goes again with the next one."""
@@ -228,13 +228,17 @@ class Output:
         """Whether the peer has said what it wants."""
         return self._next > 0
 
-    def commit(self, commit: Commit) -> bool:
-        """Free what the peer holds durably (N1); return whether its replayable number grew. Raises ``Diverged``."""
+    def commit(self, commit: Commit, *, complete: bool) -> bool:
+        """Free what the peer holds durably (N1); return whether its replayable number grew.
+
+        ``complete`` is that of ``replay_from``: before, a peer may acknowledge what the life before has sent and this
+        one has not made again. Raises ``Diverged``.
+        """
         if self.joined is None:
             known = self._early or Commit(0, 0)
             self._early = Commit(max(known.id, commit.id), max(known.replayable_id, commit.replayable_id))
             return False
-        if commit.id > self.last or commit.replayable_id > self.last_replayable:
+        if complete and (commit.id > self.last or commit.replayable_id > self.last_replayable):
             raise Diverged(f"it acknowledged {commit.id} messages, only {self.last} were sent")
         self.trim = max(self.trim, commit.id)
         return self.trim_replayable(commit.replayable_id)

@@ -39,6 +39,8 @@ from pavane.ambrosia.wire.records import RecordBuffer
 from pavane.wal.memory import MemoryDisk
 
 GO, TAKE = 1, 2
+PROMOTIONS = 0.5
+"""Of the lives: those of a follower that leads before its application has handled the log (6.3)."""
 
 
 class Application:
@@ -170,7 +172,7 @@ class Node:
             while (record := replay.next()) is not None:
                 self.core.replay(record)
             replay.finish()
-            self.core.replayed()
+            self.core.replayed(promotion=self.model.rng.random() < PROMOTIONS)
         self.flush()
 
     def flush(self) -> None:
@@ -337,6 +339,7 @@ class Model:
         if any(not node.up or not node.core.live or node.app.outgoing or node.storage or node.to_app for node in nodes):
             return False
         buffered = any(len(output) for node in nodes for output in node.core.links.outputs.values())
+        assert not any("contradict" in text for node in nodes for text in node.said), [n.said for n in nodes]
         return not self.difference() and not buffered
 
     def difference(self) -> dict[str, Any]:

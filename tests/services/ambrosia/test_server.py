@@ -14,7 +14,7 @@ from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.server import DebugServer, Options, Server, run_coordinator
 from pavane.ambrosia.wire.limits import MESSAGE_BYTES_MAX
 from pavane.ambrosia.wire.links import Answer, Channel, Code, Hello
-from pavane.ambrosia.wire.messages import Commit, Type, checkpoint, frame
+from pavane.ambrosia.wire.messages import Commit, Type, attach_to, checkpoint, frame
 from pavane.ambrosia.wire.primitives import zz32
 from pavane.ambrosia.wire.records import WireRecord, read_header
 from tests.services.ambrosia.model import Application
@@ -273,6 +273,20 @@ async def test_who_does_not_say_hello_is_closed(tmp_path: Path, garbage: bytes) 
         writer.write(garbage)
         await ended(reader)
         assert not life.task.done()
+
+
+async def test_a_peer_that_was_away_is_dialled_as_soon_as_it_dials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pavane.ambrosia.aio.LINK_BACKOFF_S", (3600.0, 3600.0))
+    async with running(options(tmp_path)) as life:
+        await life.begin()
+        life.binding.writer.write(attach_to("peer"))
+        await until(lambda: life.server.status()["peers"] == {"peer": "unknown name"}, "looked up in vain")
+        async with running(options(tmp_path, name="peer")) as peer:
+            await peer.begin()
+            peer.binding.writer.write(attach_to("server"))
+            await until(lambda: life.server.status()["peers"] == {"peer": "connected"}, "dialled")
 
 
 async def test_a_follower_replays_and_takes_over_from_the_writer_that_it_fences(tmp_path: Path) -> None:

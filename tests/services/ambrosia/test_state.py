@@ -56,7 +56,7 @@ def test_a_peer_that_lost_what_was_only_in_memory_gets_it_again() -> None:
 
 def test_acknowledgements_before_the_stream_are_kept() -> None:
     output = recovered()
-    output.commit(Commit(3, 2))
+    output.commit(Commit(3, 2), complete=True)
     assert len(output) == 2
     output.replay_from(ReplayFrom(4, 3), complete=True)
     assert len(output) == 0
@@ -66,7 +66,7 @@ def test_acknowledgements_before_the_stream_are_kept() -> None:
 def test_contradictions_are_named(wanted: tuple[int, int]) -> None:
     output = recovered()
     output.replay_from(ReplayFrom(3, 3), complete=True)
-    output.commit(Commit(2, 2))
+    output.commit(Commit(2, 2), complete=True)
     with pytest.raises(Diverged):
         output.replay_from(ReplayFrom(*wanted), complete=True)
 
@@ -75,7 +75,19 @@ def test_an_acknowledgement_of_what_was_never_sent_is_named() -> None:
     output = recovered()
     output.replay_from(ReplayFrom(1, 1), complete=True)
     with pytest.raises(Diverged):
-        output.commit(Commit(3, 3))
+        output.commit(Commit(3, 3), complete=True)
+
+
+def test_what_the_life_before_has_sent_may_be_acknowledged_before_it_is_made_again() -> None:
+    output = Output()
+    output.add(FORK, impulse=False)
+    output.replay_from(ReplayFrom(4, 3), complete=False)  # a follower leads: its application is at the first call still
+    assert output.commit(Commit(3, 2), complete=False)
+    output.add(FORK, impulse=False)
+    output.add(FORK, impulse=False)
+    assert [message.number for message in output.take(1000)] == [4]
+    with pytest.raises(Diverged):
+        output.commit(Commit(5, 4), complete=True)
 
 
 def test_impulses_do_not_survive_a_checkpoint() -> None:
@@ -83,7 +95,7 @@ def test_impulses_do_not_survive_a_checkpoint() -> None:
     output.replay_from(ReplayFrom(1, 1), complete=True)
     output.add(IMPULSE, impulse=True)
     output.add(FORK, impulse=False)
-    output.commit(Commit(1, 1))
+    output.commit(Commit(1, 1), complete=True)
     again = Output.restored(output.saved())
     assert (again.last, again.last_replayable, len(again)) == (3, 3, 2)
 

@@ -47,8 +47,8 @@ def lose_early_commits(patch: pytest.MonkeyPatch) -> None:
     """N4: a Commit that comes before ReplayFrom is forgotten."""
     commit = Output.commit
 
-    def lose(self: Output, acknowledged: Commit) -> bool:
-        return self.joined is not None and commit(self, acknowledged)
+    def lose(self: Output, acknowledged: Commit, *, complete: bool) -> bool:
+        return self.joined is not None and commit(self, acknowledged, complete=complete)
 
     patch.setattr(Output, "commit", lose)
 

@@ -28,6 +28,7 @@ from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.immortal import Immortal
 from pavane.ambrosia.core.binding import Life
 from pavane.ambrosia.tracing import EngineTracing, ended
+from pavane.runtime import names
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -353,6 +354,7 @@ async def serve(
     ``DefinitionError``, and ``CoordinatorLost`` when the coordinator does not start. Spans are exported where the
     environment says so and the program has no tracer provider of its own.
     """
+    names.install()  # whoever takes the spans is a Service, and a local cluster has no DNS
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         telemetry.configure("immortal", {"service.instance.id": name})
         atexit.register(telemetry.shutdown)

@@ -384,6 +384,7 @@ class Coordinator:
     def _end_checkpoint(self) -> None:
         self._effects.append(EndCheckpoint(self.meta.last_log))
         self.phase = Phase.LIVE
+        self.links.complete = True  # what it was asked after, it has handled
 
     def _rotate(self) -> None:
         """Begin a rotation once nothing is being logged (6.7); what is logged goes to the application before."""

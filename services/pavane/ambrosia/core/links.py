@@ -71,7 +71,7 @@ class Links:
         self.outputs: dict[str, Output] = {}
         self.attached: set[str] = set()
         self.live = False
-        self.complete = True  # False after a promotion: the application may still be handling old records
+        self.complete = True  # False after a promotion until a checkpoint: the application may be handling old records
         self.faults: dict[str, int] = {}
         self._name = name
         self._pipeline = pipeline
@@ -261,7 +261,7 @@ class Links:
             self._commit(stream)
         elif message.type == Type.COMMIT:
             output = self.output(stream.peer)
-            if output.commit(Commit.decode(message.data)):
+            if output.commit(Commit.decode(message.data), complete=self.complete):
                 self._pipeline.acknowledged(stream.peer, output.replayable_trim)
         else:
             calls, replayable = count_calls(message)
@@ -327,7 +327,7 @@ class Links:
         held = self._pipeline.durable.get(OURSELVES, (0, 0))
         output = self.output(OURSELVES)
         try:
-            grown = held[0] > 0 and output.commit(Commit(*held))
+            grown = held[0] > 0 and output.commit(Commit(*held), complete=self.complete)
         except Diverged as error:
             raise FatalError(Fatal.LOG, f"{self._name} contradicts its own log: {error}") from error
         if grown:
