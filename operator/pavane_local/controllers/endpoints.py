@@ -8,13 +8,25 @@ from pavane_local.controllers.loop import Controller, Name, is_ready, name_of, o
 from pavane_local.store import Object
 
 RESOURCE = "endpointslices.discovery.k8s.io"
+SERVICE_LABEL = "kubernetes.io/service-name"
 
 
 def controller(cluster: Cluster) -> Controller:
     """The controller that keeps one slice per Service with a selector."""
 
+    services, slices = cluster.kind("services"), cluster.kind(RESOURCE)
+
     def of_pod(pod: Object) -> Iterable[Name]:
-        return [name_of(each) for each in cluster.list("services", pod["metadata"]["namespace"])]
+        """Name the Services that select it, and those whose slice has it: its labels may have changed."""
+        metadata = pod["metadata"]
+        labels = metadata.get("labels", {}).items()
+        for service in cluster.chosen(services, metadata["namespace"], "", ""):
+            if service["spec"].get("selector", {}).items() <= labels:
+                yield name_of(service)
+        for each in cluster.chosen(slices, metadata["namespace"], "", ""):
+            named = [endpoint.get("targetRef", {}).get("uid") for endpoint in each.get("endpoints") or ()]
+            if metadata["uid"] in named and (service_name := each["metadata"].get("labels", {}).get(SERVICE_LABEL)):
+                yield metadata["namespace"], service_name
 
     async def reconcile(namespace: str, name: str) -> None:
         service = cluster.find("services", namespace, name)
@@ -23,7 +35,7 @@ def controller(cluster: Cluster) -> Controller:
         wanted = endpoint_slice(service, cluster.list("pods", namespace))
         if (present := cluster.find(RESOURCE, *name_of(wanted))) is None:
             await cluster.create(RESOURCE, wanted)
-        else:
+        elif any(present.get(key) != wanted[key] for key in ("endpoints", "ports")):
             await cluster.update(RESOURCE, {**wanted, "metadata": present["metadata"]})
 
     return Controller(cluster, reconcile, {"services": lambda service: [name_of(service)], "pods": of_pod})
@@ -34,7 +46,7 @@ def endpoint_slice(service: Object, pods: Iterable[Object]) -> Object:
     (namespace, name), spec = name_of(service), service["spec"]
     selected = (pod for pod in pods if spec["selector"].items() <= pod["metadata"].get("labels", {}).items())
     chosen = [pod for pod in selected if pod.get("status", {}).get("podIP")]
-    labels = {**service["metadata"].get("labels", {}), "kubernetes.io/service-name": name}
+    labels = {**service["metadata"].get("labels", {}), SERVICE_LABEL: name}
     metadata = {"name": f"{name}-local", "namespace": namespace, "labels": labels}
     return {
         "metadata": {**metadata, "ownerReferences": [owner_of(service)]}, "addressType": "IPv4",

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
 from pavane_local.api.cluster import Cluster
+from pavane_local.controllers.endpoints import SERVICE_LABEL
 from pavane_local.controllers.loop import changes, name_of
 from pavane_local.kubelet import logs
 from pavane_local.kubelet.addresses import AddressBlock
@@ -17,7 +18,6 @@ from pavane_local.store import Object
 
 SLICES = "endpointslices.discovery.k8s.io"
 CLAIMS = "persistentvolumeclaims"
-SERVICE_LABEL = "kubernetes.io/service-name"
 
 
 class Kubelet:

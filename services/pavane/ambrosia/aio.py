@@ -26,7 +26,6 @@ from pavane.ambrosia.effects import (
     ToStream,
 )
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
-from pavane.ambrosia.state import Meta
 from pavane.ambrosia.storage import CheckpointReader, Replay, Store
 from pavane.ambrosia.tracing import CoordinatorTracing
 from pavane.ambrosia.wire.limits import LB_SEND_BYTES, RECORD_BYTES
@@ -273,10 +272,6 @@ class Runner:
             for record in records:
                 self.call(partial(self.core.replay, record))
             await self._until(lambda: self._unwritten < RECORD_BYTES)
-
-    async def in_thread(self, work: Callable[[], Meta]) -> Meta:
-        """Do ``work`` with the store on its thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
         """End all streams and the application's, then release the files."""
