@@ -24,6 +24,7 @@ from bench import (
     rollout,
     swim,
     swim_sim,
+    views,
     waltz,
     waltz_traces,
 )
@@ -52,6 +53,7 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "waltz-traces": waltz_traces.measure,
     "ambrosia": ambrosia.measure,
     "chaos": chaos.measure,
+    "views": views.measure,
 }
 # local contains crash; operator needs a real API server, contest Node, swim and chaos take minutes
 DEFAULT = ("local", "rollout", "raft")
@@ -93,7 +95,10 @@ def _arguments() -> tuple[list[str], Options]:
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(BENCHMARKS)}; default: {DEFAULT}")
     parser.add_argument("--runs", type=int, default=defaults.runs, help="repetitions (default: %(default)s)")
     parser.add_argument(
-        "--kills", type=int, default=defaults.kills, help="of `local`, `crash` and `chaos` (default: %(default)s)"
+        "--kills",
+        type=int,
+        default=defaults.kills,
+        help="of `local`, `crash`, `chaos` and `views` (default: %(default)s)",
     )
     parser.add_argument(
         "--resources", type=int, default=defaults.resources, help="of `operator` (default: %(default)s)"
@@ -102,6 +107,12 @@ def _arguments() -> tuple[list[str], Options]:
     parser.add_argument("--in-flight", type=_numbers, default=defaults.in_flight, help="of `contest`: 8,64,256,1000")
     parser.add_argument("--sizes", type=_numbers, default=defaults.sizes, help="bytes of an update in `contest`")
     parser.add_argument("--updates", type=int, default=defaults.updates, help="of `raft-snapshots` (%(default)s)")
+    parser.add_argument(
+        "--minutes", type=float, default=defaults.minutes, help="of `views`, then come its kills (%(default)s)"
+    )
+    parser.add_argument(
+        "--engine", choices=("spark", "plain"), default=defaults.engine, help="of `views` (%(default)s)"
+    )
     found = parser.parse_args()
     strange = set(found.contestants) - contest.CONTESTANTS.keys()
     if strange:
@@ -111,9 +122,7 @@ def _arguments() -> tuple[list[str], Options]:
         parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(BENCHMARKS)}")
     if min(found.runs, found.resources, found.updates) < 1 or found.kills < 0:
         parser.error("--runs, --resources and --updates must be at least 1, --kills at least 0")
-    options = Options(
-        found.runs, found.kills, found.resources, found.contestants, found.in_flight, found.sizes, found.updates
-    )
+    options = Options(**{name: value for name, value in vars(found).items() if name != "names"})
     return found.names or list(DEFAULT), options
 
 

@@ -9,6 +9,7 @@ class Options:
 
     ``resources``: how many the benchmark `operator` creates. ``contestants``, ``in_flight``, ``sizes``: what part of
     `contest` is run; no contestants are all. ``updates``: how many `raft-snapshots` makes.
+    ``minutes``, ``engine``: of `views`, before its kills.
     """
 
     runs: int = 5
@@ -18,3 +19,5 @@ class Options:
     in_flight: tuple[int, ...] = (8, 64, 256, 1000)
     sizes: tuple[int, ...] = (100, 1000)
     updates: int = 1_000_000
+    minutes: float = 5.0
+    engine: str = "spark"

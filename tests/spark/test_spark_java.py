@@ -84,5 +84,18 @@ def test_an_archive_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
     assert class_archive(java, tmp_path).endswith(f"-XX:SharedArchiveFile={new.removesuffix('.new')}.jsa")
 
 
+def test_another_installation_of_spark_gets_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = fake_java(tmp_path / "jdk", 21) / "bin" / "java"
+    (tmp_path / "jdk" / "lib" / "server").mkdir(parents=True)
+    (tmp_path / "jdk" / "lib" / "server" / "classes.jsa").touch()
+    jar = tmp_path / "pyspark" / "jars" / "core.jar"
+    jar.parent.mkdir(parents=True)
+    jar.touch()
+    monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "pyspark" / "__init__.py"))
+    before = class_archive(java, tmp_path)
+    os.utime(jar, (1, 1))
+    assert class_archive(java, tmp_path) != before
+
+
 def test_a_runtime_without_an_archive_of_its_own_gets_none(tmp_path: Path) -> None:
     assert class_archive(fake_java(tmp_path / "jdk", 25) / "bin" / "java", tmp_path) == ""

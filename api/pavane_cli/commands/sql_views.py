@@ -161,6 +161,8 @@ async def _kept(reach: Reach, script: Script, place: Place, engine: Callable[[],
 
     def moved(runner: Runner) -> None:
         for each in runner.views:
+            if not each.upper and not each.failure:
+                continue  # nothing is written yet
             words = f"failed: {each.failure}" if each.failure else "up to date"
             if said.get(each.view.name) != words:
                 said[each.view.name] = words

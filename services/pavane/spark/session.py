@@ -92,7 +92,7 @@ def class_archive(java: Path, cache: Path) -> str:
     if not java.parents[1].joinpath("lib", "server", "classes.jsa").exists():
         return ""
     found = java.stat()
-    name = f"{java} {found.st_size} {found.st_mtime_ns} {pyspark.__file__} {pyspark.__version__}"
+    name = f"{java} {found.st_size} {found.st_mtime_ns} {_jars()}"
     folder = cache / "java"
     made = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.jsa"
     new = made.with_suffix(".new")
@@ -103,6 +103,12 @@ def class_archive(java: Path, cache: Path) -> str:
     except OSError:
         return ""
     return f"-Xlog:cds=off -XX:SharedArchiveFile={made}" if made.exists() else f"-XX:ArchiveClassesAtExit={new}"
+
+
+def _jars() -> list[tuple[str, int]]:
+    """Spark's jars and their times, which an archive is bound to: after a new installation it needs another one."""
+    folder = Path(pyspark.__file__).with_name("jars")
+    return sorted((entry.path, entry.stat().st_mtime_ns) for entry in os.scandir(folder))
 
 
 def _is_whole(archive: Path) -> bool:
