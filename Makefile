@@ -12,7 +12,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-ambrosia bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-ambrosia bench-spark bench-views bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -91,6 +91,15 @@ bench-waltz: setup ## the log beside NATS JetStream (Debian: nats-server), and w
 
 bench-ambrosia: setup ## immortals beside gRPC without resilience; a minute or two
 	$(BIN)/python -m bench ambrosia
+
+bench-spark: setup ## the log beside JSON files in Spark, views beside a plain stream (installs the extra `spark`, 500 MB)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[local,otel,spark]"
+	$(BIN)/python -m bench spark
+
+bench-views: setup ## views on Spark under changes and SIGKILLs, twenty rollouts; every tick compared with plain Spark: half an hour
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[local,otel,spark]"
+	$(BIN)/python -m bench views --kills 60
+	$(BIN)/python -m bench view-rollouts --runs 20
 
 bench-chaos: setup ## the bank of make demo under 60 random SIGKILLs, a rollout of each kind meanwhile: minutes
 	$(BIN)/python -m bench chaos --kills 60

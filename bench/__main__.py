@@ -22,8 +22,10 @@ from bench import (
     raft_keys,
     report,
     rollout,
+    spark,
     swim,
     swim_sim,
+    view_rollouts,
     views,
     waltz,
     waltz_traces,
@@ -53,7 +55,9 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "waltz-traces": waltz_traces.measure,
     "ambrosia": ambrosia.measure,
     "chaos": chaos.measure,
+    "spark": spark.measure,
     "views": views.measure,
+    "view-rollouts": view_rollouts.measure,
 }
 # local contains crash; operator needs a real API server, contest Node, swim and chaos take minutes
 DEFAULT = ("local", "rollout", "raft")

@@ -106,22 +106,20 @@ class Pipeline:
     folder: Path
     address: str
     engine: str
-    starts: int = 0
+    script: str
     process: "subprocess.Popen[bytes] | None" = None
     _ended: bool = field(default=False)
 
     def start(self) -> None:
         """Start the process."""
         script = self.folder / "views.sql"
-        views = "".join(f"CREATE MATERIALIZED VIEW {name} AS {shape.sql};\n" for name, shape in SHAPES.items())
-        script.write_text(TABLES + views, encoding="utf-8")
+        script.write_text(self.script, encoding="utf-8")
         where = ("--servers", self.address, "--no-tls", "--ticks", str(TICKS), "-p", str(VIEWS))
         command = [*PAVANE, "sql", "run", str(script), *where, "--engine", self.engine]
         with (self.folder / "pipeline.log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        self.starts += 1
 
     async def keep(self) -> None:
         """Start it again whenever it has ended."""
@@ -145,7 +143,7 @@ class Pipeline:
         """Return the processes by what they are: driver, JVM, Python workers."""
         assert self.process is not None
         found: dict[str, list[int]] = {"driver": [self.process.pid], "JVM": [], "worker": []}
-        for pid in _children(self.process.pid):
+        for pid in children(self.process.pid):
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             name = "JVM" if b"org.apache.spark.deploy.SparkSubmit" in command else "worker"
             found[name].append(pid)
@@ -156,12 +154,13 @@ class Pipeline:
         return sum(resident_mb(pid) for pids in self.family().values() for pid in pids)
 
 
-def _children(parent: int) -> list[int]:
+def children(parent: int) -> list[int]:
+    """Return all processes below one."""
     found: list[int] = []
     for task in Path(f"/proc/{parent}/task").iterdir():
         with contextlib.suppress(OSError):
             for child in (task / "children").read_text(encoding="ascii").split():
-                found += [int(child), *_children(int(child))]
+                found += [int(child), *children(int(child))]
     return found
 
 
@@ -169,7 +168,8 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
     """Change rows for some minutes, kill processes meanwhile, and compare every tick."""
     log = Log(folder / "log")
     log.start()
-    pipeline = Pipeline(folder, log.address, options.engine)
+    views = "".join(f"CREATE MATERIALIZED VIEW {name} AS {shape.sql};\n" for name, shape in SHAPES.items())
+    pipeline = Pipeline(folder, log.address, options.engine, TABLES + views)
     changes = Changes(seed=1)
     try:
         async with Waltz([log.address]) as client, _begun(client, changes, pipeline):
