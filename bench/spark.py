@@ -114,7 +114,7 @@ async def _fill(client: Waltz, files: Path) -> None:
 def _spark() -> Iterator[Any]:
     from pavane.spark.session import builder  # noqa: PLC0415 - Spark is an extra
 
-    session = builder("bench").getOrCreate()
+    session = builder("bench").config("spark.ui.showConsoleProgress", "false").getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     try:
         yield session

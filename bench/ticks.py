@@ -184,7 +184,8 @@ async def wrong_ticks(
             chain, found = chains[name], 0
             if chain.created is None:
                 raise ValueError(f"the view {name} was never written")
-            for tick in range(chain.created.as_of, chain.upper):
+            end = min(chain.upper, oracle.ticks + 1)  # others may have come since
+            for tick in range(chain.created.as_of, end):
                 for row, diff in changes[tick]:
                     held[row] += diff
                     if not held[row]:
@@ -193,8 +194,8 @@ async def wrong_ticks(
                 if held != wanted.get(tick, Counter()):
                     wrong.append((name, tick))
                     found += 1
-            last = chain.upper - chain.created.as_of
-            say(f"{name}: {last} ticks, {sum(map(len, changes.values()))} changes, {found} ticks wrong")
+            changed = sum(map(len, changes.values()))
+            say(f"{name}: {end - chain.created.as_of} ticks, {changed} changes, {found} ticks wrong")
     return wrong
 
 
@@ -204,7 +205,7 @@ class _spark:
     def __init__(self, oracle: Oracle, columns: Mapping[str, str]) -> None:
         from pavane.spark.session import builder  # noqa: PLC0415 - Spark is an extra
 
-        self._session = builder("oracle").getOrCreate()
+        self._session = builder("oracle").config("spark.ui.showConsoleProgress", "false").getOrCreate()
         self._session.sparkContext.setLogLevel("ERROR")
         session = self._session
         ticks = pa.table({"tick": pa.array([entry.tick for entry in oracle.bindings], pa.int64())})

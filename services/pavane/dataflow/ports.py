@@ -63,6 +63,7 @@ class View:
     sql: str
     columns: tuple[Column, ...]
     tables: tuple[str, ...]
+    """What it reads: tables, and views that stand before it in the script."""
     plan: bytes
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
-from pavane.dataflow.ports import Binding, Flow, Script, Sink, Source, Table, TickLog, View, ViewError
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pavane.dataflow.ports import TIME, Binding, Flow, Script, Sink, Source, Table, TickLog, View, ViewError
+from pavane.dataflow.rows import table_of
 from pavane.dataflow.tracing import Tracing
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from pavane.dataflow.types import arrow_schema
 
 TICKS_PER_STEP_MAX = 1000
 """A view that is far behind comes nearer in steps of so many ticks, which bounds what an engine holds."""
@@ -33,6 +34,12 @@ class Maintained:
     view: View
     sink: Sink
     tables: tuple[Table, ...]
+    reads: tuple[Maintained, ...] = ()
+    """The views that it reads."""
+    readers: list[Maintained] = field(default_factory=list)
+    """The views that read it."""
+    waiting: dict[str, list[pa.Table]] = field(default_factory=dict)
+    """Updates of each view that it reads, which it has not taken yet."""
     as_of: int = 0
     flow: Flow | None = None  # None until it is hydrated
     seen: Binding | None = None  # the flow has all rows up to here
@@ -55,11 +62,7 @@ class Runner:
         flow: Callable[[View], Flow],
         tracing: Tracing | None = None,
     ) -> None:
-        self.views = tuple(
-            Maintained(view, sinks[view.name], tuple(table for table in script.tables if table.name in view.tables))
-            for script in scripts
-            for view in script.views
-        )
+        self.views = tuple(each for script in scripts for each in _maintained(script, sinks))
         self._ticks = ticks
         self._source = source
         self._flow = flow
@@ -83,6 +86,9 @@ class Runner:
         for each in self.views:
             each.upper = await each.sink.open(max(1, last))
             each.as_of = max(1, each.upper - 1)
+        for each in reversed(self.views):  # who is read is there at least as early as who reads it
+            for read in each.reads:
+                read.as_of = min(read.as_of, each.as_of)
         await self._ticks.start(min((each.as_of for each in self.views), default=1))
 
     async def allow(self, token: Token) -> None:
@@ -103,6 +109,7 @@ class Runner:
                     moved = True
             except ViewError as error:
                 each.failure = str(error)
+                each.waiting.clear()
             each.upper = await each.sink.advance()
             if self._tracing is not None:
                 self._tracing.written(each.view.name, each.upper)
@@ -113,6 +120,9 @@ class Runner:
 
     async def _bring(self, each: Maintained) -> bool:
         """Bring a view some ticks further; return whether there were any."""
+        for read in each.reads:
+            if read.failure:
+                raise ViewError(f"the view {read.view.name}, which it reads, failed: {read.failure}")
         if each.flow is None:
             return await self._hydrate(each)
         reached = each.seen.tick if each.seen is not None else 0
@@ -127,7 +137,7 @@ class Runner:
         if start is None:
             return False
         flow = self._flow(each.view)
-        longest = max(start.next.get(p, 0) for table in each.tables for p in table.partitions)
+        longest = max((start.next.get(p, 0) for table in each.tables for p in table.partitions), default=0)
         pieces = longest // HYDRATION_TRANSACTIONS + 1
         for piece in range(1, pieces + 1):
             following = {p: end * piece // pieces for p, end in start.next.items()}
@@ -142,8 +152,36 @@ class Runner:
         for table in each.tables:
             inputs[table.name] = await self._source.read(table, each.seen, due[-1], due)
         upper = due[-1].tick + 1
+        for read in each.reads:
+            inputs[read.view.name] = _taken(each, read.view, due[0].tick if each.flow is None else 0, upper)
         updates = await asyncio.to_thread(flow.step, inputs, upper)
+        for reader in each.readers:
+            if not reader.failure:
+                reader.waiting[each.view.name].append(updates)
         each.sink.desire(updates, upper)
         each.seen = due[-1]
         if self._tracing is not None:
             self._tracing.brought(each.view.name, each.seen.tick)
+
+
+def _maintained(script: Script, sinks: Mapping[str, Sink]) -> list[Maintained]:
+    views: dict[str, Maintained] = {}
+    for view in script.views:
+        tables = tuple(table for table in script.tables if table.name in view.tables)
+        reads = tuple(views[name] for name in view.tables if name in views)
+        made = views[view.name] = Maintained(view, sinks[view.name], tables, reads)
+        for read in reads:
+            read.readers.append(made)
+            made.waiting[read.view.name] = []
+    return list(views.values())
+
+
+def _taken(each: Maintained, read: View, lower: int, upper: int) -> pa.Table:
+    """Take the updates of a view that its reader is to have below `upper`; those before `lower` happened then."""
+    whole = pa.concat_tables([table_of((), arrow_schema(read.columns)), *each.waiting[read.name]])
+    due = pc.less(whole.column(TIME), upper)
+    each.waiting[read.name] = [whole.filter(pc.invert(due))]
+    taken = whole.filter(due)
+    place = taken.schema.get_field_index(TIME)
+    times = pc.max_element_wise(taken.column(TIME), pa.scalar(lower, pa.uint64()))
+    return taken.set_column(place, taken.schema.field(place), times)

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
 from pavane.dataflow.plan import INPUT, Aggregate, Group, OrderBy, Plan, Select, Side, Top
-from pavane.dataflow.ports import DIFF, TIME, Column, Table
+from pavane.dataflow.ports import DIFF, TIME, Column, Table, View
 
 LIMIT_MAX = 10_000
 CLAUSES = ("GROUP", "ORDER", "HAVING", "WHERE", "LIMIT", "OFFSET", "LEFT", "RIGHT", "INNER", "ON")
@@ -17,16 +17,18 @@ NAMES = {exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max"}
 
 
 class Planner:
-    """Makes the plan of one SELECT over tables of a script."""
+    """Makes the plan of one SELECT, or of a UNION ALL, over tables of a script and the views before it."""
 
-    def __init__(self, tables: Mapping[str, Table], places: Places) -> None:
+    def __init__(self, tables: Mapping[str, Table | View], places: Places) -> None:
         self._tables = tables
         self._places = places
 
     def plan(self, select: exp.Expr | None) -> tuple[Plan, tuple[Column, ...], tuple[str, ...]]:
-        """Return plan, columns of the view, and the tables that it reads. Raises `SqlError`."""
+        """Return plan, columns of the view, and the tables and views that it reads. Raises `SqlError`."""
+        if isinstance(select, exp.Union):
+            return self._union(select)
         if not isinstance(select, exp.Select):
-            self._places.refuse(select, "a view is one SELECT", "Make one view for each part of a UNION.")
+            self._places.refuse(select, "a view is a SELECT, or several with UNION ALL")
         known = ("expressions", "from_", "joins", "where", "group", "having", "distinct", "order", "limit", "offset")
         self._places.only(select, *known)
         if select.args.get("from_") is None:
@@ -56,6 +58,22 @@ class Planner:
         columns = tuple(Column(name, bound.type) for name, bound in shown)
         return plan, columns, tuple(side.table for side in sides)
 
+    def _union(self, union: exp.Union) -> tuple[Plan, tuple[Column, ...], tuple[str, ...]]:
+        if union.args.get("distinct"):
+            instead = "Write UNION ALL; for each row once, SELECT DISTINCT from it in a view of its own."
+            self._places.refuse(union, "UNION without ALL is not supported", instead)
+        self._places.only(union, "this", "expression", "distinct")
+        (first, columns, tables), (second, others, more) = self.plan(union.this), self.plan(union.expression)
+        if len(others) != len(columns):
+            text = f"a UNION ALL of {len(columns)} and {len(others)} columns"
+            self._places.refuse(union.expression, text, "Give every SELECT the same number of columns.")
+        for column, other in zip(columns, others, strict=True):
+            if other.type != column.type:
+                text = f"column {column.name} is {column.type} in the first SELECT, and {other.type} in another one"
+                self._places.refuse(union.expression, text, "CAST one of them.")
+        parts = (*(first.union or (first,)), *(second.union or (second,)))
+        return Plan((), len(columns), union=parts), columns, tuple(dict.fromkeys((*tables, *more)))
+
     # --- FROM -----------------------------------------------------------------------------------------------------
 
     def _sources(self, select: exp.Select) -> tuple[tuple[Side, ...], Scope, int, bool]:
@@ -67,7 +85,7 @@ class Planner:
                 scope.add(first[0], column.name, _quoted(column.name), column.type)
             return (Side(first[1].name, Select("", ())),), scope, 0, False
         if len(joins) > 1:
-            self._places.refuse(joins[1], "a view joins two tables", "Join the third in a view of its own.")
+            self._places.refuse(joins[1], "a view joins two tables", "Join two in a view, and that one with the third.")
         join = joins[0]
         self._places.only(join, "this", "side", "kind", "on")
         if join.side not in ("", "LEFT") or join.kind not in ("", "INNER", "OUTER"):
@@ -77,20 +95,22 @@ class Planner:
             self._places.refuse(join, f"{second[0]} is joined with itself", "Give both an alias.")
         return self._joined(join, first, second)
 
-    def _table(self, node: exp.Expr) -> tuple[str, Table]:
+    def _table(self, node: exp.Expr) -> tuple[str, Table | View]:
         if not isinstance(node, exp.Table):
-            self._places.refuse(node, "a view reads tables", "Make a view of the inner SELECT's own.")
+            instead = "Make a view of the inner SELECT, before this one, and read it."
+            self._places.refuse(node, "a view reads tables and views", instead)
         self._places.only(node, "this", "alias")
         if node.alias.upper() in CLAUSES:
             self._places.refuse(node.args["alias"], f"{node.alias.upper()} is not complete")
         table = self._tables.get(node.name.lower())
         if table is None:
             known = ", ".join(sorted(table.name for table in self._tables.values())) or "none"
-            self._places.refuse(node, f"there is no table {node.name}", f"Tables of the script: {known}.")
+            text = f"there is no table {node.name}, and no view before this one"
+            self._places.refuse(node, text, f"Known here: {known}.")
         return node.alias or node.name, table
 
     def _joined(
-        self, join: exp.Join, first: tuple[str, Table], second: tuple[str, Table]
+        self, join: exp.Join, first: tuple[str, Table | View], second: tuple[str, Table | View]
     ) -> tuple[tuple[Side, ...], Scope, int, bool]:
         scopes = []
         for alias, table in (first, second):

@@ -50,7 +50,7 @@ def parse(text: str) -> Script:
         if statement.kind == "TABLE":
             tables[name.lower()] = _table(statement, name, places)
         else:
-            views[name.lower()] = _view(statement, name, tables, places)
+            views[name.lower()] = _view(statement, name, {**tables, **views}, places)
     if not views:
         raise SqlError(1, 1, "the script has no view", "Add CREATE MATERIALIZED VIEW name AS SELECT ….")
     if len(tables) > TABLES_MAX or len(views) > VIEWS_MAX:
@@ -162,7 +162,7 @@ def _partitions(statement: exp.Create, text: str | None, places: Places) -> tupl
     return tuple(sorted(found))
 
 
-def _view(statement: exp.Create, name: str, tables: dict[str, Table], places: Places) -> View:
+def _view(statement: exp.Create, name: str, tables: dict[str, Table | View], places: Places) -> View:
     properties = statement.args.get("properties")
     parts = properties.expressions if properties is not None else []
     if [type(part) for part in parts] != [exp.MaterializedProperty] or isinstance(statement.this, exp.Schema):

@@ -102,7 +102,8 @@ def class_archive(java: Path, cache: Path) -> str:
             new.replace(made)
     except OSError:
         return ""
-    return f"-Xlog:cds=off -XX:SharedArchiveFile={made}" if made.exists() else f"-XX:ArchiveClassesAtExit={new}"
+    use = f"-XX:SharedArchiveFile={made}" if made.exists() else f"-XX:ArchiveClassesAtExit={new}"
+    return f"-Xlog:cds*=off {use}"  # else it names every class that cannot be archived
 
 
 def _jars() -> list[tuple[str, int]]:

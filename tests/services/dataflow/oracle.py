@@ -52,6 +52,8 @@ SHAPES = (  # one a line, as users write them
     "GROUP BY year(day), month(at)",
     "SELECT customer || '-' || CAST(id AS STRING) AS name, length(customer) AS letters, price * cents AS value "
     "FROM orders WHERE NOT (paid AND cents BETWEEN 10 AND 60) OR customer IN ('ann', 'bob')",
+    "SELECT customer, cents AS most FROM orders WHERE paid UNION ALL SELECT name, limit_cents FROM customers UNION ALL "
+    "SELECT customer, max(cents) AS most FROM orders GROUP BY customer",
 )  # fmt: skip
 
 

@@ -1,0 +1,147 @@
+"""Views that read views, and several SELECTs in one: right at every tick, although who keeps them dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from random import Random
+from time import monotonic
+from uuid import uuid4
+
+import pytest
+
+from pavane.dataflow import runner
+from pavane.dataflow.chain import Chain
+from pavane.dataflow.entries import Minted, decode
+from pavane.dataflow.keeping import Clocks, Keeper, Place
+from pavane.dataflow.plain import PlainEngine
+from pavane.dataflow.rows import Row, updates_of
+from pavane.dataflow.sql import parse
+from tests.services.dataflow.test_chains_under_faults import DATA, HOME, TICKS_PARTITION, Died, FaultyLog, Record
+
+SCRIPT = """
+CREATE TABLE t (k BIGINT, x BIGINT) USING waltz OPTIONS (partitions '0', diff 'true');
+CREATE MATERIALIZED VIEW sums AS SELECT k, sum(x) AS s FROM t GROUP BY k;
+CREATE MATERIALIZED VIEW big AS SELECT k, s FROM sums WHERE s > 20;
+CREATE MATERIALIZED VIEW shares AS SELECT t.k, t.x, big.s FROM t JOIN big ON t.k = big.k;
+CREATE MATERIALIZED VIEW both AS SELECT k, s FROM big UNION ALL SELECT k, x FROM t WHERE x > 5 UNION ALL
+  SELECT s, count(*) AS n FROM sums GROUP BY s;
+"""
+SEEDS, LIVES, ROWS = 4, 4, 12
+
+
+def expected(rows: Counter[tuple[int, int]]) -> dict[str, Counter[Row]]:
+    """What the views must be where the table has these rows."""
+    sums: dict[int, int] = {}
+    for (k, x), count in rows.items():
+        sums[k] = sums.get(k, 0) + x * count
+    of_big = {k: s for k, s in sums.items() if s > 20}
+    both = Counter[Row](of_big.items())
+    both.update({(k, x): count for (k, x), count in rows.items() if x > 5})
+    both.update(Counter(sums.values()).items())
+    shares = Counter({(k, x, of_big[k]): count for (k, x), count in rows.items() if k in of_big})
+    return {"sums": Counter(sums.items()), "big": Counter(of_big.items()), "shares": shares, "both": both}
+
+
+def change(random: Random, there: Counter[tuple[int, int]]) -> bytes:
+    """Return a row more or one less."""
+    if +there and random.random() < 0.4:
+        k, x = random.choice(sorted(there.elements()))
+        diff = -1
+    else:
+        k, x, diff = random.randrange(4), random.randrange(9), 1
+    there[k, x] += diff
+    return json.dumps({"k": k, "x": x, "__diff": diff}).encode()
+
+
+async def live(log: FaultyLog, epoch: int, random: Random, there: Counter[tuple[int, int]]) -> None:
+    """Keep the views while rows come, until it dies or has seen them all."""
+    clocks, place = Clocks(lambda: 0, monotonic, lambda: uuid4().hex), Place(TICKS_PARTITION, HOME)
+    keeper = Keeper(log, [parse(SCRIPT)], place, PlainEngine, 0.001, clocks, epoch)
+    keeper.allowed.set()
+    running = asyncio.create_task(keeper.run(lambda _: None, lambda _: None))
+    for _ in range(ROWS):
+        data = change(random, there)
+        log.partitions[DATA].append(Record(len(log.partitions[DATA]), 0, data))
+        before = keeper.runner.reached if keeper.runner is not None else 0
+        while not running.done() and (keeper.runner is None or keeper.runner.reached <= before):
+            await asyncio.sleep(0.001)
+    running.cancel()
+    await asyncio.wait({running})
+    if not running.cancelled() and not isinstance(running.exception(), Died):
+        running.result()
+
+
+def wrong(log: FaultyLog) -> tuple[int, list[tuple[str, int]]]:
+    """Return how many ticks were compared, and the views and ticks that are wrong."""
+    minted = [decode(each.header, each.data) for each in log.partitions[TICKS_PARTITION]]
+    ticks = {each.tick: each.next[DATA] for each in minted if isinstance(each, Minted)}
+    chains = {name: Chain(name) for name in expected(Counter())}
+    updates: dict[str, list[tuple[Row, int, int]]] = {name: [] for name in chains}
+    for record in log.partitions[HOME]:
+        entry = decode(record.header, record.data)
+        assert entry is not None
+        table = chains[entry.chain].take(entry)
+        updates[entry.chain] += updates_of(table) if table is not None else ()
+    compared, found = 0, []
+    for name, chain in chains.items():
+        assert chain.created is not None
+        for tick in range(chain.created.as_of, chain.upper):
+            rows = [json.loads(each.data) for each in log.partitions[DATA][: ticks[tick]]]
+            there = Counter[tuple[int, int]]()
+            for row in rows:
+                there[row["k"], row["x"]] += row["__diff"]
+            held = Counter[Row]()
+            for row, time, diff in updates[name]:
+                held[row] += diff * (time <= tick)
+            compared += 1
+            if +held != expected(+there)[name]:
+                found.append((name, tick))
+    return compared, found
+
+
+async def played(seed: int) -> tuple[int, list[tuple[str, int]]]:
+    random, there = Random(seed), Counter[tuple[int, int]]()
+    log = FaultyLog(random)
+    for epoch in range(1, LIVES + 1):
+        await live(log, epoch, random, there)
+        there = +there
+    return wrong(log)
+
+
+async def test_every_view_is_right_at_every_tick() -> None:
+    found = [await played(seed) for seed in range(SEEDS)]
+    assert [each for _, each in found] == [[]] * SEEDS
+    assert sum(compared for compared, _ in found) > 200
+
+
+async def test_a_view_that_reads_too_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever forgot that a view must be there as early as its readers would lose what came between."""
+    taken = runner._taken
+    monkeypatch.setattr(runner, "_taken", lambda each, read, lower, upper: taken(each, read, lower, upper - 1))
+    assert any([(await played(seed))[1] for seed in range(SEEDS)])
+
+
+async def test_a_reader_of_a_view_that_failed_fails() -> None:
+    log = FaultyLog(Random(0), kind=True)
+    script = parse(
+        "CREATE TABLE t (x BIGINT) USING waltz OPTIONS (partitions '0');"
+        "CREATE MATERIALIZED VIEW v AS SELECT x + x AS y FROM t;"
+        "CREATE MATERIALIZED VIEW w AS SELECT count(*) AS n FROM v;"
+        "CREATE MATERIALIZED VIEW alone AS SELECT count(*) AS n FROM t"
+    )
+    clocks, place = Clocks(lambda: 0, monotonic, lambda: uuid4().hex), Place(TICKS_PARTITION, HOME)
+    keeper = Keeper(log, [script], place, PlainEngine, 0.01, clocks)
+    keeper.allowed.set()
+    log.partitions[DATA].append(Record(0, 0, b'{"x": %d}' % 2**62))
+    running = asyncio.create_task(keeper.run(lambda _: None, lambda _: None))
+    async with asyncio.timeout(30.0):
+        while keeper.runner is None or keeper.runner.reached < 1:
+            await asyncio.sleep(0.01)
+    failures = {each.view.name: each.failure for each in keeper.runner.views}
+    running.cancel()
+    await asyncio.wait({running})
+    assert "out of range" in failures["v"]
+    assert failures["w"].startswith("the view v, which it reads, failed: ")
+    assert failures["alone"] == ""
