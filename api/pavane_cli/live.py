@@ -82,7 +82,7 @@ def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any
         title = Text(name, style="bold")
         title.append(f"  {state}", style="green" if state == "Idle" else "yellow")
         title.append(f"  {elapsed_s:.1f} s", style="dim")
-        lines += [title, *map(_generation, status.get("generations") or ())]
+        lines += [title, *(_generation(status, item) for item in status.get("generations") or ())]
         blockers = rollout.get("blockers") or ()
         for each in blockers[:BLOCKERS_SHOWN_MAX]:
             pod = f" {each['pod']}" if each.get("pod") else ""
@@ -98,16 +98,25 @@ def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any
     return Group(*lines)
 
 
-def _generation(item: Mapping[str, Any]) -> Any:
+def stage_of(status: Mapping[str, Any], generation: Mapping[str, Any]) -> str:
+    """Return the stage of one of ``status.generations``; "fenced" for one that lost the right to write to a later one.
+
+    Its pods never leave ReadWrite, but the store takes nothing from them any more.
+    """
+    fenced = generation["role"] == "Retiring" and generation["number"] < (status.get("activeGeneration") or 0)
+    return "fenced" if fenced else generation.get("stage") or "–"
+
+
+def _generation(status: Mapping[str, Any], item: Mapping[str, Any]) -> Any:
     from rich.text import Text  # noqa: PLC0415 - see above
 
-    stage = item.get("stage") or "–"
+    stage = stage_of(status, item)
     text = Text(f"  generation {item['number']:<3} {item['role']:<9}", no_wrap=True, overflow="ellipsis")
     text.append(f"{stage:<15}", style=STAGE_COLOURS.get(stage, "dim"))
     ready, wanted = item["podsReady"], item["pods"]
     text.append(f"{ready}/{wanted} ready", style="green" if ready == wanted else "yellow")
     target = item.get("target")
-    if target and stage != "ReadWrite":
+    if target and stage not in ("ReadWrite", "fenced"):
         progress = min(item.get("progress") or 0, target)
         full = round(progress / target * BAR_COLUMNS)
         text.append(f"  {'█' * full}{'░' * (BAR_COLUMNS - full)} {progress} of {target}", style="cyan")

@@ -209,3 +209,30 @@ def test_a_table_on_a_narrow_terminal_breaks_no_word() -> None:
     assert max(map(len, shown)) <= 40
     assert {"computeclusters,", "coordinators,", "raftclusters"} <= {word for line in shown for word in line.split()}
     assert list(output.lines_of(words, None))[1].endswith("namespace default"), "a pipe gets lines as long as they are"
+
+
+def test_a_generation_that_lost_the_right_to_write_is_called_fenced() -> None:
+    one = {"number": 1, "role": "Retiring", "stage": "ReadWrite", "pods": 3, "podsReady": 3}
+    two = {"number": 2, "role": "Active", "stage": "ReadWrite", "pods": 3, "podsReady": 3}
+    document = {
+        "kind": "RaftCluster",
+        "metadata": {"name": "q"},
+        "status": {"activeGeneration": 2, "rollout": {"state": "Retiring"}, "generations": [two, one]},
+    }
+    assert "g1 Retiring fenced 3/3 ready" in summary(document)
+    assert "generation 1  Retiring  fenced" in str(picture(document, ()).children[1].label)
+    aborted = {**document, "status": {**document["status"], "activeGeneration": 0}}
+    assert "fenced" not in summary(aborted)
+
+
+def test_why_advises_no_abort_of_an_attempt_that_has_ended() -> None:
+    said = [_condition(kind, status, "DeadlineExceeded", "generation 2: too late") for kind, status in STALLED]
+    document: dict[str, Any] = {
+        "metadata": {"name": "q"},
+        "status": {"activeGeneration": 1, "conditions": said, "rollout": {"state": "Idle"}},
+    }
+    text = explain(document, "raft/q")
+    assert "rollout abort" not in text
+    assert "pavane rollout retry raft/q" in text
+    document["status"]["rollout"]["state"] = "CatchingUp"
+    assert "rollout abort raft/q" in explain(document, "raft/q")

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from pavane_operator.crds.status import State
+from pavane_operator.plan.model import Problem
 from tests.operator.test_plan_status import Lab
 
 
@@ -47,3 +48,34 @@ def test_a_template_that_is_not_its_revisions_any_more_is_told() -> None:
             body["spec"]["template"] = {"spec": {"containers": []}}
         children.append(dataclasses.replace(child, body=body))
     assert standing(lab, children=tuple(children)) == ["TemplateDrift"]
+
+
+def test_a_repair_and_a_change_of_size_after_it_are_nobody_elses_change() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.crash.add(1)
+    lab.until(lambda world: world.condition("Ready") == ("False", "NoQuorum"))
+    lab.world.change(image="good")
+    lab.world.rollout(repair="1")
+    lab.active(1)
+    lab.until(lambda world: world.condition("Ready") == ("True", "Serving"))
+    lab.world.change(replicas=5)
+    lab.until(lambda world: world.condition("Reconciling") is None and len(world.pods) == 5)
+    assert "TemplateDrift" not in lab.told
+
+
+def test_a_lost_quorum_is_told_once_an_election_would_be_over() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.until(lambda world: lab.plan().empty)
+    down = dataclasses.replace(lab.operator.observe().facts, down=Problem("NoQuorum", "log-1 does not answer"))
+    first = lab.plan(facts=down)
+    assert first.standing == ()
+    assert first.status is not None
+    lab.world.write_status(first.status.dump(), lab.world.resource_version)
+    again_at = lab.plan(facts=down).wake_at
+    assert again_at is not None
+    lab.world.now = again_at
+    (event,) = lab.plan(facts=down).standing
+    assert (event.reason, event.warning) == ("NoQuorum", True)
+    assert "log-1 does not answer" in event.note

@@ -215,6 +215,23 @@ def test_the_safety_minimum_fails(views: list[PeerView], reason: str) -> None:
     assert found.reason == reason
 
 
+def test_a_lost_quorum_names_who_does_not_answer() -> None:
+    found = judged(answers(settled(*OLD), "nobody", only=[OLD[0]]))
+    assert found.down is not None
+    assert found.down.message == f"1 of 3 members answer, 2 are needed; no answer from {OLD[1]}, {OLD[2]}"
+    told = {each.type: each for each in found.conditions}["QuorumAvailable"]
+    assert (told.status, told.message) == (False, found.down.message)
+
+
+def test_who_has_the_name_of_a_former_member_has_lost_nothing() -> None:
+    views = [*answers(settled(*OLD[:2]), OLD[0], only=OLD[:2]), answer(OLD[2], settled(*OLD[:2]), state_lost=True)]
+    told = {each.type: each for each in judged(views).conditions}["LogHealthy"]
+    assert (told.status, told.reason) == (True, "Complete")
+    views = [*answers(settled(*OLD), OLD[0], only=OLD[:2]), answer(OLD[2], settled(*OLD), state_lost=True)]
+    told = {each.type: each for each in judged(views).conditions}["LogHealthy"]
+    assert (told.status, told.reason) == (False, "StateLost")
+
+
 def test_1000_entries_behind_are_near_enough() -> None:
     views = [
         *(answer(name, settled(*OLD), leads=name == OLD[0], commit=5000, last=5000) for name in OLD),

@@ -13,7 +13,7 @@ import yaml
 from pavane_cli import output
 from pavane_cli.completing import kinds, names
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.live import View
+from pavane_cli.live import View, stage_of
 from pavane_cli.options import Context, Kubeconfig, Namespace, Timeout, Wait
 from pavane_cli.output import Format, Output
 from pavane_cli.target import One, Where, about_one, cluster, has_pods, parse_reference, run
@@ -117,7 +117,7 @@ async def show(one: One) -> None:
     for item in status.get("endpoints") or ():
         output.say(f"  {item['name']}: {item['address']}:{item['port']}")
     _section("Generations", ("NUMBER", "ROLE", "STAGE", "READY", "PROGRESS", "IMAGE"), [
-        (item["number"], item["role"], item.get("stage", ""), f"{item['podsReady']}/{item['pods']}",
+        (item["number"], item["role"], stage_of(status, item), f"{item['podsReady']}/{item['pods']}",
          f"{item.get('progress', '–')}/{item.get('target', '–')}", item.get("image", ""))
         for item in status.get("generations") or ()
     ])  # fmt: skip
@@ -198,7 +198,7 @@ def summary(document: dict[str, Any], state: str | None = None) -> str:
     parts = [document["metadata"]["name"], state or rollout.get("state", "Idle")]
     for item in status.get("generations") or ():
         ready = f"{item['podsReady']}/{item['pods']} ready"
-        parts.append(f"g{item['number']} {item['role']} {item.get('stage') or '–'} {ready}")
+        parts.append(f"g{item['number']} {item['role']} {stage_of(status, item)} {ready}")
     blockers = rollout.get("blockers") or ()
     current = condition(document, "UpToDate") or {}
     if blockers:

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from pavane_cli.live import stage_of
 from pavane_cli.target import One, about_pods, cluster, run
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS
@@ -36,7 +37,7 @@ def picture(document: dict[str, Any], pods: tuple[dict[str, Any], ...]) -> Tree:
     root = Tree(Text(f"{document['kind']} {document['metadata']['name']}  {state}", style="bold"))
     blockers = {item.get("pod"): item for item in (status.get("rollout") or {}).get("blockers") or ()}
     for generation in status.get("generations") or ():
-        branch = root.add(_generation_line(generation))
+        branch = root.add(_generation_line(status, generation))
         own = [
             pod
             for pod in pods
@@ -47,11 +48,11 @@ def picture(document: dict[str, Any], pods: tuple[dict[str, Any], ...]) -> Tree:
     return root
 
 
-def _generation_line(generation: dict[str, Any]) -> str:
+def _generation_line(status: dict[str, Any], generation: dict[str, Any]) -> str:
     parts = [
         f"generation {generation['number']}",
         generation["role"],
-        generation.get("stage") or "–",
+        stage_of(status, generation),
         f"{generation.get('podsReady', 0)}/{generation.get('pods', 0)} ready",
     ]
     if "progress" in generation:

@@ -20,6 +20,9 @@ ADVICE = {
     "StageUnreachable": "The pod runs but its stage port does not answer; look at its log.",
     "NotInitialized": "The pod is starting; it continues by itself.",
     "NoQuorum": "A majority of the members does not answer: get their pods running again.",
+    "NoLeader": "It continues by itself once the pod has found the leader.",
+    "Joining": "It continues by itself.",
+    "HandingOver": "It continues by itself, within a second as a rule.",
     "ActiveDown": "The active generation does not answer: get its pods running again.",
     "StateLost": "The pod lost its volume and may not vote; the operator removes and adds it again.",
     "Suspended": "Start it again with `pavane resume-resource {reference}`.",
@@ -44,6 +47,13 @@ ADVICE = {
     "Rejected": "The cluster refused the pods: correct the spec.",
 }
 """What a user can do, by reason."""
+
+AFTERWARDS = {
+    "DeadlineExceeded": "Correct the spec, or try again with `pavane rollout retry {reference}`.",
+    "ImagePull": "Correct spec.image, or try again with `pavane rollout retry {reference}`.",
+    "CrashLoop": "Correct the spec, or try again with `pavane rollout retry {reference}`.",
+}
+"""The same once the attempt has failed and its pods are gone."""
 
 
 @about_one
@@ -76,7 +86,7 @@ def _waits(document: dict[str, Any], reference: str) -> list[str]:
             continue  # told already
         text = f"{name} is {found['status']} since {output.age(found['lastTransitionTime'])}: {found['reason']}"
         sentences.append(f"{text} – {found['message']}" if found.get("message") else f"{text}.")
-        sentences.append(_advice(found["reason"], reference))
+        sentences.append(_advice(found["reason"], reference, after=_state(document) == "Idle"))
     alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for blocker in rollout.get("blockers") or ():
         alike.setdefault((blocker["reason"], blocker.get("message", "")), []).append(blocker)
@@ -92,7 +102,7 @@ def _waits(document: dict[str, Any], reference: str) -> list[str]:
             f"The last attempt, generation {failed['generation']}, ended {output.age(failed['at'])} ago with "
             f"{failed['reason']}{_because(failed)}; its spec is not tried again by itself."
         )
-        sentences.append(_advice(failed["reason"], reference))
+        sentences.append(_advice(failed["reason"], reference, after=True))
     return sentences
 
 
@@ -126,5 +136,6 @@ def _because(failed: dict[str, Any]) -> str:
     return f" ({failed['message']})" if failed.get("message") else ""
 
 
-def _advice(reason: str, reference: str) -> str:
-    return ADVICE.get(reason, "").format(reference=reference)
+def _advice(reason: str, reference: str, *, after: bool = False) -> str:
+    found = AFTERWARDS.get(reason) if after else None
+    return (found or ADVICE.get(reason, "")).format(reference=reference)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
@@ -19,6 +20,10 @@ CRASH_REASONS = frozenset(
     {"CrashLoopBackOff", "RunContainerError", "CreateContainerError", "CreateContainerConfigError"}
 )
 """What kubelets say while a container does not stay up."""
+WRITE_STOP_LIMIT = timedelta(seconds=5)
+"""Leadership moves from pod to pod within a moment; only after this long is a missing leader a trouble."""
+HANDING_OVER = "HandingOver"
+"""That moment in a promotion."""
 _WORST_FIRST = (
     "Rejected",
     "KeysLost",
@@ -38,8 +43,11 @@ _WORST_FIRST = (
     "PodPending",
     "StageUnreachable",
     "NotInitialized",
+    "NoLeader",
     "Lagging",
+    "Joining",
     "WithinStabilityPeriod",
+    HANDING_OVER,
 )
 """Reasons by how much help they need; others come after these, in alphabetical order."""
 
@@ -50,6 +58,8 @@ class _Found:
     message: str
     pod: str | None = None
     lag: int | None = None
+    since: datetime | None = None
+    """Since when, where another reason came before this one."""
 
 
 def blockers(view: View, rollout: Rollout) -> list[Blocker]:
@@ -64,10 +74,19 @@ def blockers(view: View, rollout: Rollout) -> list[Blocker]:
             reason=found.reason,
             message=found.message[:TEXT_MAX_CHARACTERS],
             lag=found.lag,
-            since=since.get((found.pod, found.reason), now),
+            since=found.since or since.get((found.pod, found.reason), now),
         )
         for found in ordered[:BLOCKERS_MAX_ITEMS]
     ]
+
+
+def cause(rollout: Rollout) -> str:
+    """What an attempt waits for most, as the end of a sentence; empty where nothing is known."""
+    worst = next(iter(rollout.blockers), None)
+    if worst is None:
+        return ""
+    pod = f"{worst.pod}: " if worst.pod else ""
+    return f"; it waits for {pod}{worst.reason}" + (f", {worst.message}" if worst.message else "")
 
 
 def image_pull_overdue(view: View) -> Blocker | None:
@@ -124,19 +143,39 @@ def _before_promotion(view: View, rollout: Rollout) -> Iterator[_Found]:
         yield _Found("PodPending", f"the objects of generation {number} are being created")
 
 
+def is_handing_over(view: View) -> bool:
+    """Whether nobody leads because a promotion moves the right to lead, and not for longer than that takes."""
+    down = view.facts.down
+    if view.state is not State.PROMOTING or down is None or down.reason != "NoQuorum":
+        return False
+    return view.now - (_down_since(view) or view.now) <= WRITE_STOP_LIMIT
+
+
+def _down_since(view: View) -> datetime | None:
+    return min(
+        (each.since for each in view.rollout.blockers if each.reason in (HANDING_OVER, "NoQuorum")), default=None
+    )
+
+
 def _promoting(view: View) -> Iterator[_Found]:
-    if view.facts.down is not None:
-        yield _of(view.facts.down)
+    handing_over = is_handing_over(view)
+    if handing_over:
+        text = f"leadership moves to generation {view.next}; writes pause for a moment"
+        yield _Found(HANDING_OVER, text, since=_down_since(view))
+    elif view.facts.down is not None:
+        since = _down_since(view) if view.facts.down.reason == "NoQuorum" else None
+        yield _Found(view.facts.down.reason, view.facts.down.message, since=since)
     yield from _failed_step(view)
     if view.repair_is_new:
         yield from map(_of, view.problems)
     if not view.irreversible and view.facts.safety is not None and not view.bootstrap:
         yield _of(view.facts.safety)
     yield from _standing(view)
-    yield from _pods(view, view.next, lag=False)
+    pods = _pods(view, view.next, lag=False)
+    yield from (found for found in pods if not (handing_over and found.reason == "NoLeader"))
     if view.selected == view.next:
         yield _Found("NoReadyEndpoint", f"the public Service has no ready pod of generation {view.next} yet")
-    elif not view.facts.leads:
+    elif not view.facts.leads and not handing_over:
         yield _Found("NotLeading", f"generation {view.next} does not lead yet")
 
 
@@ -146,8 +185,12 @@ def _keeping(view: View) -> Iterator[_Found]:
         yield _of(view.facts.safety)
     yield from _failed_step(view)
     yield from _pods(view, view.active, lag=False)
+    wanted = view.expected_pods(view.active)
     for pod in view.joining if view.facts.members else ():
-        yield from _behind(view, pod)
+        if pod.name in wanted:
+            yield from _behind(view, pod)
+        else:
+            yield _Found("PodTerminating", "it is no member any more, and the pod stops", pod.name)
 
 
 def _exchanging(view: View) -> Iterator[_Found]:
@@ -241,7 +284,10 @@ def _stage(view: View, pod: Pod, *, lag: bool) -> Iterator[_Found]:
         yield _Found("StageUnreachable", "the pod does not answer on its stage port", pod.name)
         return
     for reported in stage.blockers:
-        yield _Found(reported.reason, reported.message, pod.name)
+        if reported.reason == "StateLost" and view.facts.members and pod.name not in view.facts.members:
+            yield _Found("Joining", "a former member had this name; the pod joins as a new one", pod.name)
+        else:
+            yield _Found(reported.reason, reported.message, pod.name)
     if stage.stage < Stage.READ_ONLY:
         yield _Found("NotInitialized", f"the pod is in stage {stage.stage.title}", pod.name)
     elif lag:
@@ -253,7 +299,10 @@ def _behind(view: View, pod: Pod) -> Iterator[_Found]:
     if settles_at is None:
         stage = pod.stage
         behind = max((stage.target or 0) - (stage.progress or 0), 0) if stage is not None else 0
-        yield _Found("Lagging", f"{behind} behind", pod.name, behind)
+        if behind:
+            yield _Found("Lagging", f"{behind} behind", pod.name, behind)
+        else:
+            yield _Found("Joining", "the pod takes its place beside the others", pod.name)
     elif settles_at > view.now:
         left = settles_at - view.now
         yield _Found("WithinStabilityPeriod", f"{left.total_seconds():.0f} s left", pod.name)

@@ -6,6 +6,7 @@ from typing import Any
 from pavane_operator.plan.model import REPLICAS_ANNOTATION, Child, Manifest
 
 STATEFUL_SET = "StatefulSet"
+CONFIG_MAP = "ConfigMap"
 REVISION = "ControllerRevision"
 VOLUME = "PersistentVolumeClaim"
 SERVICE = "Service"

@@ -1,17 +1,14 @@
 """Conditions of a resource (docs/specs/operator.md 2.9)."""
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth
+from pavane_operator.plan.blockers import HANDING_OVER, WRITE_STOP_LIMIT, cause
 from pavane_operator.plan.model import Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.view import View
 from pavane_operator.plan.volumes import CANNOT_GROW, RESIZING, growth_problem
-
-WRITE_STOP_LIMIT = timedelta(seconds=5)
-"""A promotion may stop writes for a moment; only after this long is the resource not Ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,8 @@ def _down(view: View, status: Status, rollout: Rollout) -> Problem | None:
         down = Problem("ActiveDown", f"no pod of generation {active} is ready")
     if down is None or rollout.state is not State.PROMOTING:
         return down
-    since = next((blocker.since for blocker in rollout.blockers if blocker.reason == down.reason), view.now)
+    known = (blocker.since for blocker in rollout.blockers if blocker.reason in (down.reason, HANDING_OVER))
+    since = min(known, default=view.now)
     return down if view.now - since > WRITE_STOP_LIMIT else None
 
 
@@ -110,7 +108,8 @@ def _up_to_date(view: View, status: Status, rollout: Rollout) -> _Verdict:
     if state in (State.PROMOTING, State.ABORTING):
         return _Verdict(Truth.UNKNOWN, state.value, rollout.message or "")
     if view.deadline_passed:
-        return _Verdict(Truth.UNKNOWN, "DeadlineExceeded", f"generation {rollout.generation} is not ready in time")
+        text = f"generation {rollout.generation} is not ready in time{cause(rollout)}"
+        return _Verdict(Truth.UNKNOWN, "DeadlineExceeded", text)
     held = view.held_reason if state is State.CAUGHT_UP else None
     return _Verdict(Truth.UNKNOWN, held or "Applying", f"generation {rollout.generation} is being rolled out")
 
@@ -168,7 +167,7 @@ def _stalled(view: View, status: Status, rollout: Rollout, down: Problem | None)
     if down is not None and down.reason == "QuorumLost":
         return _Verdict(Truth.TRUE, down.reason, down.message)
     if rollout.state in BEFORE_PROMOTION and view.deadline_passed:
-        return _Verdict(Truth.TRUE, "DeadlineExceeded", f"generation {rollout.generation} keeps trying")
+        return _Verdict(Truth.TRUE, "DeadlineExceeded", f"generation {rollout.generation} keeps trying{cause(rollout)}")
     if rollout.state is not State.IDLE:
         return None
     verdict = _up_to_date_in_idle(view, status)

@@ -11,7 +11,7 @@ from pavane_operator.crds.common import DeletionPolicy, StorageSpec
 from pavane_operator.crds.status import HISTORY_MAX_ITEMS, Attempt, Failure, Result, Rollout, State, Step
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.plan.attempt import SERVE
-from pavane_operator.plan.children import STATEFUL_SET, WITHDRAWN, find, is_missing_or_drifted
+from pavane_operator.plan.children import CONFIG_MAP, STATEFUL_SET, WITHDRAWN, find, is_missing_or_drifted
 from pavane_operator.plan.model import (
     FINALIZER,
     LAST_GENERATION_ANNOTATION,
@@ -487,7 +487,11 @@ def _advance_active(view: View) -> tuple[AdvanceStage | AllowWrites, ...]:
 
 
 def _leftovers(view: View) -> tuple[Action, ...]:
-    return _deletions(view.foreign_objects)
+    # A kubelet warns of a running pod whose ConfigMap is gone: that goes when the pods have stopped.
+    running = {pod.generation for pod in view.observed.pods}
+    return _deletions(
+        child for child in view.foreign_objects if child.kind != CONFIG_MAP or child.generation not in running
+    )
 
 
 def _active_is_well(view: View) -> bool:

@@ -1,7 +1,10 @@
 """What is worth an event for as long as it lasts (docs/specs/operator.md 5.10); the runtime posts each one once."""
 
-from pavane_operator.crds.status import State
-from pavane_operator.plan.children import STATEFUL_SET, find, template_drifted
+from datetime import datetime
+
+from pavane_operator.crds.status import State, Truth
+from pavane_operator.plan.blockers import WRITE_STOP_LIMIT
+from pavane_operator.plan.children import STATEFUL_SET, find, is_missing_or_drifted, template_drifted
 from pavane_operator.plan.gates import closed_gate
 from pavane_operator.plan.model import Event
 from pavane_operator.plan.view import View
@@ -12,7 +15,22 @@ TOLD_GATES = frozenset({"WaitingForApproval"})
 
 def standing_events(view: View) -> tuple[Event, ...]:
     """Everything of this kind that holds now."""
-    return (*_gates(view), *_drifts(view), *_fenced(view))
+    return (*_gates(view), *_drifts(view), *_fenced(view), *_down(view))
+
+
+def told_down_at(view: View) -> datetime | None:
+    """When it is worth an event that nobody can write; an election takes less than that."""
+    ready = next((each for each in view.status.conditions if each.type == "Ready"), None)
+    if view.facts.down is None or ready is None or ready.status is not Truth.FALSE:
+        return None
+    return ready.last_transition_time + WRITE_STOP_LIMIT if ready.reason == view.facts.down.reason else None
+
+
+def _down(view: View) -> tuple[Event, ...]:
+    due = told_down_at(view)
+    if due is None or view.now < due or view.facts.down is None:
+        return ()
+    return (Event(view.facts.down.reason, f"nobody can write: {view.facts.down.message}", warning=True),)
 
 
 def _gates(view: View) -> tuple[Event, ...]:
@@ -34,6 +52,8 @@ def _drifts(view: View) -> tuple[Event, ...]:
         if manifest.kind == STATEFUL_SET
         and (live := find(view.observed.children, manifest.kind, manifest.name)) is not None
         and template_drifted(manifest, live)
+        # A repair changes our own intent, and so the hash beside the template: then it is nobody else's change.
+        and not is_missing_or_drifted(manifest, view.observed.children)
     )
 
 

@@ -24,7 +24,7 @@ from pavane_operator.plan.blockers import blockers
 from pavane_operator.plan.children import STATEFUL_SET, decided_replicas, find, replicas_of
 from pavane_operator.plan.conditions import conditions
 from pavane_operator.plan.effects import Decision, repairs
-from pavane_operator.plan.events import standing_events
+from pavane_operator.plan.events import standing_events, told_down_at
 from pavane_operator.plan.model import (
     Action,
     ApplyChild,
@@ -89,7 +89,7 @@ def _assembled(view: View, row: str, decision: Decision) -> Plan:
     takes_away = any(map(_removes, actions)) or _shrinks(view, actions)
     if view.observed.failure is not None and status is not None:
         actions = ()  # they would fail again before the status says why
-    wakes.append(_future(view, view.observed.certificates.again_at))
+    wakes += [_future(view, view.observed.certificates.again_at), _future(view, told_down_at(view))]
     if view.state is not State.IDLE:
         wakes += [view.now + WAKE_INTERVAL, _future(view, view.rollout.deadline)]
     if view.state is State.CATCHING_UP:

@@ -12,7 +12,7 @@ from pavane.wire.stages import Stage
 from pavane_operator.crds.rollout import OnDeadline, parse_repair
 from pavane_operator.crds.status import State
 from pavane_operator.plan import effects
-from pavane_operator.plan.blockers import image_pull_overdue
+from pavane_operator.plan.blockers import cause, image_pull_overdue
 from pavane_operator.plan.effects import Decision
 from pavane_operator.plan.gates import closed_gate, may_skip_catching_up
 from pavane_operator.plan.model import FINALIZER, Problem
@@ -68,7 +68,7 @@ def interrupt(view: View) -> Problem | None:
     if failed is not None:
         return failed
     if view.deadline_passed and view.spec.rollout.on_deadline is OnDeadline.ABORT:
-        return Problem("DeadlineExceeded", f"it was not ready within {view.spec.rollout.deadline}")
+        return Problem("DeadlineExceeded", f"it was not ready within {view.spec.rollout.deadline}{cause(view.rollout)}")
     return None
 
 

@@ -29,7 +29,7 @@ from pavane.wire import Stage
 KIND = "raft"  # CreateInstance.kind (docs/specs/compute.md 5)
 
 _BLOCKERS: Mapping[str, str] = {
-    "NoQuorum": "no leader is known: a majority of the members does not answer",
+    "NoLeader": "the pod knows no leader yet",
     "StateLost": "the cluster's configuration names this pod, but its volume is empty or damaged; "
     "it may vote again once a configuration change has removed and added it",
 }

@@ -201,13 +201,20 @@ def _steps_done(scene: _Scene) -> frozenset[str]:
 
 
 def _quorum_problem(scene: _Scene) -> Problem | None:
-    if scene.leader is None or scene.configuration is None:
-        return Problem("NoQuorum", "no leader is known")
-    for group in scene.configuration.groups:
-        answering = sum(member in scene.views for member in group)
-        if answering < majority(len(group)):
-            return Problem("NoQuorum", f"{answering} of {len(group)} members answer; {majority(len(group))} are needed")
-    return None
+    groups = scene.configuration.groups if scene.configuration is not None else ()
+    missing = next((problem for group in groups if (problem := _missing(scene, group)) is not None), None)
+    if missing is None and scene.leader is None:
+        return Problem("NoQuorum", "the members have no leader")
+    return missing
+
+
+def _missing(scene: _Scene, group: frozenset[str]) -> Problem | None:
+    """The members that do not answer, if the others are no majority of the group."""
+    silent = sorted(group - scene.views.keys())
+    if len(group) - len(silent) >= majority(len(group)):
+        return None
+    text = f"{len(group) - len(silent)} of {len(group)} members answer, {majority(len(group))} are needed"
+    return Problem("NoQuorum", f"{text}; no answer from {', '.join(silent)}")
 
 
 def _safety(scene: _Scene) -> Problem | None:
@@ -300,11 +307,11 @@ def _down(scene: _Scene) -> Problem | None:
             f"{lost} of {len(members)} members lost their volumes; decide what to give up: "
             "create a new resource, or restore the volumes",
         )
-    if not any(pod in scene.views for pod in members) and scene.leader is None:
-        return Problem("ActiveDown", f"no pod of generation {scene.active} answers")
-    if scene.leader is None:
-        return Problem("NoQuorum", "the members have no leader")
-    return None
+    if scene.leader is not None:
+        return None
+    if not any(pod in scene.views for pod in members):
+        return Problem("ActiveDown", f"no pod of generation {scene.active} answers: {', '.join(sorted(members))}")
+    return _quorum_problem(scene)
 
 
 def _lost(scene: _Scene, members: frozenset[str]) -> frozenset[str]:
@@ -371,13 +378,16 @@ def _conditions(scene: _Scene) -> tuple[OwnCondition, ...]:
         groups = scene.configuration.groups
         counting = scene.views.keys() - _lost(scene, _ids(scene.configuration))
         available = all(len(group & counting) >= majority(len(group)) for group in groups)
-        quorum = OwnCondition("QuorumAvailable", available, "MajorityAnswers" if available else "NoQuorum")
+        problem = None if available else _quorum_problem(scene)
+        text = problem.message if problem is not None else ""
+        quorum = OwnCondition("QuorumAvailable", available, "MajorityAnswers" if available else "NoQuorum", text)
     if leader is None:
         elected = OwnCondition("LeaderElected", False if scene.views else None, "NoLeader")
     else:
         elected = OwnCondition("LeaderElected", True, "Leads", f"{leader.id} leads in term {leader.term}")
-    told = {view.id for view in scene.views.values() if view.state_lost}
     members = _ids(scene.configuration) if scene.configuration is not None else frozenset()
+    # Who is no member may only have the name of a former one: what that one promised, nobody counts on any more.
+    told = {view.id for view in scene.views.values() if view.state_lost and view.id in members}
     empty = _lost(scene, members)
     # A member that is merely new is empty as well, for a moment; a majority never is.
     lost = sorted(told | empty if len(empty) >= majority(len(members)) else told)

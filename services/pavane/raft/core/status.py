@@ -54,7 +54,7 @@ class Status:
     transfer_to: str | None
     fence: Fence
     recovering: bool
-    blockers: tuple[str, ...]  # NoQuorum, StateLost
+    blockers: tuple[str, ...]  # NoLeader, StateLost
     dedup_ids: int
     dedup_oldest_second: int | None
     streams: int
@@ -180,7 +180,7 @@ def _member(node: Node, now: Now, kinds: Kinds, replication: Replication, peer: 
 def _blockers(node: Node) -> tuple[str, ...]:
     blockers = []
     if node.leader is None:
-        blockers.append("NoQuorum")
+        blockers.append("NoLeader")  # whether there is a quorum, one peer alone cannot tell
     if node.recovering:
         blockers.append("StateLost")
     return tuple(blockers)
