@@ -8,25 +8,35 @@ WORKERS ?= 2
 RESOURCES ?= 200
 IMAGE ?= pavane
 ROLE ?=
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+  --no-emit-index-url --no-emit-find-links pyproject.toml --output-file
 BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-ambrosia bench-spark bench-views bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-ambrosia bench-spark bench-views bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.complete ## virtual environment with everything that development needs
 
-$(VENV)/.complete: pyproject.toml
+$(VENV)/.complete: pyproject.toml requirements/dev.lock
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: make PYTHON=/path/to/python3"; exit 1; }
 	@echo "Installing into $(VENV) (about a minute the first time) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[local,otel]" --group dev
+	@$(PIP) --require-hashes --no-deps -r requirements/dev.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
+
+# Each file names exact versions and the hashes of all their files, for every platform and Python from 3.11 on.
+lock: setup ## renew requirements/*.lock: the newest versions that pyproject.toml allows
+	@$(PIP) --group lock
+	$(LOCK) requirements/dev.lock --extra local --extra otel --group dev
+	$(LOCK) requirements/spark.lock --constraints requirements/dev.lock --extra local --extra otel --extra spark
+	$(LOCK) requirements/image.lock --constraints requirements/dev.lock --extra local --extra otel --group image
 
 check: setup ## lint, types, layers, generated files: under a minute
 	$(BIN)/ruff check
@@ -44,7 +54,7 @@ test-all: setup ## the long form (SEEDS=300; CI runs it with 150)
 	$(BIN)/pytest -q e2e
 
 test-spark: setup ## tests of the log as a source and a sink of Spark (installs the extra `spark`, 500 MB)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[local,otel,spark]"
+	@$(PIP) --require-hashes --no-deps -r requirements/spark.lock
 	$(BIN)/pytest -q -p no:xdist tests/spark
 
 sim: setup ## simulated clusters and groups: SEEDS=2000, or PAVANE_SEED=… to replay one
@@ -54,7 +64,7 @@ interop-tools: ## npm's zmq-raft for tests, into the user's cache folder (Node.j
 	$(PYTHON) -m tests.interop.npm
 
 fuzz: setup ## coverage-guided fuzzing of the Raft peer, the SWIM member and their decoders, TIME=60 seconds each (installs atheris)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz || { echo "atheris has no wheel for this machine: Linux with Python 3.11 to 3.13 is needed"; exit 1; }
+	@$(PIP) --group fuzz || { echo "atheris has no wheel for this machine: Linux with Python 3.11 to 3.13 is needed"; exit 1; }
 	@mkdir -p build
 	$(BIN)/python -m tests.fuzz wire -max_total_time=$(TIME) -max_len=400 -len_control=0 -artifact_prefix=build/wire-
 	$(BIN)/python -m tests.fuzz core -max_total_time=$(TIME) -max_len=700 -len_control=0 -artifact_prefix=build/core-
@@ -188,12 +198,12 @@ IMAGE_TAG = $(IMAGE)$(addprefix -,$(ROLE)):$(VERSION)
 WHEEL_MACHINE = $(subst arm64,aarch64,$(subst amd64,x86_64,$(shell docker version --format '{{.Server.Arch}}')))
 
 # For the image's Python and machine, whatever this one is; pip itself too, for the image's base may have none.
-build/wheels/.complete: pyproject.toml $(VENV)/.complete
+build/wheels/.complete: pyproject.toml requirements/image.lock $(VENV)/.complete
 	rm -rf build/wheels
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheels .
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --dest build/wheels --only-binary=:all: \
-	  --python-version $(IMAGE_PYTHON) $(foreach tag,manylinux2014 manylinux_2_17 manylinux_2_28,--platform $(tag)_$(WHEEL_MACHINE)) \
-	  pip watchfiles "$$(echo build/wheels/pavane-*.whl)[$(EXTRAS_)]"
+	  --require-hashes --no-deps -r requirements/image.lock \
+	  --python-version $(IMAGE_PYTHON) $(foreach tag,manylinux2014 manylinux_2_17 manylinux_2_28,--platform $(tag)_$(WHEEL_MACHINE))
 	@touch $@
 
 image: build/wheels/.complete ## container image pavane:VERSION, or with ROLE=operator|api|pod a smaller one of that role

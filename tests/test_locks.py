@@ -1,0 +1,65 @@
+"""The lock files belong to pyproject.toml, hold hashes, and name no index."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LOCKS = {"dev": ("local", "otel"), "image": ("local", "otel"), "spark": ("local", "otel", "spark")}
+"""Lock file → the extras in it. A group of the name is in it too, if there is one."""
+PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\\\]+)")
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Name → version, of packages whose lines end with hashes."""
+    text = (ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8")
+    assert "://" not in text
+    found: dict[str, str] = {}
+    for entry in text.replace("\\\n", " ").splitlines():
+        match = PIN.match(entry)
+        assert match is not None, entry
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}( |$)", entry), entry
+        found[canonicalize_name(match["name"])] = match["version"]
+    return found
+
+
+def wanted(extras: tuple[str, ...], group: str) -> list[Requirement]:
+    """What pyproject.toml asks for, with the extras that extras name."""
+    project = PROJECT["project"]
+    texts = [*project["dependencies"], *PROJECT["dependency-groups"].get(group, ())]
+    waiting, seen = list(extras), set[str]()
+    while waiting:
+        extra = waiting.pop()
+        if extra in seen:
+            continue
+        seen.add(extra)
+        for text in project["optional-dependencies"][extra]:
+            requirement = Requirement(text)
+            if requirement.name == "pavane":
+                waiting += requirement.extras
+            else:
+                texts.append(text)
+    return list(map(Requirement, texts))
+
+
+@pytest.mark.parametrize(("lock", "extras"), LOCKS.items())
+def test_a_lock_holds_what_the_project_asks_for(lock: str, extras: tuple[str, ...]) -> None:
+    held = pins(lock)
+    for requirement in wanted(extras, lock):
+        version = held.get(canonicalize_name(requirement.name))
+        assert version is not None, f"run make lock: {requirement} is not in it"
+        assert requirement.specifier.contains(version, prereleases=True), f"run make lock: {requirement}, not {version}"
+
+
+def test_what_is_tested_is_what_the_image_installs() -> None:
+    tested = pins("dev")
+    other = {"watchfiles"}  # of the edit loop alone
+    assert {name: version for name, version in pins("image").items() if tested.get(name) != version}.keys() == other
