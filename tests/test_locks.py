@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LOCKS = {"dev": ("local", "otel"), "image": ("local", "otel"), "spark": ("local", "otel", "spark")}
 """Lock file → the extras in it. A group of the name is in it too, if there is one."""
-PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\\\]+)")
+PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;]+)")
 
 
 def pins(lock: str) -> dict[str, str]:

@@ -97,7 +97,7 @@ def test_why_names_blocker_pod_and_what_to_do() -> None:
         "message": "no such image",
         "since": "2026-01-01T00:00:00Z",
     }
-    document = {
+    document: dict[str, Any] = {
         "metadata": {"name": "q"},
         "status": {
             "activeGeneration": 1,
@@ -157,7 +157,7 @@ def test_why_tells_of_a_failed_attempt_and_how_to_repeat_it() -> None:
 
 
 def test_a_tree_shows_generations_and_their_pods() -> None:
-    document = {
+    document: dict[str, Any] = {
         "kind": "RaftCluster",
         "metadata": {"name": "q"},
         "status": {
@@ -214,7 +214,7 @@ def test_a_table_on_a_narrow_terminal_breaks_no_word() -> None:
 def test_a_generation_that_lost_the_right_to_write_is_called_fenced() -> None:
     one = {"number": 1, "role": "Retiring", "stage": "ReadWrite", "pods": 3, "podsReady": 3}
     two = {"number": 2, "role": "Active", "stage": "ReadWrite", "pods": 3, "podsReady": 3}
-    document = {
+    document: dict[str, Any] = {
         "kind": "RaftCluster",
         "metadata": {"name": "q"},
         "status": {"activeGeneration": 2, "rollout": {"state": "Retiring"}, "generations": [two, one]},
