@@ -1,0 +1,51 @@
+"""Words for what is normal, and for what is not (docs/specs/operator.md 2.6)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pavane.wire.stages import Stage
+from pavane_operator.crds.status import Status
+from pavane_operator.plan.model import PodBlocker, StageView
+from tests.operator.model_cluster_kind import NAME
+from tests.operator.test_plan_status import Lab, reasons_of
+
+
+def test_a_pod_that_joins_says_so() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.change(replicas=5)
+    lab.until(lambda world: f"{NAME}-server-g1-4" in world.pods)
+    seen = lab.operator.observe()
+    members = frozenset(pod.name for pod in seen.pods[:3])
+    new = f"{NAME}-server-g1-4"
+
+    def status(*blockers: PodBlocker, **more: Any) -> Status:
+        stage = StageView(Stage.READ_ONLY, connected=True, blockers=blockers, **more)
+        pods = tuple(dataclasses.replace(pod, stage=stage) if pod.name == new else pod for pod in seen.pods)
+        facts = dataclasses.replace(seen.facts, members=members)
+        return lab.status(pods=pods, facts=facts)
+
+    assert (new, "Joining") in reasons_of(status(progress=9, target=9))
+    named_before = reasons_of(status(PodBlocker("StateLost")))
+    assert (new, "Joining") in named_before
+    assert (new, "StateLost") not in named_before
+    assert (new, "Lagging") in reasons_of(status(progress=2, target=9))
+
+
+def test_the_deadline_names_what_the_attempt_waited_for() -> None:
+    lab = Lab(deadline="10s", onDeadline="Hold")
+    lab.active(1)
+    lab.world.faults.unpullable.add(2)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.condition("Stalled") == ("True", "DeadlineExceeded"))
+    told = {each.type: each.message for each in lab.world.status.conditions}
+    assert f"it waits for {NAME}-server-g2-0: ImagePull" in told["Stalled"]
+    assert f"it waits for {NAME}-server-g2-0: ImagePull" in told["UpToDate"]
+    lab.world.rollout(onDeadline="Abort")
+    lab.until(lambda world: world.status.failed is not None)
+    failed = lab.world.status.failed
+    assert failed is not None
+    assert failed.reason == "DeadlineExceeded"
+    assert f"it waits for {NAME}-server-g2-0: ImagePull" in failed.message
