@@ -150,28 +150,6 @@ def test_an_active_generation_that_is_down_is_not_ready_and_promotes_nobody() ->
     assert "Reconciling" not in conditions
 
 
-def test_writes_may_stop_for_a_moment_while_promoting() -> None:
-    lab = Lab()
-    lab.active(1)
-    lab.world.faults.step_refusals = 1000
-    lab.world.rollout(restart="1")
-    world = lab.until(lambda world: world.steps_run > 0)
-    down = dataclasses.replace(lab.operator.observe().facts, down=Problem("NoQuorum"))
-    first = lab.plan(facts=down).status
-    assert first is not None
-    assert conditions_of(first)["Ready"] == ("True", "Serving")
-    assert (None, "HandingOver") in reasons_of(first)
-    assert (None, "NoQuorum") not in reasons_of(first)
-    world.write_status(first.dump(), world.resource_version)
-    world.now += timedelta(seconds=6)
-    later = lab.status(facts=down)
-    assert conditions_of(later)["Ready"] == ("False", "NoQuorum")
-    assert (None, "HandingOver") not in reasons_of(later)
-    world.write_status(later.dump(), world.resource_version)
-    world.now += timedelta(seconds=1)
-    assert conditions_of(lab.status(facts=down))["Ready"] == ("False", "NoQuorum")
-
-
 def test_blockers_name_the_pods_and_keep_the_time_they_appeared() -> None:
     lab = Lab()
     lab.active(1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import timedelta
 from typing import Any
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import Status
-from pavane_operator.plan.model import PodBlocker, StageView
+from pavane_operator.plan.model import PodBlocker, Problem, StageView
 from tests.operator.model_cluster_kind import NAME
-from tests.operator.test_plan_status import Lab, reasons_of
+from tests.operator.test_plan_status import Lab, conditions_of, reasons_of
 
 
 def test_a_pod_that_joins_says_so() -> None:
@@ -49,3 +50,25 @@ def test_the_deadline_names_what_the_attempt_waited_for() -> None:
     assert failed is not None
     assert failed.reason == "DeadlineExceeded"
     assert f"it waits for {NAME}-server-g2-0: ImagePull" in failed.message
+
+
+def test_writes_may_stop_for_a_moment_while_promoting() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.step_refusals = 1000
+    lab.world.rollout(restart="1")
+    world = lab.until(lambda world: world.steps_run > 0)
+    down = dataclasses.replace(lab.operator.observe().facts, down=Problem("NoQuorum"))
+    first = lab.plan(facts=down).status
+    assert first is not None
+    assert conditions_of(first)["Ready"] == ("True", "Serving")
+    assert (None, "HandingOver") in reasons_of(first)
+    assert (None, "NoQuorum") not in reasons_of(first)
+    world.write_status(first.dump(), world.resource_version)
+    world.now += timedelta(seconds=6)
+    later = lab.status(facts=down)
+    assert conditions_of(later)["Ready"] == ("False", "NoQuorum")
+    assert (None, "HandingOver") not in reasons_of(later)
+    world.write_status(later.dump(), world.resource_version)
+    world.now += timedelta(seconds=1)
+    assert conditions_of(lab.status(facts=down))["Ready"] == ("False", "NoQuorum")
