@@ -330,7 +330,14 @@ def test_limits_of_names_checkpoints_and_records() -> None:
 names = st.text(max_size=20)
 numbers = st.integers(-(1 << 63), (1 << 63) - 1)
 small = st.integers(-(1 << 31), (1 << 31) - 1)
-calls = st.builds(Call, small, st.sampled_from([RpcType.FORK, RpcType.IMPULSE]), st.binary(max_size=50))
+calls = st.builds(
+    Call,
+    small,
+    st.sampled_from([RpcType.FORK, RpcType.IMPULSE]),
+    st.binary(max_size=50),
+    sender=st.just(""),
+    number=st.just(0),
+)
 asyncs = st.builds(Call, small, st.just(RpcType.ASYNC), st.binary(max_size=50), names, numbers)
 values = st.sampled_from([Kind.VALUE, Kind.EXCEPTION])
 returns = st.builds(Return, values, names.filter(bool), numbers, st.binary(max_size=50))

@@ -81,7 +81,7 @@ class Engine:
         self.observer: Callable[[str, int, int], None] | None = None
         """Called after each handled message with the handler's name, seq and its mark."""
         self.tracing: EngineTracing | None = None
-        self._guard = guard if guard is not None else Guard()
+        self.guard = guard if guard is not None else Guard()
         self._version = version
         self._upgrade_to = upgrade
         self._shuffle = shuffle
@@ -307,8 +307,7 @@ class Engine:
         outer = self._context
         self._context = _Context(title, mode, seed)
         try:
-            with self._guard.watch(title):
-                return body()
+            return self.guard.run(title, body)
         finally:
             self._context = outer
 

@@ -11,7 +11,7 @@ import threading
 import time
 import types
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pavane.ambrosia.client.errors import DeterminismError, ForbiddenCall
@@ -75,6 +75,7 @@ class Guard:
     """Watches the thread that runs a handler. ``strict`` adds a profiler that sees C functions too: for tests."""
 
     _active: int | None = None
+    _ready = False
     _trip: DeterminismError | None = None
     _title: str = ""
     _hooked = False
@@ -86,9 +87,9 @@ class Guard:
             sys.addaudithook(_audit)
 
     @contextlib.contextmanager
-    def watch(self, title: str) -> Iterator[None]:
-        """Run a handler named ``title``; what it does that is forbidden is raised, even if the handler caught it."""
-        if Guard._active is not None:
+    def ready(self) -> Iterator[None]:
+        """Prepare for any number of handlers: what replaces the forbidden functions costs more than most of these."""
+        if Guard._ready:
             yield
             return
         # A collection in between would run other people's finalizers, and they would be blamed on the handler.
@@ -98,23 +99,37 @@ class Guard:
         for (module, name, original), wrapper in zip(saved, _wrappers(), strict=True):
             wrapper.__wrapped__ = original
             setattr(module, name, wrapper)
+        Guard._ready = True
+        try:
+            yield
+        finally:
+            Guard._ready = False
+            for module, name, original in saved:
+                setattr(module, name, original)
+            if collecting:
+                gc.enable()
+
+    def run(self, title: str, body: Callable[[], Any]) -> Any:
+        """Run a handler named ``title``; what it does that is forbidden is raised, even if the handler caught it."""
+        if Guard._active is not None:
+            return body()
+        if not Guard._ready:
+            with self.ready():
+                return self.run(title, body)
         profile = sys.getprofile()
         Guard._title, Guard._trip, Guard._active = title, None, threading.get_ident()
         if self._strict:
             sys.setprofile(_profile)
         try:
-            yield
+            result = body()
         finally:
             if self._strict:
                 sys.setprofile(profile)
             Guard._active = None
-            for module, name, original in saved:
-                setattr(module, name, original)
-            if collecting:
-                gc.enable()
         if Guard._trip is not None:
             trip, Guard._trip = Guard._trip, None
             raise trip
+        return result
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from time import monotonic  # the guard replaces the module's
 from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
 
 import structlog
@@ -40,6 +41,7 @@ READ_BYTES = 1 << 18
 CHILD_START_S = 10.0  # the coordinator of a process that was killed ends within moments, and frees its lock
 CHILD_AGAIN_S = 0.25
 STEPS_PER_TURN = 200  # handlers between two turns of the loop: requests and timers of the server go on in a replay
+TURN_S = 0.005  # slow handlers: what the first ones sent does not wait for the rest
 
 _log = structlog.get_logger("pavane.ambrosia")
 
@@ -161,6 +163,7 @@ class Runner:
         self._timers: dict[tuple[int, int], asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = False
+        self._turning = False
         self._tracing = EngineTracing(engine.name)
         if self._tracing.on:
             engine.tracing = self._tracing
@@ -170,13 +173,8 @@ class Runner:
         try:
             while data := await self._streams.reader.read(READ_BYTES):
                 self.engine.feed(data)
-                steps = 0
-                while self.engine.step():
-                    self.turn()
-                    steps += 1
-                    if steps % STEPS_PER_TURN == 0:
-                        await asyncio.sleep(0)
-                self.turn()
+                while self._steps():
+                    await asyncio.sleep(0)
             why = "the coordinator closed the connection"
         except OSError as error:
             why = f"the connection to the coordinator failed: {error.strerror}"
@@ -187,6 +185,18 @@ class Runner:
             _log.error("the immortal cannot go on", instance=self.engine.name, seq=self.engine.seq, exc_info=error)
         self._end(why)
 
+    def _steps(self) -> bool:
+        """Handle messages for a while, then send what they sent, all at once; says whether there may be more."""
+        until = monotonic() + TURN_S
+        more = True
+        with self.engine.guard.ready():
+            for _ in range(STEPS_PER_TURN):
+                more = self.engine.step()
+                if not more or monotonic() > until:
+                    break
+        self.turn()
+        return more
+
     def _end(self, why: str) -> None:
         self._ended = True
         for future in self._waiting.values():
@@ -195,8 +205,15 @@ class Runner:
         self._waiting.clear()
         self._lost(why)
 
+    def _turn_soon(self) -> None:
+        """Have ``turn`` send what all of this turn of the loop make together."""
+        if not self._turning:
+            self._turning = True
+            asyncio.get_running_loop().call_soon(self.turn)
+
     def turn(self) -> None:
         """Send what the engine has to send, do what it wants done."""
+        self._turning = False
         if out := self.engine.take():
             self._streams.writer.write(out)
         if self.engine.life is not Life.FRESH:
@@ -260,7 +277,7 @@ class Runner:
     def _done(self, outside: Outside, *content: Any) -> None:
         if not self._ended:
             self.engine.done(outside, *content)
-            self.turn()
+            self._turn_soon()
 
     async def request(self, method: Method[Any, ..., Any], data: bytes, key: str) -> bytes:
         """Log a request and return the bytes of its result; as ``Handle.call``."""
@@ -273,7 +290,7 @@ class Runner:
             future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             self._waiting[token] = future
             error = ""
-            self.turn()
+            self._turn_soon()
             try:
                 return await future
             except Exception as failure:
@@ -288,7 +305,7 @@ class Runner:
         """Log a call that nobody waits for."""
         if not self._ended:
             self.engine.send_impulse(number, data)
-            self.turn()
+            self._turn_soon()
 
     async def ask(self, query: Query[Any, ..., Any], arguments: list[Any]) -> Any:
         """Answer a query."""

@@ -7,11 +7,13 @@ docs/specs/ambrosia.md 18.2, 18.3.
 import enum
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import xxhash
 
 from pavane.ambrosia.wire.messages import (
     BATCH_TYPES,
+    CALL_TYPES,
     OUR_INITIAL_MESSAGE,
     RPC_TYPES,
     Call,
@@ -47,8 +49,7 @@ class Life(enum.Enum):
     PRIMARY = "primary"
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(NamedTuple):
     """A call, or an answer: ``index`` counts the messages within record ``seq``."""
 
     seq: int
@@ -160,7 +161,7 @@ class Binding:
         return True
 
     def _message(self, message: Frame) -> None:
-        if message.type in BATCH_TYPES | RPC_TYPES and self.life is Life.FRESH:
+        if message.type in CALL_TYPES and self.life is Life.FRESH:
             raise self._unexpected(message.type)
         if message.type in BATCH_TYPES:
             self._frames.extendleft(reversed(read_batch(message)))

@@ -12,7 +12,6 @@ from pavane.ambrosia.wire.limits import BATCH_COUNT_MAX, CHECKPOINT_BYTES_MAX, M
 from pavane.ambrosia.wire.primitives import (
     ZZ32_BYTES_MAX,
     Buffer,
-    Cursor,
     read_zz32,
     read_zz64,
     string,
@@ -60,6 +59,9 @@ class RpcType(IntEnum):
     IMPULSE = 2
 
 
+_RPC_TYPES = tuple(RpcType)
+
+
 class Kind(IntEnum):
     """What an RPC is: a call, or one of three answers."""
 
@@ -67,6 +69,9 @@ class Kind(IntEnum):
     VALUE = 1
     VOID = 2
     EXCEPTION = 3
+
+
+_KINDS = tuple(Kind)
 
 
 class Frame(NamedTuple):
@@ -79,7 +84,7 @@ class Frame(NamedTuple):
 
 def frame(type_: int, data: bytes = b"") -> bytes:
     """Encode one message."""
-    return zz32(len(data) + 1) + bytes([type_]) + data
+    return b"%b%c%b" % (zz32(len(data) + 1), type_, data)
 
 
 def read_frame(buffer: Buffer, position: int, bytes_max: int = MESSAGE_BYTES_MAX) -> tuple[Frame, int] | None:
@@ -157,8 +162,7 @@ class MessageBuffer:
         return data
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A call in incoming form; ``sender`` and ``number`` exist for Async calls only."""
 
     method: int
@@ -169,14 +173,13 @@ class Call:
 
     def body(self) -> bytes:
         """Encode from the kind byte on."""
-        head = b"\0" + zz32(self.method) + bytes([self.rpc])
         if self.rpc is RpcType.ASYNC:
-            head += string(self.sender) + zz64(self.number)
-        return head + self.arguments
+            whom = string(self.sender) + zz64(self.number)
+            return b"\0%b\0%b%b" % (zz32(self.method), whom, self.arguments)
+        return b"\0%b%c%b" % (zz32(self.method), self.rpc, self.arguments)
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+class Return(NamedTuple):
     """An answer to the Async call ``number``; ``sender`` is who answers."""
 
     kind: Kind
@@ -188,27 +191,23 @@ class Return:
         """Encode from the kind byte on; ``LocalProtocolError`` for an empty sender, which others read as an Impulse."""
         if not self.sender:
             raise LocalProtocolError("a return value needs the name of its sender")
-        return bytes([self.kind]) + string(self.sender) + zz64(self.number) + self.value
+        return b"%c%b%b%b" % (self.kind, string(self.sender), zz64(self.number), self.value)
 
 
 def read_rpc(data: Buffer) -> Call | Return:
     """Decode the data of an incoming RPC; raises ``RemoteProtocolError``."""
-    cursor = Cursor(data)
-    kind = cursor.uint_le(1)
-    if kind > Kind.EXCEPTION:
-        raise RemoteProtocolError(Reason.KIND, f"kind {kind}")
+    kind = _byte(data, 0, "kind", Kind.EXCEPTION)
     if kind != Kind.CALL:
-        sender, number = cursor.string(), cursor.zz64()
-        if kind == Kind.VOID and cursor.remaining:
-            raise RemoteProtocolError(Reason.TRAILING, f"{cursor.remaining} bytes behind a void answer")
-        return Return(Kind(kind), sender, number, bytes(cursor.rest()))
-    method, rpc = cursor.zz32(), cursor.uint_le(1)
-    if rpc > RpcType.IMPULSE:
-        raise RemoteProtocolError(Reason.KIND, f"type of call {rpc}")
+        sender, number, position = _numbered(data, 1)
+        if kind == Kind.VOID and position != len(data):
+            raise RemoteProtocolError(Reason.TRAILING, f"{len(data) - position} bytes behind a void answer")
+        return Return(_KINDS[kind], sender, number, bytes(data[position:]))
+    method, position = read_zz32(data, 1)
+    rpc = _byte(data, position, "type of call", RpcType.IMPULSE)
     if rpc == RpcType.ASYNC:
-        sender, number = cursor.string(), cursor.zz64()
-        return Call(method, RpcType.ASYNC, bytes(cursor.rest()), sender, number)
-    return Call(method, RpcType(rpc), bytes(cursor.rest()))
+        sender, number, position = _numbered(data, position + 1)
+        return Call(method, RpcType.ASYNC, bytes(data[position:]), sender, number)
+    return Call(method, _RPC_TYPES[rpc], bytes(data[position + 1 :]))
 
 
 def call_of(data: Buffer) -> tuple[Kind, str, int] | None:
@@ -216,15 +215,32 @@ def call_of(data: Buffer) -> tuple[Kind, str, int] | None:
 
     Raises ``RemoteProtocolError``.
     """
-    cursor = Cursor(data)
-    kind = cursor.uint_le(1)
-    if kind > Kind.EXCEPTION:
-        raise RemoteProtocolError(Reason.KIND, f"kind {kind}")
+    kind, position = _byte(data, 0, "kind", Kind.EXCEPTION), 1
     if kind == Kind.CALL:
-        cursor.zz32()
-        if cursor.uint_le(1) != RpcType.ASYNC:
+        _, position = read_zz32(data, 1)
+        if _byte(data, position, "type of call", RpcType.IMPULSE) != RpcType.ASYNC:
             return None
-    return Kind(kind), cursor.string(), cursor.zz64()
+        position += 1
+    sender, number, _ = _numbered(data, position)
+    return _KINDS[kind], sender, number
+
+
+def _byte(data: Buffer, position: int, what: str, greatest: int) -> int:
+    if position >= len(data):
+        raise RemoteProtocolError(Reason.SHORT, f"a call without {what}")
+    value = data[position]
+    if value > greatest:
+        raise RemoteProtocolError(Reason.KIND, f"{what} {value}")
+    return value
+
+
+def _numbered(data: Buffer, position: int) -> tuple[str, int, int]:
+    """Read a sender and the number of its call."""
+    length, start = read_zz32(data, position)
+    if not 0 <= length <= NAME_BYTES_MAX:
+        raise RemoteProtocolError(Reason.NAME, f"{length} bytes")
+    number, position = read_zz64(data, start + length)  # it says if the name is cut off
+    return text(data[start : start + length]), number, position
 
 
 def incoming(rpc: Call | Return) -> bytes:
@@ -251,19 +267,10 @@ def split_outgoing(message: Frame) -> tuple[str, bytes, bool]:
 
 def is_impulse(body: Buffer) -> bool:
     """Tell from the kind byte on whether a message is an Impulse: a call (kind 0) of type 2."""
-    if not len(body):
-        raise RemoteProtocolError(Reason.SHORT, "a call without kind")
-    if body[0] != Kind.CALL:
-        if body[0] > Kind.EXCEPTION:
-            raise RemoteProtocolError(Reason.KIND, f"kind {body[0]}")
+    if _byte(body, 0, "kind", Kind.EXCEPTION) != Kind.CALL:
         return False
     _, position = read_zz32(body, 1)
-    if position >= len(body):
-        raise RemoteProtocolError(Reason.SHORT, "a call without type")
-    rpc = body[position]
-    if rpc > RpcType.IMPULSE:
-        raise RemoteProtocolError(Reason.KIND, f"type of call {rpc}")
-    return bool(rpc == RpcType.IMPULSE)
+    return _byte(body, position, "type", RpcType.IMPULSE) == RpcType.IMPULSE
 
 
 def batch(messages: list[bytes], *, impulses: int = 0, count_replayable: bool = True) -> bytes:

@@ -34,6 +34,8 @@ def _zigzag(value: int, shift: int) -> bytes:
     rest = (value << 1) ^ (value >> shift)
     if rest < 0x80:
         return _SMALL[rest]
+    if rest < 0x4000:
+        return bytes((rest & 0x7F | 0x80, rest >> 7))
     out = bytearray()
     while rest >= 0x80:
         out.append(rest & 0x7F | 0x80)
@@ -47,11 +49,15 @@ def read_zz32(data: Buffer, position: int) -> tuple[int, int]:
 
     Raises ``RemoteProtocolError``: ``short`` when the bytes end within it, ``varint`` when it has too many.
     """
+    if 0 <= position < len(data) and (byte := data[position]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
     return _read(data, position, ZZ32_BYTES_MAX, 32)
 
 
 def read_zz64(data: Buffer, position: int) -> tuple[int, int]:
     """As ``read_zz32``, for 64 bits."""
+    if 0 <= position < len(data) and (byte := data[position]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
     return _read(data, position, ZZ64_BYTES_MAX, 64)
 
 
