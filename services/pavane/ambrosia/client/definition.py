@@ -103,10 +103,8 @@ class Signature:
         return values
 
     def _count(self, given: int) -> None:
-        needed = sum(default is _EMPTY for _, _, default in self.parameters)
         if given > len(self.parameters):
             raise TypeError(f"{self.title} takes {len(self.parameters)} arguments, {given} were given")
-        del needed
 
 
 def _short(error: ValueError) -> str:

@@ -453,7 +453,7 @@ class Engine:
 
     def _open(self, flow: Flow, method: Method[Any, ..., Any]) -> None:
         flow.title = method.title
-        flow.chance = random.Random(f"{self.binding.committer}/{flow.number}")  # noqa: S311 - repeatable, not secret
+        flow.seed, flow.generator = f"{self.binding.committer}/{flow.number}", None
         arguments = method.signature.unpack(flow.arguments)
         flow.coroutine = method.function(view(self.kind, FlowTools(self, flow), flow), *arguments)
 

@@ -215,9 +215,17 @@ class Flow:
     details: dict[int, Any] = field(default_factory=dict)
     """Of steps that are carried out beside the log, what has to be done; not part of a checkpoint."""
     title: str = ""
-    chance: random.Random = field(default_factory=random.Random)
+    seed: str = ""
+    generator: random.Random | None = None
     span: Any = None
     """Where the flow is traced: it ends with this life."""
+
+    @property
+    def chance(self) -> random.Random:
+        """The generator of this flow, made when it is first used."""
+        if self.generator is None:
+            self.generator = random.Random(self.seed)  # noqa: S311 - repeatable, not secret
+        return self.generator
 
     def settle(self, step: Step, state: int, value: bytes) -> None:
         """Write the result of a step down; the first one counts."""

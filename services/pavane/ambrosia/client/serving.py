@@ -29,6 +29,7 @@ from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.immortal import Immortal
 from pavane.ambrosia.core.binding import Life
 from pavane.ambrosia.tracing import EngineTracing, ended
+from pavane.ambrosia.wire.limits import BATCH_BYTES
 from pavane.runtime import names
 
 P = ParamSpec("P")
@@ -173,7 +174,7 @@ class Runner:
         try:
             while data := await self._streams.reader.read(READ_BYTES):
                 self.engine.feed(data)
-                while self._steps():
+                while self._steps():  # noqa: ASYNC110 -- others run, nothing is waited for
                     await asyncio.sleep(0)
             why = "the coordinator closed the connection"
         except OSError as error:
@@ -192,7 +193,7 @@ class Runner:
         with self.engine.guard.ready():
             for _ in range(STEPS_PER_TURN):
                 more = self.engine.step()
-                if not more or monotonic() > until:
+                if not more or self.engine.binding.waiting_bytes > BATCH_BYTES or monotonic() > until:
                     break
         self.turn()
         return more

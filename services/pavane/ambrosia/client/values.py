@@ -49,7 +49,7 @@ class Codec:
 
     def plain(self, value: Any) -> Any:
         """Return ``value`` in what MessagePack can write; raises ``ValueError`` if it is not of the type."""
-        return self._adapter.dump_python(value, warnings="error")
+        return self._adapter.serializer.to_python(value, warnings="error")
 
     def pack(self, value: Any) -> bytes:
         """Return ``value`` as bytes; raises ``ValueError`` if it is not of the type."""
@@ -57,7 +57,7 @@ class Codec:
 
     def check(self, plain: Any) -> Any:
         """Return the value that ``plain`` stands for; raises ``ValueError``."""
-        return self._adapter.validate_python(plain)
+        return self._adapter.validator.validate_python(plain)
 
     def unpack(self, data: bytes | memoryview) -> Any:
         """Return the value that ``pack`` was given; raises ``ValueError``."""

@@ -105,17 +105,9 @@ class FlowTools:
 
     def tool(self, flow: Flow, name: str) -> Callable[..., Any]:
         """Return what a flow may send or wait for."""
-        tools: dict[str, Callable[..., Any]] = {
-            "call": self._flow_call,
-            "fork": self._flow_fork,
-            "start": self._flow_start,
-            "sleep": lambda flow, seconds: self._flow_wait(flow, "sleep", repr(float(seconds))),
-            "now": lambda flow: self._flow_wait(flow, "now", ""),
-            "run": self._flow_run,
-        }
-        if name not in tools:
-            raise OutsideHandler(f"self.{name}() in a flow", remedy="use `self.fork` or `self.call`")
-        return lambda *args, **kwargs: tools[name](flow, *args, **kwargs)
+        if name == "impulse":
+            raise OutsideHandler("self.impulse() in a flow", remedy="use `self.fork` or `self.call`")
+        return functools.partial(getattr(self, f"_flow_{name}"), flow)
 
     def _flow_call(self, flow: Flow, method: Method[Any, ..., Any], to: str, *args: Any, **kwargs: Any) -> Pending:
         data = method.signature.pack(args, kwargs)
@@ -139,6 +131,12 @@ class FlowTools:
         if new:
             flow.settle(step, VALUE, _NONE)
             self._engine.begun.append((method, data))
+
+    def _flow_sleep(self, flow: Flow, seconds: float) -> Pending:
+        return self._flow_wait(flow, "sleep", repr(float(seconds)))
+
+    def _flow_now(self, flow: Flow) -> Pending:
+        return self._flow_wait(flow, "now", "")
 
     def _flow_wait(self, flow: Flow, kind: str, what: str) -> Pending:
         _, new = flow.step(kind, "", what, b"")

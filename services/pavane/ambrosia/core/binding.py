@@ -117,6 +117,8 @@ class Binding:
         self._primary_with_first = False
         self._queued: list[bytes] = []
         self._out: list[bytes] = []
+        self.waiting_bytes = 0
+        """Of messages since the last ``take``."""
         self._attached = {"", name}
 
     # In
@@ -250,6 +252,7 @@ class Binding:
 
     def _queue(self, message: bytes) -> None:
         self._queued.append(message)
+        self.waiting_bytes += len(message)
         if len(self._queued) >= BATCH_MESSAGES_MAX:
             self._flush()
 
@@ -276,6 +279,7 @@ class Binding:
     def take(self) -> bytes:
         """Return what is to be written to the coordinator, in order."""
         self._flush()
+        self.waiting_bytes = 0
         out = b"".join(self._out)
         self._out.clear()
         return out

@@ -1,5 +1,6 @@
 """Numbers and strings (docs/specs/ambrosia.md 2): zigzag base-128, little-endian fixed width, no padding anywhere."""
 
+import functools
 import struct
 
 from pavane.ambrosia.errors import Reason
@@ -93,6 +94,7 @@ def i64(value: int) -> bytes:
         raise LocalProtocolError(f"{value} does not fit 64 bits") from error
 
 
+@functools.lru_cache(maxsize=1024)  # names of peers, again and again
 def string(value: str) -> bytes:
     """Encode length and UTF-8 bytes; ``LocalProtocolError`` for text that UTF-8 cannot hold."""
     data = utf8(value)
