@@ -7,7 +7,6 @@ docs/specs/ambrosia.md 18.2, 18.3.
 import enum
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import xxhash
 
@@ -49,7 +48,8 @@ class Life(enum.Enum):
     PRIMARY = "primary"
 
 
-class Received(NamedTuple):
+@dataclass(slots=True)  # frozen, each message would pay for it
+class Received:
     """A call, or an answer: ``index`` counts the messages within record ``seq``."""
 
     seq: int
