@@ -19,18 +19,10 @@ from typing import Any
 
 from pavane import telemetry
 from pavane.ambrosia import options as opts
-from pavane.ambrosia.aio import (
-    DETECT_S,
-    FENCE_POLL_S,
-    FOLLOW_POLL_S,
-    BindingPort,
-    Resolve,
-    Runner,
-    SocketOrder,
-    Streams,
-)
+from pavane.ambrosia.aio import FENCE_POLL_S, FOLLOW_POLL_S, Resolve, Runner
 from pavane.ambrosia.core.coordinator import LOG_TRIGGER_BYTES, Coordinator, Settings
 from pavane.ambrosia.errors import EXIT_UNEXPECTED, Fatal, FatalError, Superseded
+from pavane.ambrosia.ports import DETECT_S, BindingPort, SocketOrder, Streams
 from pavane.ambrosia.state import Meta, Progress
 from pavane.ambrosia.storage import LOG, CheckpointReader, Registry, Replay, Row, Store, read_fence
 from pavane.ambrosia.wire.limits import MIB, NEW_NAME_BYTES_MAX

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pavane.ambrosia import options as opts
-from pavane.ambrosia.aio import SocketOrder
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
+from pavane.ambrosia.ports import SocketOrder
 from pavane.ambrosia.server import DebugServer, Options, Server, run_coordinator
 from pavane.ambrosia.wire.limits import MESSAGE_BYTES_MAX
 from pavane.ambrosia.wire.links import Answer, Channel, Code, Hello
