@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from pavane.dataflow.plan import INPUT, Aggregate, Group, Plan, Select, Top
-from pavane.dataflow.ports import Column, Engine, View, ViewError
+from pavane.dataflow.ports import Column, Engine, Table, View, ViewError
 from pavane.dataflow.rows import Multiset, Row, table_of, updates_of
 from pavane.dataflow.types import arrow_schema
 
@@ -54,6 +54,30 @@ class ViewFlow:
             return table_of(consolidated(updates), self._schema)
         except (pa.ArrowInvalid, OverflowError) as error:
             raise ViewError(f"a value does not fit its column: {error}") from error
+
+
+class Latest:
+    """The last row of each key of a table; a row in which all but the key is NULL deletes it."""
+
+    def __init__(self, table: Table) -> None:
+        names = [column.name for column in table.columns]
+        self._schema = arrow_schema(table.columns)
+        self._key = [names.index(name) for name in table.key]
+        self._rest = [place for place in range(len(names)) if place not in self._key]
+        self._rows: dict[Row, Row] = {}
+
+    def step(self, rows: pa.Table) -> pa.Table:
+        """Return what these rows change; those of one tick take effect in their order."""
+        out: list[Update] = []
+        for row, time, _ in sorted(updates_of(rows), key=lambda update: update[1]):
+            key = tuple(row[place] for place in self._key)
+            before = self._rows.pop(key, None)
+            if before is not None:
+                out.append((before, time, -1))
+            if any(row[place] is not None for place in self._rest):
+                self._rows[key] = row
+                out.append((row, time, 1))
+        return table_of(consolidated(out), self._schema)
 
 
 class _Query:

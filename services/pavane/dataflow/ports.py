@@ -53,6 +53,8 @@ class Table:
     mode: Mode
     diff: bool = False
     """The rows bring their own `__diff`; without it each row counts 1."""
+    key: tuple[str, ...] = ()
+    """A row replaces the one with the same key; with a key alone it deletes it."""
 
 
 @dataclass(frozen=True, slots=True)

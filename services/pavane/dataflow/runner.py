@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pavane.dataflow.flow import Latest
 from pavane.dataflow.ports import TIME, Binding, Flow, Script, Sink, Source, Table, TickLog, View, ViewError
 from pavane.dataflow.rows import table_of
 from pavane.dataflow.tracing import Tracing
@@ -40,6 +41,8 @@ class Maintained:
     """The views that read it."""
     waiting: dict[str, list[pa.Table]] = field(default_factory=dict)
     """Updates of each view that it reads, which it has not taken yet."""
+    latest: dict[str, Latest] = field(default_factory=dict)
+    """Of its tables that have a key."""
     as_of: int = 0
     flow: Flow | None = None  # None until it is hydrated
     seen: Binding | None = None  # the flow has all rows up to here
@@ -137,6 +140,7 @@ class Runner:
         if start is None:
             return False
         flow = self._flow(each.view)
+        each.latest = {table.name: Latest(table) for table in each.tables if table.key}
         longest = max((start.next.get(p, 0) for table in each.tables for p in table.partitions), default=0)
         pieces = longest // HYDRATION_TRANSACTIONS + 1
         for piece in range(1, pieces + 1):
@@ -154,7 +158,7 @@ class Runner:
         upper = due[-1].tick + 1
         for read in each.reads:
             inputs[read.view.name] = _taken(each, read.view, due[0].tick if each.flow is None else 0, upper)
-        updates = await asyncio.to_thread(flow.step, inputs, upper)
+        updates = await asyncio.to_thread(_computed, each, flow, inputs, upper)
         for reader in each.readers:
             if not reader.failure:
                 reader.waiting[each.view.name].append(updates)
@@ -162,6 +166,12 @@ class Runner:
         each.seen = due[-1]
         if self._tracing is not None:
             self._tracing.brought(each.view.name, each.seen.tick)
+
+
+def _computed(each: Maintained, flow: Flow, inputs: dict[str, pa.Table], upper: int) -> pa.Table:
+    for name, latest in each.latest.items():
+        inputs[name] = latest.step(inputs[name])
+    return flow.step(inputs, upper)
 
 
 def _maintained(script: Script, sinks: Mapping[str, Sink]) -> list[Maintained]:

@@ -91,16 +91,19 @@ class LogSource:
     def _json(
         self, table: Table, schema: pa.Schema, partition: int, transactions: list[Transaction], times: list[int]
     ) -> tuple[pa.Table, list[int]]:
+        needed = (DIFF,) if table.diff else table.key
         quick = jsonrows.fast([transaction.data for transaction in transactions], schema)
-        if quick is not None and not (table.diff and quick[0].column(DIFF).null_count):
+        if quick is not None and not any(quick[0].column(name).null_count for name in needed):
             return quick
+        places = [schema.get_field_index(name) for name in needed]
         rows, counts = [], []
         for transaction, time in zip(transactions, times, strict=True):
             count = 0
             for document in jsonrows.documents(transaction.data):
                 values, problem = jsonrows.fitted(document, schema)
-                if table.diff and values[-1] is None:
-                    problem = problem or f"column {DIFF!r}: it has no value"
+                for place in places:
+                    if values[place] is None:
+                        problem = problem or f"column {schema[place].name!r}: it has no value"
                 if problem and not self._kept(table, partition, transaction, time, problem):
                     continue
                 rows.append(values)
@@ -115,8 +118,9 @@ class LogSource:
         for transaction, time in zip(transactions, times, strict=True):
             try:
                 part = _streamed(transaction.data, schema)
-                if table.diff and part.column(DIFF).null_count:
-                    raise pa.ArrowInvalid(f"column {DIFF!r} has no value")
+                for name in (DIFF,) if table.diff else table.key:
+                    if part.column(name).null_count:
+                        raise pa.ArrowInvalid(f"column {name!r} has no value")
             except (pa.ArrowException, OSError) as error:
                 keeps = self._kept(table, partition, transaction, time, str(error))
                 part = pa.table([pa.nulls(int(keeps), field.type) for field in schema], schema=schema)
@@ -135,7 +139,7 @@ class LogSource:
                 f"table {table.name}: partition {partition}, transaction {transaction.id} cannot be decoded: {problem}."
                 " Mode PERMISSIVE reads NULL, DROPMALFORMED leaves the row out"
             )
-        return table.mode is Mode.PERMISSIVE and not table.diff
+        return table.mode is Mode.PERMISSIVE and not table.diff and not table.key
 
 
 def _streamed(data: bytes, schema: pa.Schema) -> pa.Table:

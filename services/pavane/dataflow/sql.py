@@ -21,7 +21,7 @@ VIEWS_MAX = 32
 COLUMNS_MAX = 512
 PARTITIONS_MAX = 1024
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-OPTIONS = ("partitions", "format", "mode", "diff")
+OPTIONS = ("partitions", "format", "mode", "diff", "key")
 RAW = {"header": "BIGINT", "data": "BINARY"}
 # The parser warns of what it does not know; here that is an error with a place.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -125,7 +125,22 @@ def _table(statement: exp.Create, name: str, places: Places) -> Table:
     if form is Format.RAW and any(RAW.get(column.name) != column.type for column in columns):
         places.refuse(statement.this, "a raw table has the columns header BIGINT and data BINARY")
     diff = _word(bool, "diff", options.get("diff", "false").lower(), statement, places)
-    return Table(name, columns, _partitions(statement, options.get("partitions"), places), form, mode, diff)
+    key = _key(statement, options.get("key"), columns, places)
+    if key and (diff or form is Format.RAW):
+        places.refuse(statement.this, "a table with a key has neither diff nor the format raw")
+    return Table(name, columns, _partitions(statement, options.get("partitions"), places), form, mode, diff, key)
+
+
+def _key(statement: exp.Create, text: str | None, columns: tuple[Column, ...], places: Places) -> tuple[str, ...]:
+    """Read `id` or `region, id`."""
+    if text is None:
+        return ()
+    known = {column.name.lower(): column.name for column in columns}
+    named = [part.strip().lower() for part in text.split(",")]
+    if len(set(named)) != len(named) or not set(named) < known.keys():
+        instead = "Name some of the columns, not all, as in OPTIONS (key 'id')."
+        places.refuse(statement.this, f"key '{text}' is no key of the table", instead)
+    return tuple(known[name] for name in named)
 
 
 def _word(kind: Any, option: str, value: str, statement: exp.Create, places: Places) -> Any:

@@ -107,6 +107,17 @@ async def test_a_table_may_bring_its_own_diff() -> None:
     assert source.bad_count == 2  # one without a diff, and one that would count a row of which nobody knows what it was
 
 
+async def test_a_table_with_a_key_takes_no_row_without_it_and_none_that_does_not_fit() -> None:
+    log = Records(b'{"id": 1, "price": "1"}', b'{"price": "2"}', b'{"id": 2, "price": "x"}', b'{"id": 3}')
+    source = LogSource(log)
+    rows = await read(source, table(", key 'id'"), 4)
+    assert [(row["id"], row[DIFF]) for row in rows] == [(1, 1), (3, 1)]
+    assert [(bad.txid, bad.reason) for bad in source.bad] == [
+        (1, "column 'id': it has no value"),
+        (2, source.bad[1].reason),
+    ]
+
+
 async def test_arrow_and_raw() -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.schema([("id", pa.int32())])) as writer:

@@ -1,4 +1,4 @@
-"""Views that read views, and several SELECTs in one: right at every tick, although who keeps them dies."""
+"""Views of views, several SELECTs in one, tables with a key: right at every tick, although who keeps them dies."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ import pytest
 from pavane.dataflow import runner
 from pavane.dataflow.chain import Chain
 from pavane.dataflow.entries import Minted, decode
+from pavane.dataflow.flow import Latest
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
-from pavane.dataflow.rows import Row, updates_of
+from pavane.dataflow.rows import Row, table_of, updates_of
 from pavane.dataflow.sql import parse
+from pavane.dataflow.types import arrow_schema
 from tests.services.dataflow.test_chains_under_faults import DATA, HOME, TICKS_PARTITION, Died, FaultyLog, Record
 
 SCRIPT = """
 CREATE TABLE t (k BIGINT, x BIGINT) USING waltz OPTIONS (partitions '0', diff 'true');
+CREATE TABLE latest (k BIGINT, x BIGINT) USING waltz OPTIONS (partitions '0', key 'k');
+CREATE MATERIALIZED VIEW last AS SELECT k, x FROM latest;
 CREATE MATERIALIZED VIEW sums AS SELECT k, sum(x) AS s FROM t GROUP BY k;
 CREATE MATERIALIZED VIEW big AS SELECT k, s FROM sums WHERE s > 20;
 CREATE MATERIALIZED VIEW shares AS SELECT t.k, t.x, big.s FROM t JOIN big ON t.k = big.k;
@@ -77,7 +81,7 @@ def wrong(log: FaultyLog) -> tuple[int, list[tuple[str, int]]]:
     """Return how many ticks were compared, and the views and ticks that are wrong."""
     minted = [decode(each.header, each.data) for each in log.partitions[TICKS_PARTITION]]
     ticks = {each.tick: each.next[DATA] for each in minted if isinstance(each, Minted)}
-    chains = {name: Chain(name) for name in expected(Counter())}
+    chains = {name: Chain(name) for name in (*expected(Counter()), "last")}
     updates: dict[str, list[tuple[Row, int, int]]] = {name: [] for name in chains}
     for record in log.partitions[HOME]:
         entry = decode(record.header, record.data)
@@ -89,14 +93,15 @@ def wrong(log: FaultyLog) -> tuple[int, list[tuple[str, int]]]:
         assert chain.created is not None
         for tick in range(chain.created.as_of, chain.upper):
             rows = [json.loads(each.data) for each in log.partitions[DATA][: ticks[tick]]]
-            there = Counter[tuple[int, int]]()
+            there, last = Counter[tuple[int, int]](), dict[int, int]()
             for row in rows:
                 there[row["k"], row["x"]] += row["__diff"]
+                last[row["k"]] = row["x"]
             held = Counter[Row]()
             for row, time, diff in updates[name]:
                 held[row] += diff * (time <= tick)
             compared += 1
-            if +held != expected(+there)[name]:
+            if +held != (Counter(last.items()) if name == "last" else expected(+there)[name]):
                 found.append((name, tick))
     return compared, found
 
@@ -145,3 +150,15 @@ async def test_a_reader_of_a_view_that_failed_fails() -> None:
     assert "out of range" in failures["v"]
     assert failures["w"].startswith("the view v, which it reads, failed: ")
     assert failures["alone"] == ""
+
+
+def test_a_key_alone_deletes_and_the_last_row_of_a_tick_counts() -> None:
+    table = parse(
+        "CREATE TABLE t (a BIGINT, k STRING, b BIGINT) USING waltz OPTIONS (partitions '0', key 'k');"
+        "CREATE MATERIALIZED VIEW v AS SELECT k FROM t"
+    ).tables[0]
+    schema, latest = arrow_schema(table.columns), Latest(table)
+    first = latest.step(table_of([((1, "x", 2), 4, 1), ((1, "y", 2), 4, 1), ((3, "x", None), 4, 1)], schema))
+    assert set(updates_of(first)) == {((3, "x", None), 4, 1), ((1, "y", 2), 4, 1)}
+    second = latest.step(table_of([((None, "x", None), 5, 1), ((None, "z", None), 5, 1), ((1, "y", 2), 6, 1)], schema))
+    assert set(updates_of(second)) == {((3, "x", None), 5, -1)}
