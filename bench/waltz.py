@@ -50,6 +50,11 @@ class _Series:
     def add(self, what: str, rate: float) -> None:
         self.rates.setdefault(what, []).append(rate)
 
+    def spent(self, what: str, before: Mapping[str, float], after: Mapping[str, float], count: int) -> None:
+        """Note the CPU time of each role per append."""
+        for who, seconds in after.items():
+            self.costs.setdefault(f"{what}: {who}", []).append((seconds - before[who]) / count * MICRO)
+
 
 class Log:
     """Storage nodes and a server in processes of their own."""
@@ -114,7 +119,7 @@ def _own(series: _Series) -> list[Measure]:
     costs = series.costs.items()
     return [
         *latencies("append of 100 B, one after the other", series.sequential, None, None),
-        *(median_of(f"CPU per pipelined append: {who}", "µs", spent) for who, spent in costs),
+        *(median_of(f"CPU per {what}", "µs", spent) for what, spent in costs),
     ]
 
 
@@ -122,7 +127,7 @@ def _other(series: _Series) -> list[Measure]:
     costs = series.costs.items()
     return [
         *latencies("JetStream: publish of 100 B, one after the other", series.sequential, None, None),
-        *(median_of(f"JetStream: CPU per pipelined publish: {who}", "µs", spent) for who, spent in costs),
+        *(median_of(f"JetStream: CPU per {what}", "µs", spent) for what, spent in costs),
     ]
 
 
@@ -152,11 +157,12 @@ async def _run_ours(folder: Path, series: _Series) -> None:
             series.sequential += await _one_by_one(lambda data: client.append(0, data), SEQUENTIAL)
             before = log.cpu_s()
             series.add("pipelined", await _pipelined(lambda data: client.append(0, data), BULK))
-            for who, spent in log.cpu_s().items():
-                series.costs.setdefault(who, []).append((spent - before[who]) / BULK * MICRO)
+            series.spent("pipelined append", before, log.cpu_s(), BULK)
             producers = [await stack.enter_async_context(Waltz([log.address])) for _ in range(PRODUCERS)]
             appends = [_appending(producer, number % PARTITIONS) for number, producer in enumerate(producers)]
+            before = log.cpu_s()
             series.add("producers", await _by_producers(appends))
+            series.spent("append of a producer", before, log.cpu_s(), PRODUCED)
             await _pipelined(lambda data: client.append(1, FEED_DATA), FED)
             start = await client.hwm(1) + 1 - FED
             began = time.perf_counter()
@@ -184,8 +190,7 @@ async def _run_nats(program: str, folder: Path, series: _Series) -> None:
             series.sequential += await _one_by_one(connection.publish, SEQUENTIAL)
             before = cluster.cpu_s()
             series.add("pipelined", await _pipelined(connection.publish, BULK))
-            for who, spent in cluster.cpu_s().items():
-                series.costs.setdefault(who, []).append((spent - before[who]) / BULK * MICRO)
+            series.spent("pipelined publish", before, cluster.cpu_s(), BULK)
             series.add("producers", await _by_producers([other.publish for other in others]))
         finally:
             for each in (connection, *others):

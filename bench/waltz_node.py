@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import UUID
 
 from pavane import telemetry
+from pavane.runtime.garbage import freeze_survivors
 from pavane.waltz.aio.cluster import ClusterConfig, make_tree
 from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.client import Waltz
@@ -34,6 +35,7 @@ async def server(port: int, partitions: int, nodes: list[str]) -> None:
     metadata = MemoryMetadata()
     await make_tree(metadata, config)
     running = WaltzServer(config, metadata, advertise=f"{HOST}:{port}")
+    freeze_survivors()  # as the pod does
     await running.start(HOST, port)
     running.allow_writes()
     await until_terminated()

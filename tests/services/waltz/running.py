@@ -140,6 +140,15 @@ class Log:
         self.servers.append(server)
         return server
 
+    async def until_all_vote(self) -> None:
+        """Wait until every storage node has a vote in the session of every partition."""
+
+        def vote() -> bool:
+            sessions = [one.session for server in self.servers for one in server.running.owned.values()]
+            return all(one is not None and all(each.voting for each in one._replicas.values()) for one in sessions)
+
+        await eventually(vote, ANSWER_S)
+
     async def settled(self) -> dict[int, WaltzServer]:
         """Wait until every server knows all servers and every partition can be written; return the owners."""
 

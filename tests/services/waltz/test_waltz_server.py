@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from pavane.waltz.core import rounds
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
 from tests.services.eventually import eventually
@@ -141,6 +144,7 @@ async def test_appends_whose_data_is_damaged_are_refused_or_end_the_connection(t
 async def test_what_comes_together_is_one_batch_and_what_comes_meanwhile_the_next_one(tmp_path: Path) -> None:
     async with running_log(tmp_path) as log:
         await log.settled()
+        await log.until_all_vote()
         server, node = log.servers[0], log.nodes[0]
         client = await RawClient.connect(server.port)
         await client.mount()
@@ -163,3 +167,57 @@ async def test_what_comes_together_is_one_batch_and_what_comes_meanwhile_the_nex
         assert [(await client.next(m.AppendAck)).txid for _ in range(80)] == list(range(80))
         await eventually(lambda: files.max_txid == 79 and node.requests == before + 2)
         client.hang_up("done")
+
+
+async def test_appends_of_several_partitions_go_to_storage_together_under_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "HOLD_S", 1000.0)  # a busy machine takes its time
+    async with running_log(tmp_path, partitions=2) as log:
+        await log.settled()
+        await log.until_all_vote()
+        server, node = log.servers[0], log.nodes[0]
+        client = await RawClient.connect(server.port)
+        for partition in (0, 1):
+            await client.mount(partition=partition)
+        number = next(iter(server._clients))
+        before = node.requests
+
+        def give(partition: int, count: int) -> None:
+            def take(now: float) -> None:
+                for _ in range(count):
+                    reqid = client.reqid(partition)
+                    bare = m.AppendIdempotent(reqid, -1, (), (), (), 0, 0, -1, m.FLAG_ACK, b"data")
+                    server.running.message(now, number, bare)
+
+            server.adapter.call(take)
+
+        give(0, rounds.SHARED_APPENDS_MIN)
+        for _ in range(3):
+            give(1, 2)  # these wait for the other partition, and are one batch then
+        acknowledged = [(await client.next(m.AppendAck)).reqid.partition for _ in range(rounds.SHARED_APPENDS_MIN + 6)]
+        assert acknowledged == [0] * rounds.SHARED_APPENDS_MIN + [1] * 6
+        await eventually(lambda: node.requests == before + 2)
+        client.hang_up("done")
+
+
+def test_a_partition_waits_for_others_only_under_load_and_not_for_long() -> None:
+    class Waiting:
+        def append_queued(self) -> None: ...
+
+    one, other = Waiting(), Waiting()
+    shared = rounds.Rounds()
+    shared.now = 10.0
+    shared.begin(one, rounds.SHARED_APPENDS_MIN)
+    assert shared.is_open(other), "what goes at the same time is one round"
+    shared.now = 10.001
+    assert not shared.is_open(other)
+    assert shared.is_open(one)
+    assert shared.next_due() == pytest.approx(10.0 + rounds.HOLD_S)
+    shared.now = 10.0 + rounds.HOLD_S
+    assert shared.is_open(other), "storage of the other partition is slow"
+    shared.now = 10.001
+    shared.end(one)
+    shared.begin(one, rounds.SHARED_APPENDS_MIN - 1)
+    shared.now = 10.002
+    assert shared.is_open(other), "the processors have time"

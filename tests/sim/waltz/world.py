@@ -96,6 +96,12 @@ class SimNode:
         files = self.directory.partition(PARTITION) if self.directory is not None else None
         return files.max_txid if files is not None and files.available else -1
 
+    @property
+    def mark_is_exact(self) -> bool:
+        """Whether it runs, and its mark covers all that it holds."""
+        files = self.directory.partition(PARTITION) if self.directory is not None else None
+        return files is not None and files.mark >= files.max_txid
+
     def start(self) -> None:
         if self.node is None:
             product = self.world.product

@@ -92,7 +92,8 @@ class Appending:
             raise self._error or Closed("the client is closed")
         token = _Token(future, *self._tracing.began()) if self._tracing.on else _Token(future)
         pending = Pending(token, header, data, write, read, seen, loop.time() + self._directory.patience)
-        self._plan_turn()
+        if not self._begun:
+            loop.call_soon(self._turn)
         self._begun.append(pending)
         return future
 
@@ -107,14 +108,15 @@ class Appending:
 
     def _execute(self, output: Output) -> None:
         match output:
-            case Send(message):
+            case Send():
                 if self._link is not None:
-                    self._link.send(message)
-            case Done(token, result, reqid):
+                    self._link.send(output.message)
+            case Done():
+                token = output.token
                 self.leave_room()
                 if token.began_ns:
-                    self._tracing.appended(token.caller, token.began_ns, reqid, self._partition, result)
-                _settle(token, result)
+                    self._tracing.appended(token.caller, token.began_ns, output.reqid, self._partition, output.result)
+                _settle(token, output.result)
             case Refresh():
                 self._stale.set()
             case Drop():
@@ -170,15 +172,12 @@ class Appending:
         self._adapter.call(lambda now: self._core.attached(owner.generation, link.net_seq, now))
 
     def _received(self, message: Any) -> None:
-        self._plan_turn()
+        if not self._heard and self._link is not None:
+            self._link.after_turn(self._turn)
         self._heard.append(message)
 
-    def _plan_turn(self) -> None:
-        """Give what comes in one turn of the loop to the core together."""
-        if not self._heard and not self._begun:
-            asyncio.get_running_loop().call_soon(self._turn)
-
     def _turn(self) -> None:
+        """Give what came in one turn of the loop to the core together."""
         heard, self._heard = self._heard, []
         begun, self._begun = self._begun, []
 
@@ -194,6 +193,8 @@ class Appending:
                 _settle(pending.token, self._error or Closed("the client is closed"))
         elif heard or begun:
             self._adapter.call(take)
+            if self._link is not None and len(self._link.listeners) == 1:
+                self._link.flush()  # nobody else has anything to send over it
         if begun and self._link is None:
             self._stale.set()
 

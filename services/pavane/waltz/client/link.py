@@ -59,6 +59,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._answers: dict[ReqId, asyncio.Future[Any]] = {}
         self._unsent: list[bytes] = []
+        self._after_turn: list[Callable[[], None]] = []
         self._writable = asyncio.Event()
         self._keep_alive: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
@@ -108,6 +109,13 @@ class Link(asyncio.Protocol):
             if not self.ready.done():
                 self.ready.set_exception(error)
             self._abort()
+        after, self._after_turn = self._after_turn, []
+        for callback in after:
+            callback()
+
+    def after_turn(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once when all messages of what has just arrived were handed out."""
+        self._after_turn.append(callback)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits."""
@@ -148,7 +156,7 @@ class Link(asyncio.Protocol):
         if self.lost.is_set():
             return
         if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
         self._unsent.append(frame)
 
     async def ask(self, message: Any, seconds: float) -> Any:
@@ -195,9 +203,10 @@ class Link(asyncio.Protocol):
         elif listener := self.listeners.get(message.reqid.partition):
             listener(message)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what was sent now, instead of at the end of this turn of the loop."""
         unsent, self._unsent = self._unsent, []
-        if self._transport is not None and not self._transport.is_closing():
+        if unsent and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(unsent))
             self._written_at = asyncio.get_running_loop().time()
 

@@ -151,8 +151,8 @@ class Appender:
     def received(self, message: Any, now: float) -> None:
         """Take an answer. What does not belong to the present mount or to an append under way is ignored."""
         match message:
-            case m.AppendAck(reqid=reqid, txid=txid):
-                self._committed(self._flying, reqid, txid)
+            case m.AppendAck():
+                self._committed(self._flying, message.reqid, message.txid)
             case m.LockFailure(reqid=reqid, txid=txid):
                 if pending := self._flying.pop(reqid, None):
                     self._out.append(Done(pending.token, Conflict(self.partition, txid), reqid))

@@ -12,6 +12,7 @@ from typing import Any
 from pavane.waltz.core.connection import PARKED_MAX, Connection, Registration
 from pavane.waltz.core.feed import Feeds, batch_fault
 from pavane.waltz.core.outputs import Appended, Hangup, Output, Reply
+from pavane.waltz.core.rounds import Rounds
 from pavane.waltz.core.session import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 from pavane.waltz.core.storing import Stage, Storing
 from pavane.waltz.errors import RejectCode
@@ -62,10 +63,12 @@ class Partition(Storing):
         up: Iterable[str],
         out: list[Output],
         *,
+        rounds: Rounds,
         floor: int = -1,
         rules: recovery.Rules = recovery.RULES,
     ) -> None:
         super().__init__(number, generation, nodes, up, out, floor, rules)
+        self._rounds = rounds
         self.clients: dict[int, Registration] = {}
         self._close_due: float | None = None
         self._queue: deque[tuple[Connection, AnyAppend] | _Marker] = deque()
@@ -115,6 +118,7 @@ class Partition(Storing):
             return
         self.stage = Stage.CLOSED
         self.reason = reason
+        self._rounds.end(self)
         self._due = self._close_due = None
         self._refuse_queue(RejectCode.WRONG_GENERATION, reason)
         undecided = {p.connection.id for p in self._pending if p.connection is not None and p.connection.ours}
@@ -229,6 +233,10 @@ class Partition(Storing):
         self._append()
         self._maybe_closed()
 
+    def _session_closed(self, reason: str) -> None:
+        self._rounds.end(self)
+        super()._session_closed(reason)
+
     def _committed(self, hwm: int) -> None:
         records = []
         while self._pending and self._pending[0].record.txid <= hwm:
@@ -242,6 +250,8 @@ class Partition(Storing):
         self._out.append(Appended(self.number, records))
         self.feeds.commit(records)
         self._fire_markers()
+        if not self._pending:
+            self._rounds.end(self)
         self._append()
         self._maybe_closed()
 
@@ -434,13 +444,14 @@ class Partition(Storing):
 
     def append_queued(self) -> None:
         """Send what has come; called once for all that came together, so that it is one batch."""
+        self.now = max(self.now, self._rounds.now)
         self._append()
 
     def _append(self) -> None:
         """Send what is queued to storage, as far as locks and the session let it."""
         records: list[Record] = []
         size = 0
-        may_write = self._writable and self._worthwhile
+        may_write = bool(self._queue) and self._writable and self._worthwhile
         while self._queue:
             first = self._queue[0]
             if isinstance(first, _Marker):
@@ -484,8 +495,9 @@ class Partition(Storing):
     @property
     def _worthwhile(self) -> bool:
         """Whether what waits is to be sent now: else it goes when the batch under way is decided, with what comes."""
-        many = self._queued >= BATCH_APPENDS_MIN or self._queued_bytes >= BATCH_BYTES_MIN
-        return many or self._session is None or not self._session.busy
+        if self._queued >= BATCH_APPENDS_MIN or self._queued_bytes >= BATCH_BYTES_MIN:
+            return True
+        return not self._pending and self._rounds.is_open(self)
 
     def _accept(self, connection: Connection, request: AnyAppend, taken: Taken) -> Record:
         txid = self._pending[-1].record.txid + 1 if self._pending else self._hwm + 1
@@ -497,6 +509,7 @@ class Partition(Storing):
 
     def _send(self, records: list[Record]) -> None:
         assert self._session is not None  # noqa: S101 -- _append has looked
+        self._rounds.begin(self, len(records))
         self._take(self._session.append(self.now, records))
 
     def _fire_markers(self) -> None:

@@ -10,6 +10,7 @@ from pavane.waltz.core.cluster import STEP_S, ClusterView, rewritten
 from pavane.waltz.core.connection import Connection
 from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Reply, WriteAssignment
 from pavane.waltz.core.partition import Partition
+from pavane.waltz.core.rounds import Rounds
 from pavane.waltz.core.storing import Stage
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.state.recovery import RULES, Rules
@@ -53,23 +54,25 @@ class ServerCore:
         self._views_asked: dict[tuple[int, int], m.ViewRequest] = {}
         self._asked = 0
         self._step_due: float | None = None
-        self._appended_to: dict[Partition, None] = {}
-        """Partitions whose queues have grown since ``outputs``, in order."""
+        self._rounds = Rounds()
         self._out: list[Output] = []
 
     # -- the adapter's side -------------------------------------------------------------------------------------
 
     def outputs(self) -> list[Output]:
         """Hand over what is to be done, in order."""
-        for partition in self._appended_to:
-            partition.append_queued()
-        self._appended_to.clear()
+        if self._rounds.waiting:
+            waiting = [*self._rounds.waiting]
+            self._rounds.waiting.clear()
+            for partition in waiting:
+                partition.append_queued()
         out = self._out[:]
         self._out.clear()
         return out
 
     def handle_timer(self, now: float) -> None:
         """Do what is due."""
+        self._rounds.now = now
         for partition in [*self.owned.values(), *self.leaving]:
             due = partition.next_due()
             if due is not None and due <= now:
@@ -82,7 +85,8 @@ class ServerCore:
     def next_timer(self) -> float | None:
         """Return when ``handle_timer`` is due."""
         due = [partition.next_due() for partition in [*self.owned.values(), *self.leaving]]
-        return min((at for at in [*due, self._step_due] if at is not None), default=None)
+        due += [self._step_due, self._rounds.next_due()]
+        return min((at for at in due if at is not None), default=None)
 
     # -- metadata -----------------------------------------------------------------------------------------------
 
@@ -147,7 +151,9 @@ class ServerCore:
                 nodes = view.storage.get(number, ())
                 self._remember(self.owned.get(number))
                 floor = self._published.get(number, -1)
-                present = Partition(number, generation, nodes, self._up, self._out, floor=floor, rules=self._rules)
+                present = Partition(
+                    number, generation, nodes, self._up, self._out, rounds=self._rounds, floor=floor, rules=self._rules
+                )
                 self.owned[number] = present
                 present.start(now)
             elif generation > present.generation:
@@ -196,6 +202,7 @@ class ServerCore:
 
     def storage_response(self, now: float, node: str, message: Any) -> None:
         """Take an answer of a storage node."""
+        self._rounds.now = now
         for partition in self._all(message.head.partition):
             partition.response(now, node, message)
         if self.leaving:
@@ -238,6 +245,7 @@ class ServerCore:
 
     def message(self, now: float, connection: int, message: Any) -> None:
         """Take a request."""
+        self._rounds.now = now
         known = self._connections.get(connection)
         if known is None:
             return
@@ -253,7 +261,7 @@ class ServerCore:
             else:
                 partition.message(now, known, message)
                 if isinstance(message, (m.AppendIdempotent, m.AppendRequest)):
-                    self._appended_to[partition] = None
+                    self._rounds.waiting[partition] = None
         else:
             self._about_server(known, message)
 

@@ -94,6 +94,7 @@ class Channel:
         self._at = 0
         self._sends: Table | None = None
         self._hears: Table | None = None
+        self._magic, self._body_bytes_max = Magic.HELLO, HELLO_BYTES_MAX
         self.version: int | None = None
         self.peer: Hello | None = None
 
@@ -140,23 +141,25 @@ class Channel:
         return None
 
     def _frame(self) -> bytes | None:
-        if self.buffered < _HEADER.size:
+        buffer, start = self._buffer, self._at + _HEADER.size
+        if len(buffer) < start:
             self._drop_consumed()
             return None
-        magic, version, size = _HEADER.unpack_from(self._buffer, self._at)
-        expected = (Magic.HELLO, 0) if self.version is None else (self._side.magic, self.version)
-        if (magic, version) != expected:
-            raise RemoteProtocolError("frame", f"magic {magic} version {version} where {expected} belongs")
-        most = HELLO_BYTES_MAX if self.version is None else self._frame_bytes_max
-        if not 0 <= size <= most:
-            raise LimitExceeded("HELLO_BYTES_MAX" if self.version is None else "FRAME_BYTES_MAX", size, most)
-        end = self._at + _HEADER.size + size
-        if len(self._buffer) < end:
+        magic, version, size = _HEADER.unpack_from(buffer, self._at)
+        if magic != self._magic or version != (self.version or 0):
+            raise RemoteProtocolError(
+                "frame", f"magic {magic} version {version} where {(self._magic, self.version or 0)} belongs"
+            )
+        if not 0 <= size <= self._body_bytes_max:
+            raise LimitExceeded(
+                "HELLO_BYTES_MAX" if self.version is None else "FRAME_BYTES_MAX", size, self._body_bytes_max
+            )
+        end = start + size
+        if len(buffer) < end:
             self._drop_consumed()
             return None
-        body = bytes(memoryview(self._buffer)[self._at + _HEADER.size : end])
         self._at = end
-        return body
+        return bytes(buffer[start:end])
 
     def _drop_consumed(self) -> None:
         """Drop what was consumed: at once if that is all, else in steps, for it moves what is left."""
@@ -170,5 +173,6 @@ class Channel:
             raise RemoteProtocolError("version", f"the peer speaks {hello.versions}, we speak {self._offered}")
         self.peer = hello
         self.version = max(common)
+        self._magic, self._body_bytes_max = self._side.magic, self._frame_bytes_max
         self._sends = self._side.sends[self.version]
         self._hears = self._side.hears[self.version]

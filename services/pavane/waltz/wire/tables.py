@@ -34,9 +34,13 @@ from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
 
 _ITEM = struct.Struct(">iiiiiIi")
 _BARE = struct.Struct(">iiiiqiiiiiqii")  # AppendIdempotent with three empty arrays of locks, up to the data
+_BARE_COUNTS = slice(5, 8)
+_ACK = struct.Struct(">iiiiqi")
 _UINT32 = struct.Struct(">I")
 _INT32 = struct.Struct(">i")
 _APPENDS = (2, 37)
+_NO_LOCKS = (0, 0, 0)
+_new = tuple.__new__  # what a NamedTuple's own __new__ calls, at half the time
 
 
 class _DataOrText:
@@ -118,21 +122,36 @@ class _Appends(Layout[m.AppendIdempotent]):
         out += data
         out += _UINT32.pack(zlib.crc32(data))
 
-    def get(self, body: bytes, at: int) -> tuple[m.AppendIdempotent, int]:
-        """Read the append at ``at``; raises ``ChecksumError``."""
-        end = len(body) - _UINT32.size
-        start = at + _BARE.size
+    def decode(self, body: bytes, at: int = 0) -> m.AppendIdempotent:
+        """Read the append, which ends where ``body`` ends; raises ``RemoteProtocolError``."""
+        start, end = at + _BARE.size, len(body) - _UINT32.size
         if start <= end:
-            client, generation, partition, seq, hwm, *counts, header, epoch, not_before, flags, size = (
-                _BARE.unpack_from(body, at)
-            )
-            if counts == [0, 0, 0] and start + size == end:
+            values = _BARE.unpack_from(body, at)
+            if values[_BARE_COUNTS] == _NO_LOCKS and start + values[12] == end:
                 data = body[start:end]
                 if zlib.crc32(data) != _UINT32.unpack_from(body, end)[0]:
                     raise ChecksumError
-                reqid = ReqId(client, generation, partition, seq)
-                return m.AppendIdempotent(reqid, hwm, (), (), (), header, epoch, not_before, flags, data), len(body)
-        return super().get(body, at)
+                reqid = _new(ReqId, values[:4])
+                return _new(m.AppendIdempotent, (reqid, values[4], (), (), (), *values[8:12], data))
+        return super().decode(body, at)
+
+
+class _Acks(Layout[m.AppendAck]):
+    """The answer to an append is one ``struct``: it is the busiest message of a client."""
+
+    def put(self, out: bytearray, value: m.AppendAck) -> None:
+        """Append ``value``."""
+        try:
+            out += _ACK.pack(*value[0], value[1], value[2])
+        except (struct.error, TypeError) as error:
+            raise LocalProtocolError(f"AppendAck: {error}") from None
+
+    def decode(self, body: bytes, at: int = 0) -> m.AppendAck:
+        """Read the answer, which ends where ``body`` ends; raises ``RemoteProtocolError``."""
+        if len(body) != at + _ACK.size:
+            return super().decode(body, at)
+        values = _ACK.unpack_from(body, at)
+        return _new(m.AppendAck, (_new(ReqId, values[:4]), values[4], values[5]))
 
 
 class _Ready:
@@ -225,7 +244,7 @@ _S5: Rows = {
     1: Layout(m.MountResponse, REQID, Enumerated(INT32, m.MountState)),
     33: Layout(m.FeedBatch, REQID, INT64, INT64, INT32, INT32, BYTE, _BatchItems()),
     35: Layout(m.Reject, REQID, BYTE, Enumerated(INT32, RejectCode), INT64, INT32, TEXT),
-    36: Layout(m.AppendAck, REQID, INT64, INT32),
+    36: _Acks(m.AppendAck, REQID, INT64, INT32),
     46: Layout(m.View, REQID, TEXT, INT32, INT32, INT32, Listed(_VIEW_SERVER)),
 }
 
