@@ -26,7 +26,7 @@ OPENING = 1000
 AMOUNT_MAX = 5
 CALLERS = 2
 """Of each account."""
-PAUSE_S = 0.005
+PAUSE_S = 0.1
 AGAIN_S = 0.1
 PATIENCE_S = 90.0
 """For an answer, while pods are killed and rolled out."""
@@ -38,7 +38,7 @@ QUERY = f"SELECT account, sent, balance FROM {VIEW}"  # noqa: S608 - a constant
 class BankLoad(Load):
     """Transfers money between all accounts through the REST API, and adds up what the log has of it."""
 
-    warm_up = 20
+    warm_up = 10
 
     def __init__(
         self,

@@ -17,7 +17,9 @@ from pavane_cli.target import Where
 from pavane_operator import kube
 from pavane_operator.kinds.swim.access import NotServing, group_members
 
-ASK_PAUSE_S = 0.05
+ASK_PAUSE_S = 0.1
+WRITE_PAUSE_S = 0.02
+"""Clients leave the processors to pods that start, so that pauses are those of the store and not of a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def new_label() -> str:
 class RaftLoad(Load):
     """Writes to a RaftCluster, and reads its log."""
 
-    warm_up = 200
+    warm_up = 100
 
     def __init__(self, client: kube.KubeClient, document: kube.Object, where: Where) -> None:
         super().__init__(client)
@@ -126,7 +128,7 @@ class RaftLoad(Load):
         """Start the writer."""
         made = await raft_client(self.kube, self._document, self._where.kubeconfig)
         raft = await self.open.enter_async_context(made)
-        self._writer = SteadyWriter(raft, new_label(), told=self.acknowledged)
+        self._writer = SteadyWriter(raft, new_label(), pause_s=WRITE_PAUSE_S, told=self.acknowledged)
         self.open.push_async_callback(self._writer.cancel)
         self._writer.start()
 

@@ -15,7 +15,7 @@ from pavane_operator.kube.resources import PODS
 from pavane_operator.plan.model import GENERATION_LABEL
 
 OPS_PORT = 7071
-POLL_S = 0.1
+POLL_S = 0.5  # a look at each pod takes CPU time that pods which start need themselves
 STAGE_TIMEOUT_S = 1.0
 
 

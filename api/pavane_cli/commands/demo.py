@@ -177,7 +177,10 @@ class _Shown:
     documents: list[kube.Object] = field(default_factory=list)
     load: Load | None = None
     rolled_s: float = 0.0
-    gap_s: float = 0.0
+    killed_gap_s: float = 0.0
+    """The longest pause from the kill of a pod until clients have gone on."""
+    rolled_gap_s: float = 0.0
+    """The longest one of the rollout."""
 
     @property
     def reference(self) -> str:
@@ -259,19 +262,24 @@ class _Demo:
         await asyncio.gather(*(load.go_on() for load in self._used))
 
     async def _roll_out(self, client: kube.KubeClient, number: int, shown: _Shown) -> None:
+        began = time.monotonic()
         killed = await self._kill(client, shown)
         output.say(f"{number}. {shown.reference}: pod {killed} was killed (SIGKILL) and comes back.")
         await self._until_current(client, shown, ROLL_TIMEOUT_S)
         await self._go_on()
+        shown.killed_gap_s = self._pause_s(shown, began)
         output.say(f"   Now a new generation of {shown.reference}, under the same clients.")
         began = time.monotonic()
         for name in shown.names:
             await act(client, shown.type, self.namespace, name, ACTIONS["restart"])
         await self._until_current(client, shown, ROLL_TIMEOUT_S)
-        ended = time.monotonic()
+        shown.rolled_s = time.monotonic() - began
         await self._go_on()
-        shown.rolled_s = ended - began
-        shown.gap_s = shown.load.longest_gap_s(began, ended) if shown.load else 0.0
+        shown.rolled_gap_s = self._pause_s(shown, began)
+
+    @staticmethod
+    def _pause_s(shown: _Shown, since: float) -> float:
+        return shown.load.longest_gap_s(since, time.monotonic()) if shown.load is not None else 0.0
 
     async def _kill(self, client: kube.KubeClient, shown: _Shown) -> str:
         """Kill one pod as a crash would, and return its name once it is down."""
@@ -308,7 +316,7 @@ async def _summary(demo: _Demo, where: Where) -> None:
     output.say("")
     proved = [(shown, demo.outcomes[shown.load]) for shown in demo.shown if shown.load is not None]
     output.table(
-        ("RESOURCE", "CLIENTS DID", "LOST", "DOUBLED", "ROLLOUT", "LONGEST PAUSE"),
+        ("RESOURCE", "CLIENTS DID", "LOST", "DOUBLED", "ROLLOUT", "PAUSE", "KILLED"),
         [
             (
                 shown.reference,
@@ -316,10 +324,14 @@ async def _summary(demo: _Demo, where: Where) -> None:
                 outcome.lost,
                 outcome.doubled,
                 f"{shown.rolled_s:.1f} s",
-                f"{shown.gap_s * 1000:.0f} ms",
+                f"{shown.rolled_gap_s:.2f} s",
+                f"{shown.killed_gap_s:.2f} s",
             )
             for shown, outcome in proved
         ],
+    )
+    output.paragraph(
+        "PAUSE is the longest time in which clients got nothing done in the rollout, KILLED that after the kill."
     )
     output.say("")
     for load, outcome in demo.outcomes.items():
