@@ -7,6 +7,7 @@ request each link their span to the context derived from the request's id, and a
 import hashlib
 from collections.abc import Iterable
 from typing import Any, Final
+from zlib import crc32
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -14,6 +15,7 @@ from opentelemetry.trace import Link, ProxyTracerProvider, SpanContext, TraceFla
 
 DERIVED_ATTRIBUTE = "pavane.trace.derived"
 _ROOT: Final = Context()
+_CHECKSUM_MAX = (1 << 32) - 1
 
 
 def derived(protocol: str, cluster: str, *ids: bytes) -> SpanContext:
@@ -22,9 +24,7 @@ def derived(protocol: str, cluster: str, *ids: bytes) -> SpanContext:
     ``cluster`` must not be a secret, because the id is exported: Raft passes the empty string
     (docs/specs/raft.md 15.2).
     """
-    digest = _seed(protocol, cluster)
-    digest.update(framed(*ids))
-    return _context(digest.digest())
+    return _context(_raw(_seed(protocol, cluster), _checksum(protocol, cluster), framed(*ids)))
 
 
 def link(context: SpanContext) -> Link:
@@ -40,52 +40,53 @@ def framed(*ids: bytes) -> bytes:
 class Derivation:
     """Links to the contexts of one protocol and cluster, for those who make very many of them.
 
-    It asks the sampler before there is a span, so a message that is not sampled costs one hash; while no tracer
-    provider is installed, ``on`` is false and nothing is to be asked. Ids are given as ``framed`` makes them.
+    It asks the sampler before there is a span; where that is a ratio, a message that is not sampled costs a checksum,
+    which is a tenth of the hash. While no tracer provider is installed, ``on`` is false and nothing is to be asked. Ids
+    are given as ``framed`` makes them.
     """
 
     def __init__(self, protocol: str, cluster: str) -> None:
         provider = trace.get_tracer_provider()
         self.on = not isinstance(provider, ProxyTracerProvider)
         self._seed = _seed(protocol, cluster)
+        self._checksum = _checksum(protocol, cluster)
         sampler = getattr(provider, "sampler", None)
         self._sampler: Any = sampler
         # The judge of traces without parent has no public name; where it is a ratio, a comparison says as much.
         root = getattr(sampler, "by", sampler)
         bound = getattr(getattr(root, "_root", root), "bound", None)
         self._bound = _bound_bytes(bound) if isinstance(bound, int) else None
+        self._most = bound >> 32 if isinstance(bound, int) else _CHECKSUM_MAX
 
     def link(self, ids: bytes) -> Link:
         """Return the link for these ids, sampled or not."""
-        digest = self._seed.copy()
-        digest.update(ids)
-        return link(_context(digest.digest()))
+        return link(_context(_raw(self._seed, self._checksum, ids)))
 
     def sampled(self, ids: bytes) -> Link | None:
         """Return the link for these ids, ``None`` if a span without parent that has it would not be recorded."""
-        return self.link(ids) if self.keeps(ids) else None
+        return next(iter(self.first((ids,), 1)), None)
 
     def keeps(self, ids: bytes) -> bool:
         """Return whether ``sampled`` would return a link."""
-        digest = self._seed.copy()
-        digest.update(ids)
-        raw = digest.digest()
-        return raw[8:16] < self._bound if self._bound is not None else self._asked(raw)
+        return crc32(ids, self._checksum) <= self._most and self._judged(_raw(self._seed, self._checksum, ids))
 
     def first(self, several: Iterable[bytes], count: int) -> list[Link]:
         """Return at most ``count`` links for those that are sampled."""
         found: list[Link] = []
-        seed, bound = self._seed, self._bound
+        checksum, most = self._checksum, self._most
         for ids in several:
-            digest = seed.copy()
-            digest.update(ids)
-            raw = digest.digest()
-            # The ratio sampler compares the 64 low bits of the trace id, too.
-            if raw[8:16] < bound if bound is not None else self._asked(raw):
+            if crc32(ids, checksum) > most:
+                continue
+            raw = _raw(self._seed, checksum, ids)
+            if self._judged(raw):
                 found.append(link(_context(raw)))
                 if len(found) == count:
                     break
         return found
+
+    def _judged(self, raw: bytes) -> bool:
+        # The ratio sampler compares the 64 low bits of the trace id, too.
+        return raw[8:16] < self._bound if self._bound is not None else self._asked(raw)
 
     def _asked(self, raw: bytes) -> bool:
         if self._sampler is None:
@@ -97,6 +98,18 @@ class Derivation:
 def _bound_bytes(bound: int) -> bytes:
     """Return what eight bytes are compared with; nine bytes are more than all of them."""
     return bound.to_bytes(8, "big") if bound < 1 << 64 else b"\xff" * 9
+
+
+def _checksum(protocol: str, cluster: str) -> int:
+    return crc32(framed(protocol.encode(), cluster.encode()))
+
+
+def _raw(seed: "hashlib.blake2b", checksum: int, ids: bytes) -> bytes:
+    """Return trace id and span id. A checksum is where a ratio is compared with a trace id first: it is cheap."""
+    digest = seed.copy()
+    digest.update(ids)
+    raw = digest.digest()
+    return raw[:8] + crc32(ids, checksum).to_bytes(4, "big") + raw[12:]
 
 
 def _seed(protocol: str, cluster: str) -> "hashlib.blake2b":
