@@ -5,12 +5,15 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -21,6 +24,8 @@ from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS, STATEFUL_SETS
 from tests.local.node import eventually
 
 pytestmark = pytest.mark.timeout(120)
+
+FILES = 200  # that `pavane up` may open
 
 # Holds a lock while it runs: a second process of the same identity would write "double".
 WRITER = """
@@ -253,3 +258,18 @@ async def test_operator_and_control_plane_are_pods(cli: Cli) -> None:
     assert json.dumps(version["gitVersion"]) == '"v1.32.0+pavane"'
     cli("down")
     assert cli.processes() == []
+
+
+async def test_no_number_of_connections_ends_a_cluster_of_few_files(cli: Cli) -> None:
+    """TLS handshakes that are not gone on with, twice as many as its process may open files."""
+    command = shlex.join(cli.command("up", "--bare", "--detach", cli.write(writers(replicas=1))))
+    starting = await asyncio.create_subprocess_shell(f"ulimit -n {FILES}; {command}", cwd=cli.place)
+    assert await starting.wait() == 0
+    [pod], running = cli.processes(), holder(cli.folder)
+    server = urlsplit(yaml.safe_load((cli.folder / "kubeconfig").read_text())["clusters"][0]["cluster"]["server"])
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * FILES):
+            stack.enter_context(socket.create_connection((server.hostname or "", server.port or 0)))
+        async with cli.client() as client:
+            assert await client.list(PODS, "default")
+    assert (cli.processes(), holder(cli.folder)) == ([pod], running)

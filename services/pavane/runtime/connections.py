@@ -5,6 +5,8 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from pavane.runtime.door import Door
+
 HEADER_S = 10.0  # for the head of a request, from the connection or from its first byte on
 CONNECTIONS_MAX = 512  # below half of the 1,024 descriptors that a process often has
 
@@ -15,9 +17,12 @@ class Places:
     def __init__(self, connections_max: int) -> None:
         self._max = connections_max
         self._open: dict[BoundedProtocol, None] = {}
+        self.door: Door | None = None
 
     def enter(self, connection: "BoundedProtocol") -> None:
         """Take a connection in; beyond the limit the oldest idle one ends, and if there is none, the new one."""
+        if self.door is not None:
+            self.door.admit(connection.transport.get_extra_info("socket").fileno())
         self._open[connection] = None
         if len(self._open) > self._max:
             next((each for each in self._open if each.idle), connection).end()
@@ -73,6 +78,6 @@ class BoundedProtocol(H11Protocol):
             self.end()
 
 
-def bounded(connections_max: int) -> Any:
-    """Return the protocol class of a server with at most ``connections_max`` connections."""
-    return type("BoundedProtocol", (BoundedProtocol,), {"places": Places(connections_max)})
+def bounded(places: Places) -> Any:
+    """Return the protocol class of a server whose connections share ``places``."""
+    return type("BoundedProtocol", (BoundedProtocol,), {"places": places})

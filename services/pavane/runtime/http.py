@@ -7,14 +7,18 @@ from typing import Any
 
 import uvicorn
 
-from pavane.runtime.connections import CONNECTIONS_MAX, bounded
+from pavane.runtime.connections import CONNECTIONS_MAX, Places, bounded
+from pavane.runtime.door import Door, affordable
+
+BACKLOG = 128  # asyncio accepts so many before it lets anybody else work
 
 
 class HttpServer(uvicorn.Server):
     """Serves ``app`` on sockets that the caller bound: ``await server.serve(sockets=[listener])``.
 
-    It keeps at most ``connections_max`` connections: idle ones end by themselves, or make room for others. ``limits``
-    are further settings of uvicorn. Set ``should_exit`` to end it: answers under way are finished within
+    It keeps at most ``connections_max`` connections, or as many as half of the files that the process may open: idle
+    ones end by themselves, or make room for others. With TLS those in their handshake are bounded too. ``limits`` are
+    further settings of uvicorn. Set ``should_exit`` to end it: answers under way are finished within
     ``timeout_graceful_shutdown`` seconds.
     """
 
@@ -24,9 +28,19 @@ class HttpServer(uvicorn.Server):
             "log_level": "warning",
             "access_log": False,
             "ws": "none",
+            "backlog": BACKLOG,
             **limits,
         }
-        super().__init__(uvicorn.Config(app, http=bounded(connections_max), **settings))
+        self._places = Places(affordable(connections_max, 2))
+        super().__init__(uvicorn.Config(app, http=bounded(self._places), **settings))
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until ``should_exit``, on ``sockets``, which this takes over."""
+        if self.config.is_ssl and sockets:
+            [listener] = sockets
+            self._places.door = Door(listener)
+            sockets = [self._places.door]
+        await super().serve(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

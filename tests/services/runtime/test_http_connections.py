@@ -1,8 +1,10 @@
 """Idle connections of strangers cost a server nothing that others need."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
@@ -10,15 +12,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from pavane.runtime import connections
+from pavane.runtime import connections, door
 from pavane.runtime.http import HttpServer, listen
+from pavane_local.certs import ensure_credentials
 
 PLACES = 8
 REQUEST = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @asynccontextmanager
-async def serving(go_on: asyncio.Event) -> AsyncIterator[int]:
+async def serving(go_on: asyncio.Event, **tls: Path) -> AsyncIterator[int]:
     async def now(_: Request) -> Response:
         return PlainTextResponse("ok")
 
@@ -28,7 +31,7 @@ async def serving(go_on: asyncio.Event) -> AsyncIterator[int]:
 
     app = Starlette(routes=[Route("/now", now), Route("/later", later)])
     listener = listen("127.0.0.1", 0)
-    server = HttpServer(app, connections_max=PLACES, lifespan="off")
+    server = HttpServer(app, connections_max=PLACES, lifespan="off", **tls)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield listener.getsockname()[1]
@@ -42,8 +45,8 @@ class Connection:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def to(cls, port: int, stack: AsyncExitStack) -> "Connection":
-        made = cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def to(cls, port: int, stack: AsyncExitStack, tls: ssl.SSLContext | None = None) -> "Connection":
+        made = cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
         stack.callback(made.writer.close)
         return made
 
@@ -81,3 +84,20 @@ async def test_who_sends_no_whole_request_in_time_is_cut_off(said: bytes, monkey
         slow = await Connection.to(port, stack)
         slow.writer.write(said)
         assert await slow.ended()
+
+
+async def test_half_a_tls_handshake_takes_no_place_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "WAITING_MAX", PLACES)
+    ensure_credentials(tmp_path)
+    files = {"ssl_certfile": tmp_path / "server.crt", "ssl_keyfile": tmp_path / "server.key"}
+    trust = ssl.create_default_context(cafile=files["ssl_certfile"])
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(serving(asyncio.Event(), **files))
+        half = [await Connection.to(port, stack) for _ in range(10 * PLACES)]
+        whole = await Connection.to(port, stack, trust)
+        assert await whole.ask(b"now") == b"HTTP/1.1 200 OK\r\n"
+        assert all([await each.ended() for each in half[: 9 * PLACES]])
+        # And those that are encrypted and idle give way as others do.
+        idle = [await Connection.to(port, stack, trust) for _ in range(2 * PLACES)]
+        assert await (await Connection.to(port, stack, trust)).ask(b"now") == b"HTTP/1.1 200 OK\r\n"
+        assert await idle[0].ended()

@@ -1,5 +1,8 @@
 """The stage port with mutual TLS, on real sockets: who may talk, and certificates that change under way."""
 
+import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -8,11 +11,13 @@ import grpc
 import pytest
 
 from pavane.compute.tls import StageCredentials
+from pavane.compute.transport import SERVER_CONNECTIONS_MAX
 from pavane.compute.wire import Epoch
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageUnreachable
 from pavane.stage.server import StageServer
 from pavane.wire import Stage
+from tests.services.eventually import eventually
 from tests.services.stage.certificates import NAME, authority, certificate, credentials, publish
 from tests.services.stage.noting_role import NotingRole
 
@@ -136,3 +141,26 @@ async def test_a_pod_without_its_files_does_not_start(tmp_path: Path) -> None:
     server = StageServer(NotingRole(generation=1), lambda *_: None, host=HOST, port=0, certificates=tmp_path)
     with pytest.raises(OSError, match=r"tls\.crt"):
         await server.start()
+
+
+async def test_handshakes_that_nobody_ends_take_few_descriptors(pod: SecuredPod) -> None:
+    with contextlib.ExitStack() as stack:
+        strangers = [
+            stack.enter_context(socket.create_connection((HOST, pod.server.port)))
+            for _ in range(2 * SERVER_CONNECTIONS_MAX)
+        ]
+        for each in strangers:
+            each.setblocking(False)
+        await eventually(lambda: sum(map(hung_up, strangers)) >= SERVER_CONNECTIONS_MAX)
+    async with asyncio.timeout(20):
+        while not await pod.accepts(credentials(certificate(pod.authority), pod.authority)):
+            pass
+
+
+def hung_up(stranger: socket.socket) -> bool:
+    try:
+        return stranger.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

@@ -1,13 +1,17 @@
 """TLS of the log: clients need no certificate, whoever talks to storage nodes shows one of the resource."""
 
 import asyncio
+import socket
 import ssl
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from pavane.runtime import door
+from pavane.waltz.aio import listener
 from pavane.waltz.aio.links import StorageLink
-from pavane.waltz.client import Waltz
+from pavane.waltz.client import Waltz, trusting
 from pavane.waltz.server import Certificates
 from tests.services.eventually import eventually
 from tests.services.stage.certificates import authority, certificate, publish
@@ -61,3 +65,17 @@ def test_a_renewed_certificate_is_loaded_and_a_missing_one_named(tmp_path: Path)
     assert loaded
     with pytest.raises(OSError, match="No such file"):
         Certificates(tmp_path)
+
+
+async def test_handshakes_that_fail_leave_the_port_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(door, "WAITING_MAX", 4)
+    async with running_log(tmp_path, certificates=certificates(tmp_path / "tls")) as log:
+        server = f"127.0.0.1:{log.servers[0].port}"
+        tls = trusting((tmp_path / "tls" / "ca.crt").read_text())
+        with ExitStack() as stack:
+            for said in [b"no TLS"] * 10 + [b""] * 10:
+                stranger = stack.enter_context(socket.create_connection(("127.0.0.1", log.servers[0].port)))
+                stranger.sendall(said)
+            async with Waltz([server], tls=tls) as client:
+                assert await client.append(0, b"sealed") == 0

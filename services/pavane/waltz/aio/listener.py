@@ -5,10 +5,12 @@ import ssl
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from pavane.runtime.door import Door, affordable
+from pavane.runtime.http import listen
 from pavane.waltz.aio.stream import Stream
 
-CONNECTIONS_MAX = 4096  # of one port; each costs a file descriptor and its buffers
-BACKLOG = 512
+CONNECTIONS_MAX = 4096  # of one port, and half of the files that the process may open; each costs one, and its buffers
+BACKLOG = 128  # asyncio accepts so many before it lets anybody else work
 S = TypeVar("S", bound=Stream)
 
 
@@ -18,6 +20,8 @@ class Listener(Generic[S]):
     def __init__(self, make: Callable[[], S]) -> None:
         self._make = make
         self._server: asyncio.Server | None = None
+        self._door: Door | None = None
+        self._max = affordable(CONNECTIONS_MAX, 2)
         self.streams: set[S] = set()
         self.port = 0
         self.refused = 0
@@ -25,7 +29,11 @@ class Listener(Generic[S]):
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Listen; raises ``OSError`` when the address is not free."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, host, port, ssl=tls, backlog=BACKLOG)
+        if tls is None:
+            self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG)
+        else:
+            self._door = Door(listen(host, port, backlog=BACKLOG))
+            self._server = await loop.create_server(self._accept, sock=self._door, ssl=tls, backlog=BACKLOG)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -38,15 +46,29 @@ class Listener(Generic[S]):
         self._server = None
 
     def _accept(self) -> asyncio.Protocol:
-        if len(self.streams) >= CONNECTIONS_MAX:
+        if len(self.streams) >= self._max:
             self.refused += 1
-            return _Refusal()
+            return _Refusal(self._admit)
         stream = self._make()
-        self.streams.add(stream)
+
+        def joined(transport: asyncio.BaseTransport) -> None:
+            self._admit(transport)
+            self.streams.add(stream)
+
+        # With TLS it is no sooner: of a handshake that fails the stream hears nothing.
+        stream.joined = joined
         stream.forget = lambda: self.streams.discard(stream)
         return stream
 
+    def _admit(self, transport: asyncio.BaseTransport) -> None:
+        if self._door is not None:
+            self._door.admit(transport.get_extra_info("socket").fileno())
+
 
 class _Refusal(asyncio.Protocol):
+    def __init__(self, admit: Callable[[asyncio.BaseTransport], None]) -> None:
+        self._admit = admit
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._admit(transport)
         transport.close()

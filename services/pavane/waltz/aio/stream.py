@@ -25,6 +25,7 @@ class Stream(asyncio.Protocol):
     def __init__(self, side: Side, *, connecting: bool, versions: tuple[int, ...] | None = None) -> None:
         self.channel = Channel(side, versions)
         self.closed = False
+        self.joined: Callable[[asyncio.BaseTransport], None] = lambda _: None
         self.forget: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._connecting = connecting
@@ -93,6 +94,7 @@ class Stream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say Hello."""
+        self.joined(transport)
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
         self._transport.write(self.channel.hello())
