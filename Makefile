@@ -103,11 +103,11 @@ bench-ambrosia: setup ## immortals beside gRPC without resilience; a minute or t
 	$(BIN)/python -m bench ambrosia
 
 bench-spark: setup ## the log beside JSON files in Spark, views beside a plain stream (installs the extra `spark`, 500 MB)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[local,otel,spark]"
+	@$(PIP) --require-hashes --no-deps -r requirements/spark.lock
 	$(BIN)/python -m bench spark
 
 bench-views: setup ## views on Spark under changes and SIGKILLs, twenty rollouts; every tick compared with plain Spark: half an hour
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[local,otel,spark]"
+	@$(PIP) --require-hashes --no-deps -r requirements/spark.lock
 	$(BIN)/python -m bench views --kills 60
 	$(BIN)/python -m bench view-rollouts --runs 20
 
