@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -36,6 +37,10 @@ ScriptFile = Annotated[
     typer.Argument(metavar="SCRIPT", exists=True, dir_okay=False, help="CREATE TABLE, CREATE MATERIALIZED VIEW."),
 ]
 TicksPartition = Annotated[int, typer.Option("--ticks", min=0, help="The partition for the ticks only.")]
+
+
+CLEARED = "\x1b[2J\x1b[H"
+"""What makes a terminal empty."""
 
 
 class EngineName(StrEnum):
@@ -77,14 +82,19 @@ def query(
         typer.Option(metavar="PARTITION:TRANSACTION", help="Wait until this transaction is included; needs --ticks."),
     ] = None,
     ticks: Annotated[int | None, typer.Option("--ticks", min=0, help="The partition of the ticks.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Print the rows again whenever they change, until Ctrl-C.")
+    ] = False,
     form: Output = Format.TABLE,
 ) -> None:
     """Answer a SELECT over the views in the partition that --partition names, all at one tick.
 
     As compute/NAME a ComputeCluster says itself where its log and its partitions are.
     """
+    if watch and as_of is not None:
+        raise UserError("give --watch or --as-of: what was at a tick does not change", ExitCode.USAGE)
 
-    async def ask() -> tuple[int, Any]:
+    async def ask() -> None:
         place, ticks_in = await _place_of(reach, ticks)
         async with place.log() as log:
             views = Views(log, place.partition)
@@ -92,12 +102,24 @@ def query(
             if after is not None:
                 tick = await _including(log, after, ticks_in)
                 await views.read_on({name: tick + 1 for name in views.names(sql)})
-            return views.query(sql, as_of)
+            tick, found = views.query(sql, as_of)
+            _print(tick, found, form)
+            while watch:
+                await views.read_on({name: tick + 2 for name in views.names(sql)})
+                before = found
+                tick, found = views.query(sql)
+                if not found.equals(before):
+                    if sys.stdout.isatty() and not form.structured:
+                        sys.stdout.write(CLEARED)
+                    _print(tick, found, form)
 
     try:
-        tick, found = run(ask())
+        run(ask())
     except (QueryError, EntryError) as error:
         raise UserError(str(error), ExitCode.REFUSED) from error
+
+
+def _print(tick: int, found: Any, form: Format) -> None:
     if form.structured:
         rows = [{name: plain(value) for name, value in row.items()} for row in found.to_pylist()]
         output.structured({"tick": tick, "rows": rows}, form)

@@ -157,6 +157,14 @@ async def test_who_starts_last_writes(tmp_path: Path) -> None:
             end = await log.append(0, order(20))
             after = ["--ticks", str(TICKS), "--after", f"0:{end}"]
             assert await views.query("SELECT sum(n) AS n FROM revenue", *after) == [{"n": 21}]
+            watching = await views.sql("query", "SELECT max(id) AS last FROM largest", "--watch", "-o", "yaml")
+            assert watching.stdout is not None
+            async with asyncio.timeout(WAIT_S):
+                assert [await watching.stdout.readline() for _ in range(3)][2] == b"- last: 14\n"
+                await log.append(1, b'{"id": 999, "customer": "ann", "cents": 999}')
+                assert [await watching.stdout.readline() for _ in range(3)][2] == b"- last: 999\n"
+                watching.send_signal(signal.SIGINT)
+                await watching.communicate()
             followed = await views.said("follow", "largest", "--count", "1")
             assert {json.loads(line)["row"]["cents"] for line in followed.splitlines()} >= {98, 91}
         assert (await wrong(log))[1] == []
