@@ -26,8 +26,10 @@ from pavane_cli.reach import Store
 from pavane_cli.target import ApiError
 
 BATCH_BYTES = 1 << 20  # half of what a transaction may have: names and headers count too
+PARENTS_NAMED_MAX = 5
 NO_NODE = -1  # the version of a node that is not there
 REFUSED_STATUS = 409
+COUNT_ON_MAX = 100_000  # nodes created and removed to move one counter; names may end in any ten digits
 _SUFFIX = re.compile(rb"[0-9]{10}$")
 """Of a sequential node, SEQUENCE_DIGITS long."""
 
@@ -49,7 +51,8 @@ async def export_to(store: Store, target: TextIO) -> int:
 async def import_from(store: Store, source: Iterable[str]) -> int:
     """Write every line over what is there; counters of children go on behind the greatest suffix found.
 
-    Raises ``UserError`` that names the line for what ``export_to`` did not write.
+    Raises ``UserError`` that names the line for what ``export_to`` did not write, and one that names the parents whose
+    counters are more than COUNT_ON_MAX behind; then all is written but these are as they were.
     """
     count = size = 0
     batch: list[Put | Create | Set] = []
@@ -67,8 +70,15 @@ async def import_from(store: Store, source: Iterable[str]) -> int:
             parent = parent_of(op.path)
             greatest[parent] = max(greatest.get(parent, 0), int(suffix[0]))
     await _write(store, batch)
-    for parent, last in greatest.items():
-        await _count_on(store, parent, last)
+    left = [parent for parent, last in greatest.items() if not await _count_on(store, parent, last)]
+    if left:
+        names = ", ".join(parent.decode(errors="replace") for parent in left[:PARENTS_NAMED_MAX])
+        raise UserError(
+            f"all {count} keys and nodes are written, but children created in sequence do not count on behind those "
+            f"of {names}{' and others' if len(left) > PARENTS_NAMED_MAX else ''}: their names end in numbers more than "
+            f"{COUNT_ON_MAX} ahead; if these are no sequence numbers (a date, an id), nothing is to be done",
+            ExitCode.REFUSED,
+        )
     return count
 
 
@@ -87,18 +97,21 @@ async def _write(store: Store, batch: Sequence[Put | Create | Set]) -> None:
                 await store.kv.txn(then=[op])
 
 
-async def _count_on(store: Store, parent: bytes, last: int) -> None:
-    """Let the counter of a node's children go beyond ``last``, by children that are removed at once."""
+async def _count_on(store: Store, parent: bytes, last: int) -> bool:
+    """Let the counter of a node's children go beyond ``last``, by children removed at once; False if too far."""
     stem = parent.rstrip(b"/") + b"/import"
     first = await store.tree.create(stem, sequential=True)
     await store.tree.remove(first)
     counter = int(first[-SEQUENCE_DIGITS:]) + 1
+    if last - counter >= COUNT_ON_MAX:
+        return False
     while counter <= last:
         names = [b"%s%d_" % (stem, place) for place in range(min(TXN_ITEMS_MAX // 2, last + 1 - counter))]
         created = [Create(name, flags=Create.SEQUENTIAL) for name in names]
         removed = [Remove(b"%s%0*d" % (name, SEQUENCE_DIGITS, counter + place)) for place, name in enumerate(names)]
         await store.kv.txn(then=[*created, *removed])
         counter += len(names)
+    return True
 
 
 async def _has_tree(store: Store) -> bool:

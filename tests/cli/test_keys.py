@@ -240,6 +240,16 @@ async def test_counters_of_imported_nodes_go_on_behind_the_greatest(cli: Cli) ->
     assert (await cli.client.tree.children(b"/"))[0] == [b"s_0000000300", b"s_0000000301"]
 
 
+async def test_a_name_that_ends_in_a_large_number_creates_no_nodes_without_end(cli: Cli) -> None:
+    lines = [json.dumps({"path": b64encode(path).decode(), "data": ""}) for path in (b"/", b"/at-1700000000", b"/b")]
+    file = cli.folder / "exported"
+    file.write_text("\n".join(lines))
+    said = await cli.fails(ExitCode.REFUSED, "kv", "import", str(file))
+    assert "all 3 keys and nodes are written" in said
+    assert (await cli.client.tree.children(b"/"))[0] == [b"at-1700000000", b"b"]
+    assert await cli.client.tree.create(b"/s_", sequential=True) < b"/s_0000000010"
+
+
 async def test_a_lock_is_held_while_a_program_runs(cli: Cli) -> None:
     code = "import os, sys; print(os.environ['PAVANE_TOKEN'], flush=True); sys.stdin.read(); sys.exit(7)"
     holder = await running(cli, "kv", "lock", "l", "--ttl", "5", "--", sys.executable, "-c", code)
