@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from opentelemetry import trace
+from opentelemetry.trace import SpanContext, TraceFlags
 
 from pavane.compute.wire import Blocker, Epoch, Token
 from pavane.runtime.ops import OpsServer
@@ -108,6 +110,28 @@ async def test_a_stream_tells_the_stage_and_leads_up_to_writing(pod: Pod, driver
     told = {"bootstrap": "entry", "initial": "[]"}
     assert ("read_write", Token(GENERATION, 7), told) in pod.role.calls
     assert driver.wakes
+
+
+class TracedRole(NotingRole):
+    """Notes in which trace it was called."""
+
+    async def read_only(self) -> None:
+        self.calls.append(("trace", trace.get_current_span().get_span_context().trace_id))
+        await super().read_only()
+
+
+async def test_a_command_belongs_to_the_trace_in_which_it_was_asked_for(driver: Driver) -> None:
+    cause = SpanContext(0xABC, 1, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    role = TracedRole(generation=GENERATION)
+    server = await start_server(role)
+    await driver.streams.keep(Pod(role, server).wanted)
+    await driver.until(connected=True)
+    with trace.use_span(trace.NonRecordingSpan(cause)):
+        driver.streams.advance(NAME, Stage.READ_ONLY, {})
+    await driver.until(stage=Stage.READ_ONLY)
+    await driver.streams.close()
+    await server.stop()
+    assert ("trace", cause.trace_id) in role.calls
 
 
 async def test_reports_become_what_the_planner_reads(pod: Pod, driver: Driver) -> None:

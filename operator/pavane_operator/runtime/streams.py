@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import structlog
+from opentelemetry import trace
 
 from pavane.compute.tls import StageCredentials
 from pavane.compute.wire import Epoch, StageReport, Token
@@ -70,6 +71,8 @@ class _Wanted:
 
     until: Stage
     settings: Mapping[str, str] = field(default_factory=dict)
+    cause: trace.Span = trace.INVALID_SPAN
+    """Of whoever asked for it: the spans of the stream's commands are its children."""
 
 
 @dataclass(slots=True)
@@ -126,7 +129,7 @@ class PodStream:
 
     def advance(self, until: Stage, settings: Mapping[str, str]) -> None:
         """Lead the pod to `until` on the present stream; on the next one it has to be asked for again."""
-        self._wanted = _Wanted(until, settings)
+        self._wanted = _Wanted(until, settings, trace.get_current_span())
         self._asked = until
         self._changed.set()
 
@@ -200,10 +203,11 @@ class PodStream:
         wanted, self._wanted = self._wanted, None
         if wanted is None or stream.closed is not None:
             return
-        if wanted.until >= Stage.READ_ONLY:
-            await stream.lead_up(wanted.settings)
-        if wanted.until >= Stage.READ_WRITE:
-            await stream.allow_writes(Token(self.generation, self._context.epochs.transitions))
+        with trace.use_span(wanted.cause, record_exception=False, set_status_on_exception=False):
+            if wanted.until >= Stage.READ_ONLY:
+                await stream.lead_up(wanted.settings)
+            if wanted.until >= Stage.READ_WRITE:
+                await stream.allow_writes(Token(self.generation, self._context.epochs.transitions))
 
 
 class Streams:
