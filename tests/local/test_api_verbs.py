@@ -1,11 +1,13 @@
 """The verbs over HTTP, as clients of a Kubernetes API server know them (docs/specs/operator.md 6.1, 6.2, 6.5)."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pavane_local.api.app import YAML_BYTES
 from pavane_local.api.cluster import DEFINITIONS, Cluster, DeleteOptions
 from pavane_local.api.errors import ApiError
 from pavane_local.store import Object
@@ -124,6 +126,21 @@ async def test_yaml_that_stands_for_much_more_is_refused(server: Server) -> None
     answer = await server.http.post(MAPS, content=bomb, headers={"Content-Type": "application/yaml"})
     assert (answer.status_code, server.cluster.list("configmaps")) == (400, [])
     assert "it has an alias (*name)" in answer.json()["message"]
+
+
+async def test_others_are_answered_while_much_yaml_is_read(server: Server) -> None:
+    much = b"metadata: {name: y}\ndata:\n" + b"".join(b"  k%d: [a, b, {c: d}]\n" % number for number in range(1500))
+    headers = {"Content-Type": "application/yaml"}
+    reading = asyncio.create_task(server.http.post(MAPS, content=much, headers=headers, timeout=60))
+    answered = 0
+    while not reading.done():
+        assert (await server.http.get(MAPS)).status_code == 200
+        answered += 1
+    assert (await reading).status_code == 422
+    assert answered > 3
+    answer = await server.http.post(MAPS, content=b"#" * (YAML_BYTES + 1), headers=headers)
+    assert answer.status_code == 413
+    assert "as JSON" in answer.json()["message"]
 
 
 async def test_a_dry_run_checks_and_stores_nothing(server: Server) -> None:

@@ -22,6 +22,7 @@ from pavane_local.kubelet.logs import LogOptions
 from pavane_local.store import Object, Watch
 
 BODY_BYTES = 3 * 1024 * 1024  # as a real API server
+YAML_BYTES = 1024 * 1024  # of which reading takes seconds
 BOOKMARK_SECONDS = 30
 PATCH_KINDS = {
     "application/merge-patch+json": "merge",
@@ -333,7 +334,10 @@ async def _body(request: Request, *, required: bool = True, whole: bool = True) 
     try:
         if content.lstrip()[:1] in (b"{", b"["):
             found = json.loads(content)
-        else:  # slowly: 3 MiB of it take many seconds
+        elif len(content) > YAML_BYTES:
+            text = f"YAML of more than {YAML_BYTES} bytes is not read here: send it as JSON"
+            raise ApiError(413, "RequestEntityTooLarge", text)
+        else:
             found = await asyncio.to_thread(_yaml, content)
     except (ValueError, yaml.YAMLError) as error:
         raise errors.bad_request(f"the body of the request cannot be read as JSON or YAML: {error}") from error
