@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import time_ns
 
 from opentelemetry import trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, get_current
 from opentelemetry.semconv._incubating.attributes import rpc_attributes
 from opentelemetry.semconv._incubating.attributes.messaging_attributes import MESSAGING_BATCH_MESSAGE_COUNT
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode
@@ -37,7 +37,8 @@ class Tracing:
 
     def began(self) -> tuple[int, Span | None]:
         """Return when an append begins, 0 if it is not to be recorded, and its caller's span; ask only while ``on``."""
-        caller = trace.get_current_span()
+        context = get_current()
+        caller = trace.get_current_span(context) if context else trace.INVALID_SPAN
         if caller is trace.INVALID_SPAN:
             return time_ns(), None
         return (time_ns() if caller.get_span_context().trace_flags.sampled else 0), caller
@@ -46,11 +47,10 @@ class Tracing:
         """Record an append of a client; ``result`` is the txid or the error."""
         links: Sequence[Link] = ()
         if reqid is not None:
-            packed = _packed(reqid)
-            found = self._derivation.sampled(packed) if caller is None else self._derivation.link(packed)
-            if found is None:
+            packed = _REQID.pack(_REQID_BYTES, *reqid)
+            if caller is None and not self._derivation.keeps(packed):
                 return
-            links = (found,)
+            links = (self._derivation.link(packed),)
         span = self._tracer.start_span(
             "waltz/append",
             context=Context() if caller is None else trace.set_span_in_context(caller, Context()),
@@ -120,7 +120,7 @@ class Tracing:
 
     def links(self, reqids: Iterable[ReqId], count: int) -> list[Link]:
         """Return at most `count` links to appends, those that are sampled."""
-        return self._derivation.first((_REQID.pack(_REQID_BYTES, *reqid) for reqid in reqids), count)
+        return self._derivation.first([_REQID.pack(_REQID_BYTES, *reqid) for reqid in reqids], count)
 
     def now_ns(self) -> int:
         """Return the time for a span that is made later; 0 while tracing is off."""
@@ -133,7 +133,7 @@ class Tracing:
             "waltz/append",
             context=Context(),
             kind=SpanKind.SERVER,
-            links=[self._derivation.link(_packed(reqid))],
+            links=[self._derivation.link(_REQID.pack(_REQID_BYTES, *reqid))],
             start_time=began_ns,
             attributes={
                 "pavane.waltz.partition": partition,
@@ -164,10 +164,6 @@ class Tracing:
                 MESSAGING_BATCH_MESSAGE_COUNT: len(reqids),
             },
         ).end()
-
-
-def _packed(reqid: ReqId) -> bytes:
-    return _REQID.pack(_REQID_BYTES, *reqid)
 
 
 def _text(reqid: ReqId) -> str:
