@@ -93,4 +93,4 @@ def test_the_log_is_waited_for() -> None:
     assert problems(resource(), half) == [("ReferenceNotReady", "WaltzCluster ledger has no Secret ledger-client yet")]
     assert RENDERER.targets(resource()) == ("WaltzCluster/ledger",)
     assert RENDERER.references(resource()) == ("ledger-client",)
-    assert ComputePromotion("data", "main", UID).own_status(resource()) == {"log": "ledger"}
+    assert ComputePromotion("data", "main", UID).own_status(resource(), None) == {"log": "ledger"}

@@ -8,6 +8,7 @@ from pavane.pods.coordinator_settings import CoordinatorSettings, load
 from pavane.wire.stages import Stage
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.coordinator import CoordinatorSpec, CoordinatorStatus
+from pavane_operator.kinds.coordinator.promotion import CoordinatorPromotion
 from pavane_operator.kinds.coordinator.render import CoordinatorRenderer
 from pavane_operator.kinds.fenced import ALLOW_WRITES, facts
 from pavane_operator.plan.model import (
@@ -117,6 +118,20 @@ def test_a_generation_leads_when_its_pod_may_write_and_says_that_it_leads() -> N
     assert after.leads
     (writes,) = after.conditions
     assert (writes.type, writes.status) == ("WritesAllowed", True)
+
+
+async def test_of_several_pods_the_one_that_leads_is_named_and_an_eviction_may_take_any() -> None:
+    of = resource(1, replicas=3)
+    assert RENDERER.generation(of, revision(of))[2].body["spec"]["replicas"] == 3
+    budget = shared(of)["PodDisruptionBudget"].body["spec"]
+    assert budget["maxUnavailable"] == 3, "two pods wait and are never ready: they must not hold a drain up"
+    pods = [replace(pod_of(1, Stage.READ_WRITE, leads=ordinal == 1), name=f"pod-{ordinal}") for ordinal in range(3)]
+    promotion = CoordinatorPromotion("data", "alice", UID)
+    found = await promotion.observe(of, Observed(fresh=True, pods=tuple(pods)))
+    assert (found.down, found.own_status) == (None, {"instance": "alice", "primary": "pod-1"})
+    nobody = await promotion.observe(of, Observed(fresh=True, pods=(pods[0], pods[2])))
+    assert nobody.own_status["primary"] is None
+    assert nobody.down is not None
 
 
 def test_an_immortal_that_nobody_leads_is_down() -> None:

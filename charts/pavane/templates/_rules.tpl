@@ -90,7 +90,7 @@
   resources: [computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [create, update, patch, delete]
 - apiGroups: [pavane.dev]
-  resources: [raftclusters/scale, swimgroups/scale]
+  resources: [coordinators/scale, raftclusters/scale, swimgroups/scale]
   verbs: [get, patch, update]
 {{- end }}
 

@@ -24,6 +24,7 @@ from pavane_operator.crds.values import Quantity
 
 INSTANCE_MAX_CHARACTERS = 64
 VERSION_MAX = 2**31 - 1
+REPLICAS_MAX = 5
 PEER_ADDRESS_PATTERN = r"^[^:]+:[0-9]{1,5}$"
 LAG_DEFAULT = 1 << 16
 """Bytes of log that a successor may lack: it reads them within milliseconds of the fence."""
@@ -85,7 +86,8 @@ class LogStorage(VolumeSpec):
         default=False,
         json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "storage.shared cannot be changed"))),
     )
-    """Claim it ReadWriteMany, so that two generations can run on different nodes; otherwise they run on one. Cannot be
+    """Claim it ReadWriteMany, so that generations and replicas can run on different nodes; otherwise all
+    run on one. Cannot be
     changed."""
 
 
@@ -119,6 +121,10 @@ class CoordinatorSpec(CommonSpec):
     """Name under which other immortals call it; if absent, the resource's name. Cannot be changed."""
     application: Application = Field(default_factory=Application)
     """The application."""
+    replicas: int = Field(default=1, ge=1, le=REPLICAS_MAX, json_schema_extra=marked(Mark.LIVE))
+    """Pods of a generation, each with coordinator and application. One leads; the others replay its log as it is
+    written, are not ready, and one of them leads as soon as the first one ends. The lock is a file on the volume: pods
+    on several nodes need `storage.shared` and a file system whose `flock` works across machines, as NFS 4 does."""
     peers: dict[str, Annotated[str, Field(pattern=PEER_ADDRESS_PATTERN, max_length=NAME_MAX_CHARACTERS + 6)]] = Field(
         default_factory=dict, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.POD)
     )
@@ -149,6 +155,8 @@ class CoordinatorStatus(Status):
 
     instance: Name | None = None
     """Name under which others call it."""
+    primary: Name | None = None
+    """The pod that leads."""
 
 
 DEFINITION = Definition(
@@ -159,5 +167,8 @@ DEFINITION = Definition(
     status=CoordinatorStatus,
     folder="coordinator",
     routers=("immortals",),
-    columns=(column("Instance", "string", ".status.instance", priority=1),),
+    columns=(
+        column("Primary", "string", ".status.primary"),
+        column("Instance", "string", ".status.instance", priority=1),
+    ),
 )

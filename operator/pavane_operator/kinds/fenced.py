@@ -1,4 +1,4 @@
-"""How a generation of one pod gets the right to write where the operator cannot see the fence (operator.md 3.4, 3.5).
+"""How a generation whose pods settle who leads gets the right to write: the operator cannot see the fence (3.4, 3.5).
 
 AllowWrites is the fence: the pod writes its generation where the old one finds it before its next write, for example on
 a volume that both mount. What counts is what the pods say of it.
@@ -27,13 +27,15 @@ class FencedPromotion:
     def __init__(self, namespace: str, name: str, uid: str) -> None:
         """Nothing to open."""
 
-    def own_status(self, resource: Resource) -> dict[str, Any]:
-        """Return what the status has of this kind alone."""
+    def own_status(self, resource: Resource, primary: Pod | None) -> dict[str, Any]:
+        """Return what the status has of this kind alone; ``primary`` is the pod that leads."""
         raise NotImplementedError
 
     async def observe(self, resource: Resource, observed: Observed) -> Facts:
         """Judge what the pods say of their stages."""
-        return facts(resource, observed, self.own_status(resource), self.working)
+        leading = [pod for pod in observed.pods if _leads(pod) and not pod.deleting]
+        primary = max(leading, key=lambda pod: pod.generation, default=None)
+        return facts(resource, observed, self.own_status(resource, primary), self.working)
 
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
         """There is no step that the planner does not take itself."""
@@ -57,10 +59,10 @@ def facts(resource: Resource, observed: Observed, own_status: dict[str, Any], wo
     down = active and pods and not leading
     return Facts(
         leads=coming is not None and coming in leading,
-        safety=None,  # one process and one volume: there is no majority to wait for
+        safety=None,  # one writer and one volume: there is no majority to wait for
         steps_done=frozenset({ALLOW_WRITES}) if allowed else frozenset(),
         fence=max(may_write, default=None),
-        down=Problem("ActiveDown", f"the pod of generation {active} does not lead") if down else None,
+        down=Problem("ActiveDown", f"no pod of generation {active} leads") if down else None,
         members=frozenset(),
         exchange=None,
         settling=bool(down),

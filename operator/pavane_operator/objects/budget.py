@@ -14,6 +14,7 @@ def disruption_budget(
     writers: Writers,
     *,
     spare: int,
+    waiting: int = 0,
 ) -> tuple[Manifest, ...]:
     """PodDisruptionBudget `{name}-{role}` over all generations that may write; none if it is disabled or none may.
 
@@ -25,6 +26,7 @@ def disruption_budget(
         writers: The generations that may write.
         spare: Pods of one generation that may be away without stopping it. Where there are none, as with a single pod,
             one may go all the same: it comes back, while a node that can never be drained does not help anybody.
+        waiting: Pods of one generation that are never ready while another one leads, and so count as gone.
     """
     wanted = resource.spec.pod_disruption_budget
     if not wanted.enabled or not writers.generations:
@@ -33,7 +35,7 @@ def disruption_budget(
     numbers = [str(number) for number in writers.generations]
     body["spec"] = {
         # While the right to write moves, old and new members are needed together: nobody leaves by choice.
-        "maxUnavailable": 0 if writers.moving else min(wanted.max_unavailable, max(spare, 1)),
+        "maxUnavailable": 0 if writers.moving else waiting + min(wanted.max_unavailable, max(spare, 1)),
         "selector": {
             "matchLabels": dict(selector),
             "matchExpressions": [{"key": GENERATION_LABEL, "operator": "In", "values": numbers}],

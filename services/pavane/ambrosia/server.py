@@ -193,7 +193,9 @@ class Server:
                 if store.refresh().last_checkpoint:
                     self._promoted.set()  # nobody needs to say so: whoever gets the lock leads
                     return True
-                await asyncio.sleep(FENCE_POLL_S)  # its first start is not over yet
+                with contextlib.suppress(TimeoutError):  # its first start is not over yet
+                    await asyncio.wait_for(self._stopped.wait(), FENCE_POLL_S)
+                    return True
             else:
                 return False
 

@@ -1,5 +1,7 @@
 """A Coordinator's pod: the coordinator beside the application, stage port, ops port, and the pod's fence.
 
+Of the pods of one generation the one leads that has the lock of the log; only that one is ready.
+
 The fence is a file in the log's folder: the number of the generation that may write. The pod of the next generation
 replays the log beside the old one, writes its number there, and leads as soon as the old one has let the log go.
 Specified in docs/specs/ambrosia.md 14.
@@ -41,6 +43,7 @@ from pavane.wire import Stage
 KIND = "coordinator"  # CreateInstance.kind (docs/specs/compute.md 5)
 LOOK_S = 0.1  # how often the pod looks at its fence
 AGAIN_S = 0.25  # until the coordinator is started anew beside an application that is started anew
+NOT_YET = "the coordinator does not lead yet"
 SERVICE = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
 AGAIN = frozenset({Fatal.STORAGE, Fatal.CHECKPOINT})
 """What ends by itself: the application has gone, the predecessor holds the lock, there is no checkpoint to follow yet.
@@ -75,6 +78,7 @@ class Instance:
             listen=host,
             generation=generation,
             upgrade_version=config.version,
+            standby=True,  # another pod of this generation may lead
         )
         self._folder = DiskFolder(folder / config.log / f"{config.instance}_0")
         self._registry = DiskFolder(folder / config.log / "registry")
@@ -139,7 +143,8 @@ class Instance:
         if self.fenced:
             return "fenced by a later generation"
         if self.writing.is_set() and (server is None or not server.live):
-            return self.fault or "the coordinator does not lead yet"
+            following = server is not None and server.stage == "ReadOnly"
+            return "another pod leads; this one follows its log" if following else self.fault or NOT_YET
         if self.following.is_set() and (server is None or server.stage == "Initialization"):
             return self.fault or "the log is not being followed yet"
         return None

@@ -6,7 +6,7 @@ from typing import Any
 
 from pavane_operator.crds.computecluster import ComputeClusterSpec
 from pavane_operator.kinds.fenced import FencedPromotion
-from pavane_operator.plan.model import Resource
+from pavane_operator.plan.model import Pod, Resource
 
 
 class ComputePromotion(FencedPromotion):
@@ -14,7 +14,7 @@ class ComputePromotion(FencedPromotion):
 
     working = "writes views"
 
-    def own_status(self, resource: Resource) -> dict[str, Any]:
+    def own_status(self, resource: Resource, primary: Pod | None) -> dict[str, Any]:
         """Return which log it is."""
         spec = resource.spec
         assert isinstance(spec, ComputeClusterSpec)  # noqa: S101 - parsed by the kind's model

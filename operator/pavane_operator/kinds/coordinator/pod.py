@@ -27,6 +27,8 @@ def template(inputs: Inputs, spec: CoordinatorSpec) -> dict[str, Any]:
         [variable("PAVANE_AMBROSIA_LOG", f"{LOG_MOUNT}/ambrosia")],
         resources=spec.resources,
     )
+    # Clients find the pod that leads by its readiness, so a successor is to be seen soon.
+    made["spec"]["containers"][0]["readinessProbe"] |= {"periodSeconds": 1, "failureThreshold": 1}
     made["spec"]["containers"].append(_application(inputs, spec.application, spec.instance_name or resource.name))
     if spec.application.files is not None:
         files = Mount("application", APPLICATION_MOUNT, config_map=spec.application.files)

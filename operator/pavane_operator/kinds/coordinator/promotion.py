@@ -6,7 +6,7 @@ from typing import Any
 
 from pavane_operator.crds.coordinator import CoordinatorSpec
 from pavane_operator.kinds.fenced import FencedPromotion
-from pavane_operator.plan.model import Resource
+from pavane_operator.plan.model import Pod, Resource
 
 
 class CoordinatorPromotion(FencedPromotion):
@@ -14,8 +14,8 @@ class CoordinatorPromotion(FencedPromotion):
 
     working = "takes calls"
 
-    def own_status(self, resource: Resource) -> dict[str, Any]:
-        """Return under which name others call it."""
+    def own_status(self, resource: Resource, primary: Pod | None) -> dict[str, Any]:
+        """Return under which name others call it, and which pod leads."""
         spec = resource.spec
         assert isinstance(spec, CoordinatorSpec)  # noqa: S101 - parsed by the kind's model
-        return {"instance": spec.instance_name or resource.name}
+        return {"instance": spec.instance_name or resource.name, "primary": primary.name if primary else None}

@@ -18,8 +18,6 @@ from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Repair, Resou
 
 KEPT_BY_REPAIRS = ("instanceName", "storage")
 """Fields that the volume depends on (2.13)."""
-REPLICAS = 1
-"""Pods of a generation: one process leads an immortal."""
 PORTS = Ports(
     peers=(names.LINK,),
     clients=(names.LINK, names.HTTP),
@@ -68,12 +66,15 @@ class CoordinatorRenderer(BaseRenderer):
         live["data"] = {LIVE_KEY: "{}\n"}
         pods = names.NAMES.of_resource(resource.name)
         selector = names.NAMES.all_pods(resource.name)
+        spec = _spec(resource)
         return (
-            _claim(resource, _spec(resource), labels),
+            _claim(resource, spec, labels),
             Manifest.of(live),
             service_account(resource, labels),
             *network_policies(resource, labels, pods, PORTS, self._surroundings),
-            *disruption_budget(resource, names.NAMES.role, labels, selector, writers, spare=0),
+            *disruption_budget(
+                resource, names.NAMES.role, labels, selector, writers, spare=0, waiting=spec.replicas - 1
+            ),
         )
 
     def public_service(self, resource: Resource, generation: int) -> Manifest:
@@ -82,7 +83,7 @@ class CoordinatorRenderer(BaseRenderer):
 
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """ConfigMap, headless Service and StatefulSet `{name}-instance-g{n}` of the generation of this revision."""
-        return generations.objects(resource, names.NAMES, revision, REPLICAS)
+        return generations.objects(resource, names.NAMES, revision, _spec(resource).replicas)
 
 
 def _spec(resource: Resource) -> CoordinatorSpec:
