@@ -12,6 +12,7 @@ from typing import Any
 
 from bench import (
     ambrosia,
+    ambrosia_chaos,
     chaos,
     contest,
     crash,
@@ -54,6 +55,7 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "waltz": waltz.measure,
     "waltz-traces": waltz_traces.measure,
     "ambrosia": ambrosia.measure,
+    "ambrosia-chaos": ambrosia_chaos.measure,
     "chaos": chaos.measure,
     "spark": spark.measure,
     "views": views.measure,

@@ -3,7 +3,7 @@
 import random
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from pavane.ambrosia.client.definition import place
 from pavane.ambrosia.client.engine import Engine
@@ -77,11 +77,7 @@ class Replay:
             self.upgrade(recorded.version)
         self._compare_marks(recorded)
         found = self.engine.snapshot()
-        if not found.same(recorded):
-            differ = [each.name for each in fields(found) if getattr(found, each.name) != getattr(recorded, each.name)]
-            if found.state != recorded.state:
-                names = {*found.state, *recorded.state}
-                differ = [f"self.{name}" for name in sorted(names) if found.state.get(name) != recorded.state.get(name)]
+        if differ := found.differences(recorded):
             since = self.engine.loaded.seq + 1 if self.engine.loaded is not None else 0
             raise Diverged(
                 f"the state of {self.engine.name} after record {recorded.seq} differs in {', '.join(differ)}: "

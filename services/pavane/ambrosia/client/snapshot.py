@@ -55,7 +55,14 @@ class Snapshot:
 
     def same(self, other: "Snapshot") -> bool:
         """Say whether a replay came to the same state; the Python version may differ."""
-        return bool(_plain(self) == _plain(other))
+        return not self.differences(other)
+
+    def differences(self, other: "Snapshot") -> list[str]:
+        """Name what differs after a replay, attributes of the state as ``self.name``."""
+        one, two = _plain(self), _plain(other)
+        mine, theirs = one.pop("state"), two.pop("state")
+        found = [f"self.{name}" for name in sorted({*mine, *theirs}) if mine.get(name) != theirs.get(name)]
+        return found or [name for name in one if one[name] != two[name]]
 
 
 def _plain(snapshot: Snapshot) -> Any:

@@ -1,0 +1,71 @@
+"""Two pods of one generation on one volume: one leads and is ready, the other one follows (operator.md 1.7)."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pavane.pods.coordinator_instance import Instance
+from pavane.pods.coordinator_settings import RECEIVE_PORT, SEND_PORT, CoordinatorConfig
+from tests.services.ambrosia.bank import BANK, WAIT_S
+from tests.services.eventually import eventually
+
+NET = f"127.{os.getpid() % 200 + 20}.{os.getpid() // 200 % 200 + 20}"
+"""Each pod has an address of its own, and each run of this test."""
+
+
+@contextlib.asynccontextmanager
+async def pod(folder: Path, number: int) -> AsyncIterator[Instance]:
+    """A coordinator, and its application as a process; the generation may write."""
+    host = f"{NET}.{number}"
+    found = Instance(CoordinatorConfig(instance="alice", log="alice-1"), folder, host, "default", 1)
+    running = asyncio.create_task(found.run())
+    await found.allow_writes()
+    command = [sys.executable, "-m", "pavane_cli.main", "ambrosia", "run", "bank:Account", "--name", "alice"]
+    address = f"{host}:{RECEIVE_PORT},{SEND_PORT}"
+    application = await asyncio.create_subprocess_exec(
+        *command,
+        "--log",
+        str(folder / host),
+        cwd=BANK,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={**os.environ, "PAVANE_AMBROSIA": address, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    try:
+        yield found
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        with contextlib.suppress(ProcessLookupError):
+            application.kill()
+        await application.wait()
+
+
+@pytest.mark.timeout(240)
+async def test_the_pod_that_waits_leads_when_the_other_one_ends(tmp_path: Path) -> None:
+    (tmp_path / "alice-1").mkdir()
+    async with contextlib.AsyncExitStack() as first, two_pods(tmp_path, first) as (one, other):
+        assert other.unready() == "another pod leads; this one follows its log"
+        assert (one.report().leads, other.report().leads) == (True, False)
+        assert one.server is not None
+        written = one.server.status()["nextSeq"]
+        await first.aclose()
+        await eventually(lambda: other.report().leads, WAIT_S)
+        assert other.unready() is None
+        assert other.server is not None
+        assert other.server.status()["nextSeq"] >= written
+
+
+@contextlib.asynccontextmanager
+async def two_pods(folder: Path, first: contextlib.AsyncExitStack) -> AsyncIterator[tuple[Instance, Instance]]:
+    """Two pods, of which the one on ``first`` leads and the other one follows."""
+    one = await first.enter_async_context(pod(folder, 1))
+    await eventually(lambda: one.unready() is None, WAIT_S)
+    async with pod(folder, 2) as other:
+        await eventually(lambda: "follows its log" in (other.unready() or ""), WAIT_S)
+        yield one, other
