@@ -141,6 +141,32 @@ async def test_appends_whose_data_is_damaged_are_refused_or_end_the_connection(t
             client.hang_up("done")
 
 
+async def test_a_server_takes_the_partitions_that_it_is_told_to_prefer(tmp_path: Path) -> None:
+    """As the original's tools ask for it; who asks about the partition meanwhile gets an answer when it has come."""
+    async with running_log(tmp_path, partitions=2, servers=2) as log:
+        owners = await log.settled()
+        here, elsewhere = owners[0], owners[1]
+        assert here is not elsewhere
+        client = await RawClient.connect(here.port, versions=(4,))
+        hwm, flush = client.reqid(partition=1), client.reqid(partition=1)
+        client.send(m.HighWaterMarkRequest(hwm))
+        client.send(m.FlushRequest(flush))
+        client.send(m.AddPreferredRequest(client.reqid(), (0, 2)))
+        assert not (await client.next()).done, "there is no partition 2"
+        client.send(m.AddPreferredRequest(client.reqid(), (1,)))
+        answers = {type(answer): answer for answer in [await client.next() for _ in range(3)]}
+        assert answers[m.AddPreferredResponse].done
+        assert answers[m.HighWaterMarkResponse] == m.HighWaterMarkResponse(hwm, -1)
+        assert answers[m.FlushResponse] == m.FlushResponse(flush, -1)
+        client.send(m.AddPreferredRequest(client.reqid(), (0,)))
+        assert (await client.next()).done
+        await eventually(lambda: sorted(here.running.owned) == [0, 1] and not elsewhere.running.owned)
+        client.send(m.RemovePreferredRequest(client.reqid(), (0, 1)))
+        assert (await client.next()).done
+        await eventually(lambda: len(here.running.owned) == len(elsewhere.running.owned) == 1)
+        client.hang_up("done")
+
+
 async def test_what_comes_together_is_one_batch_and_what_comes_meanwhile_the_next_one(tmp_path: Path) -> None:
     async with running_log(tmp_path) as log:
         await log.settled()

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from pavane.waltz.core.cluster import ClusterView
+from pavane.waltz.core.cluster import ClusterView, rewritten
 from pavane.waltz.state.assignment import Rollout
 from pavane.waltz.state.metadata import (
     BadVersion,
@@ -124,14 +124,36 @@ async def read_rollout(metadata: Metadata, root: str) -> Rollout | None:
 
 async def register(
     metadata: Metadata, root: str, lease: Lease, descriptor: blobs.ServerDescriptor, rollout: int
-) -> None:
-    """Publish a live server."""
+) -> str:
+    """Publish a live server; return the path of its descriptor."""
     paths = Paths(root)
     if rollout:
         data = blobs.SERVER_ROLLOUT.encode(blobs.ServerRollout(descriptor.server_id, rollout))
         await _replace(metadata, f"{paths.rollout}/{_SEQUENCE}{descriptor.server_id}", data, lease)
     data = blobs.SERVER_DESCRIPTOR.encode(descriptor)
-    await metadata.create(f"{paths.servers}/{_SEQUENCE}", data, lease=lease, sequential=True)
+    return await metadata.create(f"{paths.servers}/{_SEQUENCE}", data, lease=lease, sequential=True)
+
+
+async def prefer(metadata: Metadata, config: ClusterConfig, path: str, descriptor: blobs.ServerDescriptor) -> bool:
+    """Rewrite the ``descriptor`` at ``path``, whose server prefers other partitions now, and who owns what.
+
+    The coordinator does not notice, as no server came or went: so the server writes the assignment itself. Returns
+    whether it did; false: the server is not registered any more.
+    """
+    paths = Paths(config.root)
+    node = await metadata.get(path)
+    if node is None:
+        return False
+    await metadata.set(path, blobs.SERVER_DESCRIPTOR.encode(descriptor), node.version)
+    while (view := await read_view(metadata, config.root)) is not None:
+        write = rewritten(view, config.partitions, stepping=False)
+        if write is None:
+            return True
+        with suppress(BadVersion):
+            data = blobs.PARTITION_ASSIGNMENT.encode(write.assignment)
+            await metadata.set(paths.servers, data, write.version)
+            return True
+    return False
 
 
 async def _replace(metadata: Metadata, path: str, data: bytes, lease: Lease) -> None:
@@ -195,6 +217,7 @@ __all__ = [
     "check_tree",
     "make_tree",
     "next_id",
+    "prefer",
     "read_rollout",
     "read_view",
     "register",

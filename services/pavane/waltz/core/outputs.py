@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pavane.waltz.wire.blobs import PartitionAssignment, PartitionMetadata
+from pavane.waltz.wire.messages import AddPreferredRequest, RemovePreferredRequest
 from pavane.waltz.wire.storage import Record
 
 
@@ -65,6 +66,14 @@ class NextClientId:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefer:
+    """Publish that this server prefers other partitions from now on; the answer goes to ``preferred``."""
+
+    connection: int
+    request: AddPreferredRequest | RemovePreferredRequest
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A store session has recovered the log up to ``hwm``."""
 
@@ -117,6 +126,7 @@ Output = (
     | Reply
     | Hangup
     | NextClientId
+    | Prefer
     | Opened
     | Committed
     | Closed

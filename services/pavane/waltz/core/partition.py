@@ -319,12 +319,16 @@ class Partition(Storing):
     def _reply(self, connection: Connection, message: Any) -> None:
         self._out.append(Reply(connection.id, message))
 
+    def park(self, due: float, connection: Connection, message: Any) -> None:
+        """Keep a request until the partition is open, at most until ``due``."""
+        connection.parked += 1
+        self._parked.append((due, connection, message))
+
     def _ready_or_parked(self, connection: Connection, message: Any) -> bool:
         if self.stage is Stage.READ_WRITE and self.hwm is not None:
             return True
         if self.stage is Stage.OPENING and connection.parked < PARKED_MAX:
-            connection.parked += 1
-            self._parked.append((self.now + PARK_S, connection, message))
+            self.park(self.now + PARK_S, connection, message)
         elif isinstance(message, m.MountRequest):
             self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
         elif connection.ours:

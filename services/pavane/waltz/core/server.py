@@ -3,13 +3,14 @@
 Inputs are methods, ``outputs`` hands over what is to be done; ``handle_timer`` is called when ``next_timer`` is due.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pavane.waltz.core.cluster import STEP_S, ClusterView, rewritten
-from pavane.waltz.core.connection import Connection
-from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Reply, WriteAssignment
-from pavane.waltz.core.partition import Partition
+from pavane.waltz.core.connection import PARKED_MAX, Connection
+from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Prefer, Reply, WriteAssignment
+from pavane.waltz.core.partition import PARK_S, Partition
 from pavane.waltz.core.rounds import Rounds
 from pavane.waltz.core.storing import Stage
 from pavane.waltz.errors import RejectCode
@@ -55,6 +56,8 @@ class ServerCore:
         self._asked = 0
         self._step_due: float | None = None
         self._rounds = Rounds()
+        self._absent: deque[tuple[float, Connection, m.HighWaterMarkRequest | m.FlushRequest]] = deque()
+        """Questions of older clients about partitions that are not here: they would wait for ever for an answer."""
         self._out: list[Output] = []
 
     # -- the adapter's side -------------------------------------------------------------------------------------
@@ -78,6 +81,8 @@ class ServerCore:
             if due is not None and due <= now:
                 partition.tick(now)
         self._tidy()
+        while self._absent and self._absent[0][0] <= now:
+            self._absent.popleft()[1].parked -= 1
         if self._step_due is not None and self._step_due <= now:
             self._step_due = None
             self._coordinate(now)
@@ -85,7 +90,7 @@ class ServerCore:
     def next_timer(self) -> float | None:
         """Return when ``handle_timer`` is due."""
         due = [partition.next_due() for partition in [*self.owned.values(), *self.leaving]]
-        due += [self._step_due, self._rounds.next_due()]
+        due += [self._step_due, self._rounds.next_due(), self._absent[0][0] if self._absent else None]
         return min((at for at in due if at is not None), default=None)
 
     # -- metadata -----------------------------------------------------------------------------------------------
@@ -137,6 +142,14 @@ class ServerCore:
         else:
             self._view(known, request, number)
 
+    def preferred(
+        self, connection: int, request: m.AddPreferredRequest | m.RemovePreferredRequest, *, done: bool
+    ) -> None:
+        """Take the answer to ``Prefer``."""
+        add = isinstance(request, m.AddPreferredRequest)
+        answer = m.AddPreferredResponse if add else m.RemovePreferredResponse
+        self._out.append(Reply(connection, answer(request.reqid, done)))
+
     def _own(self, now: float, assigned: dict[int, int], view: ClusterView) -> None:
         for number in [number for number in self.owned if number not in assigned]:
             partition = self.owned.pop(number)
@@ -156,6 +169,7 @@ class ServerCore:
                 )
                 self.owned[number] = present
                 present.start(now)
+                self._hand_over(present)
             elif generation > present.generation:
                 present.set_generation(now, generation)
         self._tidy()
@@ -220,6 +234,7 @@ class ServerCore:
         if known is not None:
             for partition in [*self.owned.values(), *self.leaving]:
                 partition.disconnected(known)
+            self._absent = deque(parked for parked in self._absent if parked[1] is not known)
             for key in [key for key in self._views_asked if key[0] == connection]:
                 del self._views_asked[key]
 
@@ -257,7 +272,7 @@ class ServerCore:
         elif isinstance(message, _PARTITION_MESSAGES):
             partition = self.owned.get(reqid.partition)
             if partition is None or partition.stage is Stage.CLOSED:
-                self._not_here(known, message)
+                self._not_here(now, known, message)
             else:
                 partition.message(now, known, message)
                 if isinstance(message, (m.AppendIdempotent, m.AppendRequest)):
@@ -265,7 +280,7 @@ class ServerCore:
         else:
             self._about_server(known, message)
 
-    def _not_here(self, connection: Connection, message: Any) -> None:
+    def _not_here(self, now: float, connection: Connection, message: Any) -> None:
         reqid = message.reqid
         number = {m.AppendRequest: 2, m.FeedRequest: 3, m.FlushRequest: 8, m.HighWaterMarkRequest: 11}
         match message:
@@ -280,6 +295,20 @@ class ServerCore:
                 kind = {m.AppendIdempotent: 37, m.FeedBatchRequest: 32, **number}[type(message)]
                 text = f"partition {reqid.partition} is not on this server"
                 self._reject(connection, reqid, kind, RejectCode.PARTITION_NOT_HERE, text)
+            case m.HighWaterMarkRequest() | m.FlushRequest() if connection.parked < PARKED_MAX:
+                connection.parked += 1
+                self._absent.append((now + PARK_S, connection, message))
+
+    def _hand_over(self, partition: Partition) -> None:
+        """Give a partition that has come the questions that wait for it."""
+        kept: deque[tuple[float, Connection, m.HighWaterMarkRequest | m.FlushRequest]] = deque()
+        for due, connection, message in self._absent:
+            if message.reqid.partition == partition.number:
+                connection.parked -= 1
+                partition.park(due, connection, message)
+            else:
+                kept.append((due, connection, message))
+        self._absent = kept
 
     def _about_server(self, connection: Connection, message: Any) -> None:
         answer: Any
@@ -296,10 +325,12 @@ class ServerCore:
             case m.HealthRequest():
                 health = tuple(m.PartitionHealth(number, one.healthy) for number, one in sorted(self.owned.items()))
                 answer = m.HealthResponse(message.reqid, health)
-            case m.AddPreferredRequest():
-                answer = m.AddPreferredResponse(message.reqid, False)
-            case m.RemovePreferredRequest():
-                answer = m.RemovePreferredResponse(message.reqid, False)
+            case m.AddPreferredRequest() | m.RemovePreferredRequest():
+                if self.writable and all(0 <= number < self._partitions for number in message.partitions):
+                    self._out.append(Prefer(connection.id, message))
+                else:
+                    self.preferred(connection.id, message, done=False)
+                return
             case _:
                 self._out.append(Hangup(connection.id, f"{type(message).__name__} is not for servers"))
                 return

@@ -66,6 +66,10 @@ class WaltzServer:
         self._writes = asyncio.Event()
         self._paths = Paths(config.root)
         self._tracing = Tracing(config.name)
+        self._preferred: set[int] = set()
+        self._preferring = asyncio.Lock()
+        self._registered = ""
+        """Where this server's descriptor is, while it has a lease."""
 
     @property
     def port(self) -> int:
@@ -180,6 +184,8 @@ class WaltzServer:
                 self._begin(self._write_meta(output), "waltz metadata")
             case o.WriteAssignment():
                 self._begin(self._write_assignment(output), "waltz assignment")
+            case o.Prefer():
+                self._begin(self._prefer(output), "waltz preferred partitions")
             case o.NextClientId():
                 self._begin(self._next_client_id(output), "waltz client id")
 
@@ -236,6 +242,24 @@ class WaltzServer:
                 data = blobs.PARTITION_ASSIGNMENT.encode(asked.assignment)
                 await self.metadata.set(self._paths.servers, data, asked.version)
 
+    async def _prefer(self, asked: o.Prefer) -> None:
+        named, done = set(asked.request.partitions), False
+        async with self._preferring:
+            add = isinstance(asked.request, m.AddPreferredRequest)
+            before, self._preferred = self._preferred, self._preferred | named if add else self._preferred - named
+            with suppress(MetadataError, TimeoutError):
+                async with asyncio.timeout(METADATA_S):
+                    if self._registered:
+                        done = await cluster.prefer(self.metadata, self.config, self._registered, self._descriptor())
+            if not done:
+                self._preferred = before
+        self.adapter.call(lambda _: self.running.preferred(asked.connection, asked.request, done=done))
+
+    def _descriptor(self) -> blobs.ServerDescriptor:
+        host, _, port = self._advertise.rpartition(":")
+        preferred = tuple(sorted(self._preferred))
+        return blobs.ServerDescriptor(self.running.server_id, host, int(port) or self.port, preferred)
+
     async def _next_client_id(self, asked: o.NextClientId) -> None:
         number = -1
         with suppress(MetadataError, TimeoutError):
@@ -280,17 +304,18 @@ class WaltzServer:
         self._call(take)
 
     async def _hold_lease(self) -> None:
-        host, _, port = self._advertise.rpartition(":")
-        descriptor = blobs.ServerDescriptor(self.running.server_id, host, int(port) or self.port)
         while True:
             await self._writes.wait()
             try:
                 async with self.metadata.lease(self.config.session_timeout_s) as lease:
-                    await cluster.register(self.metadata, self.config.root, lease, descriptor, self._generation)
+                    self._registered = await cluster.register(
+                        self.metadata, self.config.root, lease, self._descriptor(), self._generation
+                    )
                     self._set_writable(True)
                     try:
                         await lease.ended()
                     finally:
+                        self._registered = ""
                         # From this moment another server may be the owner, also if this task is cancelled.
                         self._set_writable(False)
                 _logger.warning("the lease in the metadata store is lost; partitions are given up")
