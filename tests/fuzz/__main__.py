@@ -1,7 +1,8 @@
-"""Coverage-guided fuzzing, ``python -m tests.fuzz core|wire|swim|swim-wire [options of libFuzzer]``; ``make fuzz``.
+"""Coverage-guided fuzzing, ``python -m tests.fuzz core|wire|swim|… [options of libFuzzer]``; ``make fuzz``.
 
 ``core`` attacks a whole Raft peer (``raft_attack.py``), ``swim`` a whole SWIM member (``swim_attack.py``),
-``wire`` and ``swim-wire`` the decoders alone. What is found is written to a file, which
+``wire`` and ``swim-wire`` the decoders alone. ``waltz``, ``waltz-storage`` and ``waltz-admin`` attack the three ports
+of a log, decoders and what is behind them (``waltz_attack.py``). What is found is written to a file, which
 ``python -m tests.fuzz core FILE`` replays; then it becomes a test.
 """
 
@@ -10,10 +11,10 @@ from importlib import import_module
 
 atheris = import_module("atheris")  # only ``make fuzz`` installs it
 
-with atheris.instrument_imports(include=["pavane.raft", "pavane.swim"]):
+with atheris.instrument_imports(include=["pavane.raft", "pavane.swim", "pavane.waltz"]):
     from pavane.raft import wire
     from pavane.raft.wire.decoder import decode_broadcast
-    from tests.fuzz import raft_attack, swim_attack
+    from tests.fuzz import raft_attack, swim_attack, waltz_attack
     from tests.fuzz.choices import Choices
     from tests.services.raft.ensemble import IDENT
 
@@ -36,6 +37,9 @@ TARGETS = {
     "wire": decode,
     "swim": swim_attack.attack,
     "swim-wire": swim_attack.decode_any,
+    "waltz": waltz_attack.attack_server,
+    "waltz-storage": waltz_attack.attack_storage,
+    "waltz-admin": waltz_attack.attack_admin,
 }
 
 if __name__ == "__main__":
