@@ -11,6 +11,9 @@ from pavane.dataflow.log import Transaction
 from pavane.waltz import tracing
 from pavane.waltz.client import Transaction as Committed
 
+LINKS_MAX = 128
+"""Of one step: as many as the SDK keeps of a span. An append beyond is in no trace of a view."""
+
 
 class Tracing:
     """Makes one span of each step of a view, from reading rows until the chain has what they change.
@@ -32,7 +35,7 @@ class Tracing:
 
     def took(self, transactions: Iterable[Transaction]) -> None:
         """Rows of these transactions were read."""
-        if room := tracing.LINKS_MAX - len(self._links):
+        if room := LINKS_MAX - len(self._links):
             reqids = (each.reqid for each in transactions if isinstance(each, Committed))
             self._links += self._appends.links(reqids, room)
 
@@ -40,7 +43,7 @@ class Tracing:
         """The view is computed up to a tick, and not written yet."""
         if self._links:
             began_ns, _, links = self._open.get(view, (self._began_ns, 0, []))
-            self._open[view] = began_ns, tick, [*links, *self._links][: tracing.LINKS_MAX]
+            self._open[view] = began_ns, tick, [*links, *self._links][:LINKS_MAX]
 
     def written(self, view: str, upper: int) -> None:
         """The chain of a view is final below `upper`."""

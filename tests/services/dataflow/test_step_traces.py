@@ -13,8 +13,10 @@ from opentelemetry.trace import SpanKind
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.sql import parse
-from pavane.dataflow.tracing import Tracing
+from pavane.dataflow.tracing import LINKS_MAX, Tracing
+from pavane.waltz.client import Transaction as Committed
 from pavane.waltz.client import Waltz
+from pavane.waltz.wire.fields import ReqId
 from tests.services.eventually import eventually
 from tests.services.waltz.running import running_log
 from tests.services.waltz.test_waltz_tracing import Spans, context_of, linked, switched_on
@@ -65,3 +67,16 @@ async def tick_of_append(client: Waltz, spans: Spans, number: int) -> int:
     assert found.keys() == {"many", "total"}
     assert found["many"] == found["total"]
     return found["many"]
+
+
+def test_a_step_of_a_busy_log_is_linked_to_each_append(spans: Spans) -> None:
+    tracing = Tracing("ledger")
+    appends = [Committed(txid, 0, b"", ReqId(7, 1, DATA, txid)) for txid in range(LINKS_MAX + 1)]
+    tracing.began()
+    tracing.took(appends[:100])
+    tracing.took(appends[100:])
+    tracing.brought("total", 5)
+    tracing.written("total", 6)
+    (step,) = spans("dataflow/step")
+    linked_to = [link.context.trace_id for link in step.links]
+    assert linked_to == [context_of("ledger", each.reqid) for each in appends[:LINKS_MAX]]
