@@ -52,6 +52,7 @@ async def test_the_life_of_a_resource_by_kubectl(raft: RaftTest, tmp_path: Path)
         assert wide[0].split() == [
             "NAME",
             "READY",
+            "PODS",
             "ACTIVE",
             "NEXT",
             "STATE",

@@ -1,6 +1,7 @@
 """Tables, JSON, YAML and names on standard output."""
 
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -8,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import zip_longest
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -49,6 +51,19 @@ def paragraph(text: str, *, indent: int = 0) -> None:
             text, columns, break_long_words=False, break_on_hyphens=False, subsequent_indent=" " * indent
         )
     say(text)
+
+
+def program() -> str:
+    """Return how the user called this program, so that a command can be printed that works as typed.
+
+    That is ``pavane`` where the shell finds it, else a path like ``.venv/bin/pavane``.
+    """
+    called = Path(sys.argv[0])
+    found = shutil.which("pavane")
+    if not called.name.startswith("pavane") or (found and Path(found).resolve() == called.resolve()):
+        return "pavane"
+    absolute = Path(os.path.abspath(called))  # noqa: PTH100 - a link stays one, for the user has typed it
+    return str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute)
 
 
 def note(text: str) -> None:

@@ -11,6 +11,7 @@ from pavane_operator.kube.resources import (
     NAMESPACES,
     PODS,
     SECRETS,
+    SERVICE_ACCOUNTS,
     TOKEN_REVIEWS,
     Object,
     Resource,
@@ -53,7 +54,7 @@ def test_an_unknown_sort_of_patch_is_refused(target: KubeTarget) -> None:
         "a body in protobuf",
         '415: "use apply -f"',
         "read",
-        "kubectl sends it for `create namespace`, `create configmap` and `create secret` alone",
+        "kubectl sends it for `create namespace`, `configmap`, `secret` and `serviceaccount` alone",
     )
 )
 def test_protobuf(target: KubeTarget) -> None:
@@ -162,6 +163,22 @@ def test_audiences_of_a_token(target: KubeTarget) -> None:
     status = review(target, TOKEN_REVIEWS, token=token, audiences=["pavane-api"])
     assert status.get("authenticated", False) is target.either(embedded=True, kubernetes=False)
     assert status.get("audiences", []) == target.either(embedded=["pavane-api"], kubernetes=[])
+
+
+@pytest.mark.contract(
+    differs=Differs(
+        "`kubectl create token`: the subresource `token` of a ServiceAccount",
+        "404 with a `Warning` that names the page of limitations",
+        "201 with a token",
+        "the token of the kubeconfig is the only one of a local cluster",
+    )
+)
+def test_tokens_of_service_accounts(target: KubeTarget) -> None:
+    target.until(SERVICE_ACCOUNTS, "default", lambda found: found is not None)
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {}, "spec": {}}
+    answer = target.call("POST", target.path(SERVICE_ACCOUNTS, "default", "token"), asked)
+    assert answer.code == target.either(embedded=404, kubernetes=201)
+    assert ("limitations" in answer.headers.get("Warning", "")) == target.either(embedded=True, kubernetes=False)
 
 
 def test_access_is_reviewed(target: KubeTarget) -> None:

@@ -308,3 +308,46 @@ def test_an_event_that_comes_again_becomes_a_series(target: KubeTarget) -> None:
     patched = target.patch(EVENTS, "e", series).ok()
     assert patched["series"] == series["series"]
     assert patched["note"] == "generation 2 writes"
+
+
+def elsewhere(name: str) -> dict[str, Any]:
+    """A pod on a node without a kubelet, so that nobody but the test writes its status."""
+    return {"metadata": {"name": name}, "spec": {"nodeName": "elsewhere", "containers": [{"name": "x", "image": "x"}]}}
+
+
+def phase(target: KubeTarget, name: str, told: str) -> None:
+    target.patch(PODS, name, {"status": {"phase": told}}, sub="status").ok()
+
+
+def test_pods_are_chosen_by_node_and_phase(target: KubeTarget) -> None:
+    for name in ("a", "b"):
+        target.create(PODS, elsewhere(name)).ok()
+    phase(target, "a", "Running")
+
+    def chosen(fields: str) -> list[str]:
+        return target.list(PODS, fieldSelector=fields).names
+
+    assert chosen("status.phase=Running") == ["a"]
+    assert chosen("status.phase!=Running,spec.nodeName=elsewhere") == ["b"]
+    assert chosen("spec.nodeName=other") == []
+    assert chosen(f"metadata.namespace={target.namespace},metadata.name=b") == ["b"]
+    refused = target.list(PODS, fieldSelector="spec.colour=red").refused(400, "BadRequest")
+    assert "field label not supported: spec.colour" in refused.message
+
+
+def test_an_object_comes_into_a_watch_and_leaves_it_as_its_fields_change(target: KubeTarget) -> None:
+    target.create(PODS, elsewhere("a")).ok()
+    version = target.list(PODS).ok()["metadata"]["resourceVersion"]
+    with target.watch(PODS, fieldSelector="status.phase=Running", resourceVersion=version) as events:
+        for told in ("Running", "Failed"):
+            phase(target, "a", told)
+        assert [(next(events).type) for _ in range(2)] == ["ADDED", "DELETED"]
+
+
+def test_events_are_chosen_by_what_they_say_in_both_shapes(target: KubeTarget) -> None:
+    target.create(EVENTS, placed(target, event("e1"))).ok()
+    target.create(EVENTS, placed(target, event("e2", type="Warning", reason="NoQuorum"))).ok()
+    assert target.list(CORE_EVENTS, fieldSelector="type=Warning,reason=NoQuorum").names == ["e2"]
+    assert target.list(EVENTS, fieldSelector="type=Warning,regarding.name=a").names == ["e2"]
+    assert target.list(EVENTS, fieldSelector="reportingController=pavane.dev/operator").names == ["e1", "e2"]
+    target.list(EVENTS, fieldSelector="involvedObject.name=a").refused(400, "BadRequest")

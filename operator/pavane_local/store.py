@@ -4,7 +4,7 @@ import asyncio
 import json
 import sqlite3
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -58,6 +58,10 @@ Decide = Callable[[Any], Change | None]
 """Looks at the current object or None (not to be modified); returns the change, None for none, or raises to refuse."""
 View = Callable[[Event, Labels | None], Event | None]
 """How a watcher sees an event, if it does; the labels before it (None: a new object) tell that an object has left."""
+FIELD = "field:"
+"""Before the path of a field among what is kept of the labels; no label has a colon."""
+CHANGING_FIELDS = ("spec.nodeName", "status.phase")
+"""Fields to select by that change in the life of an object."""
 Backlog = list[tuple[Event, Labels | None]]
 
 
@@ -72,6 +76,20 @@ def clone(value: Any) -> Any:
     if isinstance(value, list):
         return [clone(item) for item in value]
     return value
+
+
+def field(found: Mapping[str, Any], path: str) -> str:
+    """Return what a field selector compares: the text at a path like `status.phase`, empty where there is none."""
+    section, _, name = path.partition(".")
+    value = found.get(section, "")
+    if name:
+        value = value.get(name, "") if isinstance(value, Mapping) else ""
+    return str(value)
+
+
+def _before(current: Object) -> Labels:
+    fields = {FIELD + path: text for path in CHANGING_FIELDS if (text := field(current, path))}
+    return {**(current["metadata"].get("labels") or {}), **fields}
 
 
 class Watch:
@@ -176,7 +194,7 @@ class Store:
             version = self.resource_version + 1
             written = {**change.object, "metadata": {**change.object["metadata"], "resourceVersion": str(version)}}
             kind: EventType = "DELETED" if change.removed else "ADDED" if current is None else "MODIFIED"
-            before = None if current is None else current["metadata"].get("labels") or {}
+            before = None if current is None else _before(current)
             event = Event(kind, written)
             await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, version, key, event, before)
             self._publish(version, key, event, before)

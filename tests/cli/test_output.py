@@ -1,13 +1,19 @@
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pavane_cli import output
+from pavane_cli.commands import resources
 from pavane_cli.commands.resources import summary
 from pavane_cli.commands.trace import BAR_COLUMNS, duration, waterfall
 from pavane_cli.commands.tree import picture
 from pavane_cli.commands.why import explain
+from pavane_cli.target import KINDS, Where
+from pavane_operator.kube import Change
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -236,3 +242,43 @@ def test_why_advises_no_abort_of_an_attempt_that_has_ended() -> None:
     assert "pavane rollout retry raft/q" in text
     document["status"]["rollout"]["state"] = "CatchingUp"
     assert "rollout abort raft/q" in explain(document, "raft/q")
+
+
+@pytest.mark.parametrize(
+    ("called", "on_path", "told"),
+    [
+        ("{here}/.venv/bin/pavane", False, ".venv/bin/pavane"),
+        ("{here}/.venv/bin/pavane", True, "pavane"),
+        ("/usr/lib/python3/site-packages/pavane_cli/main.py", False, "pavane"),
+    ],
+)
+def test_a_command_is_printed_as_it_can_be_typed(
+    called: str, on_path: bool, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / ".venv" / "bin" / "pavane"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(program.parent) if on_path else "/nowhere")
+    monkeypatch.setattr("sys.argv", [called.format(here=tmp_path), "demo"])
+    assert output.program() == told
+
+
+async def test_a_watch_prints_no_line_twice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = {"metadata": {"name": "q", "namespace": "default"}, "status": {"rollout": {"state": "CatchingUp"}}}
+    other = {**one, "status": {"rollout": {"state": "Idle"}}}
+
+    async def changes(*_: Any) -> AsyncIterator[Change]:
+        for document in (one, one, other, other, one):
+            yield Change("MODIFIED", document)
+
+    @asynccontextmanager
+    async def cluster(_: Where) -> AsyncIterator[None]:
+        yield None
+
+    monkeypatch.setattr(resources, "changes", changes)
+    monkeypatch.setattr(resources, "cluster", cluster)
+    await resources._watch(Where(), KINDS["raft"], None, "default")
+    assert capsys.readouterr().out.splitlines() == ["q  CatchingUp", "q  Idle", "q  CatchingUp"]

@@ -171,6 +171,7 @@ def test_names_columns_and_size(kind: str, plural: str, short: str, own: str) ->
     columns = [(column["name"], column.get("priority", 0)) for column in version["additionalPrinterColumns"]]
     assert columns == [
         ("Ready", 0),
+        ("Pods", 0),
         ("Active", 0),
         ("Next", 0),
         ("State", 0),

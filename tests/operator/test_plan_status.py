@@ -95,6 +95,7 @@ def test_a_steady_resource_is_ready_and_says_so_once() -> None:
     assert [(entry.number, entry.role.value, entry.pods_ready, entry.stage) for entry in status.generations] == [
         (1, "Active", 3, "ReadWrite")
     ]
+    assert status.ready_pods == "3/3"
     lab.world.now += timedelta(hours=1)
     assert lab.plan().empty
 

@@ -28,6 +28,9 @@ Kind = Annotated[
 ]
 Name = Annotated[str | None, typer.Argument(help="Name of the resource.", autocompletion=names)]
 Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces.")]
+Followed = Annotated[
+    bool, typer.Option("--watch", "-w", help="Print a line whenever one changes, until Ctrl-C, as `pavane watch` does.")
+]
 Files = Annotated[
     list[Path],
     typer.Option(
@@ -44,12 +47,16 @@ def get(
     namespace: Namespace = "default",
     everywhere: Everywhere = False,
     form: Output = Format.TABLE,
+    followed: Followed = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """List resources, or show one."""
     resource, wanted = parse_reference(kind, name)
-    run(_get(Where(kubeconfig, context), resource, wanted, None if everywhere else namespace, form))
+    where, space = Where(kubeconfig, context), None if everywhere else namespace
+    if followed and form is not Format.TABLE:
+        raise UserError("--watch prints lines: leave out --output", ExitCode.USAGE)
+    run(_watch(where, resource, wanted, space) if followed else _get(where, resource, wanted, space, form))
 
 
 async def _get(where: Where, resource: kube.Resource, name: str | None, namespace: str | None, form: Format) -> None:
@@ -168,9 +175,14 @@ def watch(
 
 
 async def _watch(where: Where, resource: kube.Resource, name: str | None, namespace: str | None) -> None:
+    lines: dict[tuple[str, str], str] = {}
     async with cluster(where) as client:
         async for change in changes(client, resource, namespace, name):
-            output.say(summary(change.object, "gone" if change.type == "DELETED" else None))
+            metadata = change.object["metadata"]
+            line = summary(change.object, "gone" if change.type == "DELETED" else None)
+            if lines.get(key := (metadata["namespace"], metadata["name"])) != line:
+                output.say(line)
+            lines[key] = line
 
 
 async def changes(

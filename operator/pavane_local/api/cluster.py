@@ -80,8 +80,8 @@ class Cluster:
 
     def chosen(self, served: Resource, namespace: str | None, labels: str, fields: str) -> Objects:
         """Return the same as it is stored: to be copied before it is changed."""
-        has_labels, has_fields = selectors.labels(labels), selectors.fields(fields, events=served.storage == "events")
-        found = [each for each in self.store.all(served.storage, namespace) if has_fields(each)]
+        has_labels, asked = selectors.labels(labels), selectors.fields(fields, served.key)
+        found = [each for each in self.store.all(served.storage, namespace) if asked.hold(each)]
         return [each for each in found if has_labels(each["metadata"].get("labels") or {})]
 
     def watch(
@@ -89,14 +89,15 @@ class Cluster:
     ) -> Watch:
         """Watch a resource after resourceVersion `since` (410 if too old); None: first what is there as ADDED."""
         served = self.kind(resource)
-        has_labels, has_fields = selectors.labels(labels), selectors.fields(fields, events=served.storage == "events")
+        has_labels, asked = selectors.labels(labels), selectors.fields(fields, served.key)
 
         def view(event: Event, before: Labels | None) -> Event | None:
             metadata = event.object["metadata"]
-            if namespace not in (None, metadata.get("namespace", "")) or not has_fields(event.object):
+            if namespace not in (None, metadata.get("namespace", "")):
                 return None
-            was = before is not None and has_labels(before)
-            if event.type != "DELETED" and has_labels(metadata.get("labels") or {}):
+            was = before is not None and has_labels(before) and asked.hold(event.object, before)
+            holds = has_labels(metadata.get("labels") or {}) and asked.hold(event.object)
+            if event.type != "DELETED" and holds:
                 return Event("MODIFIED" if was else "ADDED", event.object)
             return Event("DELETED", event.object) if was else None
 

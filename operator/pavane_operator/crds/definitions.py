@@ -114,6 +114,7 @@ def _columns(kind: Described) -> tuple[dict[str, Any], ...]:
         return (*kind.columns, age)
     return (
         column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
+        column("Pods", "string", ".status.readyPods"),
         column("Active", "integer", ".status.activeGeneration"),
         column("Next", "integer", ".status.nextGeneration"),
         column("State", "string", ".status.rollout.state"),

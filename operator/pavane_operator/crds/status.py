@@ -274,6 +274,8 @@ class Status(StoredStatus):
     """Where clients connect."""
     replicas: Count | None = None
     """Pods of the active generation, for the subresource scale."""
+    ready_pods: Text | None = None
+    """How many pods of the active generation are ready, and how many it should have: `3/3`."""
     selector: Text | None = None
     """Labels of these pods, for the subresource scale."""
 

@@ -155,7 +155,13 @@ def _status(view: View, decision: Decision) -> Status:
             "selector": _selector(view),
         }
     )
-    changes: dict[str, Any] = {"generations": _generations(view, status), "conditions": conditions(view, status)}
+    generations = _generations(view, status)
+    active = next((each for each in generations if each.role is GenerationRole.ACTIVE), None)
+    changes: dict[str, Any] = {
+        "generations": generations,
+        "conditions": conditions(view, status),
+        "ready_pods": f"{active.pods_ready}/{active.pods}" if active is not None else None,
+    }
     return _with_write_gap(view, status.model_copy(update=changes))
 
 
