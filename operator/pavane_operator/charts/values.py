@@ -196,6 +196,46 @@ class Uninstall(_Values):
     until an operator is installed again."""
 
 
+class PodMonitors(_Values):
+    """PodMonitors of operator, control plane and the pods of all resources."""
+
+    enabled: bool = False
+    """Whether they are made."""
+    interval: str = "30s"
+    """Time between two looks at a pod."""
+
+
+class Alerts(_Values):
+    """A PrometheusRule with alerts."""
+
+    enabled: bool = False
+    """Whether it is made."""
+    runbooks: str = "docs/operations.md"
+    """Where the operations guide lies, for the alerts' runbook_url."""
+
+
+class Dashboard(_Values):
+    """A ConfigMap with a dashboard for Grafana."""
+
+    enabled: bool = False
+    """Whether it is made."""
+    labels: dict[str, str] = {"grafana_dashboard": "1"}
+    """Labels by which Grafana's sidecar finds it."""
+
+
+class Monitoring(_Values):
+    """Objects for Prometheus and Grafana; the first two need the definitions of the Prometheus operator."""
+
+    labels: dict[str, str] = {}
+    """Further labels of PodMonitors and rules, by which Prometheus chooses them."""
+    pod_monitors: PodMonitors = PodMonitors()
+    """PodMonitors of operator, control plane and the pods of all resources."""
+    alerts: Alerts = Alerts()
+    """A PrometheusRule with alerts."""
+    dashboard: Dashboard = Dashboard()
+    """A ConfigMap with a dashboard for Grafana."""
+
+
 class Values(_Values):
     """All values."""
 
@@ -215,6 +255,8 @@ class Values(_Values):
     """What resources get that do not say otherwise."""
     telemetry: Telemetry = Telemetry()
     """Where spans go."""
+    monitoring: Monitoring = Monitoring()
+    """Objects for Prometheus and Grafana; the first two need the definitions of the Prometheus operator."""
     network_policy: NetworkPolicies = NetworkPolicies()
     """NetworkPolicies of operator and control plane."""
     rbac: Rbac = Rbac()
