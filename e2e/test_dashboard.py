@@ -89,6 +89,10 @@ async def test_a_restart_by_click_is_seen_from_the_first_pod_to_the_end(raft: Ra
     await expect(lane(page, 1).get_by_label("Stage: ReadWrite")).to_have_count(3, timeout=SHOWN_MS)
     await page.evaluate(RECORD)
     await expect(page.get_by_role("row", name="greeting")).to_contain_text("hello", timeout=SHOWN_MS)
+    await page.get_by_label("Prefix of the keys").fill("other")
+    await expect(page.get_by_text("No key begins with “other”.")).to_be_visible(timeout=SHOWN_MS)
+    await page.get_by_label("Prefix of the keys").fill("gree")
+    await expect(page.get_by_role("row", name="greeting")).to_be_visible(timeout=SHOWN_MS)
     await expect(page.get_by_text("★ leader")).to_have_count(1, timeout=SHOWN_MS)
 
     await page.get_by_role("button", name="Restart").click()

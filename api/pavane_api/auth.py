@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Annotated, Generic, TypeVar
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from pavane_api.kinds import RAFT_CLUSTERS
@@ -21,6 +21,7 @@ from pavane_operator.kube.resources import custom
 
 TOKEN_SECONDS_MAX = 60.0  # a revoked token works at most this much longer
 ACCESS_SECONDS_MAX = 10.0  # a withdrawn permission too
+NAMESPACE_PATTERN = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 CACHE_ENTRIES_MAX = 10_000  # per table; the oldest answer goes first
 STRANGER = "Send a token of the cluster as `Authorization: Bearer …`."
 
@@ -111,6 +112,17 @@ async def _identity(request: Request, credentials: _Credentials) -> Identity:
 
 Caller = Annotated[Identity, Depends(_identity)]
 """Parameter type of an endpoint for anybody whom the cluster knows."""
+
+
+OneNamespace = Annotated[
+    str | None,
+    Query(
+        max_length=63,
+        pattern=NAMESPACE_PATTERN,
+        description="Only those of this namespace; default: of all, which takes the right to see all",
+    ),
+]
+"""Parameter type of an endpoint that shows what is in one namespace or in all; None: in all."""
 
 
 def may(verb: str, resource: Resource) -> Callable[..., object]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,10 +10,17 @@ from typing import Any
 
 import httpx2
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from playwright.async_api import expect
 
 from pavane_api.kinds import RAFT_CLUSTERS
+from pavane_api.traces.endpoints import OTLP_TYPE
 from pavane_operator.crds.definitions import all_kinds
+from pavane_operator.kube import Identity, KubeClient, Resource
+from pavane_operator.kube.resources import NAMESPACES
+from tests.api.browser import SHOWN_MS, opened
 from tests.api.plane import Plane, plane, raft_cluster
+from tests.requires import requires
 
 LONGEST_S = 40
 
@@ -73,8 +81,67 @@ async def test_who_may_list_nothing_is_refused(here: Plane) -> None:
     assert (await here.http.get("/api/v1/resources", headers={"Authorization": "Bearer no"})).status_code == 401
 
 
+def trace_in(namespace: str) -> bytes:
+    """One span about a namespace, as a program exports it."""
+    request = ExportTraceServiceRequest()
+    of_program = request.resource_spans.add()
+    attribute = of_program.resource.attributes.add(key="k8s.namespace.name")
+    attribute.value.string_value = namespace
+    now = time.time_ns()
+    of_program.scope_spans.add().spans.add(
+        trace_id=namespace[:1].encode() * 16,
+        span_id=b"12345678",
+        name=f"about {namespace}",
+        start_time_unix_nano=now,
+        end_time_unix_nano=now,
+    )
+    return request.SerializeToString()
+
+
+@pytest.mark.timeout(180)
+async def test_who_sees_one_namespace_names_it_and_is_shown_what_is_there(
+    here: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requires("chromium")
+    ask = KubeClient.access_review
+
+    async def review(self: KubeClient, caller: Identity, verb: str, resource: Resource, **where: Any) -> bool:
+        """As RBAC answers of a Role in one namespace, which the embedded server has not."""
+        if caller.user.endswith(":reader"):
+            return verb in ("get", "list", "watch") and where["namespace"] == "team"
+        return await ask(self, caller, verb, resource, **where)
+
+    monkeypatch.setattr(KubeClient, "access_review", review)
+    for namespace in ("team", "others"):
+        await here.kube.create(NAMESPACES, {"metadata": {"name": namespace}})
+        await here.kube.create(RAFT_CLUSTERS, raft_cluster(f"of-{namespace}"), namespace)
+        said = await here.http.post("/v1/traces", content=trace_in(namespace), headers={"Content-Type": OTLP_TYPE})
+        assert said.is_success, said.text
+    token = await here.service_account_token("reader")
+    async with opened(here, token) as page:
+        await expect(page.get_by_role("alert")).to_contain_text("may not list", timeout=SHOWN_MS)
+        for wrong in ("others", "team"):
+            await page.get_by_label("Namespace").fill(wrong)
+            await page.keyboard.press("Enter")
+            if wrong == "others":
+                await expect(page.get_by_role("alert")).to_contain_text("in namespace others", timeout=SHOWN_MS)
+        await expect(page.get_by_role("link", name="of-team")).to_be_visible(timeout=SHOWN_MS)
+        await expect(page.get_by_role("link", name="of-others")).to_have_count(0)
+        await page.get_by_role("link", name="Traces", exact=True).click()
+        await expect(page.get_by_role("link", name="about team")).to_be_visible(timeout=SHOWN_MS)
+        await expect(page.locator("tbody tr")).to_have_count(1)
+        await expect(page.get_by_role("alert")).to_have_count(0)
+        await page.reload()  # the tab keeps it
+        await page.get_by_role("link", name="Resources").click()
+        await expect(page.get_by_role("link", name="of-team")).to_be_visible(timeout=SHOWN_MS)
+        await page.get_by_role("button", name="Namespace team").click()
+        await page.get_by_label("Namespace").fill("")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("alert")).to_contain_text("may not list", timeout=SHOWN_MS)
+
+
 async def test_the_page_loads_nothing_from_elsewhere_and_needs_no_token(here: Plane) -> None:
-    async with httpx2.AsyncClient(base_url=here.http.base_url, trust_env=False) as stranger:
+    async with httpx2.AsyncClient(base_url=here.http.base_url, trust_env=False, timeout=LONGEST_S) as stranger:
         page = await stranger.get("/")
         assert page.status_code == 200
         assert page.headers["content-security-policy"].startswith("default-src 'self'; frame-ancestors 'none'")

@@ -131,6 +131,12 @@ async def test_members_are_those_that_a_pod_sees_with_the_foreign_ones_among_the
                 await stranger.leave()
             left = (await api.http.get(f"{BASE}/q/members")).json()
             assert [each["pod"] for each in left["items"]] == [POD]
+            async with SwimMember(Config(profile=FAST), ("127.0.0.1", 0), seeds) as killed:
+                await eventually(lambda: len(ours.members()) == 2)
+            await eventually(lambda: ours.dead == 1)
+            said = (await api.http.get(f"{BASE}/q/members")).json()
+            dead = [(each["id"], each["pod"], each["rollout"]) for each in said["deadMembers"]]
+            assert (said["dead"], dead) == (1, [(killed.info.id, None, 0)])  # who has left is not among them
 
 
 async def test_without_a_pod_that_answers_it_is_said_what_to_do(tmp_path: Path) -> None:

@@ -5,17 +5,22 @@ export type Schemas = components["schemas"];
 export type Problem = Partial<Schemas["ProblemDocument"]>;
 
 const TOKEN = "pavane-token";
+const NAMESPACE = "pavane-namespace";
 const RETRY_MS_MIN = 500;
 const RETRY_MS_MAX = 8000;
 
 export class ApiError extends Error {
   constructor(
+    /** Of HTTP; 0: there was no answer. */
     readonly status: number,
     readonly problem: Problem,
   ) {
     super(problem.detail || problem.title || `The control plane answered ${status}.`);
   }
 }
+
+/** Whether asking again cannot help. */
+export const isFinal = (error: unknown) => error instanceof ApiError && error.status >= 400 && error.status < 500;
 
 export function takeToken(): string | null {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
@@ -31,11 +36,22 @@ export function setToken(token: string | null): void {
   else sessionStorage.removeItem(TOKEN);
 }
 
+/** The namespace that this tab shows; "" is all of them. */
+export const keptNamespace = () => sessionStorage.getItem(NAMESPACE) ?? "";
+
+export const keepNamespace = (namespace: string) => sessionStorage.setItem(NAMESPACE, namespace);
+
+/** What names a namespace in a query; "" names none. */
+export const inNamespace = (namespace: string) => (namespace ? { namespace } : undefined);
+
 async function send(path: string, init: RequestInit = {}): Promise<Response> {
   const headers = new Headers(init.headers);
   headers.set("Authorization", `Bearer ${sessionStorage.getItem(TOKEN) ?? ""}`);
   if (!init.method) headers.set("traceparent", unsampled()); // this page reads all the time; traces are for what changes
-  const response = await fetch(`/api/v1${path}`, { ...init, headers });
+  const response = await fetch(`/api/v1${path}`, { ...init, headers }).catch((error: unknown) => {
+    if (init.signal?.aborted) throw error;
+    throw new ApiError(0, { detail: "The control plane does not answer." });
+  });
   if (!response.ok) {
     const problem = (await response.json().catch(() => ({}))) as Problem;
     throw new ApiError(response.status, problem);
@@ -77,31 +93,41 @@ export interface StreamEvent {
 
 export type Connection = "connecting" | "live" | "lost" | "refused";
 
-/** Read a stream of server-sent events until `signal` fires; a broken one is opened again. */
-export async function follow(
-  path: string,
-  onEvent: (event: StreamEvent) => void,
-  onState: (state: Connection, why?: ApiError) => void,
-  signal: AbortSignal,
-): Promise<void> {
+export interface Follower {
+  /** The stream begins: anew, with everything, or behind the last event that has an id. */
+  begin: (anew: boolean) => void;
+  event: (event: StreamEvent) => void;
+  state: (state: Connection, why?: ApiError) => void;
+}
+
+/** Read a stream of server-sent events until `signal` fires; a broken one goes on behind its last event that has an id,
+ * which stands in `at`. */
+export async function follow(path: string, to: Follower, at: { last: string }, signal: AbortSignal): Promise<void> {
   let wait = RETRY_MS_MIN;
+  const onEvent = (event: StreamEvent) => {
+    if (signal.aborted) return;
+    wait = RETRY_MS_MIN;
+    to.event(event);
+    at.last = event.id || at.last;
+  };
   while (!signal.aborted) {
     let why: ApiError | undefined;
     try {
-      const response = await send(path, { signal, headers: { Accept: "text/event-stream" } });
-      onState("live");
-      wait = RETRY_MS_MIN;
+      const resumed: Record<string, string> = at.last ? { "Last-Event-ID": at.last } : {};
+      const response = await send(path, { signal, headers: { Accept: "text/event-stream", ...resumed } });
+      to.begin(!at.last);
+      to.state("live");
       if (response.body) await readEvents(response.body, onEvent);
     } catch (error) {
       if (signal.aborted) return;
       if (error instanceof ApiError && (error.status === 401 || error.status === 403)) {
-        onState("refused", error);
+        to.state("refused", error);
         return;
       }
       why = error instanceof ApiError ? error : undefined;
     }
     if (signal.aborted) return;
-    onState("lost", why);
+    to.state("lost", why);
     await new Promise((resolve) => setTimeout(resolve, wait));
     wait = Math.min(wait * 2, RETRY_MS_MAX);
   }

@@ -1,8 +1,9 @@
 // A Coordinator: where its immortal is in its log, whom it talks to, what it waits for, and calls and queries of it.
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import { ask, get, type Schemas } from "./api";
-import { Empty, Facts, Failure, Loading, Panel, Spark, Table } from "./ui";
+import { usePolled } from "./live";
+import { Empty, Facts, Failure, Loading, Panel, Spark, Table, Told } from "./ui";
 
 const AGAIN_MS = 1000; // an immortal has no stream
 const SAMPLES_MAX = 60; // a minute
@@ -11,17 +12,19 @@ type Info = Schemas["ImmortalInfo"];
 type Handler = Schemas["Handler"];
 
 export function Immortal({ path }: { path: string }) {
-  const info = useQuery({
-    queryKey: [path, "immortal"],
-    queryFn: ({ signal }) => get<Info>(`${path}/immortal`, signal),
-    refetchInterval: AGAIN_MS,
-  });
-  if (info.isPending) return <Loading what="the immortal" />;
-  if (info.error) return <Failure error={info.error} again={() => void info.refetch()} />;
-  const { application, coordinators } = info.data;
+  const info = usePolled<Info>(`${path}/immortal`, AGAIN_MS);
+  return (
+    <Told query={info} what="the immortal">
+      {(data) => <OneImmortal path={path} info={data} at={info.dataUpdatedAt} />}
+    </Told>
+  );
+}
+
+function OneImmortal({ path, info, at }: { path: string; info: Info; at: number }) {
+  const { application, coordinators } = info;
   return (
     <>
-      <Position info={info.data} at={info.dataUpdatedAt} />
+      <Position info={info} at={at} />
       {application && <Try path={path} handlers={[...application.queries, ...application.methods]} queries={application.queries} />}
       <Panel title="Coordinators" half>
         {coordinators.length === 0 ? (
@@ -32,7 +35,7 @@ export function Immortal({ path }: { path: string }) {
               <tr key={each.pod}>
                 <th scope="row">{each.pod}</th>
                 <td>{each.live ? "★ leads" : each.stage}</td>
-                <td className="number">{each.nextRecord ?? "–"}</td>
+                <td className="number">{each.nextRecord?.toLocaleString() ?? "–"}</td>
                 <td className="number">{each.log ?? "–"}</td>
                 <td className="number">{each.checkpoint ?? "–"}</td>
                 <td className="number">{each.behindBytes?.toLocaleString() ?? "–"}</td>
@@ -41,7 +44,7 @@ export function Immortal({ path }: { path: string }) {
           </Table>
         )}
       </Panel>
-      <Peers info={info.data} />
+      <Peers info={info} />
       {application && <Flows application={application} />}
     </>
   );
@@ -117,9 +120,10 @@ function Peers({ info }: { info: Info }) {
 
 function Flows({ application }: { application: Schemas["ImmortalApplication"] }) {
   const { flows, flowsOpen } = application;
+  const aside = flowsOpen > flows.length && <span className="quiet">the oldest {flows.length}</span>;
   if (flowsOpen === 0) return null;
   return (
-    <Panel title="Open flows" aside={<span className="quiet">{flowsOpen > flows.length && `the oldest ${flows.length}`}</span>}>
+    <Panel title="Open flows" aside={aside}>
       <Table caption="Open flows" head={["Flow", "#Number", "#Steps", "Waits for", "Caller"]}>
         {flows.map((each) => (
           <tr key={each.number}>
@@ -152,7 +156,7 @@ function Try({ path, handlers, queries }: { path: string; handlers: Handler[]; q
     },
     onSuccess: () => {
       setKey(crypto.randomUUID()); // a call whose end is not known is sent again under its key, and happens once
-      void client.invalidateQueries({ queryKey: [path, "immortal"] });
+      void client.invalidateQueries({ queryKey: [`${path}/immortal`] });
     },
   });
   if (!chosen) return null;

@@ -1,9 +1,9 @@
 // A WaltzCluster: who may write to which partition, what stands in one of them as it comes, and an append.
-import { useQuery } from "@tanstack/react-query";
-import { type FormEvent, useEffect, useState } from "react";
-import { ApiError, append, type Connection, follow, get, type Schemas } from "./api";
+import { type FormEvent, memo, useState } from "react";
+import { append, type Schemas } from "./api";
 import { decode } from "./data";
-import { Empty, Failure, Loading, Panel, Table } from "./ui";
+import { useFollow, usePolled } from "./live";
+import { Empty, Failure, Panel, Table, Told } from "./ui";
 
 const AGAIN_MS = 2000; // partitions have no stream
 const SHOWN_MAX = 50;
@@ -12,34 +12,30 @@ type Transaction = Schemas["LogTransaction"];
 
 export function Waltz({ path }: { path: string }) {
   const [chosen, setChosen] = useState(0);
-  const partitions = useQuery({
-    queryKey: [path, "partitions"],
-    queryFn: ({ signal }) => get<Schemas["pavane_api__waltzlog__schemas__Partitions"]>(`${path}/partitions`, signal),
-    refetchInterval: AGAIN_MS,
-  });
+  const partitions = usePolled<Schemas["pavane_api__waltzlog__schemas__Partitions"]>(`${path}/partitions`, AGAIN_MS);
   const known = partitions.data?.items.find((each) => each.partition === chosen);
   return (
     <>
       <Panel title="Partitions">
-        {partitions.error && <Failure error={partitions.error} again={() => void partitions.refetch()} />}
-        {partitions.isPending && <Loading what="the partitions" />}
-        {partitions.data && (
-          <Table caption="Partitions" head={["Partition", "Server", "Stage", "#Moved", "#High-water mark"]}>
-            {partitions.data.items.map((each) => (
-              <tr key={each.partition}>
-                <th scope="row">
-                  <button aria-pressed={each.partition === chosen} onClick={() => setChosen(each.partition)}>
-                    Partition {each.partition}
-                  </button>
-                </th>
-                <td title={each.server ?? ""}>{each.server?.split(".")[0] ?? "nobody may write"}</td>
-                <td>{each.stage ?? "–"}</td>
-                <td className="number">{each.generation}</td>
-                <td className="number">{each.highWaterMark ?? "no answer"}</td>
-              </tr>
-            ))}
-          </Table>
-        )}
+        <Told query={partitions} what="the partitions">
+          {({ items }) => (
+            <Table caption="Partitions" head={["Partition", "Server", "Stage", "#Moved", "#High-water mark"]}>
+              {items.map((each) => (
+                <tr key={each.partition}>
+                  <th scope="row">
+                    <button aria-pressed={each.partition === chosen} onClick={() => setChosen(each.partition)}>
+                      Partition {each.partition}
+                    </button>
+                  </th>
+                  <td title={each.server ?? ""}>{each.server?.split(".")[0] ?? "▲ nobody may write"}</td>
+                  <td>{each.stage ?? "–"}</td>
+                  <td className="number">{each.generation}</td>
+                  <td className="number">{each.highWaterMark ?? "no answer"}</td>
+                </tr>
+              ))}
+            </Table>
+          )}
+        </Told>
       </Panel>
       {known?.highWaterMark != null && (
         <Feed key={`${path}/${chosen}`} path={`${path}/partitions/${chosen}`} from={known.highWaterMark + 1} />
@@ -52,42 +48,26 @@ export function Waltz({ path }: { path: string }) {
 function Feed({ path, from }: { path: string; from: number }) {
   const [start] = useState(Math.max(0, from - SHOWN_MAX));
   const [items, setItems] = useState<Transaction[]>([]);
-  const [state, setState] = useState<Connection>("connecting");
-  const [problem, setProblem] = useState<Error | null>(null);
-  useEffect(() => {
-    const stop = new AbortController();
+  const { state, problem } = useFollow(`${path}/transactions?watch=true&from=${start}`, () => {
     let arrived: Transaction[] = [];
-    let frame = 0;
-    const publish = () => {
-      frame = 0;
-      const fresh = arrived.reverse();
-      arrived = [];
-      setItems((before) => [...fresh, ...before].slice(0, SHOWN_MAX));
-    };
-    void follow(
-      `${path}/transactions?watch=true&from=${start}`,
-      ({ event, data }) => {
-        if (event === "error") setProblem(new Error(data));
-        if (event !== "transaction") return;
-        setProblem(null);
+    return {
+      begin: (anew) => anew && setItems([]),
+      take({ event, data }) {
+        if (event === "error") throw new Error(data);
+        if (event !== "transaction") return false;
         arrived.push(JSON.parse(data) as Transaction);
         if (arrived.length > SHOWN_MAX) arrived.shift();
-        frame ||= requestAnimationFrame(publish);
+        return true;
       },
-      (now, why) => {
-        setState(now);
-        if (why) setProblem(why);
+      publish() {
+        const fresh = arrived.reverse();
+        arrived = [];
+        setItems((before) => [...fresh, ...before].slice(0, SHOWN_MAX));
       },
-      stop.signal,
-    );
-    return () => {
-      stop.abort();
-      cancelAnimationFrame(frame);
     };
-  }, [path, start]);
-  const aside = <span className={`connection ${state}`}>{state === "live" ? "● live" : state}</span>;
+  });
   return (
-    <Panel title={`Transactions of partition ${path.split("/").pop()}`} aside={aside}>
+    <Panel title={`Transactions of partition ${path.split("/").pop()}`} live={state} aside={<span className="quiet">newest first</span>}>
       <Append path={path} seen={items[0]?.transaction ?? from - 1} />
       {problem && <Failure error={problem} />}
       {items.length === 0 ? (
@@ -95,17 +75,23 @@ function Feed({ path, from }: { path: string; from: number }) {
       ) : (
         <Table caption="Transactions" head={["Transaction", "#Header", "Data"]}>
           {items.map((each) => (
-            <tr key={each.transaction}>
-              <th scope="row">{each.transaction}</th>
-              <td className="number">{each.header}</td>
-              <td className="value">{decode(each.data)}</td>
-            </tr>
+            <Committed key={each.transaction} transaction={each} />
           ))}
         </Table>
       )}
     </Panel>
   );
 }
+
+const Committed = memo(function Committed({ transaction: { transaction, header, data } }: { transaction: Transaction }) {
+  return (
+    <tr>
+      <th scope="row">{transaction}</th>
+      <td className="number">{header}</td>
+      <td className="value">{decode(data)}</td>
+    </tr>
+  );
+});
 
 function Append({ path, seen }: { path: string; seen: number }) {
   const [data, setData] = useState("");
@@ -120,7 +106,7 @@ function Append({ path, seen }: { path: string; seen: number }) {
       setSaid(`Committed as transaction ${transaction}.`);
       setData("");
     } catch (error) {
-      setSaid(error instanceof ApiError ? error : new Error(String(error)));
+      setSaid(error instanceof Error ? error : new Error(String(error)));
     }
   }
   return (

@@ -1,7 +1,7 @@
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { StrictMode, useEffect, useState } from "react";
+import { type ReactNode, StrictMode, useEffect, useState } from "react";
 import { createRoot } from "react-dom/client";
-import { ApiError, setToken, takeToken } from "./api";
+import { ApiError, inNamespace, isFinal, keepNamespace, keptNamespace, setToken, takeToken } from "./api";
 import { useLive } from "./live";
 import { Overview } from "./overview";
 import { ResourcePage } from "./resource";
@@ -11,7 +11,8 @@ import { CONNECTION } from "./ui";
 
 const client = new QueryClient({
   defaultOptions: {
-    queries: { retry: (count, error) => !(error instanceof ApiError && error.status < 500) && count < 2 },
+    queries: { retry: (count, error) => !isFinal(error) && count < 2, networkMode: "always" }, // a platform of this
+    mutations: { networkMode: "always" }, // machine answers without a network
   },
 });
 
@@ -29,19 +30,27 @@ function useRoute(): string[] {
   return route;
 }
 
-function View({ route }: { route: string[] }) {
+function View({ route, namespace }: { route: string[]; namespace: string }) {
   const [first, second, third] = route;
-  if (first === "traces") return second ? <TracePage key={second} id={second} /> : <Traces />;
-  if (first && second && third) return <ResourcePage plural={first} namespace={second} name={third} />;
+  if (first === "traces") return second ? <TracePage key={second} id={second} /> : <Traces namespace={namespace} />;
+  if (first && second && third) return <ResourcePage key={route.join()} plural={first} namespace={second} name={third} />;
   return <Overview />;
 }
 
-function Page({ token, leave }: { token: string; leave: (why: string) => void }) {
+function Page({ leave }: { leave: (why: string) => void }) {
   const route = useRoute();
-  const { state, problem } = useLive(client, token);
+  const [namespace, setNamespace] = useState(keptNamespace);
+  const [choosing, setChoosing] = useState(false);
+  const { state, problem } = useLive(client, `/resources?${new URLSearchParams(inNamespace(namespace))}`);
+  const mayNot = state === "refused" && problem instanceof ApiError && problem.status === 403;
   useEffect(() => {
-    if (state === "refused") leave(problem?.message ?? "The token is not valid.");
-  }, [state, problem, leave]);
+    if (state === "refused" && !mayNot) leave(problem?.message ?? "The token is not valid.");
+  }, [state, mayNot, problem, leave]);
+  const choose = (wanted: string) => {
+    keepNamespace(wanted);
+    setNamespace(wanted);
+    setChoosing(false);
+  };
   return (
     <>
       <a className="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main")?.focus(); }}>
@@ -61,20 +70,38 @@ function Page({ token, leave }: { token: string; leave: (why: string) => void })
         <span className={`connection ${state}`} role="status">
           {CONNECTION[state]}
         </span>
+        {namespace && !mayNot && <button onClick={() => setChoosing(!choosing)}>Namespace {namespace}</button>}
         <button onClick={() => leave("")}>Sign out</button>
       </nav>
       <main id="main" tabIndex={-1} className={state === "lost" ? "stale" : ""}>
-        <View route={route} />
+        {choosing || mayNot ? (
+          <ChooseNamespace why={mayNot ? problem.message : ""} now={namespace} choose={choose} />
+        ) : (
+          <View route={route} namespace={namespace} />
+        )}
       </main>
     </>
   );
 }
 
-function Login({ why, enter }: { why: string; enter: (token: string) => void }) {
-  const [token, setText] = useState("");
+interface Question {
+  title: string;
+  /** Why it is asked. */
+  why: string;
+  label: string;
+  /** What is typed is not shown. */
+  secret?: boolean;
+  now?: string;
+  button: string;
+  answer: (text: string) => void;
+  children: ReactNode;
+}
+
+function Ask({ title, why, label, secret = false, now = "", button, answer, children }: Question) {
+  const [typed, setTyped] = useState(now);
   return (
-    <main className="login">
-      <h1>Pavane</h1>
+    <div className="ask">
+      <h1>{title}</h1>
       {why && (
         <p className="failure" role="alert">
           {why}
@@ -83,17 +110,40 @@ function Login({ why, enter }: { why: string; enter: (token: string) => void }) 
       <form
         onSubmit={(event) => {
           event.preventDefault();
-          if (token.trim()) enter(token.trim());
+          answer(typed.trim());
         }}
       >
-        <label htmlFor="token">Token of the cluster</label>
-        <input id="token" type="password" autoComplete="off" value={token} onChange={(event) => setText(event.target.value)} />
-        <button className="primary">Sign in</button>
+        <label htmlFor="asked">{label}</label>
+        <input
+          id="asked"
+          type={secret ? "password" : "text"}
+          autoComplete="off"
+          value={typed}
+          onChange={(event) => setTyped(event.target.value)}
+        />
+        <button className="primary">{button}</button>
       </form>
-      <p className="quiet">
+      <p className="quiet">{children}</p>
+    </div>
+  );
+}
+
+/** Who may see resources in some namespaces only cannot be shown all, and the cluster does not tell which ones these are. */
+function ChooseNamespace({ why, now, choose }: { why: string; now: string; choose: (namespace: string) => void }) {
+  return (
+    <Ask title="Which namespace?" why={why} label="Namespace" now={now} button="Show" answer={choose}>
+      The page shows what is in it. Without a name it shows all namespaces, to those who may see all.
+    </Ask>
+  );
+}
+
+function Login({ why, enter }: { why: string; enter: (token: string) => void }) {
+  return (
+    <main className="login">
+      <Ask title="Pavane" why={why} label="Token of the cluster" secret button="Sign in" answer={(token) => token && enter(token)}>
         On a local cluster <code>pavane dashboard</code> prints a link that signs you in. Elsewhere make a token with{" "}
         <code>kubectl create token NAME --audience pavane-api</code>. It may do here what it may do with kubectl.
-      </p>
+      </Ask>
     </main>
   );
 }
@@ -103,6 +153,7 @@ function App() {
   const [why, setWhy] = useState("");
   const [leave] = useState(() => (reason: string) => {
     setToken(null);
+    keepNamespace("");
     client.clear();
     setWhy(reason);
     setCurrent(null);
@@ -117,7 +168,7 @@ function App() {
         }}
       />
     );
-  return <Page token={token} leave={leave} />;
+  return <Page leave={leave} />;
 }
 
 createRoot(document.getElementById("root") as HTMLElement).render(

@@ -43,6 +43,9 @@ export function condition(resource: Resource, type: string): Condition | undefin
   return resource.status?.conditions?.find((each) => each.type === type);
 }
 
+/** A Dataflow is a script: its ComputeCluster has the pods. */
+export const hasPods = (resource: Resource) => resource.kind !== "Dataflow";
+
 export function health(resource: Resource): Health {
   const ready = condition(resource, "Ready");
   const state = resource.status?.rollout?.state ?? "Idle";
@@ -50,8 +53,11 @@ export function health(resource: Resource): Health {
   if (resource.metadata.deletionTimestamp) return { tone: "off", word: "Deleting", why };
   if (resource.spec["suspend"] === true) return { tone: "off", word: "Suspended", why };
   if (state !== "Idle") return { tone: "busy", word: STATE_WORDS[state] ?? state, why };
+  const behind = hasPods(resource) ? undefined : condition(resource, "UpToDate");
+  if (ready?.status === "True" && behind?.status === "False") return { tone: "busy", word: "Catching up", why: behind.message ?? "" };
   if (ready?.status === "True") return { tone: "good", word: "Ready", why };
-  if (ready?.status === "False" && resource.status?.activeGeneration) return { tone: "bad", word: "Not ready", why };
+  const served = resource.status?.activeGeneration || !hasPods(resource);
+  if (ready?.status === "False" && served) return { tone: "bad", word: "Not ready", why };
   return { tone: "busy", word: "Starting", why };
 }
 
@@ -91,8 +97,8 @@ export function waitsOf(resource: Resource): Wait[] {
 }
 
 /** Of the last promotion of which it is known; attempts are stored newest first. */
-export function lastGapMs(resource: Resource): number | null {
-  return resource.status?.history?.find((each) => each.writeGapMs != null)?.writeGapMs ?? null;
+export function lastGapMs(status: Status | undefined): number | null {
+  return status?.history?.find((each) => each.writeGapMs != null)?.writeGapMs ?? null;
 }
 
 export function pathOf(plural: string, resource: Resource): string {
@@ -207,7 +213,7 @@ const cap = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
 /** The actions that make sense for the state in which the resource is. */
 export function actionsOf(resource: Resource): Action[] {
   const pick = (...names: string[]) => names.map((name) => ACTIONS[name]).filter((each) => each !== undefined);
-  if (resource.metadata.deletionTimestamp) return [];
+  if (resource.metadata.deletionTimestamp || !hasPods(resource)) return [];
   if (resource.spec["suspend"] === true) return pick("unsuspend");
   const paused = condition(resource, "Paused")?.status === "True";
   const state = resource.status?.rollout?.state ?? "Idle";

@@ -1,21 +1,22 @@
-import { memo, useDeferredValue, useState } from "react";
+import { memo, useDeferredValue, useMemo, useState } from "react";
+import type { Schemas } from "./api";
 import { useResources } from "./live";
-import { health, type KindList, lastGapMs, type Resource, waitsOf } from "./model";
+import { hasPods, health, type KindList, lastGapMs, type Resource, waitsOf } from "./model";
 import { Badge, Empty, Loading, Panel, Rows, Table } from "./ui";
 
 export function Overview() {
   const lists = useResources();
   const [wanted, setWanted] = useState("");
   const filter = useDeferredValue(wanted.trim().toLowerCase());
+  const tones = useMemo(() => lists?.flatMap((list) => list.items.map((each) => health(each).tone)) ?? [], [lists]);
+  const count = (tone: string) => tones.filter((each) => each === tone).length;
   if (!lists) return <Loading what="the resources" />;
-  const all = lists.flatMap((list) => list.items);
-  const count = (tone: string) => all.filter((each) => health(each).tone === tone).length;
   return (
     <>
       <div className="title">
         <h1>Resources</h1>
         <p>
-          {all.length} in all: {count("good")} ready, {count("busy")} changing, {count("bad")} not ready
+          {tones.length} in all: {count("good")} ready, {count("busy")} changing, {count("bad")} not ready
         </p>
         <input
           type="search"
@@ -25,7 +26,7 @@ export function Overview() {
           onChange={(event) => setWanted(event.target.value)}
         />
       </div>
-      {all.length === 0 && (
+      {tones.length === 0 && (
         <Empty>
           There is no resource yet. Try <code>kubectl apply -f examples/quickstart.yaml</code>.
         </Empty>
@@ -39,10 +40,14 @@ export function Overview() {
   );
 }
 
-function OneKind({ list, filter }: { list: KindList; filter: string }) {
+const OF_PODS = ["#Generation", "#Pods ready", "#Writes paused"];
+const OF_SCRIPTS = ["#Views", "#Ticks behind", "#Bad rows"];
+
+/** Unless its list changed nothing of a kind is looked at again. */
+const OneKind = memo(function OneKind({ list, filter }: { list: KindList; filter: string }) {
   const shown = list.items.filter((each) => `${each.metadata.namespace}/${each.metadata.name}`.includes(filter));
   return (
-    <Panel title={list.kind} aside={<span className="quiet">{list.items.length}</span>}>
+    <Panel title={list.kind} half aside={<span className="quiet">{list.items.length}</span>}>
       {shown.length === 0 ? (
         <Empty>No name contains “{filter}”.</Empty>
       ) : (
@@ -50,23 +55,19 @@ function OneKind({ list, filter }: { list: KindList; filter: string }) {
           caption={list.kind}
           even
           rows={shown.length}
-          head={["Name", "State", "#Generation", "#Pods ready", "#Writes paused", "Waits for"]}
+          head={["Name", "State", ...(list.kind === "Dataflow" ? OF_SCRIPTS : OF_PODS), "Waits for"]}
         >
           <Rows items={shown} row={(each) => <Row key={each.metadata.uid} plural={list.plural} resource={each} />} />
         </Table>
       )}
     </Panel>
   );
-}
+});
 
 const Row = memo(function Row({ plural, resource }: { plural: string; resource: Resource }) {
   const { name, namespace } = resource.metadata;
-  const generations = resource.status?.generations ?? [];
-  const pods = generations.reduce((sum, each) => sum + each.pods, 0);
-  const ready = generations.reduce((sum, each) => sum + each.podsReady, 0);
-  const gap = lastGapMs(resource);
   const waits = waitsOf(resource)[0]?.message ?? "";
-  const next = resource.status?.nextGeneration;
+  const facts = hasPods(resource) ? ofPods(resource) : ofScript(resource);
   return (
     <tr>
       <th scope="row">
@@ -75,17 +76,33 @@ const Row = memo(function Row({ plural, resource }: { plural: string; resource: 
       <td>
         <Badge health={health(resource)} />
       </td>
-      <td className="number">
-        {resource.status?.activeGeneration ?? "–"}
-        {next ? ` → ${next}` : ""}
-      </td>
-      <td className="number">
-        {ready}/{pods}
-      </td>
-      <td className="number">{gap === null ? "–" : `${gap} ms`}</td>
+      {facts.map((each, number) => (
+        <td key={number} className="number">
+          {each}
+        </td>
+      ))}
       <td className="quiet waits" title={waits}>
         {waits}
       </td>
     </tr>
   );
 });
+
+function ofPods({ status }: Resource): string[] {
+  const generations = status?.generations ?? [];
+  const sum = (what: "pods" | "podsReady") => generations.reduce((total, each) => total + each[what], 0);
+  const next = status?.nextGeneration;
+  const gap = lastGapMs(status);
+  return [
+    `${status?.activeGeneration ?? "–"}${next ? ` → ${next}` : ""}`,
+    `${sum("podsReady")}/${sum("pods")}`,
+    gap === null ? "–" : `${gap} ms`,
+  ];
+}
+
+function ofScript({ status }: Resource): string[] {
+  const { views = [], badRows } = (status ?? {}) as Partial<Schemas["DataflowStatus"]>;
+  const lags = (views ?? []).map((each) => each.lag);
+  const lag = lags.some((each) => each == null) ? "not built yet" : lags.length ? String(Math.max(...lags.map(Number))) : "–";
+  return [String(lags.length), lag, badRows == null ? "–" : badRows.toLocaleString()];
+}

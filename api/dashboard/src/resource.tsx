@@ -1,16 +1,19 @@
 import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { post } from "./api";
-import { Raft, Swim } from "./data";
+import { Raft } from "./data";
+import { Dataflow } from "./dataflow";
 import { Immortal } from "./immortal";
 import { Lanes } from "./lanes";
 import { Waltz } from "./log";
 import { useNow, useResources } from "./live";
+import { Swim } from "./swim";
 import {
   type Action,
   actionsOf,
   ago,
   between,
+  hasPods,
   health,
   lasting,
   pathOf,
@@ -32,6 +35,9 @@ export function ResourcePage({ plural, namespace, name }: { plural: string; name
       </Empty>
     );
   const path = pathOf(plural, found);
+  const ofCluster = ({ metadata, spec }: Resource) =>
+    metadata.namespace === namespace && (spec["computeClusterRef"] as { name: string }).name === name;
+  const dataflows = () => lists.find((each) => each.plural === "dataflows")?.items.filter(ofCluster);
   return (
     <>
       <div className="title">
@@ -44,17 +50,20 @@ export function ResourcePage({ plural, namespace, name }: { plural: string; name
         <Actions key={found.metadata.uid} path={path} resource={found} />
       </div>
       <Waits resource={found} />
-      <Lanes key={path} path={path} resource={found} />
+      {hasPods(found) && <Lanes path={path} resource={found} />}
       {plural === "raftclusters" && <Raft path={path} resource={found} />}
-      {plural === "swimgroups" && <Swim path={path} />}
+      {plural === "swimgroups" && <Swim path={path} resource={found} />}
       {plural === "coordinators" && <Immortal path={path} />}
-      {plural === "computeclusters" && <Views path={path} />}
+      {plural === "computeclusters" && <Views path={path} dataflows={dataflows()} />}
+      {plural === "dataflows" && <Dataflow resource={found} />}
       {plural === "waltzclusters" && <Waltz path={path} />}
-      <History resource={found} />
+      {hasPods(found) && <History resource={found} />}
       <Conditions resource={found} />
-      <Panel title="Spec" half>
-        <pre tabIndex={0}>{JSON.stringify(found.spec, null, 2)}</pre>
-      </Panel>
+      {plural !== "dataflows" && (
+        <Panel title="Spec" half>
+          <pre tabIndex={0}>{JSON.stringify(found.spec, null, 2)}</pre>
+        </Panel>
+      )}
     </>
   );
 }
@@ -122,7 +131,7 @@ function History({ resource }: { resource: Resource }) {
   const attempts = resource.status?.history ?? [];
   const longest = Math.max(1, ...attempts.map((each) => each.writeGapMs ?? 0));
   return (
-    <Panel title="History">
+    <Panel title="History" half>
       {attempts.length === 0 ? (
         <Empty>No generation has been promoted yet.</Empty>
       ) : (
@@ -136,7 +145,7 @@ function History({ resource }: { resource: Resource }) {
                 {each.writeGapMs == null ? "–" : `${each.writeGapMs} ms`}
               </td>
               <td className="number">{between(each.startedAt, each.finishedAt)}</td>
-              <td>{ago(each.finishedAt, now)}</td>
+              <td className="nowrap">{ago(each.finishedAt, now)}</td>
               <td>{each.image}</td>
               <td className="quiet">{each.reason ?? ""}</td>
             </tr>
@@ -158,7 +167,7 @@ function Conditions({ resource }: { resource: Resource }) {
             <td>{each.status}</td>
             <td>{each.reason}</td>
             <td className="quiet">{each.message}</td>
-            <td>{ago(each.lastTransitionTime, now)}</td>
+            <td className="nowrap">{ago(each.lastTransitionTime, now)}</td>
           </tr>
         ))}
       </Table>

@@ -1,28 +1,24 @@
-import { useQuery } from "@tanstack/react-query";
-import { useDeferredValue, useMemo, useState } from "react";
-import { get, type Schemas } from "./api";
+import { memo, useDeferredValue, useMemo, useState } from "react";
+import { inNamespace, type Schemas } from "./api";
 import { ServiceGraph } from "./graph";
+import { usePolled } from "./live";
 import { duration } from "./model";
-import { causesOf, graphOf, lines } from "./spans";
-import { Empty, Failure, Loading, Panel, Table } from "./ui";
+import { causesOf, graphOf, type Line, lines, type Span } from "./spans";
+import { Empty, Panel, Table, Told } from "./ui";
 
 const AGAIN_MS = 3000;
 const ROW_PX = 24;
-const ROWS_MARGIN = 10; // rows drawn above and below what is seen, so that scrolling shows no gap
+const BLOCK_ROWS = 10; // rows are drawn in blocks, one more above and below what is seen, so that scrolling shows no gap
 
-export function Traces() {
+export function Traces({ namespace }: { namespace: string }) {
   const [name, setName] = useState("");
   const [service, setService] = useState("");
   const [slower, setSlower] = useState("");
   const [errors, setErrors] = useState(false);
-  const search = { name, service, min_duration_ms: String(Number(slower) || 0), errors_only: String(errors), limit: "100" };
+  const wanted = { name, service, min_duration_ms: String(Number(slower) || 0), errors_only: String(errors) };
+  const search = { ...wanted, ...inNamespace(namespace), limit: "100" };
   const query = useDeferredValue(`?${new URLSearchParams(search)}`);
-  const traces = useQuery({
-    queryKey: ["traces", query],
-    queryFn: ({ signal }) => get<Schemas["TraceList"]>(`/traces${query}`, signal),
-    refetchInterval: AGAIN_MS,
-    placeholderData: (before) => before,
-  });
+  const traces = usePolled<Schemas["TraceList"]>(`/traces${query}`, AGAIN_MS);
   return (
     <>
       <div className="title">
@@ -53,93 +49,67 @@ export function Traces() {
           <input type="checkbox" checked={errors} onChange={(event) => setErrors(event.target.checked)} /> only failed
         </label>
       </div>
-      {traces.error && <Failure error={traces.error} again={() => void traces.refetch()} />}
-      {traces.isPending && <Loading what="the traces" />}
-      {traces.data?.items.length === 0 && <Empty>No trace matches. Traces come a few seconds after a request.</Empty>}
-      {traces.data && traces.data.items.length > 0 && (
-        <Panel title="Newest first">
-          <Table caption="Traces" head={["Trace", "Program", "#Spans", "#Duration", "Time"]}>
-            {traces.data.items.map((each) => (
-              <tr key={each.trace_id}>
-                <th scope="row">
-                  <a href={`#/traces/${each.trace_id}`}>{each.name}</a>
-                  {each.errors > 0 && <span className="badge bad">▲ {each.errors} failed</span>}
-                </th>
-                <td>{each.service}</td>
-                <td className="number">{each.spans}</td>
-                <td className="number">{duration(each.duration_ns)}</td>
-                <td>{new Date(each.start_ns / 1e6).toLocaleTimeString()}</td>
-              </tr>
-            ))}
-          </Table>
-        </Panel>
-      )}
+      <Told query={traces} what="the traces">
+        {({ items }) =>
+          items.length === 0 ? (
+            <Empty>No trace matches. Traces come a few seconds after a request.</Empty>
+          ) : (
+            <Panel title="Newest first">
+              <Table caption="Traces" head={["Trace", "Program", "#Spans", "#Duration", "Time"]}>
+                {items.map((each) => (
+                  <tr key={each.trace_id}>
+                    <th scope="row">
+                      <a href={`#/traces/${each.trace_id}`}>{each.name}</a>
+                      {each.errors > 0 && <span className="badge bad">▲ {each.errors} failed</span>}
+                    </th>
+                    <td>{each.service}</td>
+                    <td className="number">{each.spans}</td>
+                    <td className="number">{duration(each.duration_ns)}</td>
+                    <td className="nowrap">{new Date(each.start_ns / 1e6).toLocaleTimeString()}</td>
+                  </tr>
+                ))}
+              </Table>
+            </Panel>
+          )
+        }
+      </Told>
     </>
   );
 }
 
 export function TracePage({ id }: { id: string }) {
-  const trace = useQuery({
-    queryKey: ["trace", id],
-    queryFn: ({ signal }) => get<Schemas["Trace"]>(`/traces/${id}`, signal),
-    refetchInterval: AGAIN_MS, // each program sends its spans when it has some
-  });
+  const trace = usePolled<Schemas["Trace"]>(`/traces/${id}`, AGAIN_MS); // each program sends its spans when it has some
+  return (
+    <Told query={trace} what="the trace">
+      {(data) => <OneTrace trace={data} />}
+    </Told>
+  );
+}
+
+function OneTrace({ trace }: { trace: Schemas["Trace"] }) {
   const [chosenId, setChosen] = useState("");
-  const [top, setTop] = useState(0);
   const { rows, graph } = useMemo(() => {
-    const spans = trace.data?.spans ?? [];
-    const causes = causesOf(spans);
-    return { rows: lines(spans, causes), graph: graphOf(spans, causes) };
-  }, [trace.data]);
+    const causes = causesOf(trace.spans);
+    return { rows: lines(trace.spans, causes), graph: graphOf(trace.spans, causes) };
+  }, [trace]);
   const chosen = rows.find((each) => each.span.span_id === chosenId)?.span;
-  if (trace.isPending) return <Loading what="the trace" />;
-  if (trace.error) return <Failure error={trace.error} again={() => void trace.refetch()} />;
   const begin = Math.min(...rows.map((each) => each.span.start_ns));
   const end = Math.max(...rows.map((each) => each.span.end_ns), begin + 1);
-  const first = Math.max(0, Math.floor(top / ROW_PX) - ROWS_MARGIN);
-  const shown = rows.slice(first, first + Math.ceil(window.innerHeight / ROW_PX) + 2 * ROWS_MARGIN);
   const services = [...new Set(rows.map((each) => each.span.service))].sort();
   return (
     <>
       <div className="title">
         <p className="quiet">
-          <a href="#/traces">Traces</a> / {id}
+          <a href="#/traces">Traces</a> / {trace.trace_id}
         </p>
-        <h1>{rows[0]?.span.name ?? id}</h1>
+        <h1>{rows[0]?.span.name ?? trace.trace_id}</h1>
         <p>
-          {rows.length} spans in {duration(end - begin)}: {services.join(", ")}
-          {trace.data.truncated && " (there are more than are shown)"}
+          {rows.length === 1 ? "1 span" : `${rows.length} spans`} in {duration(end - begin)}: {services.join(", ")}
+          {trace.truncated && " (there are more than are shown)"}
         </p>
       </div>
       {graph.programs.length > 1 && <ServiceGraph graph={graph} />}
-      <Panel title="Waterfall">
-        <div className="waterfall" onScroll={(event) => setTop(event.currentTarget.scrollTop)}>
-          <svg className="spacer" width="1" height={rows.length * ROW_PX} aria-hidden="true" />
-          {shown.map(({ span, depth }, number) => (
-            <button
-              key={span.span_id}
-              className={`span${span.error ? " failed" : ""}${chosen === span ? " chosen" : ""}`}
-              style={{ top: (first + number) * ROW_PX }}
-              onClick={() => setChosen(span.span_id)}
-            >
-              <span className="name" style={{ paddingLeft: Math.min(depth, 20) * 12 }}>
-                {span.error && "▲ "}
-                {span.name} <span className="quiet">{span.instance || span.service}</span>
-              </span>
-              <span className="track">
-                <span
-                  className="bar"
-                  style={{
-                    left: `${((span.start_ns - begin) / (end - begin)) * 100}%`,
-                    width: `${Math.max(0.3, ((span.end_ns - span.start_ns) / (end - begin)) * 100)}%`,
-                  }}
-                />
-              </span>
-              <span className="number">{duration(span.end_ns - span.start_ns)}</span>
-            </button>
-          ))}
-        </div>
-      </Panel>
+      <Waterfall rows={rows} begin={begin} end={end} chosen={chosen} choose={setChosen} />
       {chosen && (
         <Panel title={chosen.name} aside={<span className="quiet">{chosen.service}</span>}>
           {chosen.error && <p className="failure">{chosen.error}</p>}
@@ -156,3 +126,63 @@ export function TracePage({ id }: { id: string }) {
     </>
   );
 }
+
+interface WaterfallOf {
+  rows: Line[];
+  begin: number;
+  end: number;
+  chosen: Span | undefined;
+  choose: (spanId: string) => void;
+}
+
+function Waterfall({ rows, begin, end, chosen, choose }: WaterfallOf) {
+  const [first, setFirst] = useState(0); // another block, not another row, draws anew
+  const shown = rows.slice(first, first + Math.ceil(window.innerHeight / ROW_PX) + 3 * BLOCK_ROWS);
+  const look = (top: number) => setFirst(Math.max(0, Math.floor(top / ROW_PX / BLOCK_ROWS - 1) * BLOCK_ROWS));
+  return (
+    <Panel title="Waterfall">
+      <div className="waterfall" onScroll={(event) => look(event.currentTarget.scrollTop)}>
+        <svg className="spacer" width="1" height={rows.length * ROW_PX} aria-hidden="true" />
+        {shown.map((line, number) => (
+          <Bar
+            key={line.span.span_id}
+            line={line}
+            top={(first + number) * ROW_PX}
+            left={((line.span.start_ns - begin) / (end - begin)) * 100}
+            width={Math.max(0.3, ((line.span.end_ns - line.span.start_ns) / (end - begin)) * 100)}
+            chosen={chosen === line.span}
+            choose={choose}
+          />
+        ))}
+      </div>
+    </Panel>
+  );
+}
+
+interface BarOf {
+  line: Line;
+  top: number;
+  left: number;
+  width: number;
+  chosen: boolean;
+  choose: (spanId: string) => void;
+}
+
+const Bar = memo(function Bar({ line: { span, depth }, top, left, width, chosen, choose }: BarOf) {
+  return (
+    <button
+      className={`span${span.error ? " failed" : ""}${chosen ? " chosen" : ""}`}
+      style={{ top }}
+      onClick={() => choose(span.span_id)}
+    >
+      <span className="name" style={{ paddingLeft: Math.min(depth, 20) * 12 }}>
+        {span.error && "▲ "}
+        {span.name} <span className="quiet">{span.instance || span.service}</span>
+      </span>
+      <span className="track">
+        <span className="bar" style={{ left: `${left}%`, width: `${width}%` }} />
+      </span>
+      <span className="number">{duration(span.end_ns - span.start_ns)}</span>
+    </button>
+  );
+});

@@ -1,4 +1,5 @@
 // Small parts that every view uses.
+import type { UseQueryResult } from "@tanstack/react-query";
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import { ApiError, type Connection } from "./api";
 import type { Health } from "./model";
@@ -65,6 +66,18 @@ export function Failure({ error, again }: { error: Error; again?: () => void }) 
       )}
       {again && <button onClick={again}>Try again</button>}
     </div>
+  );
+}
+
+/** What an answer says, or that it is awaited, or why there is none; what was told last stays below the reason. */
+export function Told<T>(props: { query: UseQueryResult<T>; what: string; children: (data: T) => ReactNode }) {
+  const { query, what, children } = props;
+  return (
+    <>
+      {query.error && <Failure error={query.error} again={() => void query.refetch()} />}
+      {query.isPending && <Loading what={what} />}
+      {query.data !== undefined && children(query.data)}
+    </>
   );
 }
 

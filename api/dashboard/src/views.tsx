@@ -1,8 +1,10 @@
 // A ComputeCluster: its views with their lag, the rows of one of them as they change, and queries.
 import { useMutation, useQuery } from "@tanstack/react-query";
-import { useEffect, useState } from "react";
-import { ApiError, ask, type Connection, follow, get, type Schemas } from "./api";
-import { Empty, Failure, Loading, Panel, Table } from "./ui";
+import { useState } from "react";
+import { ask, get, type Schemas } from "./api";
+import { type Live, useFollow, usePolled } from "./live";
+import type { Resource } from "./model";
+import { Empty, Facts, Failure, Loading, Panel, Table, Told } from "./ui";
 
 const AGAIN_MS = 1000; // the list of views has no stream
 const ROWS_SHOWN_MAX = 200;
@@ -11,46 +13,78 @@ const ROWS_KEPT_MAX = 20_000; // of a view in this page; what has more is for qu
 type View = Schemas["ViewInfo"];
 type Row = Record<string, unknown>;
 
-export function Views({ path }: { path: string }) {
+interface ViewsOf {
+  /** Of the ComputeCluster. */
+  path: string;
+  /** The Dataflow whose views alone are shown. */
+  only?: Resource;
+  /** Those whose scripts the ComputeCluster keeps. */
+  dataflows?: Resource[];
+}
+
+export function Views({ path, only, dataflows = [] }: ViewsOf) {
+  const script = only?.metadata.name;
   const [wanted, setWanted] = useState<string | null>(null);
-  const views = useQuery({
-    queryKey: [path, "views"],
-    queryFn: ({ signal }) => get<Schemas["ViewInfos"]>(`${path}/views`, signal),
-    refetchInterval: AGAIN_MS,
-  });
-  const items = views.data?.items ?? [];
+  const views = usePolled<Schemas["ViewInfos"]>(`${path}/views`, AGAIN_MS);
+  const items = views.data?.items.filter((each) => script === undefined || each.script === script) ?? [];
   const chosen = items.find((each) => each.name === wanted) ?? items[0];
-  const badRows = views.data?.badRows ?? 0;
+  const from = (name: string) => dataflows.find((each) => each.metadata.name === name);
   return (
     <>
       <Panel title="Views" aside={<span className="quiet">{views.data ? `tick ${views.data.tick.toLocaleString()}` : ""}</span>}>
-        {views.error && <Failure error={views.error} again={() => void views.refetch()} />}
-        {views.isPending && <Loading what="the views" />}
-        {views.data && items.length === 0 && <Empty>No script has a view yet.</Empty>}
-        {items.length > 0 && (
-          <Table caption="Views" head={["View", "Script", "#Final at tick", "#Frontier", "#Ticks behind", "#Behind for", "State"]}>
-            {items.map((each) => (
-              <tr key={each.name}>
-                <th scope="row">
-                  <button aria-pressed={each === chosen} onClick={() => setWanted(each.name)}>
-                    {each.name}
-                  </button>
-                </th>
-                <td>{each.script ?? "of an earlier script"}</td>
-                <td className="number">{each.tick?.toLocaleString() ?? "not built yet"}</td>
-                <td className="number">{each.frontier?.toLocaleString() ?? "–"}</td>
-                <td className="number">{each.lagTicks ?? "–"}</td>
-                <td className="number">{each.lagMs == null ? "–" : `${each.lagMs} ms`}</td>
-                <td className={each.failure ? "bad" : ""}>{each.failure ? `▲ ${each.failure}` : standing(each)}</td>
-              </tr>
-            ))}
-          </Table>
-        )}
+        <Told query={views} what="the views">
+          {() => (
+            <>
+              {items.length === 0 && <Empty>No script has a view yet.</Empty>}
+              {items.length > 0 && <Progress views={items} />}
+              {items.length > 0 && (
+                <Table caption="Views" head={["View", "Script", "#Final at tick", "#Frontier", "#Ticks behind", "#Behind for", "State"]}>
+                  {items.map((each) => (
+                    <tr key={each.name}>
+                      <th scope="row">
+                        <button aria-pressed={each === chosen} onClick={() => setWanted(each.name)}>
+                          {each.name}
+                        </button>
+                      </th>
+                      <td>{each.script === null ? "of an earlier script" : <Script name={each.script} of={from(each.script)} />}</td>
+                      <td className="number">{each.tick?.toLocaleString() ?? "not built yet"}</td>
+                      <td className="number">{each.frontier?.toLocaleString() ?? "–"}</td>
+                      <td className="number">{each.lagTicks ?? "–"}</td>
+                      <td className="number">{each.lagMs == null ? "–" : `${each.lagMs} ms`}</td>
+                      <td className={each.failure ? "bad words" : "nowrap"}>{each.failure ? `▲ ${each.failure}` : standing(each)}</td>
+                    </tr>
+                  ))}
+                </Table>
+              )}
+            </>
+          )}
+        </Told>
       </Panel>
       {chosen && <OneView key={`${path}/${chosen.name}`} path={path} view={chosen} />}
-      {items.length > 0 && <Query path={path} view={items[0]?.name ?? ""} />}
-      {badRows > 0 && <BadRows path={path} count={badRows} />}
+      {chosen && <Query key={`query ${path}`} path={path} view={chosen.name} />}
+      {views.data && <BadRows path={path} only={only} count={views.data.badRows ?? 0} />}
     </>
+  );
+}
+
+function Script({ name, of }: { name: string; of: Resource | undefined }) {
+  return of ? <a href={`#/dataflows/${of.metadata.namespace}/${name}`}>{name}</a> : name;
+}
+
+/** How far the view is that is least far. */
+function Progress({ views }: { views: View[] }) {
+  const built = views.filter((each) => each.frontier !== null);
+  const worst = (what: (view: View) => number | null) => Math.max(...built.map((each) => what(each) ?? 0));
+  const known = built.length > 0;
+  return (
+    <Facts
+      items={[
+        ["Views built", `${built.length} of ${views.length}`],
+        ["Frontier", known ? Math.min(...built.map((each) => each.frontier ?? 0)).toLocaleString() : "–"],
+        ["Ticks behind", known ? worst((each) => each.lagTicks).toLocaleString() : "–"],
+        ["Behind for", known ? `${worst((each) => each.lagMs).toLocaleString()} ms` : "–"],
+      ]}
+    />
   );
 }
 
@@ -65,6 +99,7 @@ function OneView({ path, view }: { path: string; view: View }) {
   return (
     <Panel
       title={`View ${view.name}`}
+      half
       live={state}
       aside={<span className="quiet">{rows && `${rows.length.toLocaleString()} rows at tick ${tick.toLocaleString()}`}</span>}
     >
@@ -97,6 +132,11 @@ function Cell({ column, value }: { column: Schemas["ViewColumn"]; value: unknown
   return <td className={NUMERIC.test(column.type) ? "number" : "value"}>{text}</td>;
 }
 
+interface Change {
+  diff: number;
+  row: Row;
+}
+
 interface Kept {
   key: string;
   row: Row;
@@ -113,63 +153,54 @@ interface Rows {
 const NO_ROWS: Rows = { rows: null, fresh: new Set(), tick: 0, overflow: false };
 
 /** The rows of a view as they are: a row stands as often as it is in the view. */
-function useRows(path: string): Rows & { state: Connection; problem: ApiError | Error | null } {
+function useRows(path: string): Rows & Live {
   const [found, setFound] = useState(NO_ROWS);
-  const [state, setState] = useState<Connection>("connecting");
-  const [problem, setProblem] = useState<Error | null>(null);
-  useEffect(() => {
-    const stop = new AbortController();
+  const live = useFollow(path, () => {
     let counts = new Map<string, { row: Row; count: number }>();
+    let pieces: Change[] = []; // of a tick that is not complete yet: if the stream breaks it comes again as a whole
     let fresh = new Set<string>();
     let tick = 0;
     let overflow = false;
-    let frame = 0;
-    const publish = () => {
-      frame = 0;
-      const rows = [...counts].flatMap(([key, { row, count }]) =>
-        Array.from({ length: count }, (_, copy) => ({ key: `${key}${copy || ""}`, row })),
-      );
-      rows.sort((a, b) => (a.key < b.key ? -1 : 1));
-      setFound({ rows: overflow ? null : rows, fresh, tick, overflow });
-      fresh = new Set();
-    };
-    const begin = () => {
+    const begin = (anew: boolean) => {
+      pieces = [];
+      if (!anew) return;
       counts = new Map();
       fresh = new Set();
       overflow = false;
     };
-    void follow(
-      path,
-      ({ event, data }) => {
-        if (event === "error") setProblem(new Error(data));
-        if (event === "reset") begin();
-        if (event !== "snapshot" && event !== "changes" && event !== "progress") return;
-        const told = JSON.parse(data) as { tick: number; complete?: boolean; changes?: { diff: number; row: Row }[] };
-        for (const { diff, row } of told.changes ?? []) {
+    return {
+      begin,
+      take({ event, data }) {
+        if (event === "error") throw new Error(data);
+        if (event === "reset") begin(true);
+        if (event !== "snapshot" && event !== "changes" && event !== "progress") return false;
+        const told = JSON.parse(data) as { tick: number; complete?: boolean; changes?: Change[] };
+        for (const change of told.changes ?? []) pieces.push(change);
+        overflow ||= counts.size + pieces.length > ROWS_KEPT_MAX;
+        if (told.complete === false) return false;
+        for (const { diff, row } of overflow ? [] : pieces) {
           const key = JSON.stringify(row);
           const count = (counts.get(key)?.count ?? 0) + diff;
           if (count > 0) counts.set(key, { row, count });
           else counts.delete(key);
           if (event === "changes") fresh.add(key);
         }
-        overflow ||= counts.size > ROWS_KEPT_MAX;
+        pieces = [];
         if (overflow) counts.clear();
         tick = told.tick;
-        if (told.complete !== false) frame ||= requestAnimationFrame(publish);
+        return true;
       },
-      (now, why) => {
-        if (now === "live") begin(); // the stream begins with all rows
-        setState(now);
-        setProblem(why ?? null);
+      publish() {
+        const rows = [...counts].flatMap(([key, { row, count }]) =>
+          Array.from({ length: count }, (_, copy) => ({ key: `${key}${copy || ""}`, row })),
+        );
+        rows.sort((a, b) => (a.key < b.key ? -1 : 1));
+        setFound({ rows: overflow ? null : rows, fresh, tick, overflow });
+        fresh = new Set();
       },
-      stop.signal,
-    );
-    return () => {
-      stop.abort();
-      cancelAnimationFrame(frame);
     };
-  }, [path]);
-  return { ...found, state, problem };
+  });
+  return { ...found, ...live };
 }
 
 function Query({ path, view }: { path: string; view: string }) {
@@ -178,7 +209,7 @@ function Query({ path, view }: { path: string; view: string }) {
     mutationFn: (text: string) => ask<Schemas["QueryAnswer"]>("POST", `${path}/sql`, { sql: text }),
   });
   return (
-    <Panel title="Query" aside={<span className="quiet">{run.data && `right at tick ${run.data.tick.toLocaleString()}`}</span>}>
+    <Panel title="Query" half aside={<span className="quiet">{run.data && `right at tick ${run.data.tick.toLocaleString()}`}</span>}>
       <form
         className="line"
         onSubmit={(event) => {
@@ -218,28 +249,34 @@ function Query({ path, view }: { path: string; view: string }) {
   );
 }
 
-function BadRows({ path, count }: { path: string; count: number }) {
+/** `count` is that of all scripts: the rows are asked for again when it grows. */
+function BadRows({ path, only, count }: { path: string; only: Resource | undefined; count: number }) {
   const rows = useQuery({
     queryKey: [path, "bad-rows", count],
     queryFn: ({ signal }) => get<Schemas["BadRows"]>(`${path}/bad-rows`, signal),
     placeholderData: (before) => before,
+    enabled: count > 0,
   });
+  const shown = rows.data?.items.filter((each) => !only || each.script === only.metadata.name).reverse() ?? [];
+  const total = only ? Math.max(shown.length, Number(only.status?.["badRows"] ?? 0)) : count;
+  if (total === 0) return null;
   return (
-    <Panel title="Rows that do not fit" aside={<span className="bad">▲ {count.toLocaleString()}</span>}>
-      {rows.error && <Failure error={rows.error} again={() => void rows.refetch()} />}
-      {rows.data && (
-        <Table caption="Rows that do not fit" head={["Table", "#Partition", "#Transaction", "#Tick", "What is wrong"]}>
-          {[...rows.data.items].reverse().map((each) => (
-            <tr key={`${each.table}/${each.partition}/${each.transaction}`}>
-              <th scope="row">{each.table}</th>
-              <td className="number">{each.partition}</td>
-              <td className="number">{each.transaction}</td>
-              <td className="number">{each.tick}</td>
-              <td>{each.reason}</td>
-            </tr>
-          ))}
-        </Table>
-      )}
+    <Panel title="Rows that do not fit" half aside={<span className="bad">▲ {total.toLocaleString()}</span>}>
+      <Told query={rows} what="the rows">
+        {() => (
+          <Table caption="Rows that do not fit" head={["Table", "#Partition", "#Transaction", "#Tick", "What is wrong"]}>
+            {shown.map((each) => (
+              <tr key={`${each.table}/${each.partition}/${each.transaction}/${each.reason}`}>
+                <th scope="row">{each.table}</th>
+                <td className="number">{each.partition}</td>
+                <td className="number">{each.transaction}</td>
+                <td className="number">{each.tick.toLocaleString()}</td>
+                <td className="words">{each.reason}</td>
+              </tr>
+            ))}
+          </Table>
+        )}
+      </Told>
     </Panel>
   );
 }

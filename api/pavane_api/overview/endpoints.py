@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.sse import EventSourceResponse
 
-from pavane_api.auth import Caller
+from pavane_api.auth import Caller, OneNamespace
 from pavane_api.control import Shared
 from pavane_api.overview import service
 from pavane_api.problems import Forbidden, responses
@@ -20,8 +20,8 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("", operation_id="follow_resources", response_class=Response, responses={**_STREAM, **responses()})
-async def follow(control: Shared, caller: Caller) -> Response:
-    """Stream the resources of all kinds and namespaces as server-sent events.
+async def follow(control: Shared, caller: Caller, namespace: OneNamespace = None) -> Response:
+    """Stream the resources of all kinds, of one namespace or of all, as server-sent events.
 
     Each kind begins with one event `snapshot` (`kind`, `plural`, `items`); `added`, `modified` and `deleted` (`object`)
     follow. The stream holds the kinds that the caller may list and watch.
@@ -32,11 +32,11 @@ async def follow(control: Shared, caller: Caller) -> Response:
         resource = custom(kind.name, kind.plural)
         try:
             for verb in ("list", "watch"):
-                await control.authority.require(caller, verb, resource, None, None)
+                await control.authority.require(caller, verb, resource, namespace, None)
         except Forbidden as error:
             refused = error
         else:
             allowed.append(resource)
     if refused is not None and not allowed:
         raise refused
-    return EventSourceResponse(control.streams.serve(service.events(control.kube, allowed)))
+    return EventSourceResponse(control.streams.serve(service.events(control.kube, allowed, namespace)))

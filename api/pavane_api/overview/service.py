@@ -11,13 +11,16 @@ from pavane_operator import kube
 CHANGES_PENDING_MAX = 64  # per stream; the watches wait while its reader is behind
 
 
-async def events(client: kube.KubeClient, resources: Sequence[kube.Resource]) -> AsyncGenerator[dict[str, Any], None]:
+async def events(
+    client: kube.KubeClient, resources: Sequence[kube.Resource], namespace: str | None = None
+) -> AsyncGenerator[dict[str, Any], None]:
     """Yield server-sent events: a ``snapshot`` per kind, then ``added``, ``modified`` and ``deleted`` as they happen.
 
-    A kind whose position became too old gets another snapshot. The stream ends when the cluster cannot be reached.
+    Only of the namespace, or of all. A kind whose position became too old gets another snapshot. The stream ends when
+    the cluster cannot be reached.
     """
     pending: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(CHANGES_PENDING_MAX)
-    followers = [asyncio.create_task(_follow(client, resource, pending)) for resource in resources]
+    followers = [asyncio.create_task(_follow(client, resource, namespace, pending)) for resource in resources]
     try:
         while (event := await pending.get()) is not None:
             yield event
@@ -28,17 +31,20 @@ async def events(client: kube.KubeClient, resources: Sequence[kube.Resource]) ->
 
 
 async def _follow(
-    client: kube.KubeClient, resource: kube.Resource, pending: "asyncio.Queue[dict[str, Any] | None]"
+    client: kube.KubeClient,
+    resource: kube.Resource,
+    namespace: str | None,
+    pending: "asyncio.Queue[dict[str, Any] | None]",
 ) -> None:
     names = {"kind": resource.kind, "plural": resource.plural}
     try:
         while True:
             with suppress(kube.Gone):  # listed again
-                found = await client.list_all(resource)
+                found = await client.list_all(resource, namespace)
                 await pending.put(_event("snapshot", {**names, "items": [_slim(item) for item in found.items]}))
                 position = found.resource_version
                 while True:
-                    async for change in client.watch(resource, resource_version=position):
+                    async for change in client.watch(resource, namespace, resource_version=position):
                         position = change.object["metadata"]["resourceVersion"]
                         if change.type != "BOOKMARK":
                             await pending.put(_event(change.type.lower(), {**names, "object": _slim(change.object)}))

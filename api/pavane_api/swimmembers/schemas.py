@@ -28,6 +28,19 @@ class Member(Document):
     """What it says of itself beside, as far as that has come here."""
 
 
+class DeadMember(Document):
+    """One member that the pod that was asked remembers as dead."""
+
+    id: int
+    """Its id in the group."""
+    pod: str | None = None
+    """The pod of the resource that it was; absent for a foreign member, and for a pod that is gone for good."""
+    rollout: int
+    """The generation of pods that it said to belong to; 0: it knew no generations."""
+    incarnation: int
+    """Its last number; it comes back with a greater one."""
+
+
 class Members(Document):
     """The group as one pod sees it; two pods may disagree for seconds."""
 
@@ -37,4 +50,6 @@ class Members(Document):
     """Digest of who is there, 16 hexadecimal digits: members with the same one agree. Absent if its table is full."""
     dead: int
     """How many members it remembers as dead."""
+    dead_members: list[DeadMember]
+    """Those who died last, newest first; at most 100."""
     items: list[Member] = Field(description="Who is alive or suspect, by id.")

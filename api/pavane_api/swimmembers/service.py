@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pavane_api.kinds import SWIM_GROUPS
 from pavane_api.problems import Unavailable
-from pavane_api.swimmembers.schemas import Member, Members
+from pavane_api.swimmembers.schemas import DeadMember, Member, Members
 from pavane_operator import kube
 from pavane_operator.kinds.swim.access import NotServing, group_members
 from pavane_operator.kinds.swim.names import NAMES, member_id
@@ -33,7 +33,12 @@ async def members(client: kube.KubeClient, namespace: str, name: str) -> Members
         )
         for each in told.members.values()
     ]
-    return Members(asked=pods.get(told.id, str(told.id)), digest=told.digest, dead=told.dead, items=items)
+    dead = [
+        DeadMember(id=each.id, pod=pods.get(each.id), rollout=each.rollout, incarnation=each.gen)
+        for each in told.dead_members
+    ]
+    asked = pods.get(told.id, str(told.id))
+    return Members(asked=asked, digest=told.digest, dead=told.dead, dead_members=dead, items=items)
 
 
 def _pods(document: kube.Object) -> Mapping[int, str]:

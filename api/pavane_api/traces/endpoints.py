@@ -6,16 +6,15 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from pavane_api import problems
-from pavane_api.auth import Caller
+from pavane_api.auth import Caller, OneNamespace
 from pavane_api.control import Shared
 from pavane_api.problems import BadRequest, Forbidden, NotFound, TooLarge, TooManyRequests, responses
-from pavane_api.traces.receiver import ACCEPTED, BODY_BYTES_MAX, NAMESPACE, decode
+from pavane_api.traces.receiver import ACCEPTED, BODY_BYTES_MAX, decode
 from pavane_api.traces.schemas import Trace, TraceList
 from pavane_api.traces.store import NAMESPACES_MAX
 
 OTLP_TYPE = "application/x-protobuf"
 LIST_LIMIT_MAX = 200
-OF_NAMESPACE = "Only those of this namespace; default: of all, which takes the right to get resources everywhere"
 DURATION_MS_MAX = 1e9  # eleven days; the nanoseconds of far more are no number of SQLite's
 
 receiver = APIRouter(tags=["traces"])
@@ -54,9 +53,7 @@ async def recent(
     min_duration_ms: Annotated[float, Query(ge=0, le=DURATION_MS_MAX, description="Only slower ones")] = 0.0,
     errors_only: Annotated[bool, Query(description="Only failed ones")] = False,
     parts: Annotated[bool, Query(description="Also those that are shown as a part of another trace")] = False,
-    namespace: Annotated[
-        str | None, Query(max_length=63, pattern=f"^{NAMESPACE.pattern}$", description=OF_NAMESPACE)
-    ] = None,
+    namespace: OneNamespace = None,
 ) -> TraceList:
     """Return the newest traces: of a namespace where the caller may get resources, or of all if he may everywhere."""
     if not await control.authority.sees(caller, namespace):

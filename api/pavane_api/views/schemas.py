@@ -88,6 +88,8 @@ class BadRowInfo(Document):
 
     table: str
     """Whose it is."""
+    script: str | None
+    """The script that has the table; null where it is one of an earlier script."""
     tick: int
     """The tick at which it came."""
     partition: int

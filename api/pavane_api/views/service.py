@@ -48,6 +48,8 @@ class Cluster:
         self.log = str(spec["waltzClusterRef"]["name"])
         self.ticks, self.views_in = int(spec["partitions"]["ticks"]), int(spec["partitions"]["views"])
         self.views: dict[str, tuple[str, View]] = {}
+        self.scripts: dict[str, str] = {}
+        """By table."""
         self.partitions: set[int] = set()
         self.refused = False
         """A script is: the views of the one before it are kept."""
@@ -58,6 +60,7 @@ class Cluster:
                 self.refused = True
                 continue
             self.views |= {view.name: (name, view) for view in script.views}
+            self.scripts |= {table.name: name for table in script.tables}
             self.partitions |= {partition for table in script.tables for partition in table.partitions}
 
     def readers(self, kept: Kept) -> dict[str, Reader]:
@@ -244,12 +247,13 @@ async def check_view(control: Control, namespace: str, name: str, view: str) -> 
 
 async def bad_rows(control: Control, namespace: str, name: str) -> BadRows:
     """Return the rows that could not be read, as the pod says. Raises ``Unavailable`` while none answers."""
-    await cluster_of(control, namespace, name)
+    cluster = await cluster_of(control, namespace, name)
     said = await _of_pod(control, namespace, name)
     if said is None:
         text = f"No pod answers. `pavane why compute/{name}` says what the ComputeCluster waits for."
         raise Unavailable(text, headers={"Retry-After": "1"})
-    return BadRows(count=said["badRows"], items=[BadRowInfo(**each) for each in said["lastBadRows"]])
+    items = [BadRowInfo(**each, script=cluster.scripts.get(each["table"])) for each in said["lastBadRows"]]
+    return BadRows(count=said["badRows"], items=items)
 
 
 async def _of_pod(control: Control, namespace: str, name: str) -> dict[str, Any] | None:

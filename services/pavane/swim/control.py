@@ -24,6 +24,7 @@ SUFFIX = ".sock"
 PATH_BYTES_MAX = 107  # what sockaddr_un holds
 REQUEST_BYTES_MAX = 8192  # 32 seeds with long names
 LINE_BYTES_MAX = 1 << 26  # an answer with the largest table, 65,535 members, and some of them with metadata
+DEAD_TOLD_MAX = 100  # of those who died last; there may be four times as many as live members
 CONNECTIONS_MAX = 32  # people and scripts on this machine
 _RUNTIME_VARIABLE = "XDG_RUNTIME_DIR"
 
@@ -187,6 +188,7 @@ def members_json(member: SwimMember) -> Json:
         "key_ids": [key.hex() for key in member.key_ids],
         "digest": None if digest is None else digest.xor.hex(),
         "members": [member_json(one) for one in member.members()],
+        "dead_members": [member_json(one) for one in member.dead_members(DEAD_TOLD_MAX)],
     }
 
 

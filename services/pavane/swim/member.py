@@ -254,6 +254,10 @@ class SwimMember:
         """Return everybody who is alive or suspect, this member included, by id."""
         return self._core.core.members()
 
+    def dead_members(self, most: int) -> tuple[Member, ...]:
+        """Return those who died last and are remembered as dead, at most so many, newest first."""
+        return self._core.core.dead_members(most)
+
     def events(self) -> AsyncIterator[Event]:
         """Return what happens from this call on, until the member ends; raises ``MemberFailedError`` if it failed."""
         reader = _Reader()

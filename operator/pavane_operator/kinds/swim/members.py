@@ -16,7 +16,7 @@ PATH = "/members"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One member, as another one knows it: alive or suspect."""
+    """One member, as another one knows it."""
 
     id: int
     gen: int
@@ -44,6 +44,8 @@ class Table:
     """Ids of the keys that it has, the one that protects what it sends first."""
     members: Mapping[int, Entry]
     """By id, that member included."""
+    dead_members: tuple[Entry, ...] = ()
+    """Those who died last, newest first; a member of an earlier version tells none."""
 
 
 def table_of(document: object) -> Table:
@@ -54,7 +56,8 @@ def table_of(document: object) -> Table:
         entries = [_entry(one) for one in document["members"]]
         key_ids = tuple(str(each) for each in document["key_ids"])
         by_id = {one.id: one for one in entries}
-        return Table(int(document["id"]), document["digest"], int(document["dead"]), key_ids, by_id)
+        dead = tuple(_entry(one) for one in document.get("dead_members", ()))
+        return Table(int(document["id"]), document["digest"], int(document["dead"]), key_ids, by_id, dead)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{PATH} lacks {error}") from error
 

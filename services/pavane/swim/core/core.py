@@ -7,6 +7,7 @@ peer.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pavane.swim.config import Config, Encoding, Profile
@@ -130,6 +131,11 @@ class Core:
                 Member(node.id, node.gen, node.address, State.ALIVE, node.stage, node.config.rollout, node.meta)
             )
         return tuple(sorted(peers, key=lambda member: member.id))
+
+    def dead_members(self, most: int) -> tuple[Member, ...]:
+        """Return those who died last and are remembered as DEAD, at most so many, newest first."""
+        dead = (peer for peer in reversed(tuple(self._node.members.tombstones)) if peer.state is State.DEAD)
+        return tuple(snapshot(peer) for peer in islice(dead, most))
 
     def join(self, seeds: Sequence[Address], now: float) -> None:
         """Begin to look for the group at ``seeds``; nothing happens if that has begun."""

@@ -1,0 +1,26 @@
+"""The dashboard in Debian's Chromium, over a control plane of this process."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from urllib.parse import quote
+
+from playwright.async_api import Page, async_playwright
+
+from tests.api.plane import Plane
+from tests.requires import requires
+
+SHOWN_MS = 60_000
+
+
+@contextlib.asynccontextmanager
+async def opened(here: Plane, token: str | None = None) -> AsyncIterator[Page]:
+    """Open the page, signed in by the token, or as the administrator."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=requires("chromium"), args=["--no-sandbox"])
+        try:
+            page = await browser.new_page(viewport={"width": 1280, "height": 900})
+            page.set_default_timeout(SHOWN_MS)
+            await page.goto(f"{here.http.base_url}#token={quote(token or here.token)}")
+            yield page
+        finally:
+            await browser.close()
