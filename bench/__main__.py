@@ -29,6 +29,7 @@ from bench import (
     view_rollouts,
     views,
     waltz,
+    waltz_chaos,
     waltz_traces,
 )
 from bench.cluster import BenchError
@@ -53,6 +54,7 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "swim": swim.measure,
     "swim-sim": swim_sim.measure,
     "waltz": waltz.measure,
+    "waltz-chaos": waltz_chaos.measure,
     "waltz-traces": waltz_traces.measure,
     "ambrosia": ambrosia.measure,
     "ambrosia-chaos": ambrosia_chaos.measure,
@@ -104,7 +106,7 @@ def _arguments() -> tuple[list[str], Options]:
         "--kills",
         type=int,
         default=defaults.kills,
-        help="of `local`, `crash`, `chaos` and `views` (default: %(default)s)",
+        help="of `local`, `crash`, both `chaos` and `views` (default: %(default)s)",
     )
     parser.add_argument(
         "--resources", type=int, default=defaults.resources, help="of `operator` (default: %(default)s)"

@@ -1,0 +1,249 @@
+"""A log under kills, stops and cut connections, with writers that know what must come out."""
+
+import asyncio
+import base64
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.cluster import BenchError, LocalCluster, running
+from bench.options import Options
+from bench.report import Measure, greatest_of, median_of
+from bench.waltz_oracle import Oracle, Verdict
+from pavane.runtime.names import HOSTS_FILE_VARIABLE, parse_hosts
+from pavane.waltz.client import Waltz, trusting
+from pavane_api.kinds import WALTZ_CLUSTERS
+from pavane_cli import output
+from pavane_cli.commands.resources import is_settled
+from pavane_local.kubelet.spawn import signal_container
+from pavane_operator.kube import KubeClient
+from pavane_operator.kube.resources import PODS, SECRETS
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "waltz.yaml"
+NAME, NAMESPACE = "ledger", "default"
+VICTIMS = ("ledger-server-", "ledger-storage-", "meta-")
+SESSION = "1s"
+PORT = 55180
+PROXIES = "127.88.0."
+PATIENCE_S = 300.0
+FAILOVERS = 10
+FAILOVER_S = 2.0
+STOPS_OF_KILLS = 5  # a stop for each so many kills
+PAUSE_S = (0.2, 1.5)
+HEALED = 0.7
+"""Of the kills: appends of every partition are waited for before the next one."""
+STOP_S = (0.5, 4.0)
+CUT_EVERY_S = (0.5, 4.0)
+CUTS = (1, 4)  # of a burst
+SETTLED_S = 300.0
+POLL_S = 0.2
+
+
+class Proxies:
+    """Stand between the client and each server, and cut the connections in bursts."""
+
+    def __init__(self, hosts: Path, own: Path) -> None:
+        self._hosts, self._own = hosts, own
+        self._servers: list[asyncio.Server] = []
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.cut = 0
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Let names lead here, and cut again and again."""
+        text = self._hosts.read_text(encoding="utf-8")
+        pods = {addresses[0]: name for name, addresses in parse_hosts(text).items() if name.startswith(VICTIMS[0])}
+        lines = []
+        for number, (address, name) in enumerate(sorted(pods.items()), 1):
+            here = f"{PROXIES}{number}"
+            self._servers.append(await asyncio.start_server(self._serving(name), here, PORT))
+            names = [known for known, addresses in parse_hosts(text).items() if address in addresses]
+            lines.append(f"{here} {' '.join(names)}\n")
+        self._own.write_text("".join(lines), encoding="utf-8")
+        os.environ[HOSTS_FILE_VARIABLE] = str(self._own)
+        cutting = asyncio.create_task(self._cut())
+        try:
+            yield
+        finally:
+            cutting.cancel()
+            for server in self._servers:
+                server.close()
+            for writer in [*self._writers]:
+                writer.transport.abort()
+            os.environ[HOSTS_FILE_VARIABLE] = str(self._hosts)
+
+    def _serving(self, name: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError, KeyError):
+                address = parse_hosts(self._hosts.read_text(encoding="utf-8"))[name][0]
+                upward = await asyncio.open_connection(address, PORT)
+                self._writers |= {writer, upward[1]}
+                await asyncio.gather(_pump(reader, upward[1]), _pump(upward[0], writer))
+                self._writers -= {writer, upward[1]}
+            writer.transport.abort()
+
+        return serve
+
+    async def _cut(self) -> None:
+        while True:
+            await asyncio.sleep(random.uniform(*CUT_EVERY_S))
+            for _ in range(random.randint(*CUTS)):
+                for writer in [*self._writers]:
+                    writer.transport.abort()
+                    self.cut += 1
+                await asyncio.sleep(random.uniform(0, 0.1))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()
+
+
+async def measure(folder: Path, options: Options) -> list[Measure]:
+    """Fail-overs one by one, then kills, stops and cuts at random; nothing may be lost, doubled or out of order."""
+    with running(folder, "--fast", str(_example(folder))) as cluster:
+        await cluster.until_ready()
+        async with cluster.client() as kube, _logs(kube, cluster) as (log, fresh):
+            oracle = Oracle(log)
+            hosts = Path(os.environ[HOSTS_FILE_VARIABLE])
+            async with oracle.running():
+                failovers = [await _fail_over(kube, oracle, log) for _ in range(FAILOVERS)]
+                await _until_settled(kube)
+                proxies = Proxies(hosts, folder / "proxied-hosts")
+                began = time.monotonic()
+                async with proxies.running():
+                    stops = await _shake(kube, oracle, options.kills)
+                    ended = time.monotonic()
+                await _until_settled(kube)
+                for partition in oracle.acknowledged:
+                    await oracle.more(partition)
+            verdict = await oracle.compare(fresh)
+    return [
+        greatest_of(f"owner killed → acknowledged elsewhere, session {SESSION}, each", "s", failovers, FAILOVER_S),
+        median_of(f"owner killed → acknowledged elsewhere, session {SESSION}, median", "s", failovers),
+        Measure("kills", options.kills, ""),
+        Measure("stops", stops, ""),
+        Measure("connections cut", proxies.cut, ""),
+        Measure("time under kills", ended - began, "s"),
+        Measure("longest time without an append of a partition", oracle.longest_gap_s(began, ended), "s"),
+        *_judged(verdict),
+    ]
+
+
+def _judged(verdict: Verdict) -> list[Measure]:
+    return [
+        Measure("appends acknowledged", verdict.acknowledged, ""),
+        Measure("appends with unknown outcome", verdict.unknown, ""),
+        Measure("acknowledged appends lost", verdict.lost, "", 0, vital=True),
+        Measure("appends doubled", verdict.doubled, "", 0, vital=True),
+        Measure("appends out of order", verdict.misplaced, "", 0, vital=True),
+    ]
+
+
+def _example(folder: Path) -> Path:
+    """The example with a session that is as short as one may be."""
+    documents = list(yaml.safe_load_all(EXAMPLE.read_text(encoding="utf-8")))
+    for document in documents:
+        if document["kind"] == WALTZ_CLUSTERS.kind:
+            document["spec"]["metadata"]["sessionTimeout"] = SESSION
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "waltz.yaml"
+    path.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+    return path
+
+
+@contextlib.asynccontextmanager
+async def _logs(kube: KubeClient, cluster: LocalCluster) -> AsyncIterator[tuple[Waltz, Waltz]]:
+    """Lend the client of the writers, and another one that compares."""
+    os.environ[HOSTS_FILE_VARIABLE] = str(cluster.folder.resolve() / ".pavane" / "hosts" / NAMESPACE)
+    data = (await kube.get(SECRETS, f"{NAME}-client", NAMESPACE))["data"]
+    servers, authority = (base64.b64decode(data[key]).decode() for key in ("servers", "ca.crt"))
+    async with contextlib.AsyncExitStack() as stack:
+        first, second = [
+            await stack.enter_async_context(Waltz(servers.split(), tls=trusting(authority), patience=PATIENCE_S))
+            for _ in range(2)
+        ]
+        yield first, second
+
+
+async def _fail_over(kube: KubeClient, oracle: Oracle, log: Waltz) -> float:
+    """Kill the owner of partition 0; return the seconds until the next append there is acknowledged."""
+    await _until_settled(kube)
+    await oracle.more(0)
+    owner = ((await log.partitions())[0].server or "").partition(".")[0]
+    containers = await _containers(kube)
+    generation = (await log.partitions())[0].generation
+    killed = time.monotonic()
+    if not signal_container(containers[owner], signal.SIGKILL):
+        raise BenchError(f"{owner} does not run")
+    await kube.delete(PODS, owner, NAMESPACE)  # another pod comes at once; this one would wait longer each time
+    # What was on its way may still be acknowledged: the new owner's generation tells.
+    while True:
+        at = await oracle.more(0)
+        if (await log.partitions())[0].generation > generation:
+            break
+    took = at - killed
+    output.note(f"{owner} killed: the next append was acknowledged after {took:.2f} s")
+    return took
+
+
+async def _shake(kube: KubeClient, oracle: Oracle, kills: int) -> int:
+    began, stops = time.monotonic(), 0
+    going_on: set[asyncio.Task[None]] = set()
+    for number in range(kills):
+        name, _ = await _signalled(kube, signal.SIGKILL)
+        await kube.delete(PODS, name, NAMESPACE)  # another pod comes at once; this one would wait longer each time
+        output.note(f"kill {number + 1} ({time.monotonic() - began:.0f} s, {oracle.count} appends): {name}")
+        if number % STOPS_OF_KILLS == 0:
+            stopped, container = await _signalled(kube, signal.SIGSTOP)
+            going_on.add(asyncio.create_task(_go_on(container)))
+            stops += 1
+            output.note(f"stop {stops}: {stopped}")
+        await asyncio.sleep(random.uniform(*PAUSE_S))
+        if random.random() < HEALED:  # else the next one comes while this one may not be healed
+            await asyncio.gather(*(oracle.more(partition) for partition in oracle.acknowledged))
+    await asyncio.gather(*going_on)
+    return stops
+
+
+async def _signalled(kube: KubeClient, number: int) -> tuple[str, str]:
+    """Send a signal to a process of any pod of the log or its registry; return which."""
+    while True:
+        found = [*(await _containers(kube)).items()]
+        name, container = random.choice(found) if found else ("", "")
+        if container and signal_container(container, number):
+            return name, container
+        await asyncio.sleep(POLL_S)
+
+
+async def _go_on(container: str) -> None:
+    await asyncio.sleep(random.uniform(*STOP_S))
+    signal_container(container, signal.SIGCONT)
+
+
+async def _containers(kube: KubeClient) -> dict[str, str]:
+    return {
+        pod["metadata"]["name"]: status["containerID"]
+        for pod in (await kube.list_all(PODS)).items
+        for status in (pod.get("status") or {}).get("containerStatuses") or ()
+        if status.get("containerID") and pod["metadata"]["name"].startswith(VICTIMS)
+    }
+
+
+async def _until_settled(kube: KubeClient) -> None:
+    async with asyncio.timeout(SETTLED_S):
+        while True:
+            document = await kube.get(WALTZ_CLUSTERS, NAME, NAMESPACE)
+            if is_settled(document):
+                return
+            await asyncio.sleep(POLL_S)
