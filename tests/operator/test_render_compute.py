@@ -79,7 +79,10 @@ def test_pods_may_reach_the_log_and_nobody_else_reaches_them() -> None:
 def test_what_is_wrong_with_a_script_is_said_before_anything_runs() -> None:
     assert problems(resource()) == []
     assert problems(resource(scripts={"bad": "CREATE MATERIALIZED VIEW v AS\nSELECT x FROM t"})) == [
-        ("InvalidConfig", "script bad: line 2, column 15: there is no table t. Tables of the script: none.")
+        (
+            "InvalidConfig",
+            "script bad: line 2, column 15: there is no table t, and no view before this one. Known here: none.",
+        )
     ]
     taken = resource(partitions={"ticks": 1, "views": 3})
     assert problems(taken) == [("InvalidConfig", "script one: table t reads the partition of partitions.ticks")]
