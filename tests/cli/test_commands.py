@@ -35,12 +35,24 @@ def test_a_wrong_command_is_a_usage_error(tmp_path: Path) -> None:
     assert pavane("dance", folder=tmp_path).returncode == ExitCode.USAGE
 
 
-@pytest.mark.parametrize(("ready", "wanted", "settled"), [(3, 3, True), (1, 3, False), (5, 3, False), (0, 0, False)])
-def test_what_is_waited_for_has_exactly_the_pods_that_it_shall_have(ready: int, wanted: int, settled: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "ready", "wanted", "settled"),
+    [
+        ("RaftCluster", 3, 3, True),
+        ("RaftCluster", 1, 3, False),
+        ("RaftCluster", 5, 3, False),
+        ("RaftCluster", 0, 0, False),
+        ("Coordinator", 1, 3, True),  # one leads, and the others wait
+        ("Coordinator", 0, 3, False),
+    ],
+)
+def test_what_is_waited_for_has_exactly_the_pods_that_it_shall_have(
+    kind: str, ready: int, wanted: int, settled: bool
+) -> None:
     conditions = [{"type": kind, "status": "True", "reason": "Serving"} for kind in ("Ready", "UpToDate")]
     generation = {"number": 1, "role": "Active", "podsReady": ready, "pods": wanted}
     status = {"observedGeneration": 2, "conditions": conditions, "generations": [generation]}
-    document = {"metadata": {"generation": 2}, "status": status}
+    document = {"kind": kind, "metadata": {"generation": 2}, "status": status}
     assert is_current(document)
     assert is_settled(document) is settled
 

@@ -21,6 +21,7 @@ from pavane_operator import kube
 from pavane_operator.kube.resources import CORE_EVENTS
 
 MANAGER = "pavane-cli"
+COORDINATOR = "Coordinator"
 EVENTS_SHOWN_MAX = 20
 
 Kind = Annotated[
@@ -346,10 +347,12 @@ def is_current(document: dict[str, Any]) -> bool:
 def is_settled(document: dict[str, Any]) -> bool:
     """Whether it is current and has exactly the pods that it shall have, all of them ready.
 
-    A majority makes a resource Ready: some pods may still start, or go.
+    A majority makes a resource Ready: some pods may still start, or go. Of a Coordinator the pod that leads is ready,
+    and the others wait.
     """
     generations = (document.get("status") or {}).get("generations") or ()
-    return is_current(document) and all(item["podsReady"] == item["pods"] > 0 for item in generations)
+    leads = document.get("kind") == COORDINATOR
+    return is_current(document) and all(item["podsReady"] == (1 if leads else item["pods"]) > 0 for item in generations)
 
 
 @about_one
