@@ -49,7 +49,7 @@ test: setup ## all tests that belong to every change, with few seeds of each sim
 	SEEDS=$${SEEDS:-60} $(BIN)/pytest -q -n $(WORKERS) tests --ignore=tests/spark
 	$(BIN)/pytest -q e2e
 
-test-all: setup ## the long form (SEEDS=300; CI runs it with 150)
+test-all: setup ## the long form (SEEDS=300; CI runs it with 100)
 	$(BIN)/pytest -q -n $(WORKERS) tests --ignore=tests/spark
 	$(BIN)/pytest -q e2e
 
