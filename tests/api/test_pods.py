@@ -20,7 +20,7 @@ SHARED = {"app.kubernetes.io/name": "raftcluster", "app.kubernetes.io/component"
 
 
 async def pod(api: Plane, name: str, generation: int | None, instance: str = "q") -> str:
-    """Create a pod whose image is nowhere, and return the address that it has nevertheless."""
+    """Create a pod whose image is nowhere, and return the address that it has nevertheless, once it says so."""
     labels = {**SHARED, "app.kubernetes.io/instance": instance}
     if generation is not None:
         labels["pavane.dev/generation"] = str(generation)
@@ -28,7 +28,8 @@ async def pod(api: Plane, name: str, generation: int | None, instance: str = "q"
     await api.kube.create(PODS, {"metadata": {"name": name, "labels": labels}, "spec": spec}, "default")
     async for change in api.kube.watch(PODS, "default", fields=f"metadata.name={name}"):
         status = change.object.get("status") or {}
-        if status.get("podIP") and status.get("containerStatuses"):
+        waiting = [each["state"].get("waiting", {}) for each in status.get("containerStatuses") or ()]
+        if status.get("podIP") and any("nowhere" in each.get("message", "") for each in waiting):
             return str(status["podIP"])
     raise AssertionError("the watch ended")
 
