@@ -9,8 +9,11 @@ RESOURCES ?= 200
 IMAGE ?= pavane
 ROLE ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCKED := --require-hashes --no-deps -r
+# uv installs in seconds what takes pip more than a minute. It does not read pip's settings: where it fails, pip tries.
+INSTALL = UV_PYTHON=$(BIN)/python $(BIN)/uv pip install --quiet $(LOCKED) $(1) || $(PIP) $(LOCKED) $(1)
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-  --no-emit-index-url --no-emit-find-links pyproject.toml --output-file
+  --no-emit-index-url --no-emit-find-links --output-file
 BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
@@ -22,21 +25,22 @@ help: ## what there is
 
 setup: $(VENV)/.complete ## virtual environment with everything that development needs
 
-$(VENV)/.complete: pyproject.toml requirements/dev.lock
+$(VENV)/.complete: pyproject.toml requirements/dev.lock requirements/uv.lock
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: make PYTHON=/path/to/python3"; exit 1; }
-	@echo "Installing into $(VENV) (about a minute the first time) …"
+	@echo "Installing into $(VENV) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --require-hashes --no-deps -r requirements/dev.lock
+	@$(PIP) $(LOCKED) requirements/uv.lock
+	@$(call INSTALL,requirements/dev.lock)
 	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 # Each file names exact versions and the hashes of all their files, for every platform and Python from 3.11 on.
 lock: setup ## renew requirements/*.lock: the newest versions that pyproject.toml allows
-	@$(PIP) --group lock
-	$(LOCK) requirements/dev.lock --extra local --extra otel --group dev
-	$(LOCK) requirements/spark.lock --constraints requirements/dev.lock --extra local --extra otel --extra spark
-	$(LOCK) requirements/image.lock --constraints requirements/dev.lock --extra local --extra otel --group image
+	$(LOCK) requirements/uv.lock --group lock
+	$(LOCK) requirements/dev.lock pyproject.toml --extra local --extra otel --group dev
+	$(LOCK) requirements/spark.lock pyproject.toml --constraints requirements/dev.lock --extra local --extra otel --extra spark
+	$(LOCK) requirements/image.lock pyproject.toml --constraints requirements/dev.lock --extra local --extra otel --group image
 
 check: setup ## lint, types, layers, generated files: under a minute
 	$(BIN)/ruff check
@@ -54,7 +58,7 @@ test-all: setup ## the long form (SEEDS=300; CI runs it with 100)
 	$(BIN)/pytest -q e2e
 
 test-spark: setup ## tests of the log as a source and a sink of Spark (installs the extra `spark`, 500 MB)
-	@$(PIP) --require-hashes --no-deps -r requirements/spark.lock
+	@$(call INSTALL,requirements/spark.lock)
 	$(BIN)/pytest -q -p no:xdist tests/spark
 
 sim: setup ## simulated clusters and groups: SEEDS=2000, or PAVANE_SEED=… to replay one
@@ -112,11 +116,11 @@ bench-ambrosia-chaos: setup ## four immortals that call each other under 200 SIG
 	$(BIN)/python -m bench ambrosia-chaos --kills 200
 
 bench-spark: setup ## the log beside JSON files in Spark, views beside a plain stream (installs the extra `spark`, 500 MB)
-	@$(PIP) --require-hashes --no-deps -r requirements/spark.lock
+	@$(call INSTALL,requirements/spark.lock)
 	$(BIN)/python -m bench spark
 
 bench-views: setup ## views on Spark under changes and SIGKILLs, twenty rollouts; every tick compared with plain Spark: half an hour
-	@$(PIP) --require-hashes --no-deps -r requirements/spark.lock
+	@$(call INSTALL,requirements/spark.lock)
 	$(BIN)/python -m bench views --kills 60
 	$(BIN)/python -m bench view-rollouts --runs 20
 

@@ -59,6 +59,11 @@ def test_a_lock_holds_what_the_project_asks_for(lock: str, extras: tuple[str, ..
         assert requirement.specifier.contains(version, prereleases=True), f"run make lock: {requirement}, not {version}"
 
 
+def test_the_installer_is_locked_too() -> None:
+    (wanted,) = map(Requirement, PROJECT["dependency-groups"]["lock"])
+    assert wanted.specifier.contains(pins("uv")["uv"])
+
+
 def test_what_is_tested_is_what_the_image_installs() -> None:
     tested = pins("dev")
     other = {"watchfiles"}  # of the edit loop alone
