@@ -82,7 +82,8 @@ def _describe(document: dict[str, Any]) -> dict[str, Any]:
                 schema.pop("anyOf", None)
         for answer in operation["responses"].values():
             if MEDIA_TYPE in answer.get("content", {}):
-                answer["content"] = {MEDIA_TYPE: {"schema": DOCUMENT}}
+                answer["content"].pop("application/json", None)
+                answer["content"][MEDIA_TYPE] = {"schema": DOCUMENT}
         operation["responses"] = dict(sorted(operation["responses"].items()))
     return document
 

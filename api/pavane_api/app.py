@@ -1,5 +1,6 @@
 """The FastAPI application of the control plane."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -23,6 +24,7 @@ from pavane_api.settings import ApiSettings
 from pavane_api.streams import Streams
 from pavane_api.traces.endpoints import receiver
 from pavane_api.traces.endpoints import router as traces
+from pavane_api.traces.receiver import Receiver
 from pavane_api.traces.store import TraceStore
 from pavane_api.views.kept import KeptViews, Queries
 from pavane_api.waltz_clients import WaltzClients
@@ -46,6 +48,7 @@ def _is_untraced(scope: MutableMapping[str, Any]) -> bool:
 def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient]] = KubeClient.connect) -> FastAPI:
     """Build the application; when it starts it gets its Kubernetes client from ``connect``."""
     streams = Streams()
+    exports: Counter[int] = Counter()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -57,10 +60,11 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
         )
         await traces_store.open()
         kube = await connect()
+        authority = Authority(kube, settings.audience)
         clients, logs, http = RaftClients(kube), WaltzClients(kube), pods_http()
         app.state.control = Control(
             kube=kube,
-            authority=Authority(kube, settings.audience),
+            authority=authority,
             idempotency=Idempotency(),
             raft=clients,
             waltz=logs,
@@ -69,7 +73,14 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
             pods=http,
             streams=streams,
             traces=traces_store,
-            trace_rate=Bucket(settings.trace_requests_per_s),
+            receiver=Receiver(
+                traces_store,
+                authority,
+                settings.trace_audience if settings.trace_tokens else None,
+                settings.namespace,
+                Bucket(settings.trace_requests_per_s),
+                exports,
+            ),
         )
         try:
             yield
@@ -91,7 +102,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
         telemetry={"operation_spans": False, "metrics": False, "exclude": _is_untraced},
     )
     app.add_middleware(BodyLimit)
-    app.state.streams = streams
+    app.state.streams, app.state.exports = streams, exports
     answers.install(app)
     pages.install(app)
     v1 = APIRouter(prefix="/api/v1")

@@ -58,16 +58,17 @@ class Authority:
         self._identities: _Cache[Identity] = _Cache(TOKEN_SECONDS_MAX, clock)
         self._permissions: _Cache[bool] = _Cache(ACCESS_SECONDS_MAX, clock)
 
-    async def identify(self, token: str) -> Identity:
-        """Return whose token this is; raises ``Unauthenticated``."""
-        key = hashlib.sha256(token.encode()).digest()
+    async def identify(self, token: str, audience: str | None = None) -> Identity:
+        """Return whose token this is, made for ``audience`` (default: that of REST); raises ``Unauthenticated``."""
+        audience = audience or self._audience
+        key = (audience, hashlib.sha256(token.encode()).digest())
         identity = self._identities.get(key)
         if identity is None:
-            identity = await self._kube.token_review(token, [self._audience])
+            identity = await self._kube.token_review(token, [audience])
             if identity is None:
                 raise Unauthenticated(
-                    f"The token is not valid for audience {self._audience}: "
-                    f"make one with `kubectl create token NAME --audience {self._audience}`.",
+                    f"The token is not valid for audience {audience}: "
+                    f"make one with `kubectl create token NAME --audience {audience}`.",
                     headers={"WWW-Authenticate": 'Bearer error="invalid_token"'},
                 )
             self._identities.put(key, identity)
@@ -100,10 +101,11 @@ class Authority:
 
 
 _bearer = HTTPBearer(auto_error=False, description="A token of the cluster, made for audience pavane-api")
-_Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+"""Parameter type of an endpoint that looks at the token by itself."""
 
 
-async def _identity(request: Request, credentials: _Credentials) -> Identity:
+async def _identity(request: Request, credentials: Credentials) -> Identity:
     if credentials is None:
         raise Unauthenticated(STRANGER, headers={"WWW-Authenticate": "Bearer"})
     authority: Authority = request.app.state.control.authority

@@ -6,11 +6,11 @@ from typing import Annotated
 import httpx2
 from fastapi import Depends, Request
 
-from pavane.parts.rates import Bucket
 from pavane_api.auth import Authority
 from pavane_api.idempotency import Idempotency
 from pavane_api.raft_clients import RaftClients
 from pavane_api.streams import Streams
+from pavane_api.traces.receiver import Receiver
 from pavane_api.traces.store import TraceStore
 from pavane_api.views.kept import KeptViews, Queries
 from pavane_api.waltz_clients import WaltzClients
@@ -31,7 +31,7 @@ class Control:
     pods: httpx2.AsyncClient
     streams: Streams
     traces: TraceStore
-    trace_rate: Bucket
+    receiver: Receiver
 
 
 def _control(request: Request) -> Control:

@@ -27,6 +27,8 @@ async def _body(process: Process) -> None:
 
     def metrics() -> Iterable[Metric]:
         yield Metric("pavane_api_streams", {}, app.state.streams.count)
+        for code, count in sorted(app.state.exports.items()):
+            yield Metric("pavane_api_trace_exports_total", {"code": str(code)}, count)
 
     ops = OpsServer(host=settings.host, port=settings.ops_port, live=lambda: None, ready=ready, metrics=metrics)
     await ops.start(process)

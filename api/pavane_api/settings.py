@@ -29,5 +29,11 @@ class ApiSettings(Settings):
     """The same for their bytes."""
     trace_requests_per_s: float = Field(200.0, gt=0)
     """OTLP requests taken per second, from all pods together; more are answered 429."""
+    trace_tokens: bool = True
+    """Whether OTLP requests need a token of the cluster."""
+    trace_audience: str = "pavane-otlp"
+    """Audience that such a token must be made for."""
+    namespace: str = Field("pavane-system", validation_alias="POD_NAMESPACE")
+    """Where operator and control plane run: their spans are about resources everywhere."""
     audience: str = "pavane-api"
     """Audience that a bearer token must be made for."""

@@ -62,15 +62,17 @@ class NodeClient(KubeClient):
         body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
         await self._call("DELETE", PODS.path(namespace, name), body={**body, "preconditions": {"uid": uid}})
 
-    async def token_of(self, pod: Object) -> str:
-        """A token for the ServiceAccount of a pod, which ends with the pod."""
+    async def token_of(self, pod: Object, audience: str = "") -> str:
+        """A token for the ServiceAccount of a pod, which ends with the pod; for an audience, or the API server."""
         metadata, account = pod["metadata"], pod["spec"].get("serviceAccountName", "default")
         bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
-        body = {
+        body: dict[str, Any] = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": TOKEN_S, "boundObjectRef": bound},
         }
+        if audience:
+            body["spec"] |= {"audiences": [audience]}
         accounts = Resource("", "v1", "serviceaccounts", "ServiceAccount")
         answer = await self._call("POST", accounts.path(metadata["namespace"], account, "token"), body=body)
         return str(answer["status"]["token"])
@@ -94,6 +96,13 @@ def told(call: Callable[Parameters, Awaitable[Result]]) -> Callable[Parameters, 
     return told_call
 
 
+def _audiences(pod: Object) -> set[str]:
+    """Audiences of the tokens that volumes of a pod ask for."""
+    volumes = pod["spec"].get("volumes") or ()
+    sources = [each for volume in volumes for each in volume.get("projected", {}).get("sources", ())]
+    return {each.get("serviceAccountToken", {}).get("audience", "") for each in sources} - {""}
+
+
 class Mirror(Cluster):
     """The objects of `FOLLOWED`, of pods those of this node; EndpointSlices are made here (`endpoints.controller`)."""
 
@@ -102,11 +111,16 @@ class Mirror(Cluster):
         self._client = client
         self._authority = authority
         self._kubeconfigs: dict[str, str] = {}  # by uid of the pod
+        self._tokens: dict[tuple[str, str], str] = {}  # by uid of the pod and audience
         self._complete = {name: asyncio.Event() for name in FOLLOWED}
 
     def kubeconfig_of(self, pod: Object) -> str:
         """Return the kubeconfig of a pod that the mirror holds or held; empty if the pod's account was gone."""
         return self._kubeconfigs.get(pod["metadata"]["uid"], "")
+
+    def token_of(self, pod: Object, audience: str) -> str:
+        """Return the token for an audience that a volume of the pod asks for; empty as above."""
+        return self._tokens.get((pod["metadata"]["uid"], audience), "")
 
     async def run(self) -> None:
         """Follow the real server until cancelled."""
@@ -155,6 +169,8 @@ class Mirror(Cluster):
         uid = pod["metadata"]["uid"]
         if uid not in self._kubeconfigs:
             with contextlib.suppress(NotFound):  # the account or the pod is gone: it will not run long
+                for audience in _audiences(pod):
+                    self._tokens[uid, audience] = await self._client.token_of(pod, audience)
                 token, namespace = await self._client.token_of(pod), pod["metadata"]["namespace"]
                 self._kubeconfigs[uid] = kubeconfig(self._client.server, self._authority, token, namespace)
 

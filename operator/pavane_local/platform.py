@@ -68,7 +68,8 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
         former = (pod.get("status", {}).get("podIP") for pod in cluster.list("pods"))
         with contextlib.closing(AddressBlock.claim(folder, next(filter(None, former), None))) as block:
             speed = FAST_SPEED if settings.fast else 1.0
-            own = KubeletSettings(folder, Path(sys.prefix), server.kubeconfig_of, settings.images, speed)
+            installation = Path(sys.prefix)
+            own = KubeletSettings(folder, installation, server.kubeconfig_of, server.token_of, settings.images, speed)
             kubelet = Kubelet(cluster, own, block)
             await kubelet.recover()
             async with server.running(kubelet.stream), asyncio.TaskGroup() as group:

@@ -37,13 +37,15 @@ class Plane:
     kube: KubeClient
     token: str
     local: LocalCluster
+    app: FastAPI
 
-    async def service_account_token(self, account: str) -> str:
-        """Make an account without any rights, a pod of it, and the token of that pod."""
-        await self.kube.create(SERVICE_ACCOUNTS, {"metadata": {"name": account}}, "default")
+    async def service_account_token(self, account: str, audience: str = "", namespace: str = "default") -> str:
+        """Make an account without any rights, a pod of it, and the token of that pod for an audience (default: all)."""
+        await self.kube.create(SERVICE_ACCOUNTS, {"metadata": {"name": account}}, namespace)
         spec = {"serviceAccountName": account, "containers": [{"name": "main", "image": "unknown"}]}
-        pod = await self.kube.create(PODS, {"metadata": {"name": account}, "spec": spec}, "default")
-        return Tokens(self.local.cluster, self.token, (self.local.folder / "ca" / "token.key").read_bytes()).issue(pod)
+        pod = await self.kube.create(PODS, {"metadata": {"name": account}, "spec": spec}, namespace)
+        key = (self.local.folder / "ca" / "token.key").read_bytes()
+        return Tokens(self.local.cluster, self.token, key).issue(pod, audience)
 
 
 @asynccontextmanager
@@ -60,10 +62,10 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def plane(folder: Path) -> AsyncIterator[Plane]:
+async def plane(folder: Path, **settings: Any) -> AsyncIterator[Plane]:
     async with local_cluster(LocalSettings(folder=folder / "cluster", platform_pods=False)) as local:
         target = Target(local.kubeconfig)
-        app = create_app(ApiSettings(data=folder / "api"), lambda: KubeClient.connect(target))
+        app = create_app(ApiSettings(data=folder / "api", **settings), lambda: KubeClient.connect(target))
         config = yaml.safe_load(local.kubeconfig.read_text())
         token = config["users"][0]["user"]["token"]
         headers = {"Authorization": f"Bearer {token}"}
@@ -72,7 +74,7 @@ async def plane(folder: Path) -> AsyncIterator[Plane]:
             httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=ANSWER_S) as http,
             await KubeClient.connect(target) as kube,
         ):
-            yield Plane(http, kube, token, local)
+            yield Plane(http, kube, token, local, app)
 
 
 def raft_cluster(name: str = "q", **spec: Any) -> dict[str, Any]:

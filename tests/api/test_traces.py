@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from pavane_api.problems import BadRequest, TooLarge
@@ -301,6 +303,61 @@ def test_what_a_terminal_would_obey_reaches_nobody() -> None:
     texts = [found.name, found.error, *found.attributes, *map(str, found.attributes.values())]
     assert all(text.isprintable() for text in texts), texts
     assert found.name == "\N{REPLACEMENT CHARACTER}[2Jname\N{REPLACEMENT CHARACTER}"
+
+
+def export_of(trace: bytes, names: str = "default", spans: int = 1) -> bytes:
+    """An OTLP request with spans of now that say they are of a namespace."""
+    request, now = ExportTraceServiceRequest(), time.time_ns()
+    resource = request.resource_spans.add()
+    attribute = resource.resource.attributes.add()
+    attribute.key, attribute.value.string_value = "k8s.namespace.name", names
+    scope = resource.scope_spans.add()
+    for number in range(1, spans + 1):
+        item = scope.spans.add()
+        item.trace_id, item.span_id, item.name = trace * 16, number.to_bytes(8, "big"), "x"
+        item.start_time_unix_nano = item.end_time_unix_nano = now
+    return request.SerializeToString()
+
+
+async def test_a_stranger_displaces_nothing(tmp_path: Path) -> None:
+    settings = {"trace_spans_max": 1500, "trace_requests_per_s": 5.0}
+    async with plane(tmp_path, **settings) as api, httpx2.AsyncClient(base_url=api.http.base_url) as stranger:
+        kind = {"Content-Type": "application/x-protobuf"}
+        of_pod = {**kind, "Authorization": f"Bearer {await api.service_account_token('quickstart', 'pavane-otlp')}"}
+        of_rest = {**kind, "Authorization": f"Bearer {await api.service_account_token('other', 'pavane-api')}"}
+        sent = await stranger.post("/v1/traces", content=export_of(b"a"), headers=of_pod)
+        assert sent.status_code == 200, sent.text
+        for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": "Basic eDp4"}, of_rest):
+            for _ in range(3):
+                flood = export_of(b"b", spans=1500)
+                refused = await stranger.post("/v1/traces", content=flood, headers={**kind, **headers})
+                assert (refused.status_code, refused.headers["content-type"]) == (401, "application/x-protobuf")
+                assert "kubectl create token NAME --audience pavane-otlp" in Status.FromString(refused.content).message
+        # Nor did he use up what may come in a second.
+        assert (await stranger.post("/v1/traces", content=export_of(b"c"), headers=of_pod)).status_code == 200
+        found = {item["trace_id"] for item in (await api.http.get("/api/v1/traces?parts=true")).json()["items"]}
+        assert found >= {(b"a" * 16).hex(), (b"c" * 16).hex()}
+        assert (b"b" * 16).hex() not in found
+        assert api.app.state.exports == {200: 2, 401: 12}
+
+
+async def test_a_pods_spans_are_of_its_namespace_whatever_they_say(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        kind = {"Content-Type": "application/x-protobuf"}
+        for trace, namespace in ((b"a", "default"), (b"b", "pavane-system")):
+            token = await api.service_account_token("sender", "pavane-otlp", namespace)
+            headers = {**kind, "Authorization": f"Bearer {token}"}
+            sent = await api.http.post("/v1/traces", content=export_of(trace, "secret"), headers=headers)
+            assert sent.status_code == 200, sent.text
+        for namespace, traces_of in (("default", [b"a"]), ("secret", [b"b"])):
+            items = (await api.http.get(f"/api/v1/traces?namespace={namespace}&parts=true")).json()["items"]
+            assert [item["trace_id"] for item in items if item["name"] == "x"] == [(t * 16).hex() for t in traces_of]
+
+
+async def test_no_token_is_asked_for_when_told_so(tmp_path: Path) -> None:
+    async with plane(tmp_path, trace_tokens=False) as api, httpx2.AsyncClient(base_url=api.http.base_url) as anyone:
+        kind = {"Content-Type": "application/x-protobuf"}
+        assert (await anyone.post("/v1/traces", content=export_of(b"a"), headers=kind)).status_code == 200
 
 
 async def test_who_sees_one_namespace_sees_only_its_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

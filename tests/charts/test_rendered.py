@@ -41,12 +41,44 @@ def test_each_pod_is_admitted_at_the_restricted_level(documents: list[Object]) -
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
-        assert all(set(volume) == {"name", "emptyDir"} for volume in spec["volumes"])
+        assert all(set(volume) - {"name"} <= {"emptyDir", "projected"} for volume in spec["volumes"])
         for container in spec["containers"]:
             context = container["securityContext"]
             assert context["allowPrivilegeEscalation"] is False
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert context["readOnlyRootFilesystem"] is True
+
+
+@pytest.mark.parametrize(
+    ("values", "sent", "asked"),
+    [
+        ((), True, True),
+        (("--set", "telemetry.requireToken=false"), False, False),
+        (("--set", "telemetry.otlpEndpoint=http://collector:4318"), False, True),
+    ],
+)
+def test_spans_go_to_the_control_plane_with_a_token_and_to_nobody_else(
+    values: tuple[str, ...], sent: bool, asked: bool
+) -> None:
+    documents = render("pavane", *values)
+    for name in ("pavane-operator", "pavane-api"):
+        spec = find(documents, "Deployment", name)["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        paths = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        tokens = [
+            (
+                source["serviceAccountToken"]["audience"],
+                f"{paths[volume['name']]}/{source['serviceAccountToken']['path']}",
+            )
+            for volume in spec["volumes"]
+            for source in volume.get("projected", {}).get("sources", ())
+        ]
+        said = {one["name"]: one.get("value") for one in container["env"]}
+        assert tokens == ([("pavane-otlp", said.get("PAVANE_OTLP_TOKEN_FILE"))] if sent else [])
+        if name == "pavane-operator":
+            assert said.get("PAVANE_POD_OTLP_AUDIENCE") == ("pavane-otlp" if sent else None)
+        else:
+            assert said.get("PAVANE_API_TRACE_TOKENS") == (None if asked else "false")
 
 
 @shapes

@@ -82,7 +82,11 @@ async def running_node(folder: Path) -> AsyncIterator[Node]:
         if cluster.find("namespaces", "", "default") is None:
             await cluster.create("namespaces", {"metadata": {"name": "default"}})
         kubelet_settings = KubeletSettings(
-            folder, Path(sys.prefix), lambda pod: f"config of {pod['metadata']['name']}", speed=FAST
+            folder,
+            Path(sys.prefix),
+            lambda pod: f"config of {pod['metadata']['name']}",
+            lambda pod, audience: f"token of {pod['metadata']['name']} for {audience}",
+            speed=FAST,
         )
         kubelet = Kubelet(cluster, kubelet_settings, block)
         await kubelet.recover()

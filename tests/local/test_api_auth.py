@@ -85,6 +85,15 @@ async def test_token_reviews_tell_who(server: Server) -> None:
     assert (await review(server, admin, audiences=["anything"]))["audiences"] == ["anything"]
 
 
+async def test_a_token_for_an_audience_is_good_for_that_alone(server: Server) -> None:
+    made = await server.cluster.create("pods", {**pod(), "metadata": {"name": "b", "namespace": "default"}})
+    found = server.api.token_of(made, "pavane-otlp")
+    told = await review(server, found, audiences=["pavane-api", "pavane-otlp"])
+    assert (told["user"]["username"], told["audiences"]) == ("system:serviceaccount:default:default", ["pavane-otlp"])
+    assert not (await review(server, found, audiences=["pavane-api"])).get("authenticated")
+    assert await code(server, found, "/apis") == 401
+
+
 @pytest.mark.parametrize(
     ("spec", "allowed"),
     [

@@ -76,6 +76,21 @@ async def test_env_files_and_arguments(tmp_path: Path) -> None:
         assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
 
 
+async def test_a_token_of_the_account_for_an_audience_is_a_file(tmp_path: Path) -> None:
+    source = {"serviceAccountToken": {"audience": "pavane-otlp", "path": "token"}}
+    async with running_node(tmp_path) as node:
+        await node.run(
+            "a",
+            *FOREVER,
+            volumes=[{"name": "otlp", "projected": {"sources": [source], "defaultMode": 0o440}}],
+            container={"volumeMounts": [{"name": "otlp", "mountPath": "/etc/otlp"}]},
+        )
+        await eventually(lambda: node.is_ready("a"))
+        file = node.root("a") / "etc/otlp/token"
+        assert file.read_text() == "token of a for pavane-otlp"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o440
+
+
 async def test_a_changed_config_map_shows_in_the_running_pod(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.run(
@@ -135,6 +150,10 @@ async def test_a_failing_container_backs_off_and_keeps_its_last_state_and_log(tm
         ("spec.restartPolicy", {"restartPolicy": "Never"}),
         ("spec.volumes[0]", {"volumes": [{"name": "v", "hostPath": {"path": "/x"}}]}),
         ("spec.volumes[0].secret.items", {"volumes": [{"name": "v", "secret": {"secretName": "s", "items": [{}]}}]}),
+        (
+            "spec.volumes[0].projected.sources[0].serviceAccountToken",
+            {"volumes": [{"name": "v", "projected": {"sources": [{"secret": {}}]}}]},
+        ),
         ("spec.containers[0].envFrom", {"container": {"envFrom": [{"configMapRef": {"name": "c"}}]}}),
         ("spec.containers[0]", {"container": {"workingDir": "/x"}}),
         ("spec.containers[0]", {"container": {"volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": "y"}]}}),

@@ -77,7 +77,7 @@ def test_the_application_sends_its_spans_where_the_coordinator_does_unless_it_sa
         return environment(coordinator), environment(own)
 
     coordinator, own = told()
-    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_RESOURCE_ATTRIBUTES"):
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_RESOURCE_ATTRIBUTES", "PAVANE_OTLP_TOKEN_FILE"):
         assert own[name] == coordinator[name]
     _, own = told(env=[{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://mine:4318"}])
     assert own["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://mine:4318"

@@ -29,6 +29,7 @@ DEFAULTS = RenderDefaults(
     image="registry.test/pavane:1",
     version="0.1.0",
     otlp_endpoint="http://pavane-api.pavane-system.svc:8000",
+    otlp_audience="pavane-otlp",
     secret_key=b"k" * 32,
     platform_namespace="pavane-system",
 )
@@ -367,6 +368,25 @@ def test_no_endpoint_means_no_export() -> None:
         return any(one["name"] == "OTEL_EXPORTER_OTLP_ENDPOINT" for one in spec["containers"][0]["env"])
 
     assert [exports("http://collector:4318"), exports(None)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("without", "sent"), [({}, True), ({"otlp_endpoint": None}, False), ({"otlp_audience": None}, False)]
+)
+def test_spans_go_with_a_token_of_the_account_for_them_alone(without: dict[str, Any], sent: bool) -> None:
+    spec = stateful_set(resource(), 1, replace(DEFAULTS, **without))["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    paths = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    tokens = [
+        f"{paths[volume['name']]}/{source['serviceAccountToken']['path']}"
+        for volume in spec["volumes"]
+        for source in volume.get("projected", {}).get("sources", ())
+        if source["serviceAccountToken"]["audience"] == "pavane-otlp"
+    ]
+    named = [one["value"] for one in container["env"] if one["name"] == "PAVANE_OTLP_TOKEN_FILE"]
+    assert named == tokens
+    assert bool(named) is sent
+    assert spec["automountServiceAccountToken"] is False
 
 
 @pytest.mark.parametrize(

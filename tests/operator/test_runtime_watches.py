@@ -36,7 +36,12 @@ RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 NAMESPACE = "default"
 KINDS = kinds(
     RenderDefaults(
-        image="pavane:local", version="0", otlp_endpoint=None, secret_key=b"k" * 32, platform_namespace="pavane-system"
+        image="pavane:local",
+        version="0",
+        otlp_endpoint=None,
+        otlp_audience=None,
+        secret_key=b"k" * 32,
+        platform_namespace="pavane-system",
     )
 )
 

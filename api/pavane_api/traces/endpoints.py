@@ -1,19 +1,31 @@
 """``POST /v1/traces`` (OTLP) and ``/api/v1/traces``."""
 
-import time
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from google.rpc.status_pb2 import Status
 
 from pavane_api import problems
-from pavane_api.auth import Caller, OneNamespace
+from pavane_api.auth import Caller, Credentials, OneNamespace
 from pavane_api.control import Shared
-from pavane_api.problems import BadRequest, Forbidden, NotFound, TooLarge, TooManyRequests, responses
-from pavane_api.traces.receiver import ACCEPTED, BODY_BYTES_MAX, decode
+from pavane_api.problems import (
+    BadRequest,
+    Forbidden,
+    NotFound,
+    Problem,
+    TooLarge,
+    TooManyRequests,
+    Unauthenticated,
+    Unavailable,
+    responses,
+)
+from pavane_api.traces.receiver import ACCEPTED
 from pavane_api.traces.schemas import Trace, TraceList
 from pavane_api.traces.store import NAMESPACES_MAX
+from pavane_operator.kube import KubeError
 
 OTLP_TYPE = "application/x-protobuf"
+REFUSALS = (BadRequest, Unauthenticated, TooLarge, TooManyRequests, Unavailable)
 LIST_LIMIT_MAX = 200
 DURATION_MS_MAX = 1e9  # eleven days; the nanoseconds of far more are no number of SQLite's
 
@@ -21,25 +33,34 @@ receiver = APIRouter(tags=["traces"])
 router = APIRouter(prefix="/traces", tags=["traces"])
 
 
-@receiver.post(
-    "/v1/traces",
-    operation_id="export_traces",
-    response_class=Response,
-    responses={**BadRequest.schema(), **TooLarge.schema(), **TooManyRequests.schema()},
-)
-async def export(request: Request, control: Shared) -> Response:
-    """Take spans from an OpenTelemetry exporter (OTLP over HTTP, protobuf). Needs no token."""
-    if request.headers.get("content-type", "").split(";")[0].strip() != OTLP_TYPE:
-        raise BadRequest(f"Content-Type must be {OTLP_TYPE}: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf.")
-    if not control.trace_rate.take(time.monotonic()):
-        raise TooManyRequests("Too many trace exports at once.", headers={"Retry-After": "1"})
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > BODY_BYTES_MAX:
-            raise TooLarge(f"More than {BODY_BYTES_MAX} bytes in one request: export smaller batches.")
-    spans = decode(bytes(body), request.headers.get("content-encoding", ""))
-    await control.traces.add(spans, now_ns=time.time_ns())
+def _refusals() -> dict[int | str, dict[str, Any]]:
+    """What an exporter is refused with: a ``google.rpc.Status``, as OTLP says; everybody else gets a problem."""
+    described = {code: answer for each in REFUSALS for code, answer in each.schema().items()}
+    for answer in described.values():
+        answer["content"][OTLP_TYPE] = {"schema": {"type": "string", "format": "binary"}}
+    return described
+
+
+@receiver.post("/v1/traces", operation_id="export_traces", response_class=Response, responses=_refusals())
+async def export(request: Request, control: Shared, credentials: Credentials) -> Response:
+    """Take spans from an OpenTelemetry exporter (OTLP over HTTP, protobuf) with a token for audience pavane-otlp.
+
+    Spans with the token of a ServiceAccount are taken as spans of its namespace, whatever they say. Only accounts of
+    the namespace in which the control plane runs send spans about others.
+    """
+    is_otlp = request.headers.get("content-type", "").split(";")[0].strip() == OTLP_TYPE
+    try:
+        namespace = await control.receiver.admit(credentials.credentials if credentials is not None else "")
+        if not is_otlp:
+            raise BadRequest(f"Content-Type must be {OTLP_TYPE}: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf.")
+        await control.receiver.take(request.stream(), request.headers.get("content-encoding", ""), namespace)
+    except (Problem, KubeError) as error:
+        problem = problems.from_kubernetes(error) if isinstance(error, KubeError) else error
+        control.receiver.exports[problem.status] += 1
+        if not is_otlp:
+            raise problem from error
+        told = Status(message=problem.detail).SerializeToString()
+        return Response(told, problem.status, headers=problem.headers, media_type=OTLP_TYPE)
     return Response(ACCEPTED, media_type=OTLP_TYPE)
 
 

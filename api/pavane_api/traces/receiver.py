@@ -1,13 +1,15 @@
 """OTLP/HTTP trace requests, decoded into spans of the store.
 
-The receiver takes what any OpenTelemetry exporter sends (protobuf, plain or gzip). It asks for no token, because pods
-of the data plane carry none; size and rate are bounded instead.
+The receiver takes what any OpenTelemetry exporter sends (protobuf, plain or gzip) with a token of the cluster, so that
+a stranger displaces nobody's spans. Size and rate are bounded.
 """
 
 import itertools
 import re
+import time
 import zlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import AsyncIterable, Iterable
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -18,8 +20,11 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from pavane_api.problems import BadRequest, TooLarge
+from pavane.parts.rates import Bucket
+from pavane_api.auth import Authority
+from pavane_api.problems import BadRequest, TooLarge, TooManyRequests, Unauthenticated
 from pavane_api.traces.schemas import Span, SpanLink
+from pavane_api.traces.store import TraceStore
 
 BODY_BYTES_MAX = 4 * 1024 * 1024  # exporters batch 512 spans; even large ones stay far below
 SPANS_MAX = 10_000  # per request
@@ -32,6 +37,7 @@ ACCEPTED = ExportTraceServiceResponse().SerializeToString()
 
 NAMESPACE_ATTRIBUTE = "k8s.namespace.name"
 NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):[^:]+")
 PATH = re.compile(r"/api/v1/namespaces/([^/]+)/")
 UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 
@@ -45,6 +51,70 @@ _KINDS = {
 }
 
 Attribute = str | int | float | bool | list[str]
+
+
+class Receiver:
+    """Takes OTLP requests into ``store``.
+
+    Args:
+        store: Where the spans go.
+        authority: Who knows the tokens.
+        audience: What a token must be made for; None = nobody is asked for one.
+        home: Namespace of the platform, whose programs send spans about other namespaces.
+        rate: Requests taken, from all senders together.
+        exports: Counts the requests by the status code of the answer.
+
+    """
+
+    def __init__(
+        self,
+        store: TraceStore,
+        authority: Authority,
+        audience: str | None,
+        home: str,
+        rate: Bucket,
+        exports: Counter[int],
+    ) -> None:
+        self.exports = exports
+        self._store = store
+        self._authority = authority
+        self._audience = audience
+        self._home = home
+        self._rate = rate
+
+    async def admit(self, token: str) -> str | None:
+        """Return the namespace that the sender's spans count as, None = that which each names.
+
+        Raises ``Unauthenticated`` for a stranger, ``TooManyRequests``, and errors of the API server.
+        """
+        namespace = None
+        if self._audience is not None:
+            if not token:
+                raise Unauthenticated(
+                    f"Spans need a token for audience {self._audience}: "
+                    f"set OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20TOKEN, with a TOKEN made by "
+                    f"`kubectl create token NAME --audience {self._audience}`.",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+            account = ACCOUNT.fullmatch((await self._authority.identify(token, self._audience)).user)
+            namespace = account.group(1) if account is not None and account.group(1) != self._home else None
+        # After the token: what a stranger sends costs nobody else his turn.
+        if not self._rate.take(time.monotonic()):
+            raise TooManyRequests("Too many trace exports at once.", headers={"Retry-After": "1"})
+        return namespace
+
+    async def take(self, body: AsyncIterable[bytes], encoding: str, namespace: str | None) -> None:
+        """Store the spans of a request that was admitted. Raises as ``decode`` does."""
+        whole = bytearray()
+        async for piece in body:
+            whole += piece
+            if len(whole) > BODY_BYTES_MAX:
+                raise TooLarge(f"More than {BODY_BYTES_MAX} bytes in one request: export smaller batches.")
+        spans = decode(bytes(whole), encoding)
+        if namespace is not None:
+            spans = [span.model_copy(update={"namespace": namespace}) for span in spans]
+        await self._store.add(spans, now_ns=time.time_ns())
+        self.exports[200] += 1
 
 
 def decode(body: bytes, encoding: str) -> list[Span]:

@@ -60,6 +60,13 @@ app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 {{- end }}
 
+{{- /* Audience of the tokens that go with spans; empty where another collector takes them, or nobody asks. */ -}}
+{{- define "pavane.otlpAudience" -}}
+{{- if and .Values.telemetry.requireToken .Values.api.enabled (not .Values.telemetry.otlpEndpoint) -}}
+pavane-otlp
+{{- end -}}
+{{- end }}
+
 {{- define "pavane.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001
@@ -97,6 +104,10 @@ capabilities:
 {{- with include "pavane.otlpEndpoint" .root }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ . | quote }}
+{{- end }}
+{{- if include "pavane.otlpAudience" .root }}
+- name: PAVANE_OTLP_TOKEN_FILE
+  value: /etc/pavane/otlp/token
 {{- end }}
 {{- end }}
 
@@ -195,12 +206,25 @@ spec:
       volumeMounts:
         - name: tmp
           mountPath: /tmp
+        {{- if include "pavane.otlpAudience" .root }}
+        - name: otlp
+          mountPath: /etc/pavane/otlp
+          readOnly: true
+        {{- end }}
         {{- with .mounts }}
         {{- . | nindent 8 }}
         {{- end }}
   volumes:
     - name: tmp
       emptyDir: {}
+    {{- with include "pavane.otlpAudience" .root }}
+    - name: otlp
+      projected:
+        sources:
+          - serviceAccountToken:
+              audience: {{ . }}
+              path: token
+    {{- end }}
     {{- with .volumes }}
     {{- . | nindent 4 }}
     {{- end }}

@@ -263,9 +263,12 @@ class Api:
             status = {"allowed": auth.allowed(str(spec.get("user", "")), spec.get("groups") or ())}
         elif resource.kind == "TokenReview":
             status = {"error": "invalid bearer token"}
-            if found := self._tokens.identify(str(spec.get("token", ""))):
-                # Good for every audience asked for: nobody but this cluster knows these tokens.
-                status = {"authenticated": True, "user": found._asdict(), "audiences": spec.get("audiences", [])}
+            asked = [str(each) for each in spec.get("audiences") or ("",)]
+            # One without an audience is good for every one: nobody but this cluster knows these tokens.
+            found = {each: who for each in asked if (who := self._tokens.identify(str(spec.get("token", "")), each))}
+            if found:
+                user, audiences = next(iter(found.values()))._asdict(), [each for each in found if each]
+                status = {"authenticated": True, "user": user, "audiences": audiences}
         head = {"kind": resource.kind, "apiVersion": resource.api_version}
         return _json({**head, "metadata": {}, "spec": spec, "status": status}, 201)
 

@@ -33,19 +33,22 @@ class Tokens:
         self._admin_token = admin_token
         self._signing_key = signing_key
 
-    def issue(self, pod: Object) -> str:
-        """Return the token of a pod."""
-        body = "/".join(pod["metadata"][key] for key in ("namespace", "name", "uid"))
+    def issue(self, pod: Object, audience: str = "") -> str:
+        """Return the token of a pod, which with an audience is good for that one alone."""
+        parts = [pod["metadata"][key] for key in ("namespace", "name", "uid")]
+        body = "/".join([*parts, audience] if audience else parts)
         return f"{body}.{self._signature(body)}"
 
-    def identify(self, token: str) -> Identity | None:
-        """Return who a token belongs to, or None if it is not good."""
+    def identify(self, token: str, audience: str = "") -> Identity | None:
+        """Return who a token belongs to, or None if it is not good for the audience; "" is the API server."""
         if hmac.compare_digest(token.encode(), self._admin_token.encode()):
             return Identity("pavane-admin", "pavane-admin", (MASTERS, "system:authenticated"))
         body, _, signature = token.rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._signature(body).encode()):
             return None
-        namespace, name, uid = body.split("/")
+        namespace, name, uid, *bound = body.split("/", 3)
+        if bound and bound != [audience]:
+            return None
         pod = self._cluster.find("pods", namespace, name)
         if pod is None or pod["metadata"]["uid"] != uid:
             return None

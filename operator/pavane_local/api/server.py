@@ -36,7 +36,11 @@ class ApiServer:
 
     def kubeconfig_of(self, pod: Object) -> str:
         """Return a kubeconfig for the ServiceAccount of a pod; its token ends with the pod."""
-        return kubeconfig(self._url, self._authority, self._tokens.issue(pod), pod["metadata"]["namespace"])
+        return kubeconfig(self._url, self._authority, self.token_of(pod), pod["metadata"]["namespace"])
+
+    def token_of(self, pod: Object, audience: str = "") -> str:
+        """Return a token of a pod's ServiceAccount for an audience, "" being this server; it ends with the pod."""
+        return self._tokens.issue(pod, audience)
 
     @contextlib.asynccontextmanager
     async def running(self, pod_logs: PodLogs) -> AsyncIterator[str]:

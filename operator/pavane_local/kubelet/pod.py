@@ -32,12 +32,13 @@ class KubeletSettings:
     """Where pods live and what they run.
 
     `installation` is the virtual environment of every `pavane` image but those in `images`; `kubeconfig_of` makes the
-    text of a pod's kubeconfig; `speed` divides the back-off of restarts.
+    text of a pod's kubeconfig, `token_of` its token for an audience; `speed` divides the back-off of restarts.
     """
 
     folder: Path
     installation: Path
     kubeconfig_of: Callable[[Object], str]
+    token_of: Callable[[Object, str], str]
     images: Mapping[str, Path] = field(default_factory=dict)
     speed: float = 1.0
 
@@ -164,6 +165,15 @@ class PodRunner:
             volumes.publish(folder, self._content("configmaps", source["name"]), source["defaultMode"])
         elif source := volume.get("secret"):
             volumes.publish(folder, self._content("secrets", source["secretName"]), source["defaultMode"])
+        elif source := volume.get("projected"):
+            # A real API server adds volumes with the files of programs inside a cluster, which ours need not.
+            wanted = [each["serviceAccountToken"] for each in source["sources"] if "serviceAccountToken" in each]
+            tokens = {
+                each["path"]: self._settings.token_of(self.pod, each["audience"]).encode()
+                for each in wanted
+                if each.get("audience")
+            }
+            volumes.publish(folder, tokens, source["defaultMode"])
 
     def _volume_folder(self, volume: dict[str, Any]) -> Path:
         if claim := volume.get("persistentVolumeClaim"):

@@ -78,6 +78,8 @@ class Telemetry(_Values):
 
     otlp_endpoint: str = ""
     """OTLP endpoint (HTTP) of the operator and of all pods; empty = the control plane of this release."""
+    require_token: bool = True
+    """Whether the control plane takes spans only with a token for audience `pavane-otlp`, which all pods then send."""
 
 
 class NetworkPolicies(_Values):

@@ -19,3 +19,5 @@ class RenderDefaults:
     """Random, of this process: what generated secrets are derived from, so that rendering is a pure function."""
     platform_namespace: str
     """Where operator and control plane run: policies let their pods in."""
+    otlp_audience: str | None = None
+    """Audience of the token that pods send with their spans; None = they send none."""

@@ -29,6 +29,10 @@ CONFIG_KEY = "config.yaml"
 LIVE_MOUNT = "/etc/pavane/live"
 LIVE_KEY = "live.yaml"
 TLS_MOUNT = "/etc/pavane/tls"
+OTLP_MOUNT = "/etc/pavane/otlp"
+OTLP_FILE = "token"
+OTLP_TOKEN_S = 3600
+"""How long a token for spans is good; the kubelet renews it before."""
 TEMPORARY_MOUNT = "/tmp"  # noqa: S108 - an emptyDir of the pod's own
 _NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -48,13 +52,15 @@ OPS = Port("ops", OPS_PORT)
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A volume of the pod: one of a ConfigMap, a Secret, a claim of the resource, or what the StatefulSet claims."""
+    """A volume of the pod: a ConfigMap, a Secret, a claim of the resource, a token, or what the StatefulSet claims."""
 
     name: str
     path: str
     config_map: str | None = None
     secret: str | None = None
     claim: str | None = None
+    audience: str | None = None
+    """Of a token of the pod's account, in the file OTLP_FILE."""
 
     def volume(self) -> dict[str, Any] | None:
         """Its entry in `volumes` of the pod; what the StatefulSet claims has none."""
@@ -64,11 +70,15 @@ class Mount:
             return {"name": self.name, "secret": {"secretName": self.secret, "defaultMode": 0o440}}
         if self.claim is not None:
             return {"name": self.name, "persistentVolumeClaim": {"claimName": self.claim}}
+        if self.audience is not None:
+            token = {"audience": self.audience, "expirationSeconds": OTLP_TOKEN_S, "path": OTLP_FILE}
+            return {"name": self.name, "projected": {"sources": [{"serviceAccountToken": token}], "defaultMode": 0o440}}
         return None
 
     def mount(self) -> dict[str, Any]:
         """Its entry in `volumeMounts` of the container."""
-        read_only = {"readOnly": True} if self.config_map is not None or self.secret is not None else {}
+        given = (self.config_map, self.secret, self.audience)
+        read_only = {"readOnly": True} if any(each is not None for each in given) else {}
         return {"name": self.name, "mountPath": self.path, **read_only}
 
 
@@ -81,6 +91,7 @@ class Inputs:
     image: str
     version: str
     otlp_endpoint: str | None
+    otlp_audience: str | None
     repair: int = 0
     """Which repair of the generation it is; 0 = none."""
 
@@ -93,6 +104,7 @@ class Inputs:
             image_of(resource.spec, defaults),
             defaults.version,
             defaults.otlp_endpoint,
+            defaults.otlp_audience,
             0 if repair is None else repair.time,
         )
 
@@ -123,7 +135,7 @@ def template(
         inputs: The generation.
         names: Of the kind; its role is the name of the container.
         ports: Of the container beside `stage` and `ops`.
-        mounts: Volumes beside `config`, `live`, `tls` and `tmp`.
+        mounts: Volumes beside `config`, `live`, `tls`, `otlp` and `tmp`.
         environment: Variables of the kind's process.
         resources: Computing resources of the container.
         host_network: Whether the pods use the addresses of their nodes, one pod of the resource per node.
@@ -137,6 +149,7 @@ def template(
     ]
     if inputs.secured:
         all_mounts.append(Mount("tls", TLS_MOUNT, secret=certificate_secret(resource.name, spec.tls)))
+    all_mounts += token_mounts(inputs)
     volumes = [volume for each in all_mounts if (volume := each.volume()) is not None]
     container: dict[str, Any] = {
         "name": names.role,
@@ -216,7 +229,16 @@ def telemetry(inputs: Inputs) -> list[dict[str, Any]]:
     found = [variable("OTEL_RESOURCE_ATTRIBUTES", ",".join(f"{key}={value}" for key, value in attributes.items()))]
     if inputs.otlp_endpoint:
         found.append(variable("OTEL_EXPORTER_OTLP_ENDPOINT", inputs.otlp_endpoint))
+    if token_mounts(inputs):
+        found.append(variable("PAVANE_OTLP_TOKEN_FILE", f"{OTLP_MOUNT}/{OTLP_FILE}"))
     return found
+
+
+def token_mounts(inputs: Inputs) -> list[Mount]:
+    """The token that a container sends with its spans; none where nobody asks for one."""
+    if not inputs.otlp_endpoint or not inputs.otlp_audience:
+        return []
+    return [Mount("otlp", OTLP_MOUNT, audience=inputs.otlp_audience)]
 
 
 def _environment(inputs: Inputs, names: Names) -> list[dict[str, Any]]:

@@ -194,6 +194,7 @@ class OperatorProcess:
             image=self._settings.default_image,
             version=version("pavane"),
             otlp_endpoint=self._settings.pod_otlp_endpoint,
+            otlp_audience=self._settings.pod_otlp_audience,
             secret_key=secrets.token_bytes(SECRET_KEY_BYTES),
             platform_namespace=self._settings.operator_namespace,
         )

@@ -34,6 +34,8 @@ class OperatorSettings(Settings):
         default=None, validation_alias=AliasChoices("PAVANE_POD_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     )
     """Where the pods of resources send spans; by default where the operator sends its own."""
+    pod_otlp_audience: str | None = None
+    """Audience of the token that they send with them, which the control plane asks for; unset = no token."""
     image_pull_limit: Annotated[str, Field(pattern=DURATION_PATTERN)] = "10m"
     """How long an image may fail to be pulled before the attempt is aborted."""
     pod_uid: str = Field(default="", validation_alias="POD_UID")

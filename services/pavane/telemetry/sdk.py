@@ -1,8 +1,12 @@
 """The only module that imports the OpenTelemetry SDK; itself imported only when spans are exported."""
 
+import contextlib
 import gc
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import requests
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -17,6 +21,7 @@ from pavane.telemetry.derived import DERIVED_ATTRIBUTE
 
 EXPORT_TIMEOUT_SECONDS = 3.0  # of one batch with its repetitions; a longer wait would only fill the queue
 EXPORT_DELAY_MS = 500  # spans of a finished request are on the screen within a second
+FILE_VARIABLE = "PAVANE_OTLP_TOKEN_FILE"  # of a token, read for each batch: whoever wrote it renews it
 SPAN_QUEUE_MAX = 8192  # a few seconds of a busy pod; beyond, spans are dropped, never the work they describe
 
 
@@ -27,7 +32,7 @@ def provide(service_name: str, attributes: Mapping[str, str | int]) -> TracerPro
     provider.sampler = LinkedSampler(provider.sampler)
     provider.add_span_processor(
         BatchSpanProcessor(
-            OTLPSpanExporter(timeout=EXPORT_TIMEOUT_SECONDS),
+            OTLPSpanExporter(timeout=EXPORT_TIMEOUT_SECONDS, session=_session()),
             max_queue_size=SPAN_QUEUE_MAX,
             schedule_delay_millis=EXPORT_DELAY_MS,
         )
@@ -37,6 +42,29 @@ def provide(service_name: str, attributes: Mapping[str, str | int]) -> TracerPro
     gc.collect()
     gc.freeze()
     return provider
+
+
+def _session() -> requests.Session | None:
+    """The connections of the exporter where it sends a token, else its own."""
+    path = os.environ.get(FILE_VARIABLE)
+    if not path:
+        return None
+    session = requests.Session()
+    session.auth = _Bearer(path)
+    return session
+
+
+class _Bearer(requests.auth.AuthBase):
+    """Adds the token of a file, unless a header of the environment says who is calling."""
+
+    def __init__(self, path: str) -> None:
+        self._file = Path(path)
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        # A file that cannot be read: whoever takes the spans says what is missing.
+        with contextlib.suppress(OSError):
+            request.headers.setdefault("Authorization", f"Bearer {self._file.read_text(encoding='ascii').strip()}")
+        return request
 
 
 class LinkedSampler(Sampler):

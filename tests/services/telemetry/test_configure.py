@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,17 @@ context = telemetry.derived("raft", "", b"id")
 with trace.get_tracer("test").start_as_current_span("raft/append", links=[telemetry.link(context)]):
     pass
 telemetry.shutdown()
+"""
+RENEWED = """
+import os, pathlib
+from opentelemetry import trace
+from pavane import telemetry
+assert telemetry.configure("raft-server")
+for renewed in ("second", "third"):
+    with trace.get_tracer("test").start_as_current_span("raft/append"):
+        pass
+    assert trace.get_tracer_provider().force_flush()
+    pathlib.Path(os.environ["PAVANE_OTLP_TOKEN_FILE"]).write_text(renewed)
 """
 SAMPLED = """
 from opentelemetry import trace
@@ -60,12 +72,19 @@ assert not telemetry.configure("raft-server")
 
 
 @pytest.fixture
-def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+def authorized() -> list[str | None]:
+    """What the collector was sent as Authorization, request by request."""
+    return []
+
+
+@pytest.fixture
+def collector(authorized: list[str | None]) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     """A collector that keeps (path, body) of what it is sent."""
     received: list[tuple[str, bytes]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            authorized.append(self.headers["authorization"])
             received.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
             self.send_response(200)
             self.send_header("content-length", "0")
@@ -108,6 +127,19 @@ def test_spans_arrive_with_links_and_resource(collector: tuple[str, list[tuple[s
     (span,) = resource_spans.scope_spans[0].spans
     assert span.name == "raft/append"
     assert [item.key for item in span.links[0].attributes] == ["pavane.trace.derived"]
+
+
+def test_the_token_of_a_file_goes_with_each_batch(
+    collector: tuple[str, list[tuple[str, bytes]]], authorized: list[str | None], tmp_path: Path
+) -> None:
+    endpoint, _ = collector
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    to = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "PAVANE_OTLP_TOKEN_FILE": str(file)}
+    run(RENEWED, **to)
+    run(EXPORTING, **to, OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20mine")
+    run(EXPORTING, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+    assert authorized == ["Bearer first", "Bearer second", "Bearer mine", None]
 
 
 def test_both_ends_of_a_message_decide_alike_whether_it_is_sampled() -> None:

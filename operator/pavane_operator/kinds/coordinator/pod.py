@@ -52,6 +52,7 @@ def _application(inputs: Inputs, application: Application, instance: str) -> dic
         variable("PYTHONHASHSEED", "0"),
     ]
     mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": pods.TEMPORARY_MOUNT}]
+    mounts += [each.mount() for each in pods.token_mounts(inputs)]
     if application.files is not None:
         environment.append(variable("PYTHONPATH", APPLICATION_MOUNT))
         mounts.append({"name": "application", "mountPath": APPLICATION_MOUNT, "readOnly": True})
