@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from pavane.raft.core.links import Ask, Links, Question
-from pavane.raft.core.replication import Progress, Replication
+from pavane.raft.core.progress import Progress
+from pavane.raft.core.replication import Replication
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import AppendEntries, encode_uint
 from pavane.raft.wire.frames import decode_uint

@@ -7,15 +7,15 @@ the standing connection that it takes them.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Protocol
 
 from pavane.raft.core.kinds import Kind, Kinds
 from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, FollowerLostLog, PeerChannel, QuorumLost, SlowDisk
+from pavane.raft.core.progress import Leaving, Pipeline, Probe, Progress, Replicate, Snapshot, StopAndWait
 from pavane.raft.core.tally import Batches
-from pavane.raft.core.uploading import Upload, Uploading
+from pavane.raft.core.uploading import Uploading
 from pavane.raft.core.window import PEER_BATCH_BYTES, Sent, Window
 from pavane.raft.state.quorum import has_majority, majority_value
 from pavane.raft.state.roles import Role
@@ -32,46 +32,6 @@ SILENT_TIMEOUTS = 2  # append_timeout times this without an answer: ask a peer o
 LAME_DUCK_S = 5.0  # how long a removed peer is told that it is out
 QUORUM_TIMEOUTS = 2  # election_max times this without a majority: step down
 SLOW_DISK_TIMEOUTS = 10  # election_max times this for one fsync: let somebody else lead (7.5)
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far one peer has come. ``next`` is the first index that the next message will carry."""
-
-    id: str
-    url: str
-    next: int
-    match: int
-    answered_at: float
-    window: Window
-    probing: bool = True
-    windowed: bool = False  # whether it is sent pv.append
-    upload: Upload | None = None  # while it needs a snapshot; nothing else is sent to it then
-    told_commit: int = 0
-    tell_at: float = math.inf  # when it is told the commit index, if no entries carry it before
-    ask: Ask | None = None
-    asked_last: int = 0  # prev + n of the outstanding message
-    asked_commit: int = 0
-    asked_sequence: int = 0
-    repeat_at: float = 0.0
-    quiet_until: float = 0.0
-    heartbeat_at: float = 0.0
-    confirmed: int = 0  # sequence of the newest message that it answered in our term
-    commit: int = 0  # the commit index that it has acknowledged
-    removed_at: int | None = None  # index of the entry without it, once that is committed
-    lame_until: float | None = None
-
-    @property
-    def to(self) -> PeerChannel:
-        """The socket for AppendEntries."""
-        return PeerChannel(Channel.RPC, self.id, self.url)
-
-    @property
-    def in_flight(self) -> int:
-        """Entries under way."""
-        if self.windowed:
-            return self.next - 1 - self.match if self.window else 0
-        return 0 if self.ask is None else self.asked_last - self.next + 1
 
 
 class Leadership(Protocol):
@@ -133,16 +93,15 @@ class Replication:
         members = dict(node.configurations.effective.members)
         for peer, url in members.items():
             if peer != node.id and peer not in self.peers:
-                window = Window(self._links)
-                self.peers[peer] = Progress(peer, url, node.log.last + 1, 0, now, window, heartbeat_at=now)
+                self.peers[peer] = Progress(peer, url, node.log.last + 1, answered_at=now, heartbeat_at=now)
         for peer in node.tally.appended.keys() - members:
             del node.tally.appended[peer]
         index, committed = node.configurations.committed(node.commit)
         for peer, progress in list(self.peers.items()):
             if peer in members:
-                progress.removed_at = progress.lame_until = None
-            elif committed == node.configurations.effective and progress.lame_until is None:
-                progress.removed_at, progress.lame_until = index, now + LAME_DUCK_S
+                progress.leaving = None
+            elif committed == node.configurations.effective and progress.leaving is None:
+                progress.leaving = Leaving(index, now + LAME_DUCK_S)
         self._quorum_at = self._quorum_deadline()
 
     def match(self, peer: str) -> int:
@@ -180,22 +139,23 @@ class Replication:
         wanted = self._leadership.wanted_sequence()
         for progress in self.peers.values():
             self._choose_form(progress)
-            if progress.upload is not None or self._needs_snapshot(progress):
+            form = progress.form
+            if isinstance(progress.state, Snapshot) or self._needs_snapshot(progress):
                 self._send_chunk(progress)
-            elif progress.windowed:
-                while not self._node.halted and self._due_in_window(progress, wanted):
-                    self._send_window(progress)
-            elif progress.ask is None and self._due(progress, wanted):
-                self._send(progress)
+            elif isinstance(form, Pipeline):
+                while not self._node.halted and self._due_in_window(progress, form, wanted):
+                    self._send_window(progress, form)
+            elif form.outstanding is None and self._due(progress, wanted):
+                self._send(progress, form)
 
     def connected(self, peer: str, up: bool) -> None:
         """An RPC connection came or went: repeat at once to ours, let an original peer drain the old one (1.4)."""
         progress = self.peers.get(peer)
-        if progress is None or progress.windowed:
+        if progress is None or isinstance(progress.form, Pipeline):
             return
         now = self._node.now.mono
         if up:
-            progress.repeat_at = max(now, progress.quiet_until)
+            progress.form.repeat_at = max(now, progress.quiet_until)
         elif self._kinds.kind(peer) != Kind.OURS:
             progress.quiet_until = now + 2 * self._node.config.rpc_timeout_s
 
@@ -206,16 +166,17 @@ class Replication:
         now = self._node.now.mono
         times = [self._quorum_at, self._disk_deadline()]
         for progress in self.peers.values():
-            if progress.upload is not None:
-                idle_at = max(now, progress.quiet_until)
-                times.append(progress.upload.repeat_at if progress.upload.ask is not None else idle_at)
-            elif progress.windowed:
-                times.append(self._window_deadline(progress))
+            form = progress.form
+            if isinstance(progress.state, Snapshot):
+                upload, idle_at = progress.state.upload, max(now, progress.quiet_until)
+                times.append(upload.repeat_at if upload.ask is not None else idle_at)
+            elif isinstance(form, Pipeline):
+                times.append(self._window_deadline(progress, form))
             else:
                 idle_at = max(progress.heartbeat_at, progress.quiet_until)
-                times.append(progress.repeat_at if progress.ask is not None else idle_at)
-            if progress.lame_until is not None:
-                times.append(progress.lame_until)
+                times.append(form.repeat_at if form.outstanding is not None else idle_at)
+            if progress.leaving is not None:
+                times.append(progress.leaving.until)
         return min(times)
 
     def timer(self) -> None:
@@ -234,16 +195,20 @@ class Replication:
             self._leadership.depose("slow_disk")
             return
         for progress in list(self.peers.values()):
-            if progress.lame_until is not None and progress.lame_until <= now:
+            form = progress.form
+            if progress.leaving is not None and progress.leaving.until <= now:
                 self._forget(progress)
-            elif progress.upload is not None:
-                if progress.upload.repeat_at <= now:
-                    self._uploading.repeat(progress.upload)
-            elif progress.window and progress.repeat_at <= now:
-                self._unanswered(progress)
-            elif progress.ask is not None and progress.repeat_at <= now:
-                self._links.again(progress.ask)
-                progress.repeat_at = now + self._patience_s(progress)
+            elif isinstance(progress.state, Snapshot):
+                if progress.state.upload.repeat_at <= now:
+                    self._uploading.repeat(progress.state.upload)
+            elif form.repeat_at > now:
+                continue
+            elif isinstance(form, Pipeline):
+                if form.window:
+                    self._unanswered(progress, form)
+            elif form.outstanding is not None:
+                self._links.again(form.outstanding.ask)
+                form.repeat_at = now + self._patience_s(form.outstanding)
 
     # --- to peers of the original program ------------------------------------------------------------------------
 
@@ -255,63 +220,61 @@ class Replication:
             progress.next <= self._node.log.last
             or progress.heartbeat_at <= now
             or progress.commit < min(self._node.commit, progress.next - 1)
-            or progress.asked_sequence <= wanted_sequence
+            or progress.sent <= wanted_sequence
         )
 
-    def _send(self, progress: Progress) -> None:
+    def _send(self, progress: Progress, form: StopAndWait) -> None:
         node = self._node
         previous, previous_term = progress.next - 1, self._term_before(progress)
         entries: tuple[Frame, ...] = ()
         if progress.next <= node.log.last:
-            count = 1 if progress.probing else BATCH_ENTRIES
-            entries = tuple(node.read(progress.next, node.log.last, BATCH_BYTES, count))
+            entries = tuple(node.read(progress.next, node.log.last, BATCH_BYTES, _entries_max(progress)))
         if node.halted:
             return
         commit = min(node.commit, previous)
         self._number()
         self._count_batch(progress.id, len(entries))
-        progress.asked_sequence = self.sequence
-        progress.asked_last = previous + len(entries)
-        progress.asked_commit = commit
-        progress.ask = self._links.ask(
+        progress.sent = self.sequence
+        ask = self._links.ask(
             progress.to,
             AppendEntries(node.id, node.term, previous, previous_term, commit, entries),
             AppendEntriesReply,
             self._reply,
             after=node.term_ticket,
         )
-        progress.repeat_at = node.now.mono + self._patience_s(progress)
+        sent = Sent(ask, previous + len(entries), commit, self.sequence, sum(map(len, entries)))
+        form.outstanding, form.repeat_at = sent, node.now.mono + self._patience_s(sent)
 
-    def _patience_s(self, progress: Progress) -> float:
-        empty = progress.asked_last < progress.next
-        return self._node.config.heartbeat_s if empty else self._node.config.append_timeout_s
+    def _patience_s(self, sent: Sent) -> float:
+        return self._node.config.append_timeout_s if sent.size else self._node.config.heartbeat_s
 
     def _reply(self, ask: Ask, reply: AppendEntriesReply) -> None:
         node = self._node
         progress = self.peers.get(ask.to.peer)
-        if progress is None or progress.ask is not ask:
+        form = progress.form if progress is not None else None
+        if progress is None or not isinstance(form, StopAndWait):
             return
-        progress.ask = None
+        sent = form.outstanding
+        if sent is None or sent.ask is not ask:
+            return
+        form.outstanding = None
         if not self._counts(progress, reply.term):
             return
         progress.heartbeat_at = node.now.mono + node.config.heartbeat_s
-        progress.confirmed = progress.asked_sequence
+        progress.confirmed = sent.sequence
         if reply.success:
-            self._succeeded(progress)
+            progress.state = Replicate()
+            progress.match = max(progress.match, sent.last)
+            progress.next = progress.match + 1
+            self._acknowledged(progress, sent.commit)
         else:
             self._refused(progress, reply.conflict_index)
         self._heard()
 
-    def _succeeded(self, progress: Progress) -> None:
-        progress.probing = False
-        progress.match = max(progress.match, progress.asked_last)
-        progress.next = progress.match + 1
-        self._acknowledged(progress, progress.asked_commit)
-
     def _refused(self, progress: Progress, hint: int | None) -> None:
         """Go back: to the hint, or by one step, for a success below what matches would cut that off."""
         previous = progress.next - 1
-        progress.probing = True
+        progress.state = Probe()
         self._step_back(progress, max(hint if hint is not None and hint <= previous else previous, 1))
 
     # --- to peers of ours ----------------------------------------------------------------------------------------
@@ -322,49 +285,54 @@ class Replication:
         A bare snapshot of which nothing was taken begins anew as a file: it was for a peer that had not told yet that
         it is ours, and one that serves keys takes no other (9.4).
         """
-        upload = progress.upload
+        upload = progress.state.upload if isinstance(progress.state, Snapshot) else None
         untaken = upload is not None and not (upload.whole or upload.offset)
         if upload is not None and untaken and self._kinds.offers(progress.id, FEATURE_SNAPSHOT):
             self._uploading.end(upload)
-            progress.upload = None
-        windowed = self._kinds.serves(progress.id, FEATURE_APPEND)
-        if windowed != progress.windowed and progress.ask is None and progress.upload is None:
-            progress.windowed = windowed
-            self._probe(progress)
+            progress.state = Probe()
+        form, pipelined = progress.form, self._kinds.serves(progress.id, FEATURE_APPEND)
+        if isinstance(progress.state, Snapshot) or pipelined == isinstance(form, Pipeline):
+            return
+        if isinstance(form, Pipeline):
+            form.window.clear()
+            progress.form = StopAndWait()
+        elif form.outstanding is None:
+            progress.form = Pipeline(Window(self._links))
+        else:
+            return
+        self._probe(progress)
 
     def _probe(self, progress: Progress) -> None:
         """Find out anew how far the peer is."""
-        progress.window.clear()
-        progress.probing = True
+        progress.state = Probe()
         progress.next = progress.match + 1 if progress.match else progress.next
         progress.heartbeat_at = self._node.now.mono
 
-    def _due_in_window(self, progress: Progress, wanted_sequence: int) -> bool:
-        window, now = progress.window, self._node.now.mono
+    def _due_in_window(self, progress: Progress, form: Pipeline, wanted_sequence: int) -> bool:
+        window, now = form.window, self._node.now.mono
         if self._is_cut_off(progress):
             return False
-        if progress.probing:
+        if isinstance(progress.state, Probe):
             return not window
         if progress.next <= self._node.log.last and window.takes_entries:
             return True
-        news = progress.heartbeat_at <= now or progress.tell_at <= now or progress.asked_sequence <= wanted_sequence
+        news = progress.heartbeat_at <= now or form.tell_at <= now or progress.sent <= wanted_sequence
         return news and window.takes_news
 
-    def _window_deadline(self, progress: Progress) -> float:
+    def _window_deadline(self, progress: Progress, form: Pipeline) -> float:
         """Return when to do something if the peer does not answer and nothing else happens."""
-        repeat_at = progress.repeat_at if progress.window else math.inf
-        if progress.probing or not progress.window.takes_news or self._is_cut_off(progress):
+        repeat_at = form.repeat_at if form.window else math.inf
+        if isinstance(progress.state, Probe) or not form.window.takes_news or self._is_cut_off(progress):
             return repeat_at
-        return min(repeat_at, progress.heartbeat_at, progress.tell_at)
+        return min(repeat_at, progress.heartbeat_at, form.tell_at)
 
-    def _send_window(self, progress: Progress) -> None:
+    def _send_window(self, progress: Progress, form: Pipeline) -> None:
         """Send entries, as many as one message holds, one while probing, or none where none are left."""
-        node, window = self._node, progress.window
+        node, window = self._node, form.window
         previous, previous_term = progress.next - 1, self._term_before(progress)
         entries: tuple[Frame, ...] = ()
         if progress.next <= node.log.last and window.takes_entries:
-            count = 1 if progress.probing else BATCH_ENTRIES
-            entries = tuple(node.read(progress.next, node.log.last, PEER_BATCH_BYTES, count))
+            entries = tuple(node.read(progress.next, node.log.last, PEER_BATCH_BYTES, _entries_max(progress)))
         if node.halted:
             return
         now = node.now.mono
@@ -377,44 +345,49 @@ class Replication:
             self._window_reply,
             after=node.term_ticket,
         )
+        sent = Sent(ask, previous + len(entries), node.commit, self.sequence, sum(map(len, entries)))
         if not window:
-            progress.repeat_at = now + self._silence_s(progress, empty=not entries)
-        window.add(Sent(ask, previous + len(entries), node.commit, self.sequence, sum(map(len, entries))))
-        progress.asked_sequence = self.sequence
+            form.repeat_at = now + self._silence_s(progress, sent)
+        window.add(sent)
+        progress.sent = self.sequence
         progress.next = previous + len(entries) + 1
         progress.heartbeat_at = now + node.config.heartbeat_s
-        progress.told_commit, progress.tell_at = node.commit, math.inf
+        form.told_commit, form.tell_at = node.commit, math.inf
 
-    def _silence_s(self, progress: Progress, *, empty: bool) -> float:
-        config = self._node.config
-        if progress.probing:
-            return config.heartbeat_s if empty else config.append_timeout_s
-        return SILENT_TIMEOUTS * config.append_timeout_s
+    def _silence_s(self, progress: Progress, sent: Sent) -> float:
+        if isinstance(progress.state, Probe):
+            return self._patience_s(sent)
+        return SILENT_TIMEOUTS * self._node.config.append_timeout_s
 
-    def _unanswered(self, progress: Progress) -> None:
+    def _unanswered(self, progress: Progress, form: Pipeline) -> None:
         """The peer is silent: begin to ask how far it is, or ask once more."""
-        if progress.probing:
-            first = progress.window.first
+        if isinstance(progress.state, Probe):
+            first = form.window.first
             self._links.again(first.ask)
-            progress.repeat_at = self._node.now.mono + self._silence_s(progress, empty=not first.size)
+            form.repeat_at = self._node.now.mono + self._silence_s(progress, first)
         else:
+            form.window.clear()
             self._probe(progress)
 
     def _window_reply(self, ask: Ask, reply: PvAppendReply) -> None:
         progress = self.peers.get(ask.to.peer)
-        sent = progress.window.find(ask) if progress is not None else None
-        if progress is None or sent is None or not self._counts(progress, reply.term):
+        form = progress.form if progress is not None else None
+        if progress is None or not isinstance(form, Pipeline):
+            return
+        sent = form.window.find(ask)
+        if sent is None or not self._counts(progress, reply.term):
             return
         progress.confirmed = max(progress.confirmed, sent.sequence)
         if reply.success:
-            progress.probing = False
+            progress.state = Replicate()
             progress.match = max(progress.match, min(reply.match_index, self._node.log.last))
             progress.next = max(progress.next, progress.match + 1)
-            progress.window.answered(sent, progress.match)
+            form.window.answered(sent, progress.match)
             self._acknowledged(progress, min(sent.commit, sent.last))
         else:
+            form.window.clear()
             self._conflict(progress, reply.conflict)
-        progress.repeat_at = self._node.now.mono + self._silence_s(progress, empty=not sent.size)
+        form.repeat_at = self._node.now.mono + self._silence_s(progress, sent)
         self._heard()
 
     def _conflict(self, progress: Progress, conflict: tuple[int, int] | None) -> None:
@@ -422,23 +395,24 @@ class Replication:
         index, term = conflict if conflict is not None else (progress.next - 1, 0)
         own = self._node.log.last_of(term) if term else None  # 0: it has no entry there; the bootstrap's is alike
         target = index if own is None else own + 1
-        progress.window.clear()
-        progress.probing = True
+        progress.state = Probe()
         self._step_back(progress, max(min(target, progress.next - 1), 1))
 
     def _announce(self) -> None:
         """See that peers of ours hear of a commit soon, and of that of a configuration at once."""
         node = self._node
         for progress in self.peers.values():
-            configured = progress.told_commit < node.configurations.index <= node.commit
-            soon = node.now.mono if configured else node.now.mono + COMMIT_NEWS_S
-            progress.tell_at = min(progress.tell_at, soon)
+            if isinstance(progress.form, Pipeline):
+                configured = progress.form.told_commit < node.configurations.index <= node.commit
+                soon = node.now.mono if configured else node.now.mono + COMMIT_NEWS_S
+                progress.form.tell_at = min(progress.form.tell_at, soon)
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def _needs_snapshot(self, progress: Progress) -> bool:
         """Whether it is time for one: what is under way is answered, or given up, before."""
-        busy = progress.window if progress.windowed else progress.ask is not None
+        form = progress.form
+        busy = bool(form.window) if isinstance(form, Pipeline) else form.outstanding is not None
         return not busy and self._is_cut_off(progress)
 
     def _is_cut_off(self, progress: Progress) -> bool:
@@ -447,31 +421,33 @@ class Replication:
 
     def _send_chunk(self, progress: Progress) -> None:
         node = self._node
-        if progress.upload is None:
+        if not isinstance(progress.state, Snapshot):
             whole = self._kinds.offers(progress.id, FEATURE_SNAPSHOT)
-            progress.upload = self._uploading.begin(progress.id, progress.url, whole=whole)
-        upload = progress.upload
-        if upload is None or upload.ask is not None or node.now.mono < progress.quiet_until or node.halted:
+            begun = self._uploading.begin(progress.id, progress.url, whole=whole)
+            if begun is None:
+                return
+            progress.state = Snapshot(begun)
+        upload = progress.state.upload
+        if upload.ask is not None or node.now.mono < progress.quiet_until or node.halted:
             return
         self._number()
-        progress.asked_sequence = self.sequence
+        progress.sent = self.sequence
         self._uploading.send(upload, self.sequence)
 
     def _chunk_reply(self, ask: Ask, reply: InstallSnapshotReply) -> None:
         progress = self.peers.get(ask.to.peer)
-        upload = progress.upload if progress is not None else None
-        if progress is None or upload is None or upload.ask is not ask:
+        if progress is None or not isinstance(progress.state, Snapshot) or progress.state.upload.ask is not ask:
             return
+        upload = progress.state.upload
         if not self._counts(progress, reply.term):
             upload.ask = None
             return
         progress.confirmed = max(progress.confirmed, upload.sequence)
         if self._uploading.take(upload, reply):
             self._uploading.end(upload)
-            progress.upload = None
+            progress.state = Probe()
             progress.match = max(progress.match, upload.index)
             progress.next = upload.index + 1
-            progress.probing = True
             progress.heartbeat_at = self._node.now.mono
             self.commit()
         self._heard()
@@ -521,7 +497,7 @@ class Replication:
     def _acknowledged(self, progress: Progress, commit: int) -> None:
         """The peer has taken a commit index, and perhaps entries."""
         progress.commit = max(progress.commit, commit)
-        if progress.removed_at is not None and progress.commit >= progress.removed_at:
+        if progress.leaving is not None and progress.commit >= progress.leaving.index:
             self._forget(progress)
         self.commit()
 
@@ -538,11 +514,13 @@ class Replication:
         del self.peers[progress.id]
 
     def _drop_asks(self, progress: Progress) -> None:
-        self._links.cancel(progress.ask)
-        progress.window.clear()
-        if progress.upload is not None:
-            self._uploading.end(progress.upload)
-            progress.upload = None
+        form = progress.form
+        if isinstance(form, Pipeline):
+            form.window.clear()
+        elif form.outstanding is not None:
+            self._links.cancel(form.outstanding.ask)
+        if isinstance(progress.state, Snapshot):
+            self._uploading.end(progress.state.upload)
 
     # --- quorum --------------------------------------------------------------------------------------------------
 
@@ -560,3 +538,7 @@ class Replication:
             return self._node.now.mono
         progress = self.peers.get(peer)
         return progress.answered_at if progress is not None else self._node.now.mono
+
+
+def _entries_max(progress: Progress) -> int:
+    return 1 if isinstance(progress.state, Probe) else BATCH_ENTRIES
