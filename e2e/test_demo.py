@@ -61,7 +61,7 @@ def proved(shown: str) -> None:
     for done, _, lost, doubled in rows.values():
         assert int(done) > 0
         assert (lost, doubled) == ("0", "0")
-    assert shown.count(" was killed (SIGKILL) and comes back.") == len(rows)
+    assert shown.count(" is killed (SIGKILL).") == len(rows)
     money = "2000 in all accounts before, 2000 after; the log has the same in each account"
     assert f"waltz/ledger coord/alice,bob: {money}" in shown
     assert "raft/meta: 0 writes by a generation that might not write" in shown

@@ -1,5 +1,6 @@
-"""A resource while it changes: in place and in colour on a terminal, elsewhere a line for each change."""
+"""A resource while it changes: in place and in colour on a terminal, elsewhere a line for each step of a rollout."""
 
+import asyncio
 import sys
 import time
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ STAGE_COLOURS: Mapping[str, str] = {
 BAR_COLUMNS = 12
 BLOCKERS_SHOWN_MAX = 3
 REFRESH_PER_S = 5
+SETTLED_S = 5.0
+"""What stays so long within a step is told too: the pods of a step come one by one, and each waits for something."""
 
 
 class View:
@@ -27,7 +30,9 @@ class View:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._documents: dict[str, Mapping[str, Any]] = {}
-        self._lines: dict[str, str] = {}
+        self._states: dict[str, str] = {}
+        self._told: dict[str, str] = {}
+        self._waiting: dict[str, asyncio.TimerHandle] = {}
         self._live: Any = None
         self._started = time.monotonic()
         self._since = datetime.now(UTC)
@@ -47,19 +52,37 @@ class View:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        for waiting in self._waiting.values():
+            waiting.cancel()
         if self._live is not None:
             self._live.stop()
             if error is not None:  # what it was like is part of what went wrong
                 self._live.console.print(self._picture())
 
     def update(self, document: Mapping[str, Any], line: str) -> None:
-        """Show a resource as it is now; ``line`` is what is told of it where there is no terminal."""
+        """Show a resource as it is now; ``line`` is what is told of it where there is no terminal.
+
+        It is told when the rollout takes another step, or once nothing has changed for SETTLED_S. Call it in a running
+        event loop.
+        """
         name = document["metadata"]["name"]
         self._documents[name] = document
-        if self._live is None and self._lines.get(name) != line:
+        if self._live is not None:
+            return
+        state = _state(document)
+        if name in self._waiting:
+            self._waiting.pop(name).cancel()
+        if self._states.get(name) != state:
+            self._states[name] = state
+            self._tell(name, line)
+        else:
+            self._waiting[name] = asyncio.get_running_loop().call_later(SETTLED_S, self._tell, name, line)
+
+    def _tell(self, name: str, line: str) -> None:
+        if self._told.get(name) != line:
+            self._told[name] = line
             self._stream.write(line + "\n")
             self._stream.flush()
-        self._lines[name] = line
 
     def closing(self, document: Mapping[str, Any]) -> str:
         """Return the sentence about a resource that has become what was waited for."""
@@ -78,7 +101,7 @@ def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any
     for name, document in documents.items():
         status = document.get("status") or {}
         rollout = status.get("rollout") or {}
-        state = rollout.get("state", "Idle")
+        state = _state(document)
         title = Text(name, style="bold")
         title.append(f"  {state}", style="green" if state == "Idle" else "yellow")
         title.append(f"  {elapsed_s:.1f} s", style="dim")
@@ -96,6 +119,12 @@ def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any
         if gap is not None:
             lines.append(Text(f"  last write gap {gap} ms", style="dim"))
     return Group(*lines)
+
+
+def _state(document: Mapping[str, Any]) -> str:
+    """Return which step of a rollout a resource is at."""
+    state: str = ((document.get("status") or {}).get("rollout") or {}).get("state", "Idle")
+    return state
 
 
 def stage_of(status: Mapping[str, Any], generation: Mapping[str, Any]) -> str:

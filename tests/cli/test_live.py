@@ -1,5 +1,6 @@
 """The view of a resource that changes: in place on a terminal, lines elsewhere, one sentence at the end."""
 
+import asyncio
 import io
 import re
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from pavane_cli import live
 from pavane_cli.live import View, closing, picture
 
 BEGAN = datetime(2026, 1, 1, 12, 0, 0, 500_000, tzinfo=UTC)
@@ -56,12 +58,32 @@ def test_the_picture_shows_stages_progress_blockers_and_the_gap_and_fits(columns
     assert max(map(len, lines)) <= columns
 
 
-def test_a_pipe_gets_a_line_for_each_change_and_no_escapes() -> None:
+async def test_a_pipe_gets_a_line_for_each_step_and_no_escapes() -> None:
     stream = io.StringIO()
     with View(stream) as view:
-        for line in ("a", "a", "b"):
+        for state, line in (
+            ("Idle", "a"),
+            ("CatchingUp", "b"),
+            ("CatchingUp", "b1"),
+            ("CatchingUp", "b2"),
+            ("Idle", "c"),
+        ):
+            view.update(document(rollout={"state": state}), line)
+    assert stream.getvalue() == "a\nb\nc\n"
+
+
+async def test_a_pipe_is_told_what_a_step_still_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "SETTLED_S", 0.05)
+    stream = io.StringIO()
+    with View(stream) as view:
+        for line in ("a", "waits: PodPending 0", "waits: PodPending 1"):
             view.update(ROLLING, line)
-    assert stream.getvalue() == "a\nb\n"
+        while stream.getvalue().count("\n") < 2:
+            await asyncio.sleep(0.01)
+        view.update(ROLLING, "waits: PodPending 1")
+        view.update(ROLLING, "no longer of interest")
+    assert all(each.cancelled() for each in view._waiting.values())
+    assert stream.getvalue() == "a\nwaits: PodPending 1\n"
 
 
 def test_a_terminal_is_written_in_place_and_left_clean() -> None:

@@ -264,7 +264,7 @@ class _Demo:
     async def _roll_out(self, client: kube.KubeClient, number: int, shown: _Shown) -> None:
         began = time.monotonic()
         killed = await self._kill(client, shown)
-        output.say(f"{number}. {shown.reference}: pod {killed} was killed (SIGKILL) and comes back.")
+        output.say(f"{number}. {shown.reference}: pod {killed} is killed (SIGKILL).")
         await self._until_current(client, shown, ROLL_TIMEOUT_S)
         await self._go_on()
         shown.killed_gap_s = self._pause_s(shown, began)
