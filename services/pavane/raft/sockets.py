@@ -8,24 +8,22 @@ Asking a socket costs as much as a message; so only those are asked that signall
 import asyncio
 import socket as system_socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import cast
 from urllib.parse import urlsplit
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from pavane.raft.connections import Connections
 from pavane.raft.core.outputs import Channel, PeerChannel, Route
 from pavane.raft.curve import CurveServer, Zap
+from pavane.raft.dealer import DOWN, INPUT_MESSAGES, UP, Dealer
 from pavane.raft.messages import descriptor, has_input, receive, send
 from pavane.raft.state.configuration import host_of, needs_resolving
 from pavane.raft.wire.frames import FRAME_BYTES
 from pavane.runtime import names
 
-INPUT_MESSAGES = 512  # INPUT_BATCH: no peer waits longer than one batch of others (14.4)
 INPUT_BYTES = 8 << 20
 NOISE_MESSAGES = 16  # so many without the cluster's ident are taken in a NOISE_WINDOW_S, then nothing until it ends:
 NOISE_WINDOW_S = 0.001  # a flood of them leaves the processor to others, and waits in the network
@@ -37,18 +35,11 @@ SUBSCRIPTION_BYTES = 64 << 10  # of what a subscriber sends at a time
 UNREAD_MS = 3000  # the system drops who acknowledges or reads nothing of what is sent for so long, with its queue
 SILENT_S = 10  # whoever sends nothing for so long is asked whether it is there, and is gone without an answer
 PROBE_S = 3  # within this
-RECONNECT_MS = 50
-RECONNECT_MAX_MS = 500
 BACKLOG = 512
-GIVEN_UP_S = 0.5  # after a loss that libzmq does not begin to mend at once
 RESOLVE_AGAIN_S = 1.0  # a name is asked again when its peer was silent for so long (8.2)
 
 IDENT_FRAME = 3  # of a request as the ROUTER gives it: route, id, type, ident
 
-_UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
-_DOWN = zmq.EVENT_DISCONNECTED
-_RETRIED = zmq.EVENT_CONNECT_RETRIED
-_WANTED_EVENTS = _UP | _DOWN | _RETRIED
 Frames = list[bytes]
 
 
@@ -67,17 +58,12 @@ class Input:
 
 
 @dataclass(slots=True)
-class _Dealer:
-    """One outgoing socket and what it is connected to."""
+class _Link:
+    """One outgoing socket and whom it leads to."""
 
     to: PeerChannel
-    socket: zmq.Socket[bytes]
-    monitor: zmq.Socket[bytes]
-    endpoints: tuple[str, ...] = ()
-    heard_s: float = 0.0
-    hot: bool = True  # whether the socket may have input
-    news: bool = True  # whether the monitor may
-    given_up: asyncio.TimerHandle | None = None  # runs from a loss until libzmq tries again or a connection stands
+    dealer: Dealer
+    heard_s: float
 
 
 class Sockets:
@@ -106,7 +92,7 @@ class Sockets:
         self._resolve = resolve
         self._loop = loop
         self._ready = ready
-        self._dealers: dict[PeerChannel, _Dealer] = {}
+        self._links: dict[PeerChannel, _Link] = {}
         self._lookups: dict[str, asyncio.Task[None]] = {}
         self._context = zmq.Context(io_threads=1)
         self._publisher: zmq.Socket[bytes] | None = None
@@ -164,11 +150,11 @@ class Sockets:
     def poll(self, *, requests: bool = True) -> Input:
         """Take what came in: all of the DEALERs, then at most one batch from the ROUTER if ``requests`` is true."""
         found = Input()
-        for dealer in self._dealers.values():
-            if dealer.news:
-                self._poll_monitor(dealer, found)
-            if dealer.hot:
-                self._poll_dealer(dealer, found)
+        for link in self._links.values():
+            if link.dealer.news:
+                found.connections += [(link.to, event == UP) for event in link.dealer.events() if event in (UP, DOWN)]
+            if link.dealer.hot:
+                self._read(link, found)
         size = 0
         self.connections.reading = requests
         while requests and len(found.requests) < INPUT_MESSAGES and size < INPUT_BYTES and self._router_has_input():
@@ -212,12 +198,10 @@ class Sockets:
         """Say whether ``poll`` would find something now."""
         if requests and self._router_has_input():
             return True
-        for dealer in self._dealers.values():
-            if dealer.hot:
-                dealer.hot = has_input(dealer.socket)
-                if dealer.hot:
-                    return True
-        return any(dealer.news for dealer in self._dealers.values())
+        links = self._links.values()
+        return any(link.dealer.hot and link.dealer.has_input() for link in links) or any(
+            link.dealer.news for link in links
+        )
 
     def send_route(self, route: Route, frames: Sequence[bytes | memoryview]) -> bool:
         """Answer a connection of the ROUTER; False if it is gone or does not read (reason ``route``)."""
@@ -235,7 +219,7 @@ class Sockets:
         if to.channel is Channel.PUBLISH:
             socket = self._publisher
         else:
-            dealer = self._dealers.get(to) or self._open(to)
+            dealer = (self._links.get(to) or self._open(to)).dealer
             dealer.hot = True
             socket = dealer.socket
         if socket is None:
@@ -248,9 +232,9 @@ class Sockets:
 
     def disconnect(self, to: PeerChannel) -> None:
         """Close the socket of ``to``, if it is open; a later ``send`` opens a new one."""
-        dealer = self._dealers.pop(to, None)
-        if dealer is not None:
-            self._close_dealer(dealer)
+        link = self._links.pop(to, None)
+        if link is not None:
+            link.dealer.close()
 
     async def close(self, *, linger: bool = True) -> None:
         """Close everything; with ``linger`` last answers get up to two seconds to leave."""
@@ -265,7 +249,7 @@ class Sockets:
         self.connections.close()
         self._loop.remove_reader(descriptor(self._router))
         self._router.close(ROUTER_LINGER_MS if linger else 0)
-        for to in tuple(self._dealers):
+        for to in tuple(self._links):
             self.disconnect(to)
         if self._publisher is not None:
             self._publisher.close(0)
@@ -278,66 +262,27 @@ class Sockets:
         self._router_hot = True
         self._ready()
 
-    def _dealer_signalled(self, dealer: _Dealer) -> None:
-        dealer.hot = True
-        self._ready()
-
-    def _monitor_signalled(self, dealer: _Dealer) -> None:
-        dealer.news = True
-        self._ready()
-
-    def _open(self, to: PeerChannel) -> _Dealer:
-        socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.SNDHWM, 1 if to.channel is Channel.RPC else HIGH_WATER_SIDE)
-        socket.set(zmq.IMMEDIATE, 1)
-        socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)
-        socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
-        socket.set(zmq.TCP_KEEPALIVE, 1)
+    def _open(self, to: PeerChannel) -> _Link:
+        high_water = 1 if to.channel is Channel.RPC else HIGH_WATER_SIDE
+        dealer = Dealer(self._context, self._loop, self._ready, high_water=high_water, curve=self._curve_keys)
+        link = self._links[to] = _Link(to, dealer, self._loop.time())
         host = host_of(to.url)  # None: what others told us as an url may be anything; nobody is there then
-        socket.set(zmq.IPV6, int(":" in (host or "")))
-        if self._curve_keys is not None:
-            self._curve_keys.secure(socket)
-        monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_WANTED_EVENTS)
-        dealer = _Dealer(to, socket, monitor, heard_s=self._loop.time())
-        self._dealers[to] = dealer
-        self._loop.add_reader(descriptor(socket), self._dealer_signalled, dealer)
-        self._loop.add_reader(descriptor(monitor), self._monitor_signalled, dealer)
         if needs_resolving(to.url):
             self._look_up(to.url)
         elif host:
-            self._connect(dealer, [host])
+            self._connect(link, [host])
         rpc = PeerChannel(Channel.RPC, to.peer, to.url)
-        if to.channel is Channel.SIDE and rpc not in self._dealers:
+        if to.channel is Channel.SIDE and rpc not in self._links:
             # Whoever is greeted is led or asked for its vote next; a connection made only then would cost a write gap.
             self._open(rpc)
-        return dealer
+        return link
 
-    def _close_dealer(self, dealer: _Dealer) -> None:
-        if dealer.given_up is not None:
-            dealer.given_up.cancel()
-        self._loop.remove_reader(descriptor(dealer.socket))
-        self._loop.remove_reader(descriptor(dealer.monitor))
-        dealer.socket.disable_monitor()
-        dealer.monitor.close(0)
-        dealer.socket.close(0)
-
-    def _connect(self, dealer: _Dealer, addresses: Sequence[str]) -> None:
-        """Make the dealer's connections those of ``addresses``: the first one, or all of a seed's."""
-        port = urlsplit(dealer.to.url).port
-        chosen = addresses if dealer.to.channel is Channel.SEED else addresses[:1]
+    def _connect(self, link: _Link, addresses: Sequence[str]) -> None:
+        """Make the link's connections those of ``addresses``: the first one, or all of a seed's."""
+        port = urlsplit(link.to.url).port
+        chosen = addresses if link.to.channel is Channel.SEED else addresses[:1]
         source = f"{_bracketed(self._source)}:0;" if self._source else ""
-        endpoints = tuple(f"tcp://{source}{_bracketed(address)}:{port}" for address in chosen)
-        for endpoint in dealer.endpoints:
-            if endpoint not in endpoints:
-                dealer.socket.disconnect(endpoint)
-        if any(":" in address for address in chosen):
-            dealer.socket.set(zmq.IPV6, 1)
-        for endpoint in endpoints:
-            if endpoint not in dealer.endpoints:
-                dealer.socket.connect(endpoint)
-        dealer.endpoints = endpoints
+        link.dealer.connect([f"tcp://{source}{_bracketed(address)}:{port}" for address in chosen])
 
     def _look_up(self, url: str) -> None:
         """Ask for the addresses of a host; one answer serves all sockets to the same url, so they come up together."""
@@ -353,49 +298,29 @@ class Sockets:
             addresses = []
         finally:
             del self._lookups[url]
-        for dealer in self._dealers.values():
-            if addresses and dealer.to.url == url and (not dealer.endpoints or self._is_silent(dealer)):
-                self._connect(dealer, addresses)
+        for link in self._links.values():
+            if addresses and link.to.url == url and (not link.dealer.endpoints or self._is_silent(link)):
+                self._connect(link, addresses)
 
-    def _is_silent(self, dealer: _Dealer) -> bool:
-        return self._loop.time() - dealer.heard_s > RESOLVE_AGAIN_S
+    def _is_silent(self, link: _Link) -> bool:
+        return self._loop.time() - link.heard_s > RESOLVE_AGAIN_S
 
     def _resolve_silent(self) -> None:
-        for dealer in self._dealers.values():
-            if self._is_silent(dealer) and needs_resolving(dealer.to.url):
-                self._look_up(dealer.to.url)
+        for link in self._links.values():
+            if self._is_silent(link) and needs_resolving(link.to.url):
+                self._look_up(link.to.url)
         self._sweep = self._loop.call_later(RESOLVE_AGAIN_S, self._resolve_silent)
 
-    def _poll_monitor(self, dealer: _Dealer, found: Input) -> None:
-        dealer.news = False
-        while has_input(dealer.monitor):
-            event = parse_monitor_message(dealer.monitor.recv_multipart(zmq.DONTWAIT))["event"]
-            if event in (_UP, _DOWN):
-                found.connections.append((dealer.to, event == _UP))
-            if dealer.given_up is not None:
-                dealer.given_up.cancel()
-                dealer.given_up = None
-            if event == _DOWN:
-                dealer.given_up = self._loop.call_later(GIVEN_UP_S, self._connect_again, dealer)
-
-    def _connect_again(self, dealer: _Dealer) -> None:
-        """Make connections that libzmq does not make: after a stranger's answer it tries no more."""
-        for endpoint in dealer.endpoints:
-            with suppress(zmq.ZMQError):
-                dealer.socket.disconnect(endpoint)
-            dealer.socket.connect(endpoint)
-
-    def _poll_dealer(self, dealer: _Dealer, found: Input) -> None:
+    def _read(self, link: _Link, found: Input) -> None:
         for _ in range(INPUT_MESSAGES):
-            dealer.hot = has_input(dealer.socket)
-            if not dealer.hot:
+            if not link.dealer.has_input():
                 return
-            frames = receive(dealer.socket)
-            dealer.heard_s = self._loop.time()
+            frames = receive(link.dealer.socket)
+            link.heard_s = self._loop.time()
             if frames is None:
                 found.dropped += 1
             else:
-                found.replies.append((dealer.to, frames))
+                found.replies.append((link.to, frames))
 
 
 def _bind(socket: "zmq.Socket[bytes]", url: str) -> None:

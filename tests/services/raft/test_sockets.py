@@ -10,8 +10,9 @@ import zmq
 from pavane.raft import messages as messages_module
 from pavane.raft import sockets as sockets_module
 from pavane.raft.core.outputs import PUBLISH, Channel, PeerChannel
+from pavane.raft.dealer import INPUT_MESSAGES
 from pavane.raft.messages import has_input
-from pavane.raft.sockets import INPUT_MESSAGES, NOISE_MESSAGES, CannotBind, Input, Sockets
+from pavane.raft.sockets import NOISE_MESSAGES, CannotBind, Input, Sockets
 from pavane.raft.wire.frames import FRAME_BYTES, FRAMES_MAX
 from tests.services.eventually import eventually
 from tests.services.raft.crowd import Member, message
