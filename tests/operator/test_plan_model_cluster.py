@@ -1,6 +1,6 @@
 """The planner drives a model cluster, and is killed at its calls (docs/specs/operator.md 7.5).
 
-A run kills it at every third call of a scenario, beginning elsewhere in each; `PAVANE_KILL_CALLS=all` at every call.
+A run kills it at every sixth call of a scenario, beginning elsewhere in each; `PAVANE_KILL_CALLS=all` at every call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.operator.model_operator import Operator
 ROUNDS_MAX = 300
 """Longer than any scenario needs, in rounds of a second."""
 PLANS_PER_ROUND_MAX = 50
-STEP = 1 if os.environ.get("PAVANE_KILL_CALLS") == "all" else 3
+STEP = 1 if os.environ.get("PAVANE_KILL_CALLS") == "all" else 6
 """From one deadly call to the next."""
 
 
