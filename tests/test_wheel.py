@@ -4,7 +4,9 @@ The dependencies are those of the environment that the tests run in, as links, s
 the extra does not ask for is not there.
 """
 
+import asyncio
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -16,6 +18,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.api.plane import plane, served
 
 ROOT = Path(__file__).parents[1]
 COMMAND_TIMEOUT_S = 120  # the modules of an environment are compiled at their first import
@@ -84,11 +88,11 @@ def _installed(wheel: Path, folder: Path, extra: str) -> Run:
     subprocess.run([*pip, *offline], check=True, capture_output=True, timeout=COMMAND_TIMEOUT_S)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 
-    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+    def run(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [place / "bin" / words[0], *words[1:]],
             cwd=folder,
-            env={**environment, "HOME": str(folder), "KUBECONFIG": str(folder / "absent")},
+            env={**environment, "HOME": str(folder), "KUBECONFIG": str(folder / "absent"), **variables},
             capture_output=True,
             text=True,
             timeout=COMMAND_TIMEOUT_S,
@@ -98,8 +102,14 @@ def _installed(wheel: Path, folder: Path, extra: str) -> Run:
     return run
 
 
-def test_the_default_install_is_the_command_line_and_the_client(wheel: Path, tmp_path: Path) -> None:
-    run = _installed(wheel, tmp_path, "")
+@pytest.fixture(scope="module")
+def default(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A program of an environment without extras."""
+    return _installed(wheel, tmp_path_factory.mktemp("default"), "")
+
+
+def test_the_default_install_is_the_command_line_and_the_client(default: Run) -> None:
+    run = default
     for words in ("", "raft"):
         shown = run("pavane", *words.split(), "--help")
         assert (shown.returncode, shown.stderr) == (0, ""), words
@@ -122,6 +132,16 @@ def test_the_default_install_is_the_command_line_and_the_client(wheel: Path, tmp
         failed = run("pavane", *words.split())
         assert (failed.returncode, failed.stderr[:8]) == (1, "pavane: "), (words, failed.stderr)
         assert failed.stderr.endswith(f"pip install 'pavane[{extra}]'\n")
+
+
+async def test_an_application_connects_with_the_default_install(default: Run, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "connect.md").read_text(encoding="utf-8")
+    async with plane(tmp_path) as api, served(api, tmp_path, "Tree", "quickstart"):
+        for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+            config = str(api.local.kubeconfig)
+            ended = await asyncio.to_thread(default, "python", "-c", program, KUBECONFIG=config)
+            assert ended.returncode == 0, ended.stderr
+            assert ended.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)", program)
 
 
 # Each imports all that it needs.
