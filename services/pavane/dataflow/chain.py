@@ -20,7 +20,6 @@ class Chain:
         self.created: Create | None = None
         self.rank = Rank()
         self.upper = 0
-        self.last_id = ""
         self._chunks: dict[str, dict[int, bytes]] = {}
 
     def take(self, entry: Entry) -> pa.Table | None:
@@ -49,7 +48,7 @@ class Chain:
                 f"chain {self.name}: a batch from {entry.lower} to {entry.upper} does not follow {self.upper}; "
                 "somebody wrote without the chain's lock"
             )
-        self.upper, self.last_id = entry.upper, entry.id
+        self.upper = entry.upper
         chunks = self._chunks.pop(entry.id, {})
         if entry.chunks > len(chunks):
             raise EntryError(

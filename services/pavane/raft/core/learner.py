@@ -83,11 +83,6 @@ class Learner:
         self._agreed = 0  # up to here the leader of the stream has the same log
         self._differs = False  # our last entry is not the leader's
 
-    @property
-    def leader_url(self) -> str | None:
-        """Where the leader is, ``None`` if nobody named one lately."""
-        return self._leader_url
-
     def fence(self) -> Fence:
         """Judge our right to take part from our log and from what the cluster's members say."""
         node = self._node
