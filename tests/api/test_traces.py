@@ -360,6 +360,13 @@ async def test_no_token_is_asked_for_when_told_so(tmp_path: Path) -> None:
         assert (await anyone.post("/v1/traces", content=export_of(b"a"), headers=kind)).status_code == 200
 
 
+async def test_a_duration_that_no_trace_can_have_is_refused(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        for value in ("1e13", "inf", "nan", "-1"):
+            assert (await api.http.get(f"/api/v1/traces?min_duration_ms={value}")).status_code == 422, value
+        assert (await api.http.get("/api/v1/traces?min_duration_ms=1e9")).status_code == 200
+
+
 async def test_who_sees_one_namespace_sees_only_its_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = KubeClient.access_review
 
