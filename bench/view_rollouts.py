@@ -115,9 +115,9 @@ async def _roll(kube: KubeClient, what: str, aborted: set[int]) -> tuple[float, 
                 await act(kube, COMPUTE_CLUSTERS, NAMESPACE, NAME, ACTIONS["abort"])
                 done = True
             elif not done and what is KILL_OLD and state == "Promoting":
-                done = await _kill(kube, NAMESPACE, f"{NAME}-replica-g{before}-")
+                done = await kill_pod(kube, NAMESPACE, f"{NAME}-replica-g{before}-")
             elif not done and what is KILL_OPERATOR and state in ("CatchingUp", "CaughtUp", "Promoting"):
-                done = await _kill(kube, "pavane-system", "operator")
+                done = await kill_pod(kube, "pavane-system", "operator")
             if what is ABORT and done and state in ("Idle", "Aborted", "Failed") and len(status["generations"]) == 1:
                 return loop.time() - began, 0.0
             if what is not ABORT and is_current(change.object) and status["activeGeneration"] > before:
@@ -127,7 +127,7 @@ async def _roll(kube: KubeClient, what: str, aborted: set[int]) -> tuple[float, 
     raise BenchError("the watch of the resource ended")
 
 
-async def _kill(kube: KubeClient, namespace: str, prefix: str) -> bool:
+async def kill_pod(kube: KubeClient, namespace: str, prefix: str) -> bool:
     """Kill the pod whose name begins so; whether there was one."""
     for pod in (await kube.list_all(PODS, namespace)).items:
         if _name(pod).startswith(prefix) or prefix in _name(pod):

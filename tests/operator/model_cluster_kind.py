@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -127,6 +128,7 @@ PERMIT = PromotionStep("Permit", allow_writes=True)
 SCALE = "Scale"
 """What `Facts.due` names while the members are not those that the spec asks for."""
 FENCE = PromotionStep("Fence", irreversible=True)
+EARLY = PromotionStep("Fence", irreversible=True, serves=True)
 KIND = Kind(
     definition=Definition("Model", "models", "model", ModelSpec, Status, folder="model"),
     steps=(PERMIT, FENCE),
@@ -134,3 +136,5 @@ KIND = Kind(
     renderer=ModelRenderer(),
     promotion=_no_promotion,
 )
+SERVING_EARLY = replace(KIND, steps=(PERMIT, EARLY))
+"""The public Service leads to the next generation before that has the fence."""

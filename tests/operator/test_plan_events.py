@@ -7,7 +7,8 @@ import dataclasses
 from typing import Any
 
 from pavane_operator.crds.status import State
-from pavane_operator.plan.model import Problem
+from pavane_operator.plan.model import ApplyChild, Problem, RunStep
+from tests.operator.model_cluster_kind import SERVING_EARLY
 from tests.operator.test_plan_status import Lab
 
 
@@ -79,3 +80,21 @@ def test_a_lost_quorum_is_told_once_an_election_would_be_over() -> None:
     (event,) = lab.plan(facts=down).standing
     assert (event.reason, event.warning) == ("NoQuorum", True)
     assert "log-1 does not answer" in event.note
+
+
+def test_a_service_that_goes_before_the_fence_waits_for_the_generation_to_lead() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.kind = SERVING_EARLY
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: "'name': 'Fence'" in str(world.stored_status))
+    planned = lab.plan()
+    assert [type(action) for action in planned.actions] == [ApplyChild, RunStep]
+    lab.until(lambda world: world.selected == 2)
+    facts = dataclasses.replace(lab.operator.observe().facts, leads=False)
+    ready = frozenset(pod.name for pod in lab.world.pods_of(2))
+    waiting = lab.plan(facts=facts, service_pods=ready)
+    assert waiting.row == "D9"
+    assert waiting.status is not None
+    assert waiting.status.rollout is not None
+    assert "NotLeading" in [blocker.reason for blocker in waiting.status.rollout.blockers]

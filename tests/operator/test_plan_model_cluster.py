@@ -16,6 +16,7 @@ import pytest
 from pavane_operator.crds.status import State
 from pavane_operator.plan.table import TABLE
 from tests.operator.model_cluster import KilledError, World
+from tests.operator.model_cluster_kind import SERVING_EARLY
 from tests.operator.model_cluster_scenarios import FROM_NOTHING, SCENARIOS, bootstrap
 from tests.operator.model_cluster_script import Scenario
 from tests.operator.model_operator import Operator
@@ -103,6 +104,20 @@ def test_a_scenario_ends_alike_wherever_the_operator_is_killed(name: str) -> Non
     first = (clean.first_kill or 1) + zlib.crc32(name.encode()) % STEP
     for call in range(first, clean.calls + 1, STEP):
         final = Run(SCENARIOS[name], _world(name), frozenset({call})).finish()
+        assert final == expected, f"killed at call {call} of {clean.calls}"
+
+
+@pytest.mark.parametrize(
+    "name", ["roll", "pods_die_in_promoting", "too_late_to_cancel", "status_lost_in_promoting", "step_fails_at_first"]
+)
+def test_a_service_that_goes_before_the_fence_ends_at_the_generation_that_leads(name: str) -> None:
+    world = copy.deepcopy(_bootstrapped())
+    world.kind = SERVING_EARLY
+    clean = Run(SCENARIOS[name], copy.deepcopy(world))
+    expected = clean.finish()
+    assert expected["selected"] == expected["active"] == clean.world.fence
+    for call in range(clean.first_kill or 1, clean.calls + 1, STEP):
+        final = Run(SCENARIOS[name], copy.deepcopy(world), frozenset({call})).finish()
         assert final == expected, f"killed at call {call} of {clean.calls}"
 
 

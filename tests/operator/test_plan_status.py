@@ -24,7 +24,7 @@ from pavane_operator.plan.model import (
 )
 from pavane_operator.plan.planner import TEXT_INTERVAL, plan
 from tests.operator.model_cluster import World
-from tests.operator.model_cluster_kind import KIND, NAME
+from tests.operator.model_cluster_kind import NAME
 from tests.operator.model_operator import Operator
 
 ROUNDS_MAX = 100
@@ -60,7 +60,7 @@ class Lab:
 
     def plan(self, **observed: Any) -> Plan:
         seen = dataclasses.replace(self.operator.observe(), **observed)
-        return plan(KIND, self.world.resource(), seen, self.world.now)
+        return plan(self.world.kind, self.world.resource(), seen, self.world.now)
 
     def status(self, **observed: Any) -> Status:
         planned = self.plan(**observed)

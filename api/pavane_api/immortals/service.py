@@ -17,7 +17,7 @@ from pavane_operator.kinds.coordinator.names import HTTP
 
 PATIENCE_S = 25.0  # for a pod that leads; callers wait 30 s for an answer
 CONNECT_S = 2.0
-AGAIN_S = 0.1
+AGAIN_S = (0.01, 0.1)  # first, longest; doubled between
 PROBLEMS: Mapping[int, type[Problem]] = {400: BadRequest, 404: NotFound, 409: Conflict, 422: HandlerFailed}
 
 
@@ -56,6 +56,7 @@ async def _ask(control: Control, namespace: str, name: str, verb: str, path: str
     sent, why = False, "no pod serves calls"
     loop = asyncio.get_running_loop()
     end = loop.time() + PATIENCE_S
+    again, longest = AGAIN_S
     while (left := end - loop.time()) > 0:
         try:
             host = await address_of(namespace, name)
@@ -68,7 +69,8 @@ async def _ask(control: Control, namespace: str, name: str, verb: str, path: str
             why = f"the application cannot be reached: {error}"
         except (httpx2.HTTPError, ValueError) as error:
             sent, why = True, f"the application did not answer: {error!r}"
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(again)
+        again = min(again * 2, longest)
     text = f"{why}. `pavane why coord/{name}` says what the Coordinator waits for."
     if sent and verb == "POST":
         raise OutcomeUnknown(f"{text} Repeat the call with the same Idempotency-Key: it happens once.")

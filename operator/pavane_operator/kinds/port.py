@@ -28,6 +28,9 @@ class PromotionStep:
     """The planner itself leads the pods of the next generation up to ReadWrite; `Promotion.step` is not called."""
     rendered: bool = False
     """Its effect is an object that is rendered for `Writers.fence` and applied; `Promotion.step` is not called."""
+    serves: bool = False
+    """The public Service leads to the next generation from here on, before it leads: clients then wait for the takeover
+    alone, not for the Service as well. For stores that lead within a moment and refuse clients until then."""
 
 
 class Renderer(Protocol):

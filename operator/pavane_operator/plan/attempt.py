@@ -43,6 +43,11 @@ class Attempt(Snapshot):
         return any(step.irreversible for step in self.steps[: self.recorded_index + 1])
 
     @cached_property
+    def serves(self) -> bool:
+        """Whether a step is recorded from which on the public Service leads to the next generation."""
+        return any(step.serves for step in self.steps[: self.recorded_index + 1])
+
+    @cached_property
     def irreversible(self) -> bool:
         """Whether nothing may abort the attempt any more: such a step is recorded, or its effect seen in the store."""
         return self.irreversible_recorded or (self.fence_moved and not self.bootstrap)

@@ -173,7 +173,7 @@ def _promoting(view: View) -> Iterator[_Found]:
     yield from _standing(view)
     pods = _pods(view, view.next, lag=False)
     yield from (found for found in pods if not (handing_over and found.reason == "NoLeader"))
-    if view.selected == view.next:
+    if view.selected == view.next and not (view.serves and not view.facts.leads):
         yield _Found("NoReadyEndpoint", f"the public Service has no ready pod of generation {view.next} yet")
     elif not view.facts.leads and not handing_over:
         yield _Found("NotLeading", f"generation {view.next} does not lead yet")

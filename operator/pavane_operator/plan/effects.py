@@ -325,21 +325,23 @@ def take_step(view: View) -> Decision:
     recorded = view.recorded_index
     undone = [i for i, step in enumerate(view.steps) if step.name not in view.facts.steps_done]
     target = max(min(undone, default=len(view.steps) - 1), recorded)
+    # The Service first: what the API server does not take now would keep clients away from the one that leads then.
+    allowed = (*(_service_actions(view) if view.serves else ()), *_permissions(view))
     if target > recorded:
         step = view.steps[target]
         there = step.name in view.facts.steps_done
         if step.irreversible and not there and view.facts.safety is not None and not view.bootstrap:
-            return Decision(actions=_permissions(view))
+            return Decision(actions=allowed)
         return _record(view, step.name)
     if recorded < 0 or recorded >= len(view.steps):
-        return Decision(actions=_permissions(view))
+        return Decision(actions=allowed)
     step = view.steps[recorded]
     if step.allow_writes or step.rendered or step.name in view.facts.steps_done:
-        return Decision(actions=_permissions(view))
+        return Decision(actions=allowed)
     if view.facts.request_expired or view.rollout.step is None:
         return _record(view, step.name)
     calls, retry_at = _calls(view, view.rollout.step, view.next)
-    return Decision(actions=(*_permissions(view), *calls), wake_at=retry_at)
+    return Decision(actions=(*allowed, *calls), wake_at=retry_at)
 
 
 def open_service(view: View) -> Decision:

@@ -91,9 +91,12 @@ class Intent(Attempt):
 
     @cached_property
     def service_target(self) -> int:
-        """The generation that the public Service should select: the active one, or n from D10 on."""
+        """The generation that the public Service should select: the active one, or n from D10 on, or from a step on
+        that serves."""
         opened = self.state is State.PROMOTING and (
-            self.selected == self.next or (self.facts.leads and (not self.bootstrap or self.step_name == SERVE))
+            self.serves
+            or self.selected == self.next
+            or (self.facts.leads and (not self.bootstrap or self.step_name == SERVE))
         )
         return self.next if opened else self.active
 

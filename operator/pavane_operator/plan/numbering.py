@@ -17,7 +17,10 @@ def rebuilt_status(view: View) -> Status | None:
     `failed` and `history` are lost.
     """
     numbers = _generations_with_pods(view)
-    active = view.selected if view.selected is not None else (_reported_fence(view) or 0)
+    fence = _reported_fence(view)
+    active = view.selected if view.selected is not None else (fence or 0)
+    if fence and any(step.serves for step in view.kind.steps):
+        active = min(active, fence)  # the Service goes before the fence
     above = max((number for number in numbers if number > active), default=None)
     status = view.status.model_copy(
         update={"active_generation": active or None, "last_generation": view.highest_number or None}
@@ -64,6 +67,8 @@ def _reported_fence(view: View) -> int | None:
 def _is_promoting(view: View, active: int, above: int) -> bool | None:
     """Whether the generation above the active one may already have written; None while nobody answers."""
     stages = [pod.stage for pod in view.live_pods(above)]
+    if view.selected == above:
+        return True
     if any(stage is not None and stage.stage is Stage.READ_WRITE for stage in stages):
         return True
     fence = _reported_fence(view)

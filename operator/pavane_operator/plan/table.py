@@ -236,7 +236,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         "D9",
         frozenset({State.PROMOTING}),
-        lambda view: not view.facts.leads and view.selected != view.next,
+        lambda view: not view.facts.leads and (view.selected != view.next or view.serves),
         effects.take_step,
         "steps not finished",
     ),

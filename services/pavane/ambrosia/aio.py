@@ -2,8 +2,11 @@
 
 import asyncio
 import errno
+import fcntl
 import random
 import socket
+import struct
+import termios
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -106,6 +109,11 @@ class Runner:
         self._timers: set[asyncio.TimerHandle] = set()
         self._accepted: set[asyncio.Task[None]] = set()
         self._tracing = CoordinatorTracing(core.settings.name)
+
+    @property
+    def untaken_bytes(self) -> int:
+        """How much of what was given to the application has not left for its side of the stream yet."""
+        return self._unwritten + _unsent(self._to_binding)
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -447,6 +455,14 @@ class Runner:
         except OSError:
             return
         self.call(lambda: self.core.wrote(number, size))
+
+
+def _unsent(writer: asyncio.StreamWriter) -> int:
+    """How much of what was written the other side's system has not taken."""
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(writer.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4)))[0])
+    except (OSError, ValueError):
+        return 0  # it is closed
 
 
 def _read_some(replay: Replay) -> tuple[list[LogRecord], bool]:

@@ -115,13 +115,17 @@ class Server:
 
     @property
     def replayed_bytes(self) -> int:
-        """How much of the log was replayed since the start."""
-        return self._replay.bytes_read if self._replay is not None else 0
+        """How much of the log the application has taken since the start, as far as the system knows."""
+        return max(0, self._replay.bytes_read - self._untaken) if self._replay is not None else 0
 
     @property
     def behind_bytes(self) -> int:
-        """How much of the log was not replayed yet, as far as its files are known."""
-        return self._replay.behind_bytes if self._replay is not None else 0
+        """How much of the log the application has not taken yet, as far as its files are known."""
+        return self._replay.behind_bytes + self._untaken if self._replay is not None else 0
+
+    @property
+    def _untaken(self) -> int:
+        return self._runner.untaken_bytes if self._runner is not None else 0
 
     @property
     def live(self) -> bool:

@@ -42,6 +42,7 @@ from pavane.wire import Stage
 
 KIND = "coordinator"  # CreateInstance.kind (docs/specs/compute.md 5)
 LOOK_S = 0.1  # how often the pod looks at its fence
+TAKEOVER_S = 1.0  # a pod that takes over stays ready for so long: a probe that fails would hide it for its whole period
 AGAIN_S = 0.25  # until the coordinator is started anew beside an application that is started anew
 NOT_YET = "the coordinator does not lead yet"
 SERVICE = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
@@ -64,6 +65,7 @@ class Instance:
         """This generation may write."""
         self.following = asyncio.Event()
         """It replays what another one writes."""
+        self._writing_since = 0.0
         self._config = config
         self._namespace = namespace
         self._options = Options(
@@ -89,9 +91,11 @@ class Instance:
 
     async def allow_writes(self) -> None:
         """Stop every lower generation for good, then lead. Raises ``OSError`` and ``FatalError``."""
-        began = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         store = Store(self._folder, Registry(self._registry), self._options.name, self.generation)
         await asyncio.to_thread(store.fence)
+        self._writing_since = loop.time()
         self.writing.set()
         if self.server is not None:
             self.server.promote(self.generation, began)
@@ -142,12 +146,16 @@ class Instance:
         server = self.server
         if self.fenced:
             return "fenced by a later generation"
-        if self.writing.is_set() and (server is None or not server.live):
+        if self.writing.is_set() and (server is None or not server.live) and not self._takes_over():
             following = server is not None and server.stage == "ReadOnly"
             return "another pod leads; this one follows its log" if following else self.fault or NOT_YET
         if self.following.is_set() and (server is None or server.stage == "Initialization"):
             return self.fault or "the log is not being followed yet"
         return None
+
+    def _takes_over(self) -> bool:
+        """Whether it has only just begun to lead what it followed: whoever calls is refused, and comes again."""
+        return self.following.is_set() and asyncio.get_running_loop().time() < self._writing_since + TAKEOVER_S
 
     def _blockers(self) -> tuple[Blocker, ...]:
         server = self.server

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pavane.pods.coordinator_instance import Instance
+from pavane.ambrosia.server import Options, Server
+from pavane.pods.coordinator_instance import NOT_YET, Instance
 from pavane.pods.coordinator_settings import RECEIVE_PORT, SEND_PORT, CoordinatorConfig
 from tests.services.ambrosia.bank import BANK, WAIT_S
 from tests.services.eventually import eventually
@@ -59,6 +60,23 @@ async def test_the_pod_that_waits_leads_when_the_other_one_ends(tmp_path: Path) 
         assert other.unready() is None
         assert other.server is not None
         assert other.server.status()["nextSeq"] >= written
+
+
+async def test_a_pod_that_begins_to_take_over_stays_ready_and_one_that_only_starts_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pavane.pods.coordinator_instance.TAKEOVER_S", 3600.0)
+    (tmp_path / "alice-1" / "alice_0").mkdir(parents=True)
+    config = CoordinatorConfig(instance="alice", log="alice-1")
+    follower, starter = (Instance(config, tmp_path, f"{NET}.9", "default", generation) for generation in (2, 3))
+    follower.following.set()
+    follower.server = Server(Options("alice", 1, 2, 3, f"{tmp_path}/alice-1/"))
+    follower.server.stage = "ReadOnly"
+    await follower.allow_writes()
+    await starter.allow_writes()
+    assert (follower.unready(), starter.unready()) == (None, NOT_YET)
+    monkeypatch.setattr("pavane.pods.coordinator_instance.TAKEOVER_S", 0.0)
+    assert follower.unready() == "another pod leads; this one follows its log"
 
 
 @contextlib.asynccontextmanager

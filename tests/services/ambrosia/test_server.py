@@ -12,9 +12,9 @@ from pavane.ambrosia import options as opts
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.ports import SocketOrder
 from pavane.ambrosia.server import DebugServer, Options, Server, run_coordinator
-from pavane.ambrosia.wire.limits import MESSAGE_BYTES_MAX
+from pavane.ambrosia.wire.limits import MESSAGE_BYTES_MAX, MIB
 from pavane.ambrosia.wire.links import Answer, Channel, Code, Hello
-from pavane.ambrosia.wire.messages import Commit, Type, attach_to, checkpoint, frame
+from pavane.ambrosia.wire.messages import Call, Commit, RpcType, Type, attach_to, checkpoint, frame, outgoing
 from pavane.ambrosia.wire.primitives import zz32
 from pavane.ambrosia.wire.records import WireRecord, read_header
 from tests.services.ambrosia.model import Application
@@ -311,6 +311,23 @@ async def test_a_follower_replays_and_takes_over_from_the_writer_that_it_fences(
             assert follower.server.stage == "ReadWrite"
         async with running(options(tmp_path, generation=1)) as late:
             assert isinstance(await late.error(), Superseded)
+
+
+async def test_a_follower_lags_by_what_its_application_has_not_taken(tmp_path: Path) -> None:
+    async with running(options(tmp_path, generation=1)) as writer:
+        await writer.begin()
+        writer.binding.writer.write(outgoing("", Call(4, RpcType.IMPULSE, bytes(4 * MIB))))
+        logged = await writer.binding.record()
+        async with running(options(tmp_path, generation=2, read_only=True)) as follower:
+            await follower.binding.connect(follower.server)
+            await until(lambda: follower.server.status().get("nextSeq") == logged.header.seq + 1, "read from the log")
+            assert follower.server.behind_bytes > 2 * MIB
+            assert (await follower.binding.record()).header.seq == -2
+            await follower.binding.reader.readexactly(2)
+            assert (await follower.binding.record()).body == JS_INITIAL
+            assert await follower.binding.record() == logged
+            await until(lambda: follower.server.behind_bytes == 0, "taken")
+            assert follower.server.replayed_bytes > 4 * MIB
 
 
 async def test_debug_replays_a_log_and_writes_nothing(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """Coordinator: rendered objects and promotion (docs/specs/operator.md 3.4, 4)."""
 
 from pavane_operator.crds.coordinator import DEFINITION
-from pavane_operator.kinds.coordinator.promotion import CoordinatorPromotion
+from pavane_operator.kinds.coordinator.promotion import STEPS, CoordinatorPromotion
 from pavane_operator.kinds.coordinator.render import CoordinatorRenderer
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.kinds.fenced import BOOTSTRAP_STEPS, STEPS
+from pavane_operator.kinds.fenced import BOOTSTRAP_STEPS
 from pavane_operator.kinds.port import Kind
 
 

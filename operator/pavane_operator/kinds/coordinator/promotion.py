@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from pavane_operator.crds.coordinator import CoordinatorSpec
-from pavane_operator.kinds.fenced import FencedPromotion
+from pavane_operator.kinds.fenced import ALLOW_WRITES, FencedPromotion
+from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.plan.model import Pod, Resource
+
+STEPS = (PromotionStep(ALLOW_WRITES, irreversible=True, allow_writes=True, serves=True),)
+"""A takeover is a matter of a tenth of a second, in which callers are refused and come again."""
 
 
 class CoordinatorPromotion(FencedPromotion):
