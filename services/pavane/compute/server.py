@@ -4,7 +4,6 @@ Everything runs in one event loop: commands of all streams and results of the en
 one's effects are carried out before the next. Responses wait in the core's outbox until a stream can take them.
 """
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -15,14 +14,12 @@ import grpc
 
 from pavane.compute.core.ports import Effect, EndStream, ExitProcess, Request, Wake
 from pavane.compute.core.replica import ReplicaCore
+from pavane.compute.session import STOP_SECONDS_MAX, Session
 from pavane.compute.tls import server_credentials
 from pavane.compute.transport import ACCEPTED, SERVER_OPTIONS, STAGE_PORT, exit_text
-from pavane.compute.wire import METHOD, PROTOCOL_MAJOR, SERVICE, decode_command, encode_response
-from pavane.wire import RemoteProtocolError
+from pavane.compute.wire import METHOD, PROTOCOL_MAJOR, SERVICE, Command, encode_response
 
-FIRST_MESSAGE_SECONDS_MAX = 10.0
 STREAMS_MAX = 32  # one controller, its predecessor and some that are mistaken; more are refused
-STOP_SECONDS_MAX = 0.2  # for streams to hear that the replica goes
 EXIT_FAILED = 1
 
 _logger = logging.getLogger(__name__)
@@ -33,24 +30,6 @@ class Engine(Protocol):
 
     def carry_out(self, request: Request) -> None:
         """Begin what is asked for and return at once; called in order."""
-
-
-class _Session:
-    """One stream while it is served."""
-
-    def __init__(self, stream: int) -> None:
-        self.stream = stream
-        self.changed = asyncio.Event()
-        self.ended: asyncio.Future[tuple[grpc.StatusCode, str]] = asyncio.get_running_loop().create_future()
-        self.closing = False
-
-    def end(self, code: str, text: str) -> None:
-        if not self.ended.done():
-            self.ended.set_result((grpc.StatusCode[code], text))
-
-    def close(self) -> None:
-        self.closing = True
-        self.changed.set()
 
 
 class ReplicaServer:
@@ -75,7 +54,7 @@ class ReplicaServer:
         self._exit_process = exit_process
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._certificates = certificates
-        self._sessions: dict[int, _Session] = {}
+        self._sessions: dict[int, Session] = {}
         self._effects: deque[Effect] = deque()
         self._carrying_out = False
         self._server: grpc.aio.Server | None = None
@@ -141,44 +120,18 @@ class ReplicaServer:
                     self._exit_process(EXIT_FAILED, f"{type(effect).__name__} failed: {error}")
 
     async def _serve(self, _: Any, context: Any) -> None:
-        session = _Session(self.core.open())
+        session = Session(self.core.open())
         self._sessions[session.stream] = session
-        receiver = asyncio.create_task(self._receive(session, context), name=f"compute commands {session.stream}")
-        sender = asyncio.create_task(self._send(session, context), name=f"compute responses {session.stream}")
-        tasks: set[asyncio.Future[Any]] = {receiver, sender}
-        try:
-            await asyncio.wait({session.ended, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self.core.close(session.stream)
-            del self._sessions[session.stream]
-            session.close()
-            receiver.cancel()
-            # gRPC never delivers the status of a call whose write was cancelled, so a write may end first.
-            await asyncio.wait({sender}, timeout=STOP_SECONDS_MAX)
-            sender.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        if session.ended.done():
-            await context.abort(*session.ended.result())
+        await session.serve(context, self._take, self._send(session, context), self._closed)
 
-    async def _receive(self, session: _Session, context: Any) -> None:
-        """Read commands until the controller ends its side or the stream is to end."""
-        try:
-            async with asyncio.timeout(FIRST_MESSAGE_SECONDS_MAX):
-                data = await context.read()
-        except TimeoutError:
-            session.end("DEADLINE_EXCEEDED", f"no message within {FIRST_MESSAGE_SECONDS_MAX:g} s")
-            return
-        while data is not grpc.aio.EOF:
-            try:
-                command, _ = decode_command(data)
-            except RemoteProtocolError as error:
-                session.end("INVALID_ARGUMENT", str(error))
-                return
-            self.carry_out(self.core.receive(session.stream, command))
-            session.changed.set()
-            data = await context.read()
+    def _closed(self, stream: int) -> None:
+        self.core.close(stream)
+        del self._sessions[stream]
 
-    async def _send(self, session: _Session, context: Any) -> None:
+    async def _take(self, session: Session, command: Command, _: str) -> None:
+        self.carry_out(self.core.receive(session.stream, command))
+
+    async def _send(self, session: Session, context: Any) -> None:
         accepted = False
         while not session.closing:
             await session.changed.wait()

@@ -20,6 +20,7 @@ from opentelemetry.semconv._incubating.attributes.rpc_attributes import (
 )
 from opentelemetry.trace import SpanKind, get_tracer
 
+from pavane.compute.session import STOP_SECONDS_MAX, Session
 from pavane.compute.tls import server_credentials
 from pavane.compute.transport import ACCEPTED, RPC_NAME, SERVER_OPTIONS, STAGE_PORT, UNTRACED
 from pavane.compute.wire import (
@@ -31,7 +32,6 @@ from pavane.compute.wire import (
     Frontiers,
     StageReport,
     Token,
-    decode_command,
     encode_response,
 )
 from pavane.stage.core import (
@@ -47,38 +47,15 @@ from pavane.stage.core import (
 )
 from pavane.stage.role import Role
 from pavane.telemetry import remote_parent
-from pavane.wire import RemoteProtocolError, Stage
+from pavane.wire import Stage
 
-FIRST_MESSAGE_SECONDS_MAX = 10.0  # docs/specs/compute.md 2.1
 REPORT_SECONDS = 2.0  # a report at least this often (docs/specs/compute.md 6)
 REPORT_PAUSE_SECONDS = 0.02  # between two responses: a busy role changes thousands of times a second
 STREAMS_MAX = 32  # one controller, its predecessor and some that are mistaken; more are refused
-STOP_SECONDS_MAX = 0.2  # for streams to hear that the pod goes
 EXIT_FAILED = 1
 
 _logger = logging.getLogger(__name__)
 _tracer = get_tracer(__name__)
-
-_EndReason = tuple[grpc.StatusCode, str]
-
-
-class _Session:
-    """One stream while it is served."""
-
-    def __init__(self, stream: int) -> None:
-        self.stream = stream
-        self.changed = asyncio.Event()
-        self.ended: asyncio.Future[_EndReason] = asyncio.get_running_loop().create_future()
-        self.accepted = False
-        self.closing = False
-
-    def end(self, code: str, text: str) -> None:
-        if not self.ended.done():
-            self.ended.set_result((grpc.StatusCode[code], text))
-
-    def close(self) -> None:
-        self.closing = True
-        self.changed.set()
 
 
 class StageServer:
@@ -104,7 +81,7 @@ class StageServer:
         self._core = StageCore(
             role.kind, role.generation, live=role.live_settings, told=role.told_settings, token=role.token
         )
-        self._sessions: dict[int, _Session] = {}
+        self._sessions: dict[int, Session] = {}
         self._turn = asyncio.Lock()
         self._turns: set[asyncio.Task[None]] = set()
         self._server: grpc.aio.Server | None = None
@@ -211,46 +188,20 @@ class StageServer:
             await self._carry_out(effect)
 
     async def _serve(self, _: Any, context: Any) -> None:
-        session = _Session(self._core.open())
+        session = Session(self._core.open())
         self._sessions[session.stream] = session
-        receiver = asyncio.create_task(self._receive(session, context), name=f"stage commands {session.stream}")
-        sender = asyncio.create_task(self._send(session, context), name=f"stage reports {session.stream}")
-        tasks: set[asyncio.Future[Any]] = {receiver, sender}
-        try:
-            await asyncio.wait({session.ended, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._core.close(session.stream)
-            del self._sessions[session.stream]
-            session.close()
-            receiver.cancel()
-            # gRPC never delivers the status of a call whose write was cancelled, so a write may end first.
-            await asyncio.wait({sender}, timeout=STOP_SECONDS_MAX)
-            sender.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        if session.ended.done():
-            await context.abort(*session.ended.result())
+        await session.serve(context, self._take, self._send(session, context), self._closed)
 
-    async def _receive(self, session: _Session, context: Any) -> None:
-        """Read commands until the controller ends its side or the stream is to end."""
-        try:
-            async with asyncio.timeout(FIRST_MESSAGE_SECONDS_MAX):
-                data = await context.read()
-        except TimeoutError:
-            session.end("DEADLINE_EXCEEDED", f"no message within {FIRST_MESSAGE_SECONDS_MAX:g} s")
-            return
-        while data is not grpc.aio.EOF:
-            try:
-                command, traceparent = decode_command(data)
-            except RemoteProtocolError as error:
-                session.end("INVALID_ARGUMENT", str(error))
-                return
-            turn = asyncio.create_task(self._take_turn(session.stream, command, traceparent))
-            self._turns.add(turn)
-            turn.add_done_callback(self._turns.discard)
-            await asyncio.shield(turn)  # a stream that breaks must not stop half-way what it has begun
-            session.accepted = not session.ended.done()
-            session.changed.set()
-            data = await context.read()
+    def _closed(self, stream: int) -> None:
+        self._core.close(stream)
+        del self._sessions[stream]
+
+    async def _take(self, session: Session, command: Command, traceparent: str) -> None:
+        turn = asyncio.create_task(self._take_turn(session.stream, command, traceparent))
+        self._turns.add(turn)
+        turn.add_done_callback(self._turns.discard)
+        await asyncio.shield(turn)  # a stream that breaks must not stop half-way what it has begun
+        session.accepted = not session.ended.done()
 
     async def _take_turn(self, stream: int, command: Command, traceparent: str) -> None:
         name = type(command).__name__
@@ -271,7 +222,7 @@ class StageServer:
                     _logger.exception("a hook of the role failed at %s", name)
                     self._exit_process(EXIT_FAILED, f"{name} failed: {error}")
 
-    async def _send(self, session: _Session, context: Any) -> None:
+    async def _send(self, session: Session, context: Any) -> None:
         """Send progress when it changes, and a report when anything else does or ``REPORT_SECONDS`` have passed."""
         now = asyncio.get_running_loop().time
         last, due, frontiers = None, now(), (-1, -1)

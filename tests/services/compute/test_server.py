@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from pavane.compute import server as server_module
+from pavane.compute import session as session_module
 from pavane.compute.client import ReplicaStream, StreamEnded
 from pavane.compute.core import outbox as outbox_module
 from pavane.compute.core.ports import AllowSink, Build, Drop, Read, Request, Start
@@ -219,7 +219,7 @@ async def test_a_wrong_message_ends_its_stream_and_no_other(pod: Pod, messages: 
 
 
 async def test_a_stream_that_says_nothing_ends(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "FIRST_MESSAGE_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(session_module, "FIRST_MESSAGE_SECONDS_MAX", 0.01)
     async with raw_call(pod) as call:
         assert await call.code() == grpc.StatusCode.DEADLINE_EXCEEDED
 

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from pavane.compute import session as session_module
 from pavane.compute.proto import compute_pb2 as proto
 from pavane.compute.transport import CALL, CLIENT_OPTIONS
 from pavane.compute.wire import (
@@ -241,7 +242,7 @@ async def test_half_a_stream_leaves_the_pod_where_it_was(pod: Pod) -> None:
 
 
 async def test_a_stream_without_a_message_ends(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "FIRST_MESSAGE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(session_module, "FIRST_MESSAGE_SECONDS_MAX", 0.05)
     async with raw_call(pod) as call:
         assert (await end_of(call))[0] == "DEADLINE_EXCEEDED"
 
