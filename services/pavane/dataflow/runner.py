@@ -165,7 +165,7 @@ class Runner:
         each.sink.desire(updates, upper)
         each.seen = due[-1]
         if self._tracing is not None:
-            self._tracing.brought(each.view.name, each.seen.tick)
+            self._tracing.brought(each.view.name, each.seen.tick, changed=updates.num_rows > 0)
 
 
 def _computed(each: Maintained, flow: Flow, inputs: dict[str, pa.Table], upper: int) -> pa.Table:

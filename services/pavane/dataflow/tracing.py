@@ -39,17 +39,22 @@ class Tracing:
             reqids = (each.reqid for each in transactions if isinstance(each, Committed))
             self._links += self._appends.links(reqids, room)
 
-    def brought(self, view: str, tick: int) -> None:
-        """The view is computed up to a tick, and not written yet."""
-        if self._links:
+    def brought(self, view: str, tick: int, *, changed: bool) -> None:
+        """The view is computed up to a tick; what `changed` is not written yet."""
+        if self._links and changed:
             began_ns, _, links = self._open.get(view, (self._began_ns, 0, []))
             self._open[view] = began_ns, tick, [*links, *self._links][:LINKS_MAX]
+        elif self._links:  # its chain is written with the next change, maybe hours later
+            self._step(view, self._began_ns, tick, self._links)
 
     def written(self, view: str, upper: int) -> None:
         """The chain of a view is final below `upper`."""
         if view in self._open and self._open[view][1] < upper:
             began_ns, tick, links = self._open.pop(view)
-            attributes: dict[str, str | int] = {"pavane.dataflow.view": view, "pavane.dataflow.tick": tick}
-            self._tracer.start_span(
-                "dataflow/step", Context(), SpanKind.CONSUMER, attributes, links, start_time=began_ns
-            ).end()
+            self._step(view, began_ns, tick, links)
+
+    def _step(self, view: str, began_ns: int, tick: int, links: list[Link]) -> None:
+        attributes: dict[str, str | int] = {"pavane.dataflow.view": view, "pavane.dataflow.tick": tick}
+        self._tracer.start_span(
+            "dataflow/step", Context(), SpanKind.CONSUMER, attributes, links, start_time=began_ns
+        ).end()

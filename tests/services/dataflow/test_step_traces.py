@@ -49,12 +49,12 @@ async def test_each_view_says_at_which_tick_it_counts_an_append(tmp_path: Path, 
             keeper.allowed.set()
             keeping = asyncio.create_task(keeper.run(lambda _: None, lambda _: None))
             try:
-                ticks = [await tick_of_append(client, spans, number) for number in (1, 2)]
+                ticks = [await tick_of_append(client, spans, number) for number in (1, 2, 0)]  # 0 changes no sum
             finally:
                 keeping.cancel()
                 await asyncio.wait({keeping})
-    assert ticks[0] < ticks[1]
-    assert len(spans("dataflow/step")) == 4
+    assert ticks[0] < ticks[1] < ticks[2]
+    assert len(spans("dataflow/step")) == 6
 
 
 async def tick_of_append(client: Waltz, spans: Spans, number: int) -> int:
@@ -75,7 +75,7 @@ def test_a_step_of_a_busy_log_is_linked_to_each_append(spans: Spans) -> None:
     tracing.began()
     tracing.took(appends[:100])
     tracing.took(appends[100:])
-    tracing.brought("total", 5)
+    tracing.brought("total", 5, changed=True)
     tracing.written("total", 6)
     (step,) = spans("dataflow/step")
     linked_to = [link.context.trace_id for link in step.links]
