@@ -34,7 +34,6 @@ def changed(world: World, members: Members, victim: Node, sends: int) -> None:
     victim.sends_left = None
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("victim", ["leader", "joining"])
 @pytest.mark.parametrize("sends", [number * MESSAGES // KILLS for number in range(KILLS)])
 def test_members_are_as_asked_whichever_step_one_of_them_ends_at(victim: str, sends: int) -> None:

@@ -33,7 +33,6 @@ ISOLATED = replace(KEYS, faults_s=6.0, only=("isolate_leader",))
 
 
 @played(SEEDS_PER_TEST, one_in=20)
-@pytest.mark.timeout(300)
 def test_every_invariant_holds_with_keys(seeds: range) -> None:
     for seed in seeds:
         with_keys(seed)

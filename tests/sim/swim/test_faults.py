@@ -24,8 +24,6 @@ REGRESSIONS: dict[int, str] = {
 }
 PLANTED_SEEDS = 60
 
-pytestmark = pytest.mark.timeout(300)  # all of it is computing
-
 
 @played(SEEDS_PER_TEST, one_in=50)
 def test_every_invariant_holds_and_the_group_finds_one_view(seeds: range) -> None:

@@ -27,7 +27,6 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved(seeds: range) -> None:
     assert committed > 20 * len(seeds)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "product", [Product(rules=Rules(lossy=False)), Product(marks=False)], ids=["without lossy", "without the mark"]
 )
