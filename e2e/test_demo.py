@@ -1,4 +1,4 @@
-"""What a newcomer sees first: the demo, docs/tutorial.md in the platform that it leaves running, and its traces."""
+"""What a newcomer sees first: the demo, and in the platform that it leaves running its traces and docs/tutorial.md."""
 
 import asyncio
 import os
@@ -40,10 +40,10 @@ async def test_the_demo_proves_that_nothing_was_lost_and_the_tutorial_goes_on_fr
         if "PROVED" in shown:
             proved(shown)
             if "Without SQL views: " not in shown:  # memory is short
-                await tutorial(tmp_path)
                 async with control_plane(Where(tmp_path / ".pavane" / "kubeconfig"), None, None) as rest:
                     await an_append(rest)
                     await a_transfer(rest)
+                    await tutorial(tmp_path)  # it replaces the views
                     await a_rollout(rest)
     finally:
         if demo.returncode is None:
