@@ -55,7 +55,7 @@ test: setup ## all tests that belong to every change, with few seeds of each sim
 
 test-all: setup ## the long form (SEEDS=300; CI runs it with 100)
 	$(BIN)/pytest -q -n $(WORKERS) tests --ignore=tests/spark
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile e2e
+	$(BIN)/pytest -q e2e
 
 test-spark: setup ## tests of the log as a source and a sink of Spark (installs the extra `spark`, 500 MB)
 	@$(call INSTALL,requirements/spark.lock)
