@@ -21,6 +21,8 @@ async def opened(here: Plane, token: str | None = None) -> AsyncIterator[Page]:
             page = await browser.new_page(viewport={"width": 1280, "height": 900})
             page.set_default_timeout(SHOWN_MS)
             await page.goto(f"{here.http.base_url}#token={quote(token or here.token)}")
+            # Taken at the first drawing, which may come after the page is loaded.
+            await page.wait_for_function("!location.hash.includes('token')")
             yield page
         finally:
             await browser.close()

@@ -63,6 +63,7 @@ async def test_a_transfer_is_one_trace_and_a_replay_repeats_nothing(tmp_path: Pa
         await log.settled()
         environment = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": str(platform.http.base_url).rstrip("/"),
+            "PAVANE_OTLP_TOKEN_FILE": str(tmp_path / "plane" / "cluster" / "ca" / "admin.token"),
             "LEDGER_SERVERS": f"127.0.0.1:{log.servers[0].port}",
         }
         accounts = [Account(tmp_path / "bank", name, environment, "ledger:Booked") for name in ("alice", "bob")]

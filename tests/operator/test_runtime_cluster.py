@@ -295,7 +295,6 @@ async def test_a_hot_standby_takes_over_as_soon_as_the_leader_ends_in_order(rig:
     assert "pavane_operator_leader 1\n" in await rig.metrics()
 
 
-@pytest.mark.timeout(150)  # the Lease has to run out
 async def test_a_leader_that_was_frozen_ends_and_undoes_nothing(rig: Rig) -> None:
     """A later operator has the Lease when the first one wakes: it must be gone before it does anything."""
     await rig.apply()
@@ -316,7 +315,6 @@ async def test_a_leader_that_was_frozen_ends_and_undoes_nothing(rig: Rig) -> Non
     assert lease["spec"]["holderIdentity"].startswith("another-pod_")
 
 
-@pytest.mark.timeout(150)  # the Lease has to run out
 async def test_a_leader_without_api_server_is_gone_before_another_one_acts(rig: Rig) -> None:
     await rig.stop_operator()
     async with a_proxy(rig.local.kubeconfig.read_text(), lambda: None) as (proxy, kubeconfig):

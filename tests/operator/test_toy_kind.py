@@ -202,7 +202,6 @@ for command in ("toy", "pod"):
 """
 
 
-@pytest.mark.timeout(120)
 def test_a_kind_is_added_without_touching_anything_else(tmp_path: Path) -> None:
     for name, text in FILES.items():
         path = tmp_path / name

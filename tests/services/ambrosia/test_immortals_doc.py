@@ -48,7 +48,6 @@ async def test_the_tutorial(tmp_path: Path) -> None:
     assert "exit code 9" in said
 
 
-@pytest.mark.timeout(120)
 async def test_the_test_without_processes(tmp_path: Path) -> None:
     (text,) = (text for _, name, text in BLOCK.findall(DOC.read_text(encoding="utf-8")) if name == "try_accounts.py")
     (tmp_path / "try_accounts.py").write_text(text)

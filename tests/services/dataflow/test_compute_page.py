@@ -14,7 +14,6 @@ PAGE = Path(__file__).parents[3] / "docs" / "compute.md"
 RUN_S = 100.0
 
 
-@pytest.mark.timeout(120)  # six commands
 async def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
     blocks = re.findall(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     (script,) = [(name, text) for language, name, text in blocks if language == "sql"]
