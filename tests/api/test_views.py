@@ -107,7 +107,6 @@ async def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
                 await asyncio.wait({keeping})
 
 
-@pytest.mark.timeout(120)
 async def test_the_page_does_what_it_says(board: Board) -> None:
     await board.order(1, "ann", 250)
     await board.order(2, "bob", 120, partition=1)

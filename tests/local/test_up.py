@@ -23,8 +23,6 @@ from pavane_operator.kube import KubeClient, KubeError, Target
 from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS, STATEFUL_SETS
 from tests.local.node import eventually
 
-pytestmark = pytest.mark.timeout(120)
-
 FILES = 200  # that `pavane up` may open
 
 # Holds a lock while it runs: a second process of the same identity would write "double".

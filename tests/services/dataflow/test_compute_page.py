@@ -6,8 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.services.waltz.running import running_log
 
 PAGE = Path(__file__).parents[3] / "docs" / "compute.md"
