@@ -51,7 +51,7 @@ check: setup ## lint, types, layers, generated files: under a minute
 
 test: setup ## all tests that belong to every change, with few seeds of each simulation (SEEDS=60)
 	SEEDS=$${SEEDS:-60} $(BIN)/pytest -q -n $(WORKERS) tests --ignore=tests/spark
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile e2e
+	$(BIN)/pytest -q e2e
 
 test-all: setup ## the long form (SEEDS=300; CI runs it with 100)
 	$(BIN)/pytest -q -n $(WORKERS) tests --ignore=tests/spark
