@@ -1,4 +1,4 @@
-"""What a newcomer sees first: the demo, and docs/tutorial.md in the platform that it leaves running."""
+"""What a newcomer sees first: the demo, and in the platform that it leaves running its traces and docs/tutorial.md."""
 
 import asyncio
 import os
@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from e2e.one_trace import a_rollout, a_transfer, an_append
 from e2e.targets import Capability
+from pavane_cli.target import Where, control_plane
 
 ROOT = Path(__file__).parents[1]
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -18,11 +20,12 @@ BEFORE = ("make demo", ". .venv/bin/activate")
 """Lines of the tutorial that the test has done in its own way."""
 DEMO_S = 600.0
 TUTORIAL_S = 300.0
+TRACES_S = 360.0
 STOP_S = 120.0
 
 
 @pytest.mark.needs(Capability.EMBEDDED)
-@pytest.mark.timeout(DEMO_S + TUTORIAL_S + STOP_S)
+@pytest.mark.timeout(DEMO_S + TUTORIAL_S + TRACES_S + STOP_S)
 async def test_the_demo_proves_that_nothing_was_lost_and_the_tutorial_goes_on_from_there(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pavane_cli.main", "demo", str(ROOT / "examples" / "platform.yaml")]
     demo = await asyncio.create_subprocess_exec(
@@ -37,7 +40,11 @@ async def test_the_demo_proves_that_nothing_was_lost_and_the_tutorial_goes_on_fr
         if "PROVED" in shown:
             proved(shown)
             if "Without SQL views: " not in shown:  # memory is short
-                await tutorial(tmp_path)
+                async with control_plane(Where(tmp_path / ".pavane" / "kubeconfig"), None, None) as rest:
+                    await an_append(rest)
+                    await a_transfer(rest)
+                    await tutorial(tmp_path)  # it replaces the views
+                    await a_rollout(rest)
     finally:
         if demo.returncode is None:
             demo.send_signal(signal.SIGINT)
