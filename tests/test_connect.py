@@ -20,7 +20,7 @@ from pavane.raft.config import Config
 from pavane.raft.curve import CurveKeys, CurveServer
 from pavane.raft.server import RaftServer
 from tests.api.plane import Plane, plane, served
-from tests.services.raft.test_server import free_url
+from tests.services.raft.peers import free_url
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "connect.md").read_text(encoding="utf-8")

@@ -49,6 +49,7 @@ from pavane.raft.core.outputs import (
 from pavane.raft.errors import Code, DropReason
 from pavane.raft.machine import Broadcast, Compactor, Dispatcher, StateMachine
 from pavane.raft.machines import KeyValue
+from pavane.raft.room import Room
 from pavane.raft.snapshotting import CannotCompact, Snapshotter
 from pavane.raft.sockets import Input, Sockets
 from pavane.raft.state.commands import CorruptEntry, Stored
@@ -71,9 +72,6 @@ from pavane.wire import Stage
 _logger = logging.getLogger(__name__)
 
 MARK_AFTER_S = 0.1  # an idle log states what was synced after this long (13.1)
-DISK_RESERVE_BYTES = 256 << 20  # left for what is under way, elections and compaction when updates are not taken
-RESERVE_SHARE = 16  # of a small volume the reserve is this part: it would else be full when it is empty
-ROOM_CHECK_S = 1.0  # asking the file system costs more than an update
 NO_ROOM_MS = 1000  # told to those whose updates have no room: by then it is looked again
 SCRUB_S = 600.0  # between two segments: rot is found within hours, at a cost that nobody feels (13.3)
 DROP_LINE_S = 10.0  # one line for each reason in so long: who sends rubbish must not fill the log (3.4)
@@ -200,8 +198,7 @@ class Adapter:
         self._waiting_for_sync: list[tuple[int, asyncio.Future[None]]] = []
         self._term = recovered.term
         self._leads = False
-        self._full: str | None = None
-        self._room_known_until = 0.0
+        self._room = Room(storage.log_folder)
         self._halted = False  # nothing is sent or stored any more
         self._draining = False  # only what is stored already is still answered
         self._drop_told_at: dict[str, float] = {}
@@ -355,6 +352,7 @@ class Adapter:
             self.core.connection(to.peer, to.channel, up, now)
         for to, frames in found.replies:
             self.core.reply(to.peer, to.channel, frames, now)
+        self._look_for_room()
         clients = []
         for route, frames in found.requests:
             if len(frames) > 1 and frames[1] in _PEER_TYPES:
@@ -362,7 +360,7 @@ class Adapter:
             else:
                 clients.append((route, frames))
         for route, frames in clients:
-            if self._leads and frames[1:2] in _UPDATE_TYPES and not self._has_room(now.mono):
+            if self._leads and frames[1:2] in _UPDATE_TYPES and self._room.full:
                 self._refuse_for_room(route, frames)
             else:
                 self.core.receive(route, frames, now)
@@ -380,22 +378,16 @@ class Adapter:
                 return
         self._send(Send(route, (frames[0], *reply.encode()), None))
 
-    def _has_room(self, now_s: float) -> bool:
-        """Say whether the disk has its reserve left (13.4): a leader stops early, a follower when it is full."""
-        if now_s >= self._room_known_until:
-            self._room_known_until = now_s + ROOM_CHECK_S
-            folder, had_room = self._storage.log_folder, not self._full
-            reserve = min(DISK_RESERVE_BYTES, folder.total_bytes() // RESERVE_SHARE)
-            free = folder.free_bytes()
-            text = f"the volume is full: {free >> 20} MiB are free, {reserve >> 20} MiB are kept for compaction"
-            self._full = text if free < reserve else None
-            if had_room and self._full:
-                _logger.error("no more updates are taken: %s", text)
-        return self._full is None
+    def _look_for_room(self) -> None:
+        """Tell the core whether the volume has room: without it a leader hands the lead on, a follower refuses it."""
+        if self._room.check(self._loop.time()):
+            self.core.room(self._room.full is None, self.now())
 
     def full(self) -> str | None:
         """Say why no updates are taken where the volume has no room left."""
-        return None if self._has_room(self._loop.time()) else self._full
+        self._look_for_room()
+        self.wake()
+        return self._room.full
 
     def _timers(self) -> None:
         due, now_s = self._due, self._loop.time()  # what this turn's input brings is looked at when the timer is armed

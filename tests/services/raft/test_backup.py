@@ -19,8 +19,8 @@ from pavane.raft.storage import StoreError
 from pavane_cli.commands import raft_backup
 from pavane_cli.failures import ExitCode, UserError
 from tests.services.eventually import eventually
+from tests.services.raft.peers import ELECTION_MAX_MS, ELECTION_MIN_MS, IDENT, free_url
 from tests.services.raft.test_offline import store
-from tests.services.raft.test_server import ELECTION_MAX_MS, ELECTION_MIN_MS, IDENT, free_url
 
 SNAPSHOT_BYTES = 1000  # of the log between two snapshots
 KEYS = 80

@@ -9,8 +9,8 @@ from pavane.raft.config import Config
 from pavane.raft.curve import CurveKeys, CurveServer
 from pavane.raft.errors import Unreachable
 from pavane.raft.server import RaftServer
+from tests.services.raft.peers import free_url
 from tests.services.raft.test_curve import IDENT, LONE_PUBLIC, LONE_SECRET, pair
-from tests.services.raft.test_server import free_url
 
 TRY_S = 0.3
 

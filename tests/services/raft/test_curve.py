@@ -18,7 +18,7 @@ from pavane.raft.errors import Unreachable
 from pavane.raft.server import RaftServer
 from pavane.raft.wire.decoder import decode_broadcast
 from pavane.raft.wire.requests import StateBroadcast
-from tests.services.raft.test_server import ELECTION_MAX_MS, ELECTION_MIN_MS, free_url
+from tests.services.raft.peers import ELECTION_MAX_MS, ELECTION_MIN_MS, free_url
 
 IDENT = b"s3cr3t"
 LONE_PUBLIC, LONE_SECRET = zmq.curve_keypair()

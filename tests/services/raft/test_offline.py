@@ -33,8 +33,8 @@ from pavane.raft.wire.entry import EntryType, bootstrap_entry, encode_entry, ent
 from pavane.raft.wire.snapshot import DIGEST_BYTES, SnapshotMeta
 from pavane.wal import DiskFolder
 from tests.services.eventually import eventually
+from tests.services.raft.peers import ELECTION_MAX_MS, ELECTION_MIN_MS, IDENT, free_url
 from tests.services.raft.test_offline_js import ONE, TWO, left_behind
-from tests.services.raft.test_server import ELECTION_MAX_MS, ELECTION_MIN_MS, IDENT, free_url
 
 VOTING = (Role.LEADER, Role.FOLLOWER)
 NOW_S = 1_800_000_000

@@ -3,12 +3,9 @@
 import asyncio
 import errno
 import os
-import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zmq
@@ -18,81 +15,30 @@ from pavane.raft import aio
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config, LostVoter
 from pavane.raft.core.status import Fence
-from pavane.raft.errors import Code, Expired, RaftError
-from pavane.raft.machines import SetLevel, encode_command
+from pavane.raft.errors import Expired, RaftError
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreLocked
 from pavane.raft.state.commands import Token
-from pavane.raft.state.configuration import Configuration, Members
+from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import EntryType, PvKv, PvReply, PvUpdate, PvUpdateReply, UpdateItem, decode_reply
+from pavane.raft.wire import EntryType
 from pavane.raft.wire.decoder import decode_broadcast
 from pavane.raft.wire.entry import entry_data
 from pavane.raft.wire.requests import StateBroadcast
-from pavane.wal.files import DiskFolder
 from pavane.wire import Stage
 from tests.services.eventually import eventually
+from tests.services.raft.peers import (
+    ELECTION_MAX_MS,
+    ELECTION_MIN_MS,
+    IDENT,
+    free_port,
+    free_url,
+    leads,
+    places,
+    started,
+    written,
+)
 
-IDENT = b"s3cr3t"
 WAIT_MS = 20_000
-ELECTION_MIN_MS = 300  # two cores that eight test workers share make the usual 200 flap
-ELECTION_MAX_MS = 600
-
-
-def free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def free_url(address: str = "127.0.0.1") -> str:
-    return f"tcp://{address}:{free_port(address)}"
-
-
-def leads(server: RaftServer) -> bool:
-    return server.status().role is Role.LEADER
-
-
-@dataclass
-class Place:
-    """Where one peer lives, so that it can be started again."""
-
-    id: str
-    url: str
-    data: Path
-    members: Members
-
-    def server(self, **changes: Any) -> RaftServer:
-        config = Config(
-            id=self.id,
-            ident=IDENT,
-            url=self.url,
-            peers=self.members,
-            election_min=ELECTION_MIN_MS,
-            election_max=ELECTION_MAX_MS,
-        )
-        return RaftServer(config, data=self.data, bind=self.url, **changes)
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    async with AsyncExitStack() as stack:
-        yield stack
-
-
-async def started(stack: AsyncExitStack, server: RaftServer) -> RaftServer:
-    stack.push_async_callback(server.stop)
-    await server.start()
-    return server
-
-
-def places(tmp_path: Path, count: int) -> list[Place]:
-    members = tuple((str(number), free_url()) for number in range(1, count + 1))
-    return [Place(peer, url, tmp_path / peer, members) for peer, url in members]
-
-
-async def written(client: RaftClient) -> list[bytes]:
-    return [bytes(entry.data) async for entry in client.entries() if entry.type == EntryType.STATE]
 
 
 async def test_a_lone_peer_keeps_its_entries_over_a_restart(tmp_path: Path, stack: AsyncExitStack) -> None:
@@ -348,70 +294,6 @@ async def test_a_full_disk_ends_the_peer_and_loses_nothing_acknowledged(
         assert failure.exit_code is Exit.DISK
         await started(stack, place.server())
         assert await written(client) == acknowledged
-
-
-async def told_without_room(url: str) -> list[int]:
-    """Return the codes that our own messages for updates are answered with; another secret meets silence."""
-    context = zmq.asyncio.Context()
-    try:
-        socket = context.socket(zmq.DEALER)
-        socket.connect(url)
-        command, reqids = encode_command(SetLevel(1)), [bytes([number]) * 12 for number in range(3)]
-        await socket.send_multipart([reqids[0], *PvKv(command).encode(b"another secret")])
-        await socket.send_multipart([reqids[1], *PvKv(command).encode(IDENT)])
-        await socket.send_multipart([b"id", *PvUpdate((UpdateItem(reqids[2], b"data"),)).encode(IDENT)])
-        assert await socket.poll(WAIT_MS)
-        told, *frames = await socket.recv_multipart()
-        of_command = decode_reply(PvReply, frames)
-        assert (told, isinstance(of_command, PvReply)) == (reqids[1], True)
-        assert await socket.poll(WAIT_MS)
-        told, *frames = await socket.recv_multipart()
-        of_updates = decode_reply(PvUpdateReply, frames)
-        assert isinstance(of_command, PvReply)
-        assert isinstance(of_updates, PvUpdateReply)
-        [(reqid, code, _)] = of_updates.results
-        assert (told, reqid) == (b"id", reqids[2])
-        return [of_command.code, code]
-    finally:
-        context.destroy(linger=0)
-
-
-async def test_a_leader_stops_taking_updates_before_its_disk_is_full_and_goes_on_when_there_is_room(
-    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(aio, "ROOM_CHECK_S", 0.0)
-    [place] = places(tmp_path, 1)
-    server = await started(stack, place.server())
-    async with RaftClient([place.url], IDENT) as client:
-        first = await client.update(b"room")
-        with monkeypatch.context() as patch:
-            patch.setattr(aio, "DISK_RESERVE_BYTES", 1 << 62)
-            patch.setattr(aio, "RESERVE_SHARE", 1)  # all of the volume
-            with pytest.raises(RaftError):
-                await client.update(b"no room", timeout_s=1.0)
-            assert server.status().last == first
-            assert await written(client) == [b"room"]
-            assert await told_without_room(place.url) == [Code.BUSY, Code.BUSY]
-            assert "the volume is full" in (server.full() or "")
-        assert await client.update(b"room again") == first + 1
-        assert server.full() is None
-
-
-async def test_a_small_volume_keeps_a_part_of_itself_free(
-    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(aio, "ROOM_CHECK_S", 0.0)
-    free = 60 << 20  # much less than what is kept of a large one
-    monkeypatch.setattr(DiskFolder, "total_bytes", lambda _: 64 << 20)
-    monkeypatch.setattr(DiskFolder, "free_bytes", lambda _: free)
-    [place] = places(tmp_path, 1)
-    server = await started(stack, place.server())
-    async with RaftClient([place.url], IDENT) as client:
-        assert await client.update(b"room")
-        free = 3 << 20
-        with pytest.raises(RaftError):
-            await client.update(b"no room", timeout_s=1.0)
-        assert server.full() == "the volume is full: 3 MiB are free, 4 MiB are kept for compaction"
 
 
 async def test_rot_in_a_followers_log_is_mended_from_the_leader(tmp_path: Path, stack: AsyncExitStack) -> None:

@@ -343,6 +343,13 @@ class Core:
         if not self._transfer.start(target):
             self._node.event(TransferChanged(target or "", "failed"))
 
+    def room(self, has_room: bool, now: Now) -> None:
+        """Say whether the volume has room for updates: without it a leader hands the lead on (13.4)."""
+        self._node.now = now
+        self._node.has_room = has_room
+        if not has_room:
+            self._transfer.make_room()
+
     # --- time and outputs ----------------------------------------------------------------------------------------
 
     def handle_timer(self, now: Now) -> None:

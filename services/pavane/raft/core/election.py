@@ -22,7 +22,7 @@ from pavane.raft.wire.requests import RequestVote
 from pavane.wire import Stage
 
 START_GRACE_S = 0.3  # added to the first time-out: peers that start together find the leader that is already there
-LEAVING_TIMEOUTS = 2  # a voter that Cnew leaves out waits so much longer: who stays a member stands first
+PATIENT_TIMEOUTS = 2  # a voter that Cnew leaves out, or whose volume is full, waits so much longer: others stand first
 BACK_OFF_DOUBLINGS_MAX = 4  # a time-out of 200 ms becomes longer than one of 2500, the most that clusters are run with
 PHASE_VOTE = 1
 PHASE_TRANSFER = 2
@@ -122,7 +122,8 @@ class Election:
         config, effective = self._node.config, self._node.configurations.effective
         timeout_s = self._node.rng.randint(config.election_min, config.election_max) / 1000
         leaving = effective.transitional and all(peer != self._node.id for peer, _ in effective.new)
-        return (LEAVING_TIMEOUTS if leaving else 1) * (1 << self._doublings) * timeout_s
+        patient = leaving or not self._node.has_room
+        return (PATIENT_TIMEOUTS if patient else 1) * (1 << self._doublings) * timeout_s
 
     # --- standing ------------------------------------------------------------------------------------------------
 

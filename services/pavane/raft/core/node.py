@@ -123,6 +123,7 @@ class Node:
         self.rng = rng
         self.now = now
         self.stage = stage
+        self.has_room = True  # on its volume, for further updates
         self.term = recovered.term
         self.vote = recovered.vote
         self.vote_floor = recovered.vote_floor

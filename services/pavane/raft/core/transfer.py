@@ -15,6 +15,7 @@ from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.pv import PvNow, PvNowReply, PvReply, PvTransfer
 from pavane.wire import LocalProtocolError, Stage
 
+ROOM_AGAIN_S = 5.0  # a leader without room whose transfer failed tries the next voter after this long
 REQUESTS_MAX = 3  # pv.now is sent at most this often, each rpc_timeout
 WAITING_MAX = 64  # who asked for the transfer under way and is told its end; the newest are kept
 
@@ -51,6 +52,8 @@ class Transfer:
         self._election = election
         self._failed = failed
         self._attempt: _Attempt | None = None
+        self._unwilling: set[str] = set()  # whom a transfer failed with, while we lead
+        self._room_at = 0.0
 
     @property
     def target(self) -> str | None:
@@ -61,14 +64,26 @@ class Transfer:
         """Return the voter of ours, of those in ``among`` if given, that is ready (8.5) and has the highest match.
 
         One that is ready comes before all that are not: what it may lack is sent in one round trip, while a candidate
-        that has to connect first is overtaken by the time-outs of others.
+        that has to connect first is overtaken by the time-outs of others. One that did not take the lead when it was
+        handed on comes last.
         """
         peers = [
             peer
             for peer, _ in self._node.configurations.effective.new
             if peer != self._node.id and self._kinds.writes(peer) and (among is None or peer in among)
         ]
-        return max(peers, key=lambda peer: (self._kinds.ready(peer), self._replication.match(peer)), default=None)
+        return max(
+            peers,
+            key=lambda peer: (peer not in self._unwilling, self._kinds.ready(peer), self._replication.match(peer)),
+            default=None,
+        )
+
+    def make_room(self) -> None:
+        """Hand the lead on: our volume has no room left, that of another voter may have."""
+        node = self._node
+        if node.role == Role.LEADER and node.now.mono >= self._room_at:
+            self._room_at = node.now.mono + ROOM_AGAIN_S
+            self.start(None)
 
     def start(self, target: str | None) -> bool:
         """Begin; false if there is nobody fit. A transfer under way goes on.
@@ -144,22 +159,26 @@ class Transfer:
         if attempt is None or attempt.deadline > self._node.now.mono:
             self.progress()
             return
+        if attempt.target in self._unwilling:  # all have had their turn
+            self._unwilling.clear()
+        self._unwilling.add(attempt.target)
         retry_ms = self._node.config.election_max
         self._end(attempt, "failed", PvReply(Code.BUSY, retry_ms))
         self._failed()
 
     def deposed(self) -> None:
         """We stepped down: as a rule, because the target's term is higher than ours."""
+        self._unwilling.clear()
         if self._attempt is not None:
             self._end(self._attempt, "done", PvReply(Code.OK, self._attempt.target))
 
     def stand(self, route: Route, request_id: Frame, message: PvNow) -> None:
-        """Handle ``pv.now``: stand at once if we have all that the leader has."""
+        """Handle ``pv.now``: stand at once if we have all that the leader has, and room for more."""
         node = self._node
         if message.leader != node.leader or message.term != node.term or node.role != Role.FOLLOWER:
             self._refuse(route, request_id)
             return
-        fit = node.stage == Stage.READ_WRITE and self._election.may_stand
+        fit = node.stage == Stage.READ_WRITE and self._election.may_stand and node.has_room
         if node.verified < message.last_index or not fit:
             self._refuse(route, request_id)
             return

@@ -1,0 +1,118 @@
+"""A peer whose volume is full (13.4)."""
+
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from pavane.raft import room
+from pavane.raft.client import RaftClient
+from pavane.raft.core import transfer
+from pavane.raft.errors import Code, RaftError
+from pavane.raft.machines import SetLevel, encode_command
+from pavane.raft.wire import PvKv, PvReply, PvUpdate, PvUpdateReply, UpdateItem, decode_reply
+from pavane.wal.files import DiskFolder
+from tests.services.eventually import eventually
+from tests.services.raft.peers import IDENT, leads, places, started, written
+
+WAIT_MS = 20_000
+
+
+async def told_without_room(url: str) -> list[int]:
+    """Return the codes that our own messages for updates are answered with; another secret meets silence."""
+    context = zmq.asyncio.Context()
+    try:
+        socket = context.socket(zmq.DEALER)
+        socket.connect(url)
+        command, reqids = encode_command(SetLevel(1)), [bytes([number]) * 12 for number in range(3)]
+        await socket.send_multipart([reqids[0], *PvKv(command).encode(b"another secret")])
+        await socket.send_multipart([reqids[1], *PvKv(command).encode(IDENT)])
+        await socket.send_multipart([b"id", *PvUpdate((UpdateItem(reqids[2], b"data"),)).encode(IDENT)])
+        assert await socket.poll(WAIT_MS)
+        told, *frames = await socket.recv_multipart()
+        of_command = decode_reply(PvReply, frames)
+        assert (told, isinstance(of_command, PvReply)) == (reqids[1], True)
+        assert await socket.poll(WAIT_MS)
+        told, *frames = await socket.recv_multipart()
+        of_updates = decode_reply(PvUpdateReply, frames)
+        assert isinstance(of_command, PvReply)
+        assert isinstance(of_updates, PvUpdateReply)
+        [(reqid, code, _)] = of_updates.results
+        assert (told, reqid) == (b"id", reqids[2])
+        return [of_command.code, code]
+    finally:
+        context.destroy(linger=0)
+
+
+async def test_a_leader_stops_taking_updates_before_its_disk_is_full_and_goes_on_when_there_is_room(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "CHECK_S", 0.0)
+    [place] = places(tmp_path, 1)
+    server = await started(stack, place.server())
+    async with RaftClient([place.url], IDENT) as client:
+        first = await client.update(b"room")
+        with monkeypatch.context() as patch:
+            patch.setattr(room, "DISK_RESERVE_BYTES", 1 << 62)
+            patch.setattr(room, "RESERVE_SHARE", 1)  # all of the volume
+            with pytest.raises(RaftError):
+                await client.update(b"no room", timeout_s=1.0)
+            assert server.status().last == first
+            assert await written(client) == [b"room"]
+            assert await told_without_room(place.url) == [Code.BUSY, Code.BUSY]
+            assert "the volume is full" in (server.full() or "")
+        assert await client.update(b"room again") == first + 1
+        assert server.full() is None
+
+
+async def test_a_small_volume_keeps_a_part_of_itself_free(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "CHECK_S", 0.0)
+    free = 60 << 20  # much less than what is kept of a large one
+    monkeypatch.setattr(DiskFolder, "total_bytes", lambda _: 64 << 20)
+    monkeypatch.setattr(DiskFolder, "free_bytes", lambda _: free)
+    [place] = places(tmp_path, 1)
+    server = await started(stack, place.server())
+    async with RaftClient([place.url], IDENT) as client:
+        assert await client.update(b"room")
+        free = 3 << 20
+        with pytest.raises(RaftError):
+            await client.update(b"no room", timeout_s=1.0)
+        assert server.full() == "the volume is full: 3 MiB are free, 4 MiB are kept for compaction"
+
+
+async def test_a_leader_without_room_hands_the_lead_to_a_member_that_has_some(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "CHECK_S", 0.0)
+    monkeypatch.setattr(transfer, "ROOM_AGAIN_S", 0.0)
+    full: set[Path] = set()
+    real = os.statvfs
+
+    def statvfs(path: Path) -> os.statvfs_result:
+        found = real(path)
+        return os.statvfs_result((*found[:4], 0, *found[5:])) if any(map(path.is_relative_to, full)) else found
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    peers = places(tmp_path, 3)
+    servers = [await started(stack, place.server()) for place in peers]
+    async with RaftClient([place.url for place in peers], IDENT) as client:
+        written_first = await client.update(b"room everywhere")
+        [old] = await eventually(lambda: [at for at in range(3) if leads(servers[at])])
+        other, spare = (at for at in range(3) if at != old)  # who is asked first has no room either
+        led_at: list[int] = []
+        servers[other].on_change(lambda: led_at.append(other) if leads(servers[other]) else None)
+        full |= {peers[old].data, peers[other].data}
+        await eventually(lambda: leads(servers[spare]))
+        assert not led_at
+        assert await client.update(b"room in one place") > written_first
+        assert "the volume is full" in (servers[old].full() or "")
+        await servers[spare].stop()
+        await eventually(lambda: any(map(leads, (servers[old], servers[other]))))
+        full.clear()
+        await client.update(b"room again")
+        assert await written(client) == [b"room everywhere", b"room in one place", b"room again"]
