@@ -7,6 +7,7 @@ import pytest
 from pavane.raft.config import LostVoter
 from pavane.raft.core.fence import Fence
 from pavane.raft.core.links import Ask
+from pavane.raft.core.membership import SILENT_S
 from pavane.raft.core.outputs import (
     Channel,
     ConfigurationChanged,
@@ -208,7 +209,7 @@ def test_members_that_are_not_there_are_not_taken_in() -> None:
     for name in "def":
         ensemble.down(name)
     ensemble.change(leader, 50, "cdef")
-    ensemble.advance(0.5)
+    ensemble.advance(SILENT_S + 0.1)
     reply = decoded(ConfigUpdateReply, ensemble.told("admin")[-1])
     assert reply.status in {ConfigStatus.ARGUMENT, ConfigStatus.BUSY}
     assert not ensemble.status(leader).effective.transitional
@@ -260,12 +261,23 @@ def test_a_cluster_with_keys_takes_no_member_that_cannot_serve_them() -> None:
     leader = ensemble.elect()
     ensemble.advance(1.0)
     ensemble.change(leader, 50, "abce")
-    ensemble.advance(1.0)
+    ensemble.advance(SILENT_S + 0.1)
     [*_, frames] = ensemble.told("admin")
     reply = decoded(ConfigUpdateReply, frames)
     assert reply.status == ConfigStatus.ARGUMENT
     assert "e did not say so" in str(reply.argument)
     ensemble.change(leader, 51, "abcd")
+    ensemble.until(lambda: ensemble.status(leader).committed.new == members("abcd"))
+
+
+def test_a_new_member_on_a_busy_machine_is_waited_for() -> None:
+    ensemble = Ensemble("abc", "d", keys=True)
+    leader = ensemble.elect()
+    ensemble.advance(1.0)
+    busy = ensemble.cores.pop("d")
+    ensemble.change(leader, 50, "abcd")
+    ensemble.advance(SILENT_S / 2)
+    ensemble.cores["d"] = busy
     ensemble.until(lambda: ensemble.status(leader).committed.new == members("abcd"))
 
 

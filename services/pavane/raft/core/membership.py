@@ -20,7 +20,8 @@ from pavane.raft.wire.requests import ConfigUpdate, RequestLogInfo
 
 CONFIG_LAG_ENTRIES = 1000  # new members further behind would hold up every commit while they catch up
 ANSWERED_S = 1.0  # an answer older than this says nothing about now
-HOLD_S = 0.3  # how long a change waits for its new members to show themselves
+HOLD_S = 0.3  # how long a change waits for what its new members tell of themselves
+SILENT_S = 2.0  # the same, while one of them has not answered at all: its machine may be busy
 ACCEPT_S = 0.2  # how often a waiting client is told that it has not been forgotten (1.2 D9)
 READY_S = 2.0  # how long leadership stays here while no member of Cnew has its connections: nothing waits for it
 ROUTES_PER_REQID = 4  # clients told of the end; the newest are kept
@@ -35,6 +36,7 @@ class _Held:
     members: Members
     routes: list[Route]
     decide_at: float
+    give_up_at: float
     joining: Members
     asks: list[Ask]
     reports: dict[str, tuple[float, int]] = field(default_factory=dict)  # when, last index
@@ -105,7 +107,10 @@ class Membership:
         """Decide a held change; tell waiting clients; ask who can lead next."""
         now = self._node.now.mono
         if self._held is not None and self._held.decide_at <= now:
-            self._decide(self._held)
+            if self._silent(self._held) and now < self._held.give_up_at:
+                self._held.decide_at = min(now + HOLD_S, self._held.give_up_at)
+            else:
+                self._decide(self._held)
         if self._succession is not None:
             self._succeed(self._succession)
         if self._waiting and self._accept_at <= now:
@@ -157,7 +162,8 @@ class Membership:
             return
         known = dict(current)
         joining = tuple(pair for pair in checked if pair[0] not in known)
-        self._held = _Held(reqid, checked, [route], self._node.now.mono + HOLD_S, joining, [])
+        now = self._node.now.mono
+        self._held = _Held(reqid, checked, [route], now + HOLD_S, now + SILENT_S, joining, [])
         self._kinds.watch(joining)
         for peer, url in joining:
             to = PeerChannel(Channel.SIDE, peer, url)
@@ -215,6 +221,13 @@ class Membership:
             self._links.cancel(ask)
         self._held = None
         self._kinds.watch(())
+
+    def _silent(self, held: _Held) -> bool:
+        """Whether a new member has told nothing of its log, or, where it must be ours, not who it is."""
+        keys = self._node.config.serves_keys
+        return any(
+            peer not in held.reports or (keys and self._kinds.kind(peer) == Kind.UNKNOWN) for peer, _ in held.joining
+        )
 
     def _unheard(self, held: _Held) -> bool:
         """Whether a mixed cluster has a member that was silent in the last second (1.4)."""
