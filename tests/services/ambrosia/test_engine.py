@@ -4,6 +4,7 @@ import datetime
 import decimal
 import enum
 import random
+import sys
 import time
 import uuid
 from collections.abc import Awaitable
@@ -524,3 +525,22 @@ def test_marks_name_the_first_message_that_differs() -> None:
     one, two = marks(Same), marks(Changed)
     assert [a == b for a, b in zip(one, two, strict=True)] == [True, True, True, False, False]
     assert Engine(Same, "x").seq == -1
+
+
+def test_a_checkpoint_of_many_keys_costs_callers_no_copies_of_them() -> None:
+    desk = bank()
+    for number in range(300):
+        desk.request("alice", Account.deposit, 1, key=f"order {number}")
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        written = desk.places["alice"].engine.snapshot().write()
+    finally:
+        sys.setprofile(None)
+    assert b"order 299" in written
+    assert calls < 300
