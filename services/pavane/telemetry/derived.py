@@ -5,7 +5,6 @@ request each link their span to the context derived from the request's id, and a
 """
 
 import hashlib
-from collections.abc import Iterable
 from typing import Any, Final
 from zlib import crc32
 
@@ -43,6 +42,9 @@ class Derivation:
     It asks the sampler before there is a span; where that is a ratio, a message that is not sampled costs a checksum,
     which is a tenth of the hash. While no tracer provider is installed, ``on`` is false and nothing is to be asked. Ids
     are given as ``framed`` makes them.
+
+    A protocol whose ids are numbers gives a ``mark`` with them: two bytes that it computes from the numbers, evenly
+    spread. They take the place of the checksum, so that it need not ask about ids whose mark is above ``marks_max``.
     """
 
     def __init__(self, protocol: str, cluster: str) -> None:
@@ -57,32 +59,18 @@ class Derivation:
         bound = getattr(getattr(root, "_root", root), "bound", None)
         self._bound = _bound_bytes(bound) if isinstance(bound, int) else None
         self._most = bound >> 32 if isinstance(bound, int) else _CHECKSUM_MAX
+        self.marks_max = self._most >> 16
 
-    def link(self, ids: bytes) -> Link:
+    def link(self, ids: bytes, mark: bytes = b"") -> Link:
         """Return the link for these ids, sampled or not."""
-        return link(_context(_raw(self._seed, self._checksum, ids)))
+        return link(_context(_raw(self._seed, self._checksum, ids, mark)))
 
-    def sampled(self, ids: bytes) -> Link | None:
+    def sampled(self, ids: bytes, mark: bytes = b"") -> Link | None:
         """Return the link for these ids, ``None`` if a span without parent that has it would not be recorded."""
-        return next(iter(self.first((ids,), 1)), None)
-
-    def keeps(self, ids: bytes) -> bool:
-        """Return whether ``sampled`` would return a link."""
-        return crc32(ids, self._checksum) <= self._most and self._judged(_raw(self._seed, self._checksum, ids))
-
-    def first(self, several: Iterable[bytes], count: int) -> list[Link]:
-        """Return at most ``count`` links for those that are sampled."""
-        found: list[Link] = []
-        checksum, most = self._checksum, self._most
-        for ids in several:
-            if crc32(ids, checksum) > most:
-                continue
-            raw = _raw(self._seed, checksum, ids)
-            if self._judged(raw):
-                found.append(link(_context(raw)))
-                if len(found) == count:
-                    break
-        return found
+        if not mark and crc32(ids, self._checksum) > self._most:
+            return None
+        raw = _raw(self._seed, self._checksum, ids, mark)
+        return link(_context(raw)) if self._judged(raw) else None
 
     def _judged(self, raw: bytes) -> bool:
         # The ratio sampler compares the 64 low bits of the trace id, too.
@@ -104,12 +92,13 @@ def _checksum(protocol: str, cluster: str) -> int:
     return crc32(framed(protocol.encode(), cluster.encode()))
 
 
-def _raw(seed: "hashlib.blake2b", checksum: int, ids: bytes) -> bytes:
-    """Return trace id and span id. A checksum is where a ratio is compared with a trace id first: it is cheap."""
+def _raw(seed: "hashlib.blake2b", checksum: int, ids: bytes, mark: bytes = b"") -> bytes:
+    """Return trace id and span id. Mark or checksum, which are cheap, are where a ratio is compared with a trace id."""
     digest = seed.copy()
     digest.update(ids)
     raw = digest.digest()
-    return raw[:8] + crc32(ids, checksum).to_bytes(4, "big") + raw[12:]
+    judged = mark or crc32(ids, checksum).to_bytes(4, "big")
+    return raw[:8] + judged + raw[8 + len(judged) :]
 
 
 def _seed(protocol: str, cluster: str) -> "hashlib.blake2b":

@@ -6,15 +6,17 @@ ReqId, which all of them know, so that one view joins them.
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from time import time_ns
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context, get_current
 from opentelemetry.semconv._incubating.attributes import rpc_attributes
 from opentelemetry.semconv._incubating.attributes.messaging_attributes import MESSAGING_BATCH_MESSAGE_COUNT
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode
+from opentelemetry.trace import Link, Span, SpanKind
 
-from pavane.telemetry import Derivation
+from pavane.telemetry import Derivation, FinishedSpans
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
 
@@ -22,23 +24,31 @@ LINKS_MAX = 32  # a batch of a thousand transactions must not make a span of meg
 OPEN_APPENDS_MAX = 10_000  # whose arrival a server remembers; beyond, the oldest is forgotten
 _REQID = struct.Struct(">I4i")  # behind its length, as it is hashed
 _REQID_BYTES = 16
+# Of a mark. A multiple of this odd number, nearly 65,536 / 1.618, spreads consecutive numbers evenly.
+_SEQ, _CLIENT = 40503, 30011
 
 
 class Tracing:
-    """Makes the spans of one program in ``cluster``; ``on`` tells whether there is anything to do."""
+    """Makes the spans of one program in ``cluster``; ``on`` tells whether there is anything to do.
+
+    An append that is not sampled pays for its mark and a comparison, which therefore are written out wherever appends
+    go by: a call would cost as much again.
+    """
 
     def __init__(self, cluster: str) -> None:
         self._derivation = Derivation("waltz", cluster)
-        self.on = self._derivation.on
-        self._tracer = trace.get_tracer("pavane.waltz")
+        self._spans = FinishedSpans("pavane.waltz")
+        self.on = self._derivation.on and self._spans.on
+        self._marks_max = self._derivation.marks_max
         self._arrived: dict[ReqId, int] = {}
 
     # -- client -------------------------------------------------------------------------------------------------
 
     def began(self) -> tuple[int, Span | None]:
         """Return when an append begins, 0 if it is not to be recorded, and its caller's span; ask only while ``on``."""
-        context = get_current()
-        caller = trace.get_current_span(context) if context else trace.INVALID_SPAN
+        if not (context := get_current()):
+            return time_ns(), None
+        caller = trace.get_current_span(context)
         if caller is trace.INVALID_SPAN:
             return time_ns(), None
         return (time_ns() if caller.get_span_context().trace_flags.sampled else 0), caller
@@ -47,39 +57,34 @@ class Tracing:
         """Record an append of a client; ``result`` is the txid or the error."""
         links: Sequence[Link] = ()
         if reqid is not None:
-            packed = _REQID.pack(_REQID_BYTES, *reqid)
-            if caller is None and not self._derivation.keeps(packed):
+            if caller is None and (reqid[3] * _SEQ + reqid[0] * _CLIENT) & 0xFFFF > self._marks_max:
                 return
-            links = (self._derivation.link(packed),)
-        span = self._tracer.start_span(
-            "waltz/append",
-            context=Context() if caller is None else trace.set_span_in_context(caller, Context()),
-            kind=SpanKind.CLIENT,
-            links=links,
-            start_time=began_ns,
-            attributes={
-                rpc_attributes.RPC_SYSTEM_NAME: "waltz",
-                rpc_attributes.RPC_METHOD: "append",
-                "pavane.waltz.partition": partition,
-            },
-        )
+            found = self._sampled(reqid) if caller is None else self.link(reqid)
+            if found is None:
+                return
+            links = (found,)
+        attributes: dict[str, str | int] = {
+            rpc_attributes.RPC_SYSTEM_NAME: "waltz",
+            rpc_attributes.RPC_METHOD: "append",
+            "pavane.waltz.partition": partition,
+        }
         if isinstance(result, int):
-            span.set_attribute("pavane.waltz.transaction_id", result)
-        else:
-            span.set_status(StatusCode.ERROR, str(result))
+            attributes["pavane.waltz.transaction_id"] = result
         if reqid is not None:
-            span.set_attribute("pavane.waltz.reqid", _text(reqid))
-        span.end()
+            attributes["pavane.waltz.reqid"] = _text(reqid)
+        parent = None if caller is None else caller.get_span_context()
+        error = "" if isinstance(result, int) else str(result) or type(result).__name__
+        self._spans.add("waltz/append", SpanKind.CLIENT, began_ns, links, attributes, parent=parent, error=error)
 
     def fed(self, partition: int, began_ns: int, last: int, reqids: Sequence[ReqId]) -> None:
         """Record a batch up to ``last`` that a reader of the feed has gone through."""
-        self._batch("waltz/feed", SpanKind.CONSUMER, partition, began_ns, last, reqids)
+        self._batch("waltz/feed", partition, began_ns, last, reqids)
 
     # -- server -------------------------------------------------------------------------------------------------
 
     def arrived(self, reqid: ReqId) -> None:
         """An append has come in."""
-        if not self._derivation.keeps(_REQID.pack(_REQID_BYTES, *reqid)):
+        if (reqid[3] * _SEQ + reqid[0] * _CLIENT) & 0xFFFF > self._marks_max or self._sampled(reqid) is None:
             return
         if len(self._arrived) >= OPEN_APPENDS_MAX:
             del self._arrived[next(iter(self._arrived))]
@@ -87,15 +92,15 @@ class Tracing:
 
     def committed(self, partition: int, records: Iterable[Record]) -> None:
         """Appends are on a quorum."""
-        if self._arrived:
-            for record in records:
-                if (began_ns := self._arrived.pop(record.reqid, None)) is not None:
-                    self._served(partition, began_ns, record.reqid, {"pavane.waltz.transaction_id": record.txid}, "")
+        if arrived := self._arrived:
+            for record in [record for record in records if record[1] in arrived]:
+                attributes = {"pavane.waltz.transaction_id": record.txid}
+                self._served(partition, arrived.pop(record.reqid), record.reqid, attributes, "")
 
     def refused(self, reqid: ReqId, reason: str) -> None:
         """An append was not taken, or its outcome is unknown."""
         if (began_ns := self._arrived.pop(reqid, None)) is not None:
-            self._served(reqid.partition, began_ns, reqid, {}, reason)
+            self._served(reqid.partition, began_ns, reqid, {}, reason or "refused")
 
     def recovered(self, partition: int, session: int, hwm: int, seconds: float) -> None:
         """A store session is open: the end of a recovery."""
@@ -106,21 +111,21 @@ class Tracing:
                 "pavane.waltz.transaction_id": hwm,
             }
             began_ns = time_ns() - int(seconds * 1e9)
-            self._tracer.start_span(
-                "waltz/recover", context=Context(), start_time=began_ns, attributes=attributes
-            ).end()
+            tracer = trace.get_tracer("pavane.waltz")
+            tracer.start_span("waltz/recover", context=Context(), start_time=began_ns, attributes=attributes).end()
 
     # -- storage node -------------------------------------------------------------------------------------------
 
     def stored(self, partition: int, began_ns: int, records: Sequence[Record]) -> None:
         """Records are on this node's disk."""
         if records:
-            reqids = [record.reqid for record in records]
-            self._batch("waltz/store", SpanKind.CONSUMER, partition, began_ns, records[-1].txid, reqids)
+            self._batch("waltz/store", partition, began_ns, records[-1].txid, [record[1] for record in records])
 
     def links(self, reqids: Iterable[ReqId], count: int) -> list[Link]:
         """Return at most `count` links to appends, those that are sampled."""
-        return self._derivation.first([_REQID.pack(_REQID_BYTES, *reqid) for reqid in reqids], count)
+        most = self._marks_max
+        near = (reqid for reqid in reqids if (reqid[3] * _SEQ + reqid[0] * _CLIENT) & 0xFFFF <= most)
+        return list(islice(filter(None, map(self._sampled, near)), count))
 
     def now_ns(self) -> int:
         """Return the time for a span that is made later; 0 while tracing is off."""
@@ -128,42 +133,36 @@ class Tracing:
 
     # -- parts --------------------------------------------------------------------------------------------------
 
-    def _served(self, partition: int, began_ns: int, reqid: ReqId, attributes: Mapping[str, int], reason: str) -> None:
-        span = self._tracer.start_span(
-            "waltz/append",
-            context=Context(),
-            kind=SpanKind.SERVER,
-            links=[self._derivation.link(_REQID.pack(_REQID_BYTES, *reqid))],
-            start_time=began_ns,
-            attributes={
-                "pavane.waltz.partition": partition,
-                "pavane.waltz.reqid": _text(reqid),
-                **attributes,
-            },
-        )
-        if reason:
-            span.set_status(StatusCode.ERROR, reason)
-        span.end()
+    def link(self, reqid: ReqId) -> Link:
+        """Return the link of an append, sampled or not."""
+        return self._derivation.link(*_named(reqid))
 
-    def _batch(
-        self, name: str, kind: SpanKind, partition: int, began_ns: int, last: int, reqids: Sequence[ReqId]
-    ) -> None:
+    def _sampled(self, reqid: ReqId) -> Link | None:
+        return self._derivation.sampled(*_named(reqid))
+
+    def _served(self, partition: int, began_ns: int, reqid: ReqId, attributes: Mapping[str, int], reason: str) -> None:
+        all_attributes: dict[str, Any] = {
+            "pavane.waltz.partition": partition,
+            "pavane.waltz.reqid": _text(reqid),
+            **attributes,
+        }
+        self._spans.add("waltz/append", SpanKind.SERVER, began_ns, (self.link(reqid),), all_attributes, error=reason)
+
+    def _batch(self, name: str, partition: int, began_ns: int, last: int, reqids: Sequence[ReqId]) -> None:
         """Record a batch, unless none of its appends is sampled."""
-        links = self.links(reqids, LINKS_MAX)
-        if not links:
-            return
-        self._tracer.start_span(
-            name,
-            context=Context(),
-            kind=kind,
-            links=links,
-            start_time=began_ns,
-            attributes={
+        if links := self.links(reqids, LINKS_MAX):
+            attributes = {
                 "pavane.waltz.partition": partition,
                 "pavane.waltz.transaction_id": last,
                 MESSAGING_BATCH_MESSAGE_COUNT: len(reqids),
-            },
-        ).end()
+            }
+            self._spans.add(name, SpanKind.CONSUMER, began_ns, links, attributes)
+
+
+def _named(reqid: ReqId) -> tuple[bytes, bytes]:
+    """Return what is hashed, and the mark."""
+    mark = (reqid[3] * _SEQ + reqid[0] * _CLIENT) & 0xFFFF
+    return _REQID.pack(_REQID_BYTES, *reqid), mark.to_bytes(2, "big")
 
 
 def _text(reqid: ReqId) -> str:

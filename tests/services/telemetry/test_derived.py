@@ -60,7 +60,7 @@ def test_what_is_no_traceparent_names_nothing() -> None:
 def test_many_links_of_one_cluster_are_those_made_one_by_one() -> None:
     made = Derivation("waltz", "ledger")
     assert not made.on
-    for found in (made.link(framed(b"id")), made.sampled(framed(b"id")), *made.first([framed(b"id")], 1)):
+    for found in (made.link(framed(b"id")), made.sampled(framed(b"id"))):
         assert found is not None
         assert found.context == derived("waltz", "ledger", b"id")
         assert dict(found.attributes or {}) == {"pavane.trace.derived": True}
@@ -76,6 +76,9 @@ def test_who_asks_before_making_a_span_is_told_what_the_sampler_says(
         made, tracer = Derivation("waltz", "ledger"), provider.get_tracer("test")
         assert made.on
         for number in range(50):
-            found = made.link(framed(bytes([number])))
-            recorded = tracer.start_span("span", context=Context(), links=[found]).is_recording()
-            assert (made.sampled(framed(bytes([number]))) is not None) == recorded
+            for mark in (b"", (number * 40503 & 0xFFFF).to_bytes(2, "big")):
+                found = made.link(framed(bytes([number])), mark)
+                recorded = tracer.start_span("span", context=Context(), links=[found]).is_recording()
+                assert (made.sampled(framed(bytes([number])), mark) is not None) == recorded
+                if recorded and mark:
+                    assert int.from_bytes(mark, "big") <= made.marks_max

@@ -11,10 +11,10 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import Sampler, TraceIdRatioBased
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio, Sampler, TraceIdRatioBased
+from opentelemetry.trace import Link, SpanKind, StatusCode
 
-from pavane.telemetry import derived
+from pavane.telemetry import Derivation, framed
 from pavane.telemetry.sdk import LinkedSampler
 from pavane.waltz.aio import stream
 from pavane.waltz.aio.stream import Stream
@@ -53,7 +53,9 @@ def value(span: ReadableSpan, name: str) -> object:
 
 
 def context_of(cluster: str, reqid: ReqId) -> int:
-    return derived("waltz", cluster, struct.pack(">4i", *reqid)).trace_id
+    mark = (reqid.seq * 40503 + reqid.client * 30011) % 65536
+    ids = framed(struct.pack(">4i", *reqid))
+    return Derivation("waltz", cluster).link(ids, mark.to_bytes(2, "big")).context.trace_id
 
 
 async def address(log: Log) -> str:
@@ -131,6 +133,33 @@ async def test_all_ends_take_the_same_part_of_the_appends(tmp_path: Path, monkey
     assert 0 < len(taken) < appends
     assert contexts("waltz/append", SpanKind.SERVER) == taken
     assert contexts("waltz/feed", SpanKind.CONSUMER) == taken
+
+
+def test_a_hundredth_of_any_appends_is_taken_and_hardly_more_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = switched_on(monkeypatch, LinkedSampler(ParentBasedTraceIdRatio(0.01)))
+    asked = 0
+    sampled = Derivation.sampled
+
+    def ask(made: Derivation, ids: bytes, mark: bytes) -> Link | None:
+        nonlocal asked
+        asked += 1
+        return sampled(made, ids, mark)
+
+    monkeypatch.setattr(Derivation, "sampled", ask)
+    tracing = Tracing("ledger")
+    one_client = [ReqId(7, 1, 0, number) for number in range(10_000)]
+    many_clients = [ReqId(number, 1, 0, 0) for number in range(10_000)]
+    for reqids in (one_client, many_clients):
+        before = len(spans("waltz/append"))
+        for reqid in reqids:
+            tracing.arrived(reqid)
+            tracing.committed(0, [Record.of(0, reqid, 0, b"")])
+        assert 90 <= len(spans("waltz/append")) - before <= 110
+    assert asked <= 240
+
+
+def test_the_context_of_an_append_never_changes() -> None:
+    assert Tracing("ledger").link(ReqId(1, 2, 3, 4)).context.trace_id == 0x0910AC37FFD8DDD5EE170475A5EC4240
 
 
 async def conversation(folder: Path, patch: pytest.MonkeyPatch) -> list[bytes]:
