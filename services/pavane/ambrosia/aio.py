@@ -31,7 +31,7 @@ from pavane.ambrosia.ports import READ_BYTES, Streams, close_writer
 from pavane.ambrosia.storage import CheckpointReader, Replay, Store
 from pavane.ambrosia.tracing import CoordinatorTracing
 from pavane.ambrosia.wire.limits import RECORD_BYTES
-from pavane.ambrosia.wire.links import HELLO_BYTES_MAX, Answer, Channel, Code, Hello, Token
+from pavane.ambrosia.wire.links import HELLO_BYTES_MAX, Answer, Channel, Code, Hello
 from pavane.ambrosia.wire.records import LogRecord
 from pavane.runtime.adapter import CoreAdapter
 from pavane.wire import RemoteProtocolError
@@ -42,7 +42,6 @@ LINK_BACKOFF_S = (0.1, 5.0)  # first, longest; doubled between
 LINK_STEADY_S = 10.0  # a stream that lived so long makes the next attempt quick again
 LINK_HELLOS_MAX = 64  # connections that have not said who they are
 STORAGE_QUEUE_MAX = 8  # pieces of a checkpoint on their way to the file
-FENCE_POLL_S = 0.05  # how soon a writer that was overtaken ends
 REPLAY_BYTES = 1 << 20  # read from the log between two looks at the application
 FOLLOW_POLL_S = 0.05
 
@@ -81,7 +80,6 @@ class Runner:
         resolve: Resolve,
         say: Callable[[str], None],
         process: str,
-        token: Token = (0, 0),
     ) -> None:
         self.core = core
         self.store = store
@@ -92,7 +90,6 @@ class Runner:
         self._resolve = resolve
         self._say = say
         self._process = process
-        self._token = token
         self._storage: deque[Storage] = deque()
         self._storing = False
         self._thread = ThreadPoolExecutor(1, "ambrosia-storage")
@@ -123,7 +120,6 @@ class Runner:
             (self._write_binding(), "ambrosia-to-binding"),
             (self._read_binding(), "ambrosia-from-binding"),
             (self._read_silence(), "ambrosia-silence"),
-            (self._watch_fence(), "ambrosia-fence"),
         ):
             self._adapter.begin(work, name=name)
 
@@ -131,12 +127,12 @@ class Runner:
         """Give the core an input; what it wants then is carried out."""
         self._adapter.call(lambda _: (what(), None)[1])
 
-    async def replay(self, replay: Replay) -> None:
-        """Deliver what the log holds now, as fast as the application takes it."""
+    async def replay(self, replay: Replay, check: Callable[[], None] | None = None) -> None:
+        """Deliver what the log holds now, as fast as the application takes it, once ``check`` raised nothing."""
         loop = asyncio.get_running_loop()
         more = True
         while more and not self._adapter.ended:
-            records, more = await loop.run_in_executor(self._thread, _read_some, replay)
+            records, more = await loop.run_in_executor(self._thread, _read_some, replay, check)
             for record in records:
                 self.call(partial(self.core.replay, record))
             await self._until(lambda: self._unwritten < RECORD_BYTES)
@@ -232,12 +228,6 @@ class Runner:
         self.core.stored(effect)
         self._persist()
         self._moved.set()
-
-    async def _watch_fence(self) -> None:
-        while True:
-            await asyncio.sleep(FENCE_POLL_S)
-            if self.store.locked:
-                await asyncio.to_thread(self.store.check_fence)
 
     # --- the application ------------------------------------------------------------------------------------------
 
@@ -398,7 +388,9 @@ class Runner:
     async def _open(
         self, peer: str, channel: Channel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> float:
-        hello = Hello(self.core.settings.name, peer, channel, self._process, self._token, self.core.committer)
+        hello = Hello(
+            self.core.settings.name, peer, channel, self._process, self.store.tenure.token, self.core.committer
+        )
         writer.write(hello.encode())
         try:
             answer, rest = await asyncio.wait_for(_read_whole(reader, Answer.decode), LINK_HELLO_S)
@@ -406,6 +398,7 @@ class Runner:
             self.states[peer] = f"unreachable: {error}"
             return 0.0
         if answer.code == Code.OLD_TOKEN:
+            await asyncio.to_thread(self.store.tenure.check)  # it knows better why
             raise Superseded(f"{peer} has seen a newer process of {self.core.settings.name}")
         if answer.code != Code.SUCCESS:
             self.states[peer] = f"refused ({answer.code}): {answer.text}"
@@ -465,15 +458,18 @@ def _unsent(writer: asyncio.StreamWriter) -> int:
         return 0  # it is closed
 
 
-def _read_some(replay: Replay) -> tuple[list[LogRecord], bool]:
+def _read_some(replay: Replay, check: Callable[[], None] | None) -> tuple[list[LogRecord], bool]:
     records: list[LogRecord] = []
     end = replay.bytes_read + REPLAY_BYTES
-    while replay.bytes_read < end:
+    more = True
+    while more and replay.bytes_read < end:
         record = replay.next()
-        if record is None:
-            return records, False
-        records.append(record)
-    return records, True
+        more = record is not None
+        if record is not None:
+            records.append(record)
+    if check is not None:
+        check()
+    return records, more
 
 
 async def _read_whole(

@@ -19,18 +19,19 @@ from typing import Any
 
 from pavane import telemetry
 from pavane.ambrosia import options as opts
-from pavane.ambrosia.aio import FENCE_POLL_S, FOLLOW_POLL_S, Resolve, Runner
+from pavane.ambrosia.aio import FOLLOW_POLL_S, Resolve, Runner
 from pavane.ambrosia.core.coordinator import LOG_TRIGGER_BYTES, Coordinator, Settings
 from pavane.ambrosia.errors import EXIT_UNEXPECTED, Fatal, FatalError, Superseded
 from pavane.ambrosia.ports import DETECT_S, BindingPort, SocketOrder, Streams
 from pavane.ambrosia.state import Meta, Progress
-from pavane.ambrosia.storage import LOG, CheckpointReader, Registry, Replay, Row, Store, read_fence
+from pavane.ambrosia.storage import LOG, CheckpointReader, Registry, Replay, Row, Store
 from pavane.ambrosia.wire.limits import MIB, NEW_NAME_BYTES_MAX
 from pavane.wal.files import DiskFolder
 
 EXIT_USAGE = 1
 EXIT_STOPPED = 0
 COMMITTER_BITS = 31
+FENCE_POLL_S = 0.05  # how soon a writer that was overtaken ends, how often it shows that it lives and others look
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class Server:
         self._follows = options.read_only
         self._replay: Replay | None = None
         self._fenced_at: float | None = None
+        self._tending: asyncio.Future[None]
 
     # --- what others ask ------------------------------------------------------------------------------------------
 
@@ -164,6 +166,7 @@ class Server:
         options = self.options
         store = Store(self._folder, self._registry, options.name, self._generation)
         port = BindingPort(options.host, options.receive_port, options.send_port, options.order, options.detect_s)
+        self._tending = asyncio.ensure_future(self._tend(store))
         try:
             self._follows = options.read_only or await self._waits(store)
             self._settings(store.refresh())
@@ -171,11 +174,6 @@ class Server:
             self._say("Every record is synced to disk before it is acknowledged")
             port.listen()
             links = await self._listen()
-        except BaseException:
-            port.close()
-            store.close()
-            raise
-        try:
             async with links:
                 self._say("Ready ...")
                 binding = await self._or_stopped(port.accept())
@@ -183,8 +181,17 @@ class Server:
                     self.connected = True
                     await self._serve(store, binding)
         finally:
+            self._tending.cancel()
+            await asyncio.wait({self._tending})
             port.close()
             store.close()
+
+    async def _tend(self, store: Store) -> None:
+        """Show others that this writer lives; raises as soon as it may not write any more."""
+        while True:
+            await asyncio.sleep(FENCE_POLL_S)
+            if store.tenure.held:
+                await asyncio.to_thread(store.tenure.beat)
 
     async def _waits(self, store: Store) -> bool:
         """Become the writer and return False; True when another process writes and this one may follow it."""
@@ -221,13 +228,15 @@ class Server:
         """Return what ``work`` returns, ``None`` if the server is stopped before."""
         task = asyncio.ensure_future(work)
         stopped = asyncio.ensure_future(self._stopped.wait())
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, stopped, self._tending}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-            return None
-        return task.result()
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait({task})
+        if self._tending.done():
+            self._tending.result()
+        return None
 
     def _settings(self, meta: Meta) -> Settings:
         """Return what does not change in this life; ``FatalError`` 1 if the application is of a wrong version."""
@@ -259,20 +268,20 @@ class Server:
             resolve=self._resolve,
             say=self._say,
             process=self._process,
-            token=(self._generation, 0),
         )
         try:
             runner.start()
             life = asyncio.ensure_future(self._live(runner, store, reader))
             stopped = asyncio.ensure_future(self._stopped.wait())
-            ends: set[asyncio.Future[Any]] = {life, stopped, runner.ended}
+            ends: set[asyncio.Future[Any]] = {life, stopped, runner.ended, self._tending}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in (life, stopped):
                 if not task.done():
                     task.cancel()
             await asyncio.gather(life, stopped, return_exceptions=True)
-            if runner.ended.done():
-                runner.ended.result()
+            for end in (self._tending, runner.ended):
+                if end.done():
+                    end.result()
             if not life.cancelled():
                 life.result()
         finally:
@@ -295,7 +304,7 @@ class Server:
             if self._follows:
                 await self._follow(runner, store, replay)
             await runner.replay(replay)
-            await asyncio.to_thread(replay.finish)
+            await asyncio.to_thread(store.finish, replay)
             runner.call(lambda: core.replayed(promotion=self._follows))
             if self._fenced_at is not None:
                 self.took_over_s = asyncio.get_running_loop().time() - self._fenced_at
@@ -320,10 +329,10 @@ class Server:
             await self._catch_up(runner, store, replay)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._promoted.wait(), FOLLOW_POLL_S)
-        store.generation = self._generation
+        store.tenure.generation = self._generation
         if self._fenced_at is None and not self.options.standby:
             self._fenced_at = asyncio.get_running_loop().time()
-        await asyncio.to_thread(store.fence)
+        await asyncio.to_thread(store.tenure.fence)
         while True:
             await self._catch_up(runner, store, replay)
             try:
@@ -332,7 +341,11 @@ class Server:
             except FatalError as error:
                 if error.fatal is not Fatal.STORAGE:
                     raise
-                await asyncio.sleep(FENCE_POLL_S)  # the one before has not ended yet
+                if await asyncio.to_thread(store.tenure.stands_still):
+                    self._say(f"Taking over from a writer that stands still: {error}")
+                    await asyncio.to_thread(store.tenure.overtake)
+                else:
+                    await asyncio.sleep(FENCE_POLL_S)  # the one before has not ended yet
                 continue
             self._same_version(runner, meta)
             replay.last_log = meta.last_log
@@ -344,7 +357,7 @@ class Server:
         meta = await asyncio.to_thread(store.refresh)
         self._same_version(runner, meta)
         replay.last_log = meta.last_log
-        await runner.replay(replay)
+        await runner.replay(replay, store.tenure.check_term)  # who was overtaken may add what nobody will read again
 
     def _same_version(self, runner: Runner, meta: Meta) -> None:
         if meta.current_version != runner.core.meta.current_version:
@@ -560,7 +573,7 @@ def _debug(found: dict[str, str]) -> None:
     asyncio.run(server.run())
 
 
-__all__ = ["DebugServer", "Options", "Server", "ambrosia", "immortal_coordinator", "read_fence", "run_coordinator"]
+__all__ = ["DebugServer", "Options", "Server", "ambrosia", "immortal_coordinator", "run_coordinator"]
 
 if __name__ == "__main__":
     immortal_coordinator()

@@ -22,46 +22,19 @@ from pavane.ambrosia.effects import (
 )
 from pavane.ambrosia.errors import Fatal, FatalError, LogDamaged, Reason, Superseded
 from pavane.ambrosia.state import Meta, Progress
+from pavane.ambrosia.tenure import Tenure, read_file, read_number, replace_file
 from pavane.ambrosia.wire.files import CheckpointHead
 from pavane.ambrosia.wire.limits import HEAD_BYTES_MAX, MIB
 from pavane.ambrosia.wire.primitives import Cursor, i32
 from pavane.ambrosia.wire.records import LogRecord
-from pavane.wal.files import File, Folder, Lock
+from pavane.wal.files import File, Folder
 from pavane.wire import RemoteProtocolError
 
 LOG = "serverlog"
 CHECKPOINT = "serverchkpt"
-LOCK = "server.lock"
-FENCE = "serverkillFile"  # holds the generation that may write; every lower one stops
+END = ".end"  # of a log that a writer may still hold who stood still: how much of it counts
 READ_BYTES = MIB  # of a log at a time
 HEAD_READ_BYTES = MIB
-
-
-def replace_file(folder: Folder, name: str, data: bytes) -> None:
-    """Write ``data`` under ``name``, durably, whole or not at all."""
-    temporary = f"{name}.tmp"
-    if temporary in folder.names():
-        folder.remove(temporary)
-    file = folder.create(temporary)
-    try:
-        file.append([data])
-        file.sync()
-    finally:
-        file.close()
-    folder.rename(temporary, name)
-    folder.sync()
-
-
-def read_file(folder: Folder, name: str) -> bytes | None:
-    """Return a whole small file, ``None`` if there is none."""
-    try:
-        file = folder.open(name)
-    except FileNotFoundError:
-        return None
-    try:
-        return file.read(0, file.size)
-    finally:
-        file.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +100,7 @@ class LogReader:
         except FileNotFoundError as error:
             raise LogDamaged(f"{folder}/{LOG}{number} is missing; restore it from a copy") from error
         self.number = number
+        self._end = read_number(folder, f"{LOG}{number}{END}")
         self.offset = 0  # of the next record
         self._start = 0  # of the bytes at hand
         self._bytes = b""
@@ -143,7 +117,7 @@ class LogReader:
             except RemoteProtocolError:
                 # Perhaps it is not all there: the beginning of this record with more behind it tells.
                 held = len(self._bytes) - (self.offset - self._start)
-                self._bytes = self._file.read(self.offset, held + wanted)
+                self._bytes = self._file.read(self.offset, min(held + wanted, self.size - self.offset))
                 self._start = self.offset
                 if len(self._bytes) <= held:
                     return None
@@ -154,7 +128,7 @@ class LogReader:
 
     def later(self, committer: int, seq: int) -> int | None:
         """Return the offset of a whole record of at least ``seq`` behind the next one, ``None`` if there is none."""
-        data = self._file.read(self.offset, self._file.size - self.offset)
+        data = self._file.read(self.offset, self.size - self.offset)
         mark = i32(committer)
         at = data.find(mark, 1)
         while at >= 0:
@@ -169,8 +143,8 @@ class LogReader:
 
     @property
     def size(self) -> int:
-        """Bytes in the file now."""
-        return self._file.size
+        """Bytes in the file now that count."""
+        return self._file.size if self._end is None else min(self._file.size, self._end)
 
     def close(self) -> None:
         """Release the file."""
@@ -195,6 +169,11 @@ class Replay:
     def number(self) -> int:
         """The log that is being read."""
         return self._reader.number
+
+    @property
+    def offset(self) -> int:
+        """Where the next record of this log would begin."""
+        return self._reader.offset
 
     def next(self) -> LogRecord | None:
         """Return the next record, ``None`` at the end of what there is."""
@@ -262,11 +241,10 @@ class Store:
 
     def __init__(self, folder: Folder, registry: Registry, instance: str, generation: int = 0) -> None:
         self.folder = folder
-        self.generation = generation
+        self.tenure = Tenure(folder, instance, generation)
         self._registry = registry
         self._instance = instance
         self._row = registry.load(instance)
-        self._lock: Lock | None = None
         self._log: File | None = None
         self._checkpoint: _Checkpoint | None = None
         self.log_bytes_before = 0  # cumulative, for progress
@@ -282,43 +260,47 @@ class Store:
         return self._row.meta
 
     def lock(self, process: str, address: str) -> Meta:
-        """Become the writer; ``FatalError`` 4 while another process is, ``Superseded`` by a greater generation."""
-        self.check_fence()
+        """Become the writer; ``FatalError`` 4 while another process is. Raises as ``Tenure.check``."""
         try:
-            self._lock = self.folder.lock(LOCK)
+            self.tenure.take()
         except BlockingIOError as error:
             row = self._registry.load(self._instance)
             text = f"instance {self._instance} is already running: process {row.process} since {row.since}"
             raise FatalError(Fatal.STORAGE, text) from error
-        self.check_fence()
-        self.refresh()
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        row = replace(
-            self._row,
-            process=process,
-            address=address,
-            since=since,
-            generation=self.generation,
-            log=str(self.folder),
-        )
-        self._row = self._registry.store(self._instance, row, seen=self._row.version)
+        with self.tenure.turn():
+            self.refresh()
+            since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            row = replace(
+                self._row,
+                process=process,
+                address=address,
+                since=since,
+                generation=self.tenure.generation,
+                log=str(self.folder),
+            )
+            self._row = self._registry.store(self._instance, row, seen=self._row.version)
         return self._row.meta
 
-    @property
-    def locked(self) -> bool:
-        """Whether this is the writer."""
-        return self._lock is not None
+    def finish(self, replay: Replay) -> None:
+        """Judge the end of what was replayed, and let nobody read more of that log, whatever comes of its old writer.
 
-    def fence(self) -> None:
-        """Stop every writer of a lower generation, for good."""
-        if read_fence(self.folder) < self.generation:
-            replace_file(self.folder, FENCE, str(self.generation).encode())
-
-    def check_fence(self) -> None:
-        """Raise ``Superseded`` if a greater generation may write."""
-        fence = read_fence(self.folder)
-        if fence > self.generation:
-            raise Superseded(f"generation {fence} of {self._instance} took over from generation {self.generation}")
+        Raises ``LogDamaged``, and ``FatalError`` 4 if another process found an earlier end.
+        """
+        replay.finish()
+        name = f"{LOG}{replay.number}"
+        file = self.folder.open(name)
+        try:
+            file.sync()  # who wrote it may have ended before this
+        finally:
+            file.close()
+        if not self.tenure.term:
+            return
+        with self.tenure.turn():
+            end = read_number(self.folder, name + END)
+            if end is None:
+                replace_file(self.folder, name + END, str(replay.offset).encode())
+            elif end < replay.offset:
+                raise FatalError(Fatal.STORAGE, f"{self.folder}/{name} ended at {end} meanwhile: start again")
 
     def carry_out(self, effect: Storage) -> None:
         """Do it and return when it is durable; ``Superseded`` means that it must not be acknowledged."""
@@ -328,15 +310,21 @@ class Store:
                     raise AssertionError("append before a log was created")
                 self._log.append([data])
                 self._log.sync()
-                self.check_fence()
+                self.tenure.check()
+            case CheckpointBytes(data):
+                self._write_checkpoint(data)
+            case _:
+                with self.tenure.turn():
+                    self._change(effect)
+
+    def _change(self, effect: Storage) -> None:
+        match effect:
             case CreateLog(number):
                 self._create_log(number)
             case StoreMeta(meta):
                 self._row = self._registry.store(self._instance, replace(self._row, meta=meta), seen=self._row.version)
             case BeginCheckpoint(number, head):
                 self._begin_checkpoint(number, head)
-            case CheckpointBytes(data):
-                self._write_checkpoint(data)
             case EndCheckpoint(number):
                 self._end_checkpoint(number)
 
@@ -374,10 +362,9 @@ class Store:
             "sha256": made.digest.hexdigest(),
             "bytes": made.size,
             "next_seq": made.head.next_seq,
-            "generation": self.generation,
+            "generation": self.tenure.generation,
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        self.check_fence()
         name = f"{CHECKPOINT}{number}"
         replace_file(self.folder, f"{name}.info", json.dumps(info).encode())
         self.folder.rename(f"{name}.tmp", name)
@@ -391,19 +378,7 @@ class Store:
         if self._log is not None:
             self._log.close()
             self._log = None
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-
-def read_fence(folder: Folder) -> int:
-    """Return the generation that may write, 0 if none took over yet."""
-    data = read_file(folder, FENCE)
-    try:
-        return int(data) if data else 0
-    except ValueError as error:
-        text = f"{folder}/{FENCE} holds {data!r}, not a generation; remove it if no rollout is under way"
-        raise FatalError(Fatal.STORAGE, text) from error
+        self.tenure.release()
 
 
 class CheckpointReader:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.server import Options, Server
-from pavane.ambrosia.storage import Registry, Store, read_fence
+from pavane.ambrosia.tenure import Tenure, read_fence
 from pavane.ambrosia.wire.limits import MIB
 from pavane.compute.wire import Blocker, Token
 from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
@@ -47,7 +47,8 @@ AGAIN_S = 0.25  # until the coordinator is started anew beside an application th
 NOT_YET = "the coordinator does not lead yet"
 SERVICE = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
 AGAIN = frozenset({Fatal.STORAGE, Fatal.CHECKPOINT})
-"""What ends by itself: the application has gone, the predecessor holds the lock, there is no checkpoint to follow yet.
+"""What ends by itself: the application has gone, the predecessor holds the lock, another pod took over while this one
+stood still, there is no checkpoint to follow yet.
 After all others nobody may go on as if nothing had happened."""
 
 _logger = logging.getLogger(__name__)
@@ -83,7 +84,6 @@ class Instance:
             standby=True,  # another pod of this generation may lead
         )
         self._folder = DiskFolder(folder / config.log / f"{config.instance}_0")
-        self._registry = DiskFolder(folder / config.log / "registry")
 
     def fence(self) -> int:
         """Return the generation that may write, 0 while nobody ever could."""
@@ -93,8 +93,7 @@ class Instance:
         """Stop every lower generation for good, then lead. Raises ``OSError`` and ``FatalError``."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        store = Store(self._folder, Registry(self._registry), self._options.name, self.generation)
-        await asyncio.to_thread(store.fence)
+        await asyncio.to_thread(Tenure(self._folder, self._options.name, self.generation).fence)
         self._writing_since = loop.time()
         self.writing.set()
         if self.server is not None:

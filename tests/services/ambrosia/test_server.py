@@ -12,17 +12,21 @@ from pavane.ambrosia import options as opts
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.ports import SocketOrder
 from pavane.ambrosia.server import DebugServer, Options, Server, run_coordinator
+from pavane.ambrosia.storage import CheckpointReader
+from pavane.ambrosia.tenure import Tenure
 from pavane.ambrosia.wire.limits import MESSAGE_BYTES_MAX, MIB
 from pavane.ambrosia.wire.links import Answer, Channel, Code, Hello
-from pavane.ambrosia.wire.messages import Call, Commit, RpcType, Type, attach_to, checkpoint, frame, outgoing
+from pavane.ambrosia.wire.messages import Call, Commit, RpcType, Type, attach_to, checkpoint, frame, incoming, outgoing
 from pavane.ambrosia.wire.primitives import zz32
-from pavane.ambrosia.wire.records import WireRecord, read_header
+from pavane.ambrosia.wire.records import LogRecord, WireRecord, read_header
+from pavane.wal.files import DiskFolder
 from tests.services.ambrosia.model import Application
 from tests.services.ports import free_ports
 
 WAIT_S = 40.0
 C_INITIAL = bytes.fromhex("12090e00004001050403")
 JS_INITIAL = bytes.fromhex("0c09322e302e31")
+JS_CALL = incoming(Call(7, RpcType.FORK, b"some arguments"))
 
 
 def options(folder: Path, name: str = "server", **changes: Any) -> Options:
@@ -431,3 +435,22 @@ async def test_a_follower_of_the_next_version_upgrades_when_it_takes_over(tmp_pa
             assert (await follower.binding.record()).body == frame(Type.TAKE_CHECKPOINT)
             follower.binding.writer.write(checkpoint(3) + b"new" + bytes.fromhex("0c000000080243"))
             assert (await follower.binding.record()).header.seq == 1
+
+
+async def test_a_writer_that_was_overtaken_ends_and_so_does_who_follows_it(tmp_path: Path) -> None:
+    async with running(options(tmp_path)) as writer:
+        await writer.begin()
+        async with running(options(tmp_path, standby=True)) as follower:
+            await follower.binding.connect(follower.server)
+            assert (await follower.binding.record()).header.seq == -2
+            await follower.binding.reader.readexactly(2)
+            assert (await follower.binding.record()).body == JS_INITIAL
+            folder = DiskFolder(tmp_path / "logs" / "server_0")
+            Tenure(folder, "server").overtake()
+            late = LogRecord(CheckpointReader(folder, 1).head.committer, 1, JS_CALL, {"client": (1, 1)})
+            folder.open("serverlog1").append([late.encode()])
+            for life in (follower, writer):
+                error = await life.error()
+                assert isinstance(error, FatalError)
+                assert (error.exit_code, "stood still, and another one took over" in str(error)) == (4, True)
+            assert await follower.binding.reader.read() == b""

@@ -16,7 +16,8 @@ from pavane.ambrosia.effects import (
 )
 from pavane.ambrosia.errors import FatalError, LogDamaged, Superseded
 from pavane.ambrosia.state import Meta, Progress
-from pavane.ambrosia.storage import CheckpointReader, Registry, Replay, Store, read_fence
+from pavane.ambrosia.storage import CheckpointReader, Registry, Replay, Store
+from pavane.ambrosia.tenure import read_fence
 from pavane.ambrosia.wire.files import CheckpointHead
 from pavane.ambrosia.wire.messages import OUR_INITIAL_MESSAGE, Call, RpcType, incoming
 from pavane.ambrosia.wire.records import LogRecord
@@ -150,7 +151,7 @@ def test_a_fenced_writer_acknowledges_nothing() -> None:
     old.lock("old", "a:1")
     old.carry_out(CreateLog(1))
     old.carry_out(Append(RECORDS[0], DATA[0]))
-    new.fence()
+    new.tenure.fence()
     assert read_fence(disk.folder("x")) == 2
     with pytest.raises(Superseded):
         old.carry_out(Append(RECORDS[1], DATA[1]))
