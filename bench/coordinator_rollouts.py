@@ -23,7 +23,8 @@ from pavane_api.kinds import COORDINATORS
 from pavane_api.rollout.actions import ACTIONS, act
 from pavane_cli import output
 from pavane_cli.commands.resources import changes, is_current
-from pavane_cli.target import ApiError, RestClient, Where, control_plane
+from pavane_cli.plane import ApiError, RestClient, control_plane
+from pavane_cli.target import Where
 from pavane_operator.kube import KubeClient
 from pavane_operator.kube.resources import CONFIG_MAPS
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from e2e.waiting import eventually
-from pavane_cli.target import ApiError, RestClient
+from pavane_cli.plane import ApiError, RestClient
 
 WAIT_S = 120.0
 CALLER = "00f067aa0ba902b7"

@@ -11,7 +11,8 @@ import pytest
 
 from e2e.one_trace import a_rollout, a_transfer, an_append
 from e2e.targets import Capability
-from pavane_cli.target import Where, control_plane
+from pavane_cli.plane import control_plane
+from pavane_cli.target import Where
 
 ROOT = Path(__file__).parents[1]
 TUTORIAL = ROOT / "docs" / "tutorial.md"

@@ -16,7 +16,8 @@ from pavane.dataflow.ticks import Ticks
 from pavane.waltz.client import Waltz
 from pavane_cli.books import BankProof, Books, Total, Transfer, ViewProof, prove_bank, prove_view
 from pavane_cli.loads import Load, Outcome, new_label
-from pavane_cli.target import ApiError, RestClient, Where, control_plane
+from pavane_cli.plane import ApiError, RestClient, control_plane
+from pavane_cli.target import Where
 from pavane_cli.waltz_reach import Reach
 from pavane_operator import kube
 

@@ -22,9 +22,10 @@ from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import gathering
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
 from pavane_cli.output import note
+from pavane_cli.plane import RestClient, control_plane
 from pavane_cli.rest_keys import RestSession
 from pavane_cli.secret import SecretEnv, SecretFile, secret_in
-from pavane_cli.target import RestClient, Where, control_plane
+from pavane_cli.target import Where
 
 PEERS = "--peers"
 NAME_S = 1.5  # for the look-up of a name; who waits for it is a person

@@ -29,7 +29,7 @@ from pavane_api.raftkeys.schemas import (
     name_of,
 )
 from pavane_cli.failures import UserError
-from pavane_cli.target import ApiError, RestClient
+from pavane_cli.plane import ApiError, RestClient
 
 LEASE_ENDED = 410
 

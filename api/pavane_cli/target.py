@@ -1,9 +1,12 @@
-"""Which cluster and which control plane a command talks to (docs/specs/operator.md 8.1)."""
+"""Which cluster and which control plane a command talks to (docs/specs/operator.md 8.1).
+
+`pavane get` and its like import this and no HTTP library (`plane` has the one for the control plane).
+"""
 
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -11,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-import httpx2
 import yaml
 
 from pavane.runtime import local, locks
@@ -25,7 +27,6 @@ from pavane_operator.kube.resources import ENDPOINT_SLICES, custom
 
 API_SERVICE = "pavane-api"
 PLATFORM_NAMESPACE = "pavane-system"
-REST_TIMEOUT_S = 40.0  # the control plane waits up to 30 s for a cluster, and then says what it waited for
 
 Result = TypeVar("Result")
 
@@ -69,10 +70,10 @@ _CODES: dict[type[kube.KubeError], ExitCode] = {
     kube.Invalid: ExitCode.USAGE,
     kube.TooManyRequests: ExitCode.TIME_OUT,
 }
-"""Of the API server's answers; `_ANSWERS` has the same of the control plane's."""
+"""Of the API server's answers; `plane.ANSWERS` has the same of the control plane's."""
 
 
-def _with_advice(message: str) -> str:
+def with_advice(message: str) -> str:
     """Return a server's words, and where to look for a resource of ours that it does not find."""
     absent = re.fullmatch(r'([a-z]+)\.pavane\.dev ".*" not found', message)
     return f"{message}; `pavane get {absent[1]} -A` lists those of all namespaces" if absent else message
@@ -94,9 +95,7 @@ def explained() -> Iterator[None]:
             more.append("change it where that manager takes it from, for example in Git")
         text = "\n  ".join([error.message, *more])
         code = ExitCode.TIME_OUT if error.status == 503 else _CODES.get(type(error), ExitCode.ERROR)
-        raise UserError(_with_advice(text), code) from error
-    except httpx2.HTTPError as error:
-        raise UserError(f"the control plane does not answer: {error}. Is it running? `pavane ps`") from error
+        raise UserError(with_advice(text), code) from error
     except TimeoutError as error:
         raise UserError(str(error) or "time-out", ExitCode.TIME_OUT) from error
 
@@ -106,7 +105,7 @@ async def cluster(where: Where) -> AsyncIterator[kube.KubeClient]:
     """Lend a client of the cluster."""
     with explained():
         try:
-            async with await kube.KubeClient.connect(kube.Target(where.path(), where.context)) as client:
+            async with await kube.KubeClient.connect(kube.Target(where.path(), where.context), brief=True) as client:
                 yield client
         except kube.Unavailable as error:
             raise stopped(where) or error from error
@@ -191,114 +190,6 @@ about_one = gathering(_one)
 """Gives a command KIND/NAME and the options of a cluster; it takes ``One`` as its first parameter."""
 about_pods = gathering(_one_with_pods)
 """The same for commands about a resource with pods."""
-
-
-_PROBLEMS = {"lock-conflict": ExitCode.CONFLICT, "outcome-unknown": ExitCode.OUTCOME_UNKNOWN}
-_ANSWERS = {
-    400: ExitCode.USAGE,
-    401: ExitCode.REFUSED,
-    403: ExitCode.REFUSED,
-    404: ExitCode.NOT_FOUND,
-    409: ExitCode.REFUSED,
-    410: ExitCode.NOT_FOUND,
-    412: ExitCode.REFUSED,
-    413: ExitCode.USAGE,
-    415: ExitCode.USAGE,
-    422: ExitCode.USAGE,
-    429: ExitCode.TIME_OUT,
-    503: ExitCode.TIME_OUT,
-}
-
-
-class ApiError(UserError):
-    """The control plane refused: a problem document, or another answer."""
-
-    def __init__(self, message: str, code: ExitCode, status: int, headers: Mapping[str, str]) -> None:
-        super().__init__(message, code)
-        self.status = status
-        self.headers = headers
-
-
-class RestClient:
-    """The control plane's REST API with a token; problems become ``ApiError``."""
-
-    def __init__(self, client: httpx2.AsyncClient) -> None:
-        self._client = client
-
-    async def get(self, path: str, **parameters: Any) -> Any:
-        """GET below ``/api/v1``."""
-        return self._answer(await self._client.get(path, params=parameters or None))
-
-    async def post(self, path: str, body: bytes, headers: dict[str, str] | None = None) -> Any:
-        """POST ``body`` as bytes below ``/api/v1``."""
-        sent = {"Content-Type": "application/octet-stream", **(headers or {})}
-        return self._answer(await self._client.post(path, content=body, headers=sent))
-
-    async def send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
-        """Send ``body`` as JSON, if there is one; returns the answer's JSON, None without one."""
-        return self._answer(await self._client.request(method, path, json=body, headers=headers))
-
-    async def events(self, path: str) -> AsyncIterator[tuple[str, str]]:
-        """Yield kind and data of the events of a stream until the control plane ends it."""
-        async with self._client.stream("GET", path) as response:
-            if response.status_code >= 400:
-                await response.aread()
-                self._answer(response)
-            fields: dict[str, str] = {}
-            async for line in response.aiter_lines():
-                name, _, value = line.partition(": ")
-                if line:
-                    fields[name] = value
-                elif "event" in fields:
-                    yield fields["event"], fields.get("data", "")
-                    fields = {}
-
-    @staticmethod
-    def _answer(response: httpx2.Response) -> Any:
-        if response.status_code < 400:
-            return response.json() if response.content else None
-        try:
-            problem = response.json()
-            message = str(problem.get("detail") or problem.get("title"))
-            message = _with_advice(message)
-            message += "".join(f"\n  {item['pointer']}: {item['detail']}" for item in problem.get("errors") or ())
-        except ValueError:
-            message = f"the control plane answered {response.status_code}"
-            problem = {}
-        kind = str(problem.get("type")).rpartition("/")[2]
-        code = _PROBLEMS.get(kind) or _ANSWERS.get(response.status_code, ExitCode.ERROR)
-        raise ApiError(message, code, response.status_code, response.headers)
-
-
-@asynccontextmanager
-async def control_plane(where: Where, url: str | None, token: str | None) -> AsyncIterator[RestClient]:
-    """Lend a client of the REST API; its address and token come from the options, else from the local cluster.
-
-    Raises ``UserError`` that says where to get what is missing.
-    """
-    with explained():
-        address = url or await control_plane_url(where)
-        bearer = token or kubeconfig_token(where)
-        if bearer is None:
-            raise UserError(
-                "the kubeconfig has no token for the control plane: make one with `kubectl create token NAME "
-                "--audience pavane-api`, NAME a service account, and give it as PAVANE_API_TOKEN or --token"
-            )
-        if not bearer.isascii() or not bearer.isprintable():
-            # The library would print it, whole, in its own error.
-            raise UserError("the token holds characters that no token has, such as the end of a line", ExitCode.USAGE)
-        base = address.rstrip("/") + "/api/v1"
-        try:
-            async with httpx2.AsyncClient(
-                base_url=base, headers={"Authorization": f"Bearer {bearer}"}, timeout=REST_TIMEOUT_S, trust_env=False
-            ) as client:
-                yield RestClient(client)
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            reason = str(error).rstrip(".") or type(error).__name__
-            raise UserError(
-                f"the control plane at {address} does not answer: {reason}. On a local cluster `pavane ps` shows "
-                "whether it runs; elsewhere see whether your `kubectl port-forward` still does"
-            ) from error
 
 
 async def control_plane_url(where: Where) -> str:

@@ -19,7 +19,8 @@ from pavane_cli import completing
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import gathering
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
-from pavane_cli.target import RestClient, Where, cluster, control_plane
+from pavane_cli.plane import RestClient, control_plane
+from pavane_cli.target import Where, cluster
 from pavane_operator.kinds.waltz.names import client_secret
 from pavane_operator.kube.resources import SECRETS
 

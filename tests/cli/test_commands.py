@@ -100,7 +100,7 @@ def test_a_stopped_local_cluster_is_called_so(tmp_path: Path) -> None:
     config = {"clusters": [cluster], "users": [user], "contexts": [context], "current-context": "x"}
     (folder / "kubeconfig").write_text(json.dumps(config))
     elsewhere = pavane("get", "raft", folder=tmp_path)
-    assert "Cannot connect" in elsewhere.stderr, "a kubeconfig alone is no local cluster"
+    assert "cannot connect: Connection refused" in elsewhere.stderr, "a kubeconfig alone is no local cluster"
     (folder / "lock").touch()
     for words in (("get", "raft"), ("raft", "kv", "get", "q", "k"), ("ps",), ("check",)):
         failed = pavane(*words, folder=tmp_path)

@@ -23,8 +23,8 @@ from pavane.raft.machines.history import Scope
 from pavane.raft.wire import EntryType
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
+from pavane_cli.plane import RestClient
 from pavane_cli.rest_keys import RestSession
-from pavane_cli.target import RestClient
 from tests.api.plane import IDENT, peer, plane, served
 
 

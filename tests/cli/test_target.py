@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.target import RestClient, Where, control_plane, control_plane_url, explained
+from pavane_cli.plane import RestClient, control_plane
+from pavane_cli.target import Where, control_plane_url, explained
 from pavane_local.platform import LocalSettings, local_cluster
 from pavane_operator.kube import KubeClient, Target
 from pavane_operator.kube.errors import from_status

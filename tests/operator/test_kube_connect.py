@@ -10,7 +10,7 @@ import pytest
 from kubernetes.aio.config import incluster_config
 
 from pavane_operator.kube import ConnectError, Target
-from pavane_operator.kube.connect import Credentials, load
+from pavane_operator.kube.library import Credentials, load
 
 HALF_AN_HOUR = datetime.timedelta(minutes=30)
 

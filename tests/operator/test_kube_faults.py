@@ -3,7 +3,8 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,19 @@ from pavane_operator.kube.resources import PODS
 Answer = Callable[[asyncio.StreamWriter], None]
 
 
+Scripted = Callable[..., AbstractAsyncContextManager[KubeClient]]
+
+
+@pytest.fixture(params=["library", "light"])
+def a_scripted_server(tmp_path: Path, request: pytest.FixtureRequest) -> Scripted:
+    """`scripted_server` for each of the two transports."""
+    return partial(scripted_server, tmp_path, request.param == "light")
+
+
 @asynccontextmanager
-async def a_scripted_server(folder: Path, answer: Answer, timeout_s: float = 5.0) -> AsyncIterator[KubeClient]:
+async def scripted_server(
+    folder: Path, brief: bool, answer: Answer, timeout_s: float = 5.0
+) -> AsyncIterator[KubeClient]:
     """A client of a server that answers each request with `answer` and leaves the connection open."""
     writers = []
 
@@ -41,7 +53,7 @@ async def a_scripted_server(folder: Path, answer: Answer, timeout_s: float = 5.0
     }
     kubeconfig.write_text(yaml.safe_dump(document))
     try:
-        async with await KubeClient.connect(Target(kubeconfig), timeout_s=timeout_s) as kube:
+        async with await KubeClient.connect(Target(kubeconfig), timeout_s=timeout_s, brief=brief) as kube:
             yield kube
     finally:
         server.close()
@@ -65,72 +77,72 @@ def event(kind: str, **body: object) -> bytes:
     return json.dumps({"type": kind, "object": body}).encode() + b"\n"
 
 
-async def test_a_server_may_ask_to_be_left_alone(tmp_path: Path) -> None:
+async def test_a_server_may_ask_to_be_left_alone(a_scripted_server: Scripted) -> None:
     answer = response(429, b'{"message": "slow down"}', "Retry-After: 7")
-    async with a_scripted_server(tmp_path, lambda writer: writer.write(answer)) as kube:
+    async with a_scripted_server(lambda writer: writer.write(answer)) as kube:
         with pytest.raises(TooManyRequests, match="slow down") as refused:
             await kube.list(PODS)
     assert refused.value.retry_after_s == 7
 
 
-async def test_an_error_page_of_a_proxy_is_unavailable(tmp_path: Path) -> None:
+async def test_an_error_page_of_a_proxy_is_unavailable(a_scripted_server: Scripted) -> None:
     answer = response(502, b"<html>" + b"x" * 5000)
-    async with a_scripted_server(tmp_path, lambda writer: writer.write(answer)) as kube:
+    async with a_scripted_server(lambda writer: writer.write(answer)) as kube:
         with pytest.raises(Unavailable) as refused:
             await kube.list(PODS)
     assert len(refused.value.message) <= 1024
 
 
-async def test_an_answer_that_is_no_object_is_unavailable(tmp_path: Path) -> None:
-    async with a_scripted_server(tmp_path, lambda writer: writer.write(response(200, b"[1]"))) as kube:
+async def test_an_answer_that_is_no_object_is_unavailable(a_scripted_server: Scripted) -> None:
+    async with a_scripted_server(lambda writer: writer.write(response(200, b"[1]"))) as kube:
         with pytest.raises(Unavailable, match="no object"):
             await kube.list(PODS)
 
 
-async def test_a_server_that_never_answers_is_unavailable(tmp_path: Path) -> None:
-    async with a_scripted_server(tmp_path, lambda _: None, timeout_s=0.05) as kube:
+async def test_a_server_that_never_answers_is_unavailable(a_scripted_server: Scripted) -> None:
+    async with a_scripted_server(lambda _: None, timeout_s=0.05) as kube:
         with pytest.raises(Unavailable, match="no answer"):
             await kube.list(PODS)
 
 
-async def test_an_event_may_come_in_pieces_and_two_in_one(tmp_path: Path) -> None:
+async def test_an_event_may_come_in_pieces_and_two_in_one(a_scripted_server: Scripted) -> None:
     first, second, third = (event("ADDED", metadata={"name": name}) for name in ("a", "b", "c"))
     answer = chunks(first[:10], first[10:] + second + third[:1], third[1:])
-    async with a_scripted_server(tmp_path, lambda writer: writer.write(answer)) as kube:
+    async with a_scripted_server(lambda writer: writer.write(answer)) as kube:
         changes = kube.watch(PODS)
         names = [(await anext(changes)).object["metadata"]["name"] for _ in range(3)]
         await changes.aclose()
     assert names == ["a", "b", "c"]
 
 
-async def test_an_error_event_is_raised(tmp_path: Path) -> None:
+async def test_an_error_event_is_raised(a_scripted_server: Scripted) -> None:
     answer = chunks(event("ERROR", code=410, reason="Expired", message="too old"))
-    async with a_scripted_server(tmp_path, lambda writer: writer.write(answer)) as kube:
+    async with a_scripted_server(lambda writer: writer.write(answer)) as kube:
         with pytest.raises(Gone, match="too old"):
             await anext(kube.watch(PODS))
 
 
-async def test_a_watch_that_delivers_nonsense_is_unavailable(tmp_path: Path) -> None:
-    async with a_scripted_server(tmp_path, lambda writer: writer.write(chunks(b"nonsense\n"))) as kube:
+async def test_a_watch_that_delivers_nonsense_is_unavailable(a_scripted_server: Scripted) -> None:
+    async with a_scripted_server(lambda writer: writer.write(chunks(b"nonsense\n"))) as kube:
         with pytest.raises(Unavailable, match="no event"):
             await anext(kube.watch(PODS))
 
 
-async def test_a_watch_that_falls_silent_is_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_that_falls_silent_is_dead(a_scripted_server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "WATCH_SILENCE_S", 0.05)
-    async with a_scripted_server(tmp_path, lambda writer: writer.write(chunks())) as kube:
+    async with a_scripted_server(lambda writer: writer.write(chunks())) as kube:
         with pytest.raises(Unavailable):
             await anext(kube.watch(PODS))
 
 
-async def test_a_line_without_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_line_without_end_is_cut_off(a_scripted_server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "LINE_BYTES_MAX", 1000)
-    async with a_scripted_server(tmp_path, lambda writer: writer.write(chunks(b"x" * 2000))) as kube:
+    async with a_scripted_server(lambda writer: writer.write(chunks(b"x" * 2000))) as kube:
         with pytest.raises(Unavailable, match="longer than any object"):
             await anext(kube.watch(PODS))
 
 
-async def test_no_more_calls_are_open_than_allowed(tmp_path: Path) -> None:
+async def test_no_more_calls_are_open_than_allowed(a_scripted_server: Scripted) -> None:
     held: list[asyncio.StreamWriter] = []
     all_open = asyncio.Event()
 
@@ -139,7 +151,7 @@ async def test_no_more_calls_are_open_than_allowed(tmp_path: Path) -> None:
         if len(held) == client_module.CALLS_OPEN_MAX:
             all_open.set()
 
-    async with a_scripted_server(tmp_path, hold) as kube:
+    async with a_scripted_server(hold) as kube:
         calls = [asyncio.create_task(kube.get(PODS, "a", "b")) for _ in range(client_module.CALLS_OPEN_MAX + 5)]
         await all_open.wait()
         empty = response(200, b'{"items": []}')

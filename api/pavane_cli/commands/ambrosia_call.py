@@ -13,7 +13,8 @@ import typer
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
-from pavane_cli.target import Where, control_plane, run
+from pavane_cli.plane import control_plane
+from pavane_cli.target import Where, run
 from pavane_operator import kube
 
 DEFAULT_LOG = Path(".pavane/ambrosia")

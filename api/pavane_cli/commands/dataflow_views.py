@@ -11,7 +11,8 @@ from pavane_cli.commands.resources import changes, condition
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
 from pavane_cli.output import Format, Output
-from pavane_cli.target import KINDS, Where, cluster, control_plane, run
+from pavane_cli.plane import control_plane
+from pavane_cli.target import KINDS, Where, cluster, run
 
 DATAFLOWS = KINDS["dataflow"]
 

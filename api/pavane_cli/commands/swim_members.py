@@ -37,7 +37,8 @@ def members(
     elif name is not None or socket is not None:
         raise UserError("give a SwimGroup, or --name or --socket of a member that runs here", ExitCode.USAGE)
     else:
-        from pavane_cli.target import Where, control_plane, run  # noqa: PLC0415 - for a member here nothing of it is needed
+        from pavane_cli.plane import control_plane  # noqa: PLC0415 - for a member here nothing of it is needed
+        from pavane_cli.target import Where, run  # noqa: PLC0415 - for a member here nothing of it is needed
 
         async def asked() -> Any:
             plain = group.removeprefix("swim/").removeprefix("swimgroup/")

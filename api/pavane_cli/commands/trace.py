@@ -10,7 +10,8 @@ from rich.text import Text
 from pavane_cli import output
 from pavane_cli.options import Api, Context, Kubeconfig, Token
 from pavane_cli.output import Format, Output
-from pavane_cli.target import Where, control_plane, run
+from pavane_cli.plane import control_plane
+from pavane_cli.target import Where, run
 
 BAR_COLUMNS = 32
 NAME_COLUMNS_MAX = 60

@@ -11,23 +11,19 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import urlencode
 
-import aiohttp
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
-
-from .connect import Credentials, Target, load
+from .connect import Target
 from .errors import AlreadyExists, KubeError, NotFound, Unavailable, from_status
 from .resources import ACCESS_REVIEWS, OWN_ACCESS_REVIEWS, PODS, TOKEN_REVIEWS, Object, Resource
+from .transport import Response, Transport
 
 CALL_TIMEOUT_S = 10.0
 """Longest a call may take. The operator passes 5 s, so that none of a lost Lease's holder lands late (5.6)."""
-CONNECT_TIMEOUT_S = 5.0
 CALLS_OPEN_MAX = 20
 """Calls open at once; watches and followed logs are exempt, they last."""
 WATCH_TIMEOUT_S = 600
@@ -87,28 +83,37 @@ class KubeClient:
     came within `timeout_s`. Namespaces are None for cluster-wide types, and for lists and watches over all of them.
     """
 
-    def __init__(self, configuration: Configuration, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        self._configuration = configuration
-        self._rest = RESTClientObject(configuration)
+    def __init__(self, transport: Transport, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._transport = transport
         self._timeout_s = timeout_s
         self._open_calls = asyncio.Semaphore(CALLS_OPEN_MAX)
         self.calls: Counter[tuple[str, int]] = Counter()
         """Calls that have ended, by method and HTTP status, 0 = no answer; without watches and logs."""
 
     @classmethod
-    async def connect(cls, target: Target | None = None, *, timeout_s: float = CALL_TIMEOUT_S) -> Self:
-        """A client for `target`. Raises ConnectError when no server can be derived from it; contacts nobody yet."""
-        return cls(await load(target or Target()), timeout_s=timeout_s)
+    async def connect(
+        cls, target: Target | None = None, *, timeout_s: float = CALL_TIMEOUT_S, brief: bool = False
+    ) -> Self:
+        """A client for `target`. Raises ConnectError when no server can be derived from it; contacts nobody yet.
+
+        `brief` is for a program that makes a few calls and ends: it starts quickly where the kubeconfig allows.
+        """
+        target = target or Target()
+        transport: Transport | None = None
+        if brief:
+            from .light import light  # noqa: PLC0415 - each program imports the transport that it uses
+
+            transport = light(target)
+        if transport is None:
+            from .library import LibraryTransport, load  # noqa: PLC0415
+
+            transport = LibraryTransport(await load(target))
+        return cls(transport, timeout_s=timeout_s)
 
     @property
     def server(self) -> str:
         """URL of the API server."""
-        return str(self._configuration.host)
-
-    @property
-    def credentials(self) -> Credentials:
-        """Who we are, for a program that makes its own connections."""
-        return Credentials(self._configuration)
+        return self._transport.server
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,7 +125,7 @@ class KubeClient:
 
     async def close(self) -> None:
         """Close all connections; open watches end with Unavailable."""
-        await self._rest.close()
+        await self._transport.close()
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
@@ -203,8 +208,8 @@ class KubeClient:
             fieldSelector=fields,
             timeoutSeconds=timeout_s,
         )
-        async with self._stream(resource.path(namespace), query, silence_s=WATCH_SILENCE_S) as content:
-            async for line in _lines(content):
+        async with self._stream(resource.path(namespace), query, silence_s=WATCH_SILENCE_S) as pieces:
+            async for line in _lines(pieces):
                 event = _decode(line)
                 if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
                     raise Unavailable("the watch delivered something that is no event")
@@ -232,8 +237,8 @@ class KubeClient:
             timestamps="true" if timestamps else None,
         )
         silence_s = None if follow else self._timeout_s
-        async with self._stream(PODS.path(namespace, name, "log"), query, silence_s=silence_s) as content:
-            async for piece in content.iter_any():
+        async with self._stream(PODS.path(namespace, name, "log"), query, silence_s=silence_s) as pieces:
+            async for piece in pieces:
                 yield piece
 
     # ---- writing -----------------------------------------------------------------------------------------------
@@ -401,14 +406,14 @@ class KubeClient:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> Object:
-        timeout = aiohttp.ClientTimeout(total=self._timeout_s, connect=CONNECT_TIMEOUT_S)
         async with self._open_calls:
             try:
-                response = await self._request(
-                    method, path, query, timeout, body=body, content_type=content_type, accept=accept
-                )
-                payload = await response.read()
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                async with (
+                    asyncio.timeout(self._timeout_s),
+                    self._request(method, path, query, None, body, content_type, accept) as response,
+                ):
+                    payload = b"".join([piece async for piece in response.pieces()])
+            except OSError as error:
                 self.calls[method, 0] += 1
                 raise self._unreachable(error) from error
         self.calls[method, response.status] += 1
@@ -422,41 +427,29 @@ class KubeClient:
     @asynccontextmanager
     async def _stream(
         self, path: str, query: Mapping[str, Any], *, silence_s: float | None
-    ) -> AsyncIterator[aiohttp.StreamReader]:
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The body of a GET that lasts; connection errors and silence become Unavailable."""
-        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         try:
-            response = await self._request("GET", path, query, timeout)
-            try:
+            async with self._request("GET", path, query, silence_s) as response:
                 if response.status >= 400:
-                    raise from_status(response.status, _decode(await response.read()), response.headers)
-                yield response.content
-            finally:
-                response.close()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    payload = b"".join([piece async for piece in response.pieces()])
+                    raise from_status(response.status, _decode(payload), response.headers)
+                yield response.pieces()
+        except OSError as error:
             raise self._unreachable(error) from error
 
-    async def _request(
+    def _request(
         self,
         method: str,
         path: str,
         query: Mapping[str, Any] | None,
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - handed to the library, which has one per phase
-        *,
+        silence_s: float | None,
         body: object = None,
         content_type: str = "application/json",
         accept: str = "application/json",
-    ) -> aiohttp.ClientResponse:
+    ) -> AbstractAsyncContextManager[Response]:
         headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": "pavane"}
-        authorization = await self.credentials.authorization()
-        if authorization:
-            headers["Authorization"] = authorization
-        url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
-        answer = await self._rest.request(  # type: ignore[no-untyped-call]
-            method, url, headers=headers, body=body, _request_timeout=timeout
-        )
-        response: aiohttp.ClientResponse = answer.response
-        return response
+        return self._transport.open(method, path + (f"?{urlencode(query)}" if query else ""), headers, body, silence_s)
 
     def _unreachable(self, error: Exception) -> KubeError:
         words = str(error) or type(error).__name__
@@ -478,10 +471,10 @@ def _decode(payload: bytes) -> object:
         return payload.decode(errors="replace")
 
 
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length up to LINE_BYTES_MAX; the reader's own `readline` stops at its buffer size."""
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Lines of any length up to LINE_BYTES_MAX."""
     pending = bytearray()
-    async for piece in content.iter_any():
+    async for piece in pieces:
         pending += piece
         *lines, rest = pending.split(b"\n")
         pending = bytearray(rest)

@@ -1,8 +1,15 @@
 """HTTP to pods: by their own address, whatever the environment says of proxies."""
 
-import httpx2
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import httpx2
 
 
 def pods_http() -> httpx2.AsyncClient:
     """Return a client for ops ports of pods. A proxy of the environment is for the world outside and reaches no pod."""
+    import httpx2  # noqa: PLC0415 - most commands talk to the API server alone
+
     return httpx2.AsyncClient(trust_env=False)

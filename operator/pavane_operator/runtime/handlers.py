@@ -8,7 +8,7 @@ from typing import Any
 import kopf
 
 from pavane_operator.kinds.port import Kind, PodlessKind
-from pavane_operator.kube.connect import Credentials
+from pavane_operator.kube.library import Credentials
 from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.runtime.operator import MANAGED, Operator

@@ -25,7 +25,8 @@ from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.port import Kind, PodlessKind
 from pavane_operator.kinds.registry import kinds as all_kinds
 from pavane_operator.kinds.registry import podless
-from pavane_operator.kube import ConnectError, KubeClient, KubeError, pods_http
+from pavane_operator.kube import ConnectError, KubeClient, KubeError, Target, pods_http
+from pavane_operator.kube.library import Credentials, load
 from pavane_operator.plan.model import Settings
 from pavane_operator.runtime import handlers
 from pavane_operator.runtime.cache import Cache
@@ -173,9 +174,10 @@ class OperatorProcess:
         }
         settings = handlers.settings()
         settings.scanning.disabled = bool(namespaces)
+        credentials = Credentials(await load(Target()))
         others = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
-            registry=handlers.registry(self._kinds, operator, beneath, kube.credentials),
+            registry=handlers.registry(self._kinds, operator, beneath, credentials),
             settings=settings,
             standalone=True,
             clusterwide=not namespaces,
