@@ -123,6 +123,21 @@ def test_why_tells_once_what_two_conditions_say() -> None:
     assert text.count("Secret q-keys is gone") == 1
 
 
+def test_why_names_a_full_volume_and_what_to_do() -> None:
+    fine = [_condition("Ready", "True", "Ready"), _condition("UpToDate", "True", "Applied")]
+    room = _condition("VolumesHaveRoom", "True", "HasRoom")
+    document: dict[str, Any] = {
+        "metadata": {"name": "q"},
+        "status": {"activeGeneration": 1, "conditions": [*fine, room]},
+    }
+    assert explain(document, "raft/q") == "raft/q waits for nothing: generation 1 is active."
+    full = _condition("VolumesHaveRoom", "False", "VolumeFull", "the volume of q-server-g1-0 is full")
+    document["status"]["conditions"] = [*fine, full]
+    text = explain(document, "raft/q")
+    assert "waits for nothing" not in text
+    assert "VolumeFull – the volume of q-server-g1-0 is full. Raise spec.storage.size" in text
+
+
 def test_why_names_pods_that_wait_for_the_same_together() -> None:
     blockers = [
         {"pod": f"g-{number}", "reason": "NoGroup", "message": "nobody admits it", "since": "2026-01-01T00:00:00Z"}

@@ -53,6 +53,7 @@ def test_a_raft_cluster_is_told_whole() -> None:
             conditions=[
                 condition("Ready", "True", "Serving"),
                 condition("QuorumAvailable", "True", "MajorityAnswers"),
+                condition("VolumesHaveRoom", "False", "VolumeFull", "the volume of q-1 is full"),
             ],
             history=[{"generation": 2, "result": "Promoted", "finishedAt": since(), "writeGapMs": 101}],
         ),
@@ -64,6 +65,7 @@ def test_a_raft_cluster_is_told_whole() -> None:
         "Ready": "True, Serving for 5m",
         "Leader": "q-0, term 5",
         "Quorum": "True, MajorityAnswers for 5m",
+        "Volumes": "False, VolumeFull for 5m: the volume of q-1 is full",
         "Rollout": "Idle; generation 2 is active",
         "Blockers": "none",
         "Write gap": "101 ms, generation 2, 5m ago",

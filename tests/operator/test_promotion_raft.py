@@ -17,7 +17,7 @@ from pavane_operator.crds.status import Rollout, State, Step
 from pavane_operator.kinds.raft import names
 from pavane_operator.kinds.raft.facts import ALLOW_WRITES, CHANGE_MEMBERS, PeerView, facts
 from pavane_operator.kinds.raft.peers import peer_view
-from pavane_operator.plan.model import Facts, Observed, Pod, Resource, StageView
+from pavane_operator.plan.model import Facts, Observed, OwnCondition, Pod, Resource, StageView
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 OLD = [f"log-server-g1-{ordinal}" for ordinal in range(3)]
@@ -286,9 +286,11 @@ def test_conditions_say_quorum_leader_and_log() -> None:
         "QuorumAvailable": True,
         "LeaderElected": True,
         "LogHealthy": True,
+        "VolumesHaveRoom": True,
     }
-    assert truths([]) == {"QuorumAvailable": None, "LeaderElected": None, "LogHealthy": None}
-    nothing = {"QuorumAvailable": False, "LeaderElected": False, "LogHealthy": False}
+    unknown = {"QuorumAvailable": None, "LeaderElected": None, "LogHealthy": None, "VolumesHaveRoom": None}
+    assert truths([]) == unknown
+    nothing = {"QuorumAvailable": False, "LeaderElected": False, "LogHealthy": False, "VolumesHaveRoom": True}
     assert truths([answer(OLD[0], settled(*OLD), state_lost=True)]) == nothing
     survivor, *wiped = answer(OLD[0], settled(*OLD)), *(answer(name, EMPTY, last=0, commit=0) for name in OLD[1:])
     assert truths([survivor, *wiped]) == nothing
@@ -297,7 +299,21 @@ def test_conditions_say_quorum_leader_and_log() -> None:
 def test_one_member_that_is_empty_may_merely_be_new() -> None:
     views = [*answers(settled(*OLD), OLD[0], only=OLD[:2]), answer(OLD[2], EMPTY, last=0, commit=0)]
     conditions = {condition.type: condition.status for condition in judged(views, resource(following=None)).conditions}
-    assert conditions == {"QuorumAvailable": True, "LeaderElected": True, "LogHealthy": True}
+    healthy = {"QuorumAvailable": True, "LeaderElected": True, "LogHealthy": True, "VolumesHaveRoom": True}
+    assert conditions == healthy
+
+
+def test_full_volumes_are_named_and_the_leader_among_them() -> None:
+    def told(*views: PeerView) -> OwnCondition:
+        found = {each.type: each for each in judged(list(views), resource(following=None)).conditions}
+        return found["VolumesHaveRoom"]
+
+    leader, follower, third = answers(settled(*OLD), OLD[0], only=OLD)
+    full = told(leader, replace(follower, volume_full=True), third)
+    assert (full.status, full.reason) == (False, "VolumeFull")
+    assert full.message == f"the volume of {OLD[1]} is full"
+    both = told(replace(leader, volume_full=True), replace(follower, volume_full=True), third)
+    assert both.message == f"the volumes of {OLD[0]}, {OLD[1]} are full; {OLD[0]} leads and refuses writes"
 
 
 # ---- status
@@ -396,7 +412,7 @@ def test_what_a_peer_tells_is_understood() -> None:
             transfer_to=None,
             fence=Fence.NAMED,
             recovering=False,
-            blockers=("StateLost",),
+            blockers=("StateLost", "VolumeFull"),
             dedup_ids=0,
             dedup_oldest_second=None,
             streams=0,
@@ -419,4 +435,5 @@ def test_what_a_peer_tells_is_understood() -> None:
         committed=False,
         matches={OLD[0]: 57},
         state_lost=True,
+        volume_full=True,
     )

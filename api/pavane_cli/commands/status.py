@@ -138,6 +138,7 @@ def _of_kind(document: Mapping[str, Any]) -> dict[str, str]:
             return {
                 "Leader": f"{leader}, term {term}" if leader else f"none; {_condition(document, 'LeaderElected')}",
                 "Quorum": _condition(document, "QuorumAvailable"),
+                "Volumes": _condition(document, "VolumesHaveRoom"),
             }
         case "SwimGroup":
             counts = status.get("members") or {}

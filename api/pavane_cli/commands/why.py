@@ -25,6 +25,7 @@ ADVICE = {
     "HandingOver": "It continues by itself, within a second as a rule.",
     "ActiveDown": "The active generation does not answer: get its pods running again.",
     "StateLost": "The pod lost its volume and may not vote; the operator removes and adds it again.",
+    "VolumeFull": "Raise spec.storage.size, or see 'A full volume' in docs/operations.md.",
     "Suspended": "Start it again with `pavane resume-resource {reference}`.",
     "PodTerminating": "It continues when the pod has stopped.",
     "QuorumLost": "A majority lost its volumes: bring one back, or see 'A majority is gone for good' in "
@@ -47,6 +48,9 @@ ADVICE = {
     "Rejected": "The cluster refused the pods: correct the spec.",
 }
 """What a user can do, by reason."""
+
+ROOM = "VolumesHaveRoom"
+"""Condition of a RaftCluster; the conditions that all kinds have tell of what else is wrong with it."""
 
 AFTERWARDS = {
     "DeadlineExceeded": "Correct the spec, or try again with `pavane rollout retry {reference}`.",
@@ -78,8 +82,10 @@ def _waits(document: dict[str, Any], reference: str) -> list[str]:
     status = document.get("status") or {}
     rollout = status.get("rollout") or {}
     sentences = []
-    for name in ("Stalled", "Ready", "UpToDate"):
+    for name in ("Stalled", "Ready", "UpToDate", ROOM):
         found = condition(document, name)
+        if name == ROOM and not _lacks_room(document):
+            continue
         if found is None or _is_fine(found) or (name == "UpToDate" and _state(document) != "Idle"):
             continue
         if name == "UpToDate" and found["reason"] == (condition(document, "Stalled") or {}).get("reason"):
@@ -122,6 +128,7 @@ def _standing(document: dict[str, Any], reference: str) -> str:
         return "" if _waits(document, reference) else f"{reference} waits for nothing: its views are up to date."
     if state == "Idle":
         settled = all(_is_fine(condition(document, name) or {"type": name}) for name in ("Ready", "UpToDate"))
+        settled = settled and not _lacks_room(document)
         return f"{reference} waits for nothing: generation {active} is active." if settled else f"{reference} is idle."
     beside = f", generation {active} is active and untouched" if active and state != "Promoting" else ""
     return f"{reference} is {state} with generation {upcoming}{beside}."
@@ -130,6 +137,11 @@ def _standing(document: dict[str, Any], reference: str) -> str:
 def _is_fine(condition: dict[str, Any]) -> bool:
     bad_when_true = condition["type"] in {"Stalled", "Reconciling"}
     return condition.get("status") == ("False" if bad_when_true else "True")
+
+
+def _lacks_room(document: dict[str, Any]) -> bool:
+    """Whether a volume is known to be full; other kinds do not say, and a cluster that is down cannot."""
+    return (condition(document, ROOM) or {}).get("status") == "False"
 
 
 def _because(failed: dict[str, Any]) -> str:

@@ -32,6 +32,7 @@ _BLOCKERS: Mapping[str, str] = {
     "NoLeader": "the pod knows no leader yet",
     "StateLost": "the cluster's configuration names this pod, but its volume is empty or damaged; "
     "it may vote again once a configuration change has removed and added it",
+    "VolumeFull": "the pod's volume is full, so it should not lead",
 }
 
 _logger = logging.getLogger(__name__)

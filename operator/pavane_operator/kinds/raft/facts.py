@@ -29,6 +29,7 @@ SERVE = "Serve"
 SAFETY_LAG_ENTRIES = 1000
 """A new member may be this far behind the commit index: more would block commits for long (3.1, raft 8.5)."""
 STATE_LOST = "StateLost"
+VOLUME_FULL = "VolumeFull"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class PeerView:
     """Last entry known to be held, by member; only a leader knows."""
     state_lost: bool
     """It is named, but its volume was empty or damaged: it neither votes nor acknowledges yet."""
+    volume_full: bool = False
+    """It takes no updates, and should not lead (docs/specs/raft.md 13.4)."""
     removed: bool = False
     """It was a member, and a committed configuration has left it out."""
 
@@ -395,7 +398,20 @@ def _conditions(scene: _Scene) -> tuple[OwnCondition, ...]:
         healthy = OwnCondition("LogHealthy", False, STATE_LOST, f"{', '.join(lost)} lost the log")
     else:
         healthy = OwnCondition("LogHealthy", True if scene.views else None, "Complete" if scene.views else "NoAnswer")
-    return (quorum, elected, healthy)
+    return (quorum, elected, healthy, _room(scene))
+
+
+def _room(scene: _Scene) -> OwnCondition:
+    """Whose volume is full; a leader with such a volume found nobody who has room, and refuses writes."""
+    full = sorted(view.id for view in scene.views.values() if view.volume_full)
+    if not full:
+        return OwnCondition("VolumesHaveRoom", True if scene.views else None, "HasRoom" if scene.views else "NoAnswer")
+    leader = scene.leader
+    named = ", ".join(full)
+    text = f"the volume of {named} is full" if len(full) == 1 else f"the volumes of {named} are full"
+    if leader is not None and leader.volume_full:
+        text = f"{text}; {leader.id} leads and refuses writes"
+    return OwnCondition("VolumesHaveRoom", False, VOLUME_FULL, text)
 
 
 def _ids(configuration: Configuration) -> frozenset[str]:

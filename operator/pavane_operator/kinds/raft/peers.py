@@ -7,7 +7,7 @@ from typing import Any
 
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
-from pavane_operator.kinds.raft.facts import STATE_LOST, PeerView
+from pavane_operator.kinds.raft.facts import STATE_LOST, VOLUME_FULL, PeerView
 
 
 def peer_view(answer: Mapping[str, Any]) -> PeerView | None:
@@ -28,6 +28,7 @@ def peer_view(answer: Mapping[str, Any]) -> PeerView | None:
                 if member["match_index"] is not None
             },
             state_lost=STATE_LOST in answer["blockers"],
+            volume_full=VOLUME_FULL in answer["blockers"],
             removed=answer["role"] == Role.REMOVED.title,
         )
     except (KeyError, TypeError, ValueError):

@@ -54,7 +54,7 @@ class Status:
     transfer_to: str | None
     fence: Fence
     recovering: bool
-    blockers: tuple[str, ...]  # NoLeader, StateLost
+    blockers: tuple[str, ...]  # NoLeader, StateLost, VolumeFull
     dedup_ids: int
     dedup_oldest_second: int | None
     streams: int
@@ -183,6 +183,8 @@ def _blockers(node: Node) -> tuple[str, ...]:
         blockers.append("NoLeader")  # whether there is a quorum, one peer alone cannot tell
     if node.recovering:
         blockers.append("StateLost")
+    if not node.has_room:
+        blockers.append("VolumeFull")
     return tuple(blockers)
 
 
