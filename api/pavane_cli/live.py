@@ -16,6 +16,7 @@ STAGE_COLOURS: Mapping[str, str] = {
 }
 BAR_COLUMNS = 12
 BLOCKERS_SHOWN_MAX = 3
+"""Of one resource; where several are shown each has one, so that they fit on a screen."""
 REFRESH_PER_S = 5
 SETTLED_S = 5.0
 """What stays so long within a step is told too: the pods of a step come one by one, and each waits for something."""
@@ -36,6 +37,11 @@ class View:
         self._live: Any = None
         self._started = time.monotonic()
         self._since = datetime.now(UTC)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it draws on a terminal; elsewhere it writes lines."""
+        return self._live is not None
 
     def __enter__(self) -> Self:
         if self._stream.isatty():
@@ -98,6 +104,7 @@ def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any
     from rich.text import Text  # noqa: PLC0415
 
     lines: list[Any] = []
+    shown_max = BLOCKERS_SHOWN_MAX if len(documents) == 1 else 1
     for name, document in documents.items():
         status = document.get("status") or {}
         rollout = status.get("rollout") or {}
@@ -107,14 +114,14 @@ def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any
         title.append(f"  {elapsed_s:.1f} s", style="dim")
         lines += [title, *(_generation(status, item) for item in status.get("generations") or ())]
         blockers = rollout.get("blockers") or ()
-        for each in blockers[:BLOCKERS_SHOWN_MAX]:
+        for each in blockers[:shown_max]:
             pod = f" {each['pod']}" if each.get("pod") else ""
             text = Text(f"  waits for{pod}: {each['reason']}", style="yellow", overflow="ellipsis", no_wrap=True)
             if each.get("message"):
                 text.append(f" – {each['message']}", style="dim")
             lines.append(text)
-        if len(blockers) > BLOCKERS_SHOWN_MAX:
-            lines.append(Text(f"  and {len(blockers) - BLOCKERS_SHOWN_MAX} more", style="dim"))
+        if len(blockers) > shown_max:
+            lines.append(Text(f"  and {len(blockers) - shown_max} more", style="dim"))
         gap = write_gap_ms(document)
         if gap is not None:
             lines.append(Text(f"  last write gap {gap} ms", style="dim"))

@@ -1,4 +1,4 @@
-"""Live progress: a line for every state of a rollout and every stage of a pod, as they come."""
+"""Live progress: a picture in place on a terminal, else a line for every state of a rollout and stage of a pod."""
 
 import asyncio
 import contextlib
@@ -10,6 +10,7 @@ import httpx2
 
 from pavane.wire import Stage
 from pavane_cli.commands.resources import changes, is_current
+from pavane_cli.live import View
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS
 from pavane_operator.plan.model import GENERATION_LABEL
@@ -20,16 +21,23 @@ STAGE_TIMEOUT_S = 1.0
 
 
 class Progress:
-    """Follows one resource; ``say`` gets the lines, which begin with the seconds since the start."""
+    """Follows one resource; ``view`` shows it, or ``say`` gets lines, which begin with the seconds since the start."""
 
     def __init__(
-        self, client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, say: Callable[[str], None]
+        self,
+        client: kube.KubeClient,
+        resource: kube.Resource,
+        namespace: str,
+        name: str,
+        say: Callable[[str], None],
+        view: View,
     ) -> None:
         self._client = client
         self._resource = resource
         self._namespace = namespace
         self._name = name
         self._say = say
+        self._view = view
         self._started = time.monotonic()
         self._stages: dict[str, str] = {}
         self._serving = asyncio.Event()  # every pod is Ready and may write
@@ -47,6 +55,8 @@ class Progress:
                     status = change.object.get("status") or {}
                     rollout = status.get("rollout") or {}
                     state = rollout.get("state", "Idle")
+                    if self._view.in_place:
+                        self._view.update(change.object, "")
                     if state != last:
                         number = status.get("nextGeneration") or status.get("activeGeneration")
                         self._line(self._name, state, f"generation {number}" if number else "")
@@ -60,7 +70,8 @@ class Progress:
         raise AssertionError("a watch goes on for ever")
 
     def _line(self, what: str, word: str, more: str = "") -> None:
-        self._say(f"   {time.monotonic() - self._started:5.1f} s  {what:<28} {word:<16} {more}".rstrip())
+        if not self._view.in_place:
+            self._say(f"   {time.monotonic() - self._started:5.1f} s  {what:<28} {word:<16} {more}".rstrip())
 
     async def _follow_pods(self) -> None:
         """Ask every pod for its stage, and say when it is another one, or when the pod is gone."""

@@ -1,13 +1,21 @@
-"""What `pavane demo` takes, and what it leaves out; the demo itself runs in e2e/test_demo.py."""
+"""What `pavane demo` takes, leaves out and shows meanwhile; the demo itself runs in e2e/test_demo.py."""
 
+import asyncio
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli.commands import demo
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.live import View
+from pavane_cli.progress import Progress
+from tests.api.plane import created, plane
+from tests.cli.test_live import Terminal
+from tests.services.eventually import eventually
 
 PLATFORM = Path(__file__).parents[2] / "examples" / "platform.yaml"
 
@@ -57,3 +65,34 @@ def test_a_file_that_it_cannot_show_is_refused_before_anything_starts(
         demo.demo(file, once=True)
     assert refused.value.code == ExitCode.USAGE
     assert not (tmp_path / ".pavane").exists()
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "pipe"])
+async def test_a_rollout_is_shown_in_place_on_a_terminal_and_by_lines_elsewhere(
+    stream: io.StringIO, tmp_path: Path
+) -> None:
+    rolling = {
+        "activeGeneration": 1,
+        "nextGeneration": 2,
+        "rollout": {"state": "CatchingUp"},
+        "generations": [
+            {"number": 1, "role": "Active", "id": "1", "pods": 3, "podsReady": 3, "stage": "ReadWrite"},
+            {"number": 2, "role": "Next", "id": "2", "pods": 3, "podsReady": 1, "stage": "ReadOnly"},
+        ],
+    }
+    said: list[str] = []
+    async with plane(tmp_path) as api:
+        await created(api)
+        await api.kube.apply_status(RAFT_CLUSTERS, {"metadata": {"name": "q"}, "status": rolling}, "default")
+        with View(stream) as view:
+            progress = Progress(api.kube, RAFT_CLUSTERS, "default", "q", said.append, view)
+            following = asyncio.create_task(progress.until_current(60))
+            await eventually(lambda: "generation 2" in stream.getvalue() or said)
+            following.cancel()
+            await asyncio.wait({following})
+    if isinstance(stream, Terminal):
+        assert "1/3 ready" in stream.getvalue()
+        assert said == []
+    else:
+        assert stream.getvalue() == ""
+        assert said[0].split()[2:] == ["q", "CatchingUp", "generation", "2"]

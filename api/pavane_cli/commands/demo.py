@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from pavane_cli.bank import BankLoad, ViewLoad
 from pavane_cli.commands.local import OURSELVES
 from pavane_cli.commands.resources import changes, read_documents
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.live import View
 from pavane_cli.loads import Load, Outcome, RaftLoad, SwimLoad
 from pavane_cli.progress import Progress
 from pavane_cli.target import Where, cluster, control_plane_url, run
@@ -222,7 +224,8 @@ class _Demo:
         os.environ[HOSTS_FILE_VARIABLE] = str((FOLDER / "hosts" / self.namespace).absolute())
         output.say("1. Starting: every pod walks Creation, Initialization, ReadOnly, ReadWrite.")
         began = time.monotonic()
-        await asyncio.gather(*(self._until_current(client, each, START_TIMEOUT_S) for each in self.shown))
+        with View(sys.stdout) as view:
+            await asyncio.gather(*(self._until_current(client, each, START_TIMEOUT_S, view) for each in self.shown))
         output.say(f"   All is Ready after {time.monotonic() - began:.1f} s.")
         async with contextlib.AsyncExitStack() as loads:
             output.say("2. Clients use all of it without a pause.")
@@ -265,17 +268,24 @@ class _Demo:
         began = time.monotonic()
         killed = await self._kill(client, shown)
         output.say(f"{number}. {shown.reference}: pod {killed} is killed (SIGKILL).")
-        await self._until_current(client, shown, ROLL_TIMEOUT_S)
+        await self._watched(client, shown)
         await self._go_on()
         shown.killed_gap_s = self._pause_s(shown, began)
         output.say(f"   Now a new generation of {shown.reference}, under the same clients.")
         began = time.monotonic()
         for name in shown.names:
             await act(client, shown.type, self.namespace, name, ACTIONS["restart"])
-        await self._until_current(client, shown, ROLL_TIMEOUT_S)
+        await self._watched(client, shown)
         shown.rolled_s = time.monotonic() - began
         await self._go_on()
         shown.rolled_gap_s = self._pause_s(shown, began)
+
+    async def _watched(self, client: kube.KubeClient, shown: _Shown) -> None:
+        """Show how it becomes current, and say how that ended."""
+        with View(sys.stdout) as view:
+            await self._until_current(client, shown, ROLL_TIMEOUT_S, view)
+        for document in shown.documents:
+            output.say(f"   {document['metadata']['name']}: {view.closing(document)}")
 
     @staticmethod
     def _pause_s(shown: _Shown, since: float) -> float:
@@ -296,14 +306,14 @@ class _Demo:
                 break
         return name
 
-    async def _until_current(self, client: kube.KubeClient, shown: _Shown, timeout_s: float) -> None:
-        waiting = (self._one_current(client, shown.type, name, timeout_s) for name in shown.names)
+    async def _until_current(self, client: kube.KubeClient, shown: _Shown, timeout_s: float, view: View) -> None:
+        waiting = (self._one_current(client, shown.type, name, timeout_s, view) for name in shown.names)
         shown.documents = await asyncio.gather(*waiting)
 
     async def _one_current(
-        self, client: kube.KubeClient, resource: kube.Resource, name: str, timeout_s: float
+        self, client: kube.KubeClient, resource: kube.Resource, name: str, timeout_s: float, view: View
     ) -> kube.Object:
-        progress = Progress(client, resource, self.namespace, name, output.say)
+        progress = Progress(client, resource, self.namespace, name, output.say, view)
         try:
             return await progress.until_current(timeout_s)
         except TimeoutError as error:
