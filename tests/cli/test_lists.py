@@ -47,8 +47,9 @@ async def test_a_trace_is_listed_with_the_local_time_of_its_beginning(
     async with plane(tmp_path) as api:
         monkeypatch.setenv("KUBECONFIG", str(api.local.kubeconfig))
         monkeypatch.setenv("PAVANE_API_URL", str(api.http.base_url))
-        sent = {"content": request.SerializeToString(), "headers": {"Content-Type": "application/x-protobuf"}}
-        assert (await api.http.post("/v1/traces", **sent)).status_code == 200
+        kind = {"Content-Type": "application/x-protobuf"}
+        sent = await api.http.post("/v1/traces", content=request.SerializeToString(), headers=kind)
+        assert sent.status_code == 200
         header, row = await lines("trace", "list")
         assert dict(zip(header, row, strict=False))["TIME"] == f"{datetime.fromtimestamp(began, TOKYO):%H:%M:%S}"
 
