@@ -57,9 +57,9 @@ test-all: setup ## the long form (SEEDS=300; CI runs it with 100)
 	$(BIN)/pytest -q -n $(WORKERS) tests --ignore=tests/spark
 	$(BIN)/pytest -q e2e
 
-test-spark: setup ## tests of the log as a source and a sink of Spark (installs the extra `spark`, 500 MB)
+test-spark: setup ## tests of Spark: the log as source and sink, the engine, its executors (installs the extra `spark`, 500 MB)
 	@$(call INSTALL,requirements/spark.lock)
-	$(BIN)/pytest -q -p no:xdist tests/spark
+	$(BIN)/pytest -q -p no:xdist tests/spark e2e/test_spark.py
 
 sim: setup ## simulated clusters and groups: SEEDS=2000, or PAVANE_SEED=… to replay one
 	SEEDS=$${SEEDS:-2000} $(BIN)/pytest -q -n $(WORKERS) --timeout=0 tests/sim

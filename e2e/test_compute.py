@@ -15,7 +15,7 @@ import pytest
 from e2e.cluster import QUICK, RaftTest
 from e2e.targets import Capability
 from e2e.targets.local import ProcessTarget
-from e2e.waiting import eventually
+from e2e.waiting import READY_S, eventually
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Waltz, trusting
 from pavane_api.kinds import COMPUTE_CLUSTERS, DATAFLOWS, RAFT_CLUSTERS, WALTZ_CLUSTERS
@@ -39,8 +39,8 @@ TEST_S = 300.0
 class ViewsTest(RaftTest):
     """One namespace of a platform, the log and the views in it."""
 
-    async def apply_script(self, what: str = "count(*)") -> None:
-        spec = {"computeClusterRef": {"name": "main"}, "script": SCRIPT.format(what=what)}
+    async def apply_script(self, what: str = "count(*)", script: str = SCRIPT) -> None:
+        spec = {"computeClusterRef": {"name": "main"}, "script": script.format(what=what)}
         body = {"metadata": {"name": "revenue"}, "spec": spec}
         await self.kube.apply(DATAFLOWS, body, self.namespace, manager="e2e", strict=True)
 
@@ -65,7 +65,7 @@ class ViewsTest(RaftTest):
 
         await eventually(listed, "the bad row is listed")
 
-    async def start(self) -> None:
+    async def start(self, script: str = SCRIPT, timeout_s: float = READY_S, **more: Any) -> None:
         """Apply all at once, as a user does, and wait until the views are written."""
         meta = {"stateMachine": "Tree", "replicas": 3, "storage": {"size": "64Mi"}, **QUICK}
         log = {
@@ -80,14 +80,15 @@ class ViewsTest(RaftTest):
             "partitions": {"ticks": TICKS, "views": VIEWS},
             "interval": "100ms",
             **QUICK,
+            **more,
         }
-        await self.apply_script()
+        await self.apply_script(script=script)
         for kind, name, spec in (
             (COMPUTE_CLUSTERS, "main", compute), (RAFT_CLUSTERS, "meta", meta), (WALTZ_CLUSTERS, "ledger", log),
         ):  # fmt: skip
             body = {"metadata": {"name": name}, "spec": spec}
             await self.kube.apply(kind, body, self.namespace, manager="e2e", strict=True)
-        await self.until_current("main", generation=1)
+        await self.until_current("main", generation=1, timeout_s=timeout_s)
 
     @contextlib.asynccontextmanager
     async def client_of_log(self) -> AsyncIterator[Waltz]:
@@ -111,13 +112,14 @@ class Orders:
     """Appends orders all the time, in turn to both partitions."""
 
     log: Waltz
+    note: str = ""
     appended: int = 0
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def write(self) -> None:
         while not self.stopped.is_set():
             number = self.appended
-            order = {"id": number, "customer": f"c{number % 3}", "cents": number % 97}
+            order = {"id": number, "customer": f"c{number % 3}", "cents": number % 97, "note": self.note}
             await self.log.append(number % 2, json.dumps(order).encode())
             self.appended += 1
             await asyncio.sleep(0.01)

@@ -51,7 +51,8 @@ async def node(plane: ControlPlane, folder: Path) -> AsyncIterator[None]:
     async with await NodeClient.connect(Target(plane.kubeconfig)) as client:
         with _empty_store(folder) as store, contextlib.closing(AddressBlock.claim(folder)) as block:
             mirror = Mirror(store, client, plane.authority)
-            settings = KubeletSettings(folder, Path(sys.prefix), mirror.kubeconfig_of, mirror.token_of, speed=FAST)
+            access = (lambda: plane.server, mirror.kubeconfig_of, mirror.token_of)
+            settings = KubeletSettings(folder, Path(sys.prefix), *access, speed=FAST)
             kubelet = Kubelet(mirror, settings, block)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(mirror.run(), name="mirror")]

@@ -69,7 +69,8 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
         with contextlib.closing(AddressBlock.claim(folder, next(filter(None, former), None))) as block:
             speed = FAST_SPEED if settings.fast else 1.0
             installation = Path(sys.prefix)
-            own = KubeletSettings(folder, installation, server.kubeconfig_of, server.token_of, settings.images, speed)
+            access = (lambda: server.url, server.kubeconfig_of, server.token_of)
+            own = KubeletSettings(folder, installation, *access, settings.images, speed)
             kubelet = Kubelet(cluster, own, block)
             await kubelet.recover()
             async with server.running(kubelet.stream), asyncio.TaskGroup() as group:

@@ -156,6 +156,14 @@ def test_roles_hold_the_rules_that_are_compared_with_the_calls() -> None:
         assert _granted(documents, "ClusterRole", f"pavane-{user}") == _ruled(user)
 
 
+def test_rights_for_executors_are_granted_only_where_they_are_asked_for() -> None:
+    asked = ("--set", "rbac.sparkExecutors=true")
+    both = _ruled("operator") | _ruled("operatorExecutors")
+    assert _granted(render("pavane", *asked), "ClusterRole", "pavane-operator") == both
+    documents = render("pavane", *asked, "--set", "watchNamespaces={one}")
+    assert _granted(documents, "Role", "pavane-operator") == both
+
+
 def test_in_some_namespaces_nothing_is_granted_in_all() -> None:
     documents = render("pavane", "--set", "watchNamespaces={one,two}")
     cluster_wide = {one["metadata"]["name"] for one in documents if one["kind"] == "ClusterRole"}

@@ -84,6 +84,7 @@ async def running_node(folder: Path) -> AsyncIterator[Node]:
         kubelet_settings = KubeletSettings(
             folder,
             Path(sys.prefix),
+            lambda: "https://127.0.0.1:6443",
             lambda pod: f"config of {pod['metadata']['name']}",
             lambda pod, audience: f"token of {pod['metadata']['name']} for {audience}",
             speed=FAST,

@@ -54,6 +54,29 @@ async def test_the_platform_may_all_and_others_nothing(server: Server) -> None:
         assert answer.json()["status"] == {"allowed": allowed}
 
 
+async def test_a_role_of_its_namespace_lets_an_account_in(server: Server) -> None:
+    found = await token(server, "default")
+    head = {"name": "executors", "namespace": "default"}
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "create"]}]
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "executors"}
+    subjects = [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}]
+    await server.cluster.create("roles.rbac.authorization.k8s.io", {"metadata": head, "rules": rules})
+    assert await code(server, found, "/api/v1/namespaces/default/pods") == 403
+    binding = {"metadata": head, "roleRef": role, "subjects": subjects}
+    await server.cluster.create("rolebindings.rbac.authorization.k8s.io", binding)
+    for path, wanted in {
+        "/api/v1/namespaces/default/pods": 200,
+        "/api/v1/namespaces/default/pods?watch=true": 403,
+        "/api/v1/namespaces/default/pods/some": 403,
+        "/api/v1/namespaces/default/secrets": 403,
+        "/api/v1/namespaces/pavane-system/pods": 403,
+        "/api/v1/pods": 403,
+    }.items():
+        assert await code(server, found, path) == wanted, path
+    await server.cluster.delete("roles.rbac.authorization.k8s.io", "default", "executors")
+    assert await code(server, found, "/api/v1/namespaces/default/pods") == 403
+
+
 async def test_a_token_ends_with_its_pod_and_not_by_time(server: Server) -> None:
     found = await token(server, "pavane-system")
     server.cluster.now.move(days=400)  # type: ignore[attr-defined]

@@ -182,5 +182,5 @@ def test_variables_are_expanded_as_kubernetes_does() -> None:
     ],
 )
 def test_every_pavane_image_is_the_installation_and_others_are_mapped(image: str, known: bool) -> None:
-    settings = KubeletSettings(Path(), Path("/installation"), str, lambda *_: "", {"mine:1": Path("/mine")})
+    settings = KubeletSettings(Path(), Path("/installation"), str, str, lambda *_: "", {"mine:1": Path("/mine")})
     assert (settings.environment_of(image) is not None) == known

@@ -16,7 +16,7 @@ import pytest
 from pavane_local.api.cluster import DeleteOptions
 from pavane_local.api.errors import ApiError
 from pavane_local.kubelet.logs import LogOptions
-from tests.local.node import POD_IP, SERVE_FILE, eventually, running_node
+from tests.local.node import POD_IP, SERVE_FILE, Node, eventually, running_node
 
 FOREVER = ("sleep", "1000")
 _FOLLOW = LogOptions(follow=True)
@@ -143,11 +143,40 @@ async def test_a_failing_container_backs_off_and_keeps_its_last_state_and_log(tm
         assert (await node.log("a", previous=True)).startswith("run in ")
 
 
+async def test_a_pod_that_runs_once_stays_as_it_ended(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        for name, code in (("good", 0), ("bad", 3)):
+            await node.run(name, "sh", "-c", f"echo ran; exit {code}", restartPolicy="Never")
+        await eventually(lambda: node.pod("good").get("status", {}).get("phase") == "Succeeded")
+        await eventually(lambda: node.pod("bad").get("status", {}).get("phase") == "Failed")
+    async with running_node(tmp_path) as node:
+        await node.run("other", *FOREVER)
+        await eventually(lambda: node.is_ready("other"))
+        for name, code in (("good", 0), ("bad", 3)):
+            status = node.container(name)
+            assert (status["state"]["terminated"]["exitCode"], status["restartCount"]) == (code, 0)
+
+
+async def test_a_pod_finds_the_api_server_in_its_environment(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        words = 'echo "$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT"'
+        await node.run("with", "sh", "-c", words, restartPolicy="Never")
+        await node.run("without", "sh", "-c", words, restartPolicy="Never", automountServiceAccountToken=False)
+        for name in ("with", "without"):
+            await eventually(functools.partial(_has_ended, node, name))
+        assert await node.log("with") == "127.0.0.1:6443\n"
+        assert await node.log("without") == ":\n"
+
+
+def _has_ended(node: Node, name: str) -> bool:
+    return bool(node.pod(name).get("status", {}).get("phase") == "Succeeded")
+
+
 @pytest.mark.parametrize(
     ("field", "spec"),
     [
         ("spec.initContainers", {"initContainers": [{"name": "i", "image": "pavane"}]}),
-        ("spec.restartPolicy", {"restartPolicy": "Never"}),
+        ("spec.restartPolicy", {"restartPolicy": "OnFailure"}),
         ("spec.volumes[0]", {"volumes": [{"name": "v", "hostPath": {"path": "/x"}}]}),
         ("spec.volumes[0].secret.items", {"volumes": [{"name": "v", "secret": {"secretName": "s", "items": [{}]}}]}),
         (

@@ -98,6 +98,29 @@ async def test_what_cannot_be_is_refused_with_its_field(cluster: Cluster, spec: 
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"engine": "Plain", "spark": {"master": "local"}}, "spark needs engine Spark"),
+        ({"engine": "Spark", "spark": {"executors": {"instances": 3}}}, "executors need master kubernetes"),
+        ({"engine": "Spark", "spark": {"master": "kubernetes", "executors": {"memory": "511Mi"}}}, "at least 512Mi"),
+        ({"engine": "Spark", "spark": {"master": "kubernetes", "executors": {"instances": 65}}}, "spec.spark"),
+        ({"engine": "Spark", "spark": {"master": "kubernetes", "executors": {"memory": "512Mi"}}}, ""),
+        ({"engine": "Spark", "spark": {"master": "kubernetes"}}, ""),
+    ],
+)
+async def test_executors_belong_to_spark_on_kubernetes(cluster: Cluster, spec: dict[str, Any], said: str) -> None:
+    views = {"waltzClusterRef": {"name": "ledger"}, "partitions": {"ticks": 2, "views": 3}, **spec}
+    body = {"metadata": {"name": "main", "namespace": "default"}, "spec": views}
+    if not said:
+        assert (await cluster.create("computeclusters.pavane.dev", body))["spec"]["spark"]["master"] == "kubernetes"
+        return
+    with pytest.raises(ApiError) as refused:
+        await cluster.create("computeclusters.pavane.dev", body)
+    assert refused.value.code == 422
+    assert said in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["x" * 33, "3things", "a.b", "default"])
 async def test_a_name_that_no_child_can_have_is_refused(cluster: Cluster, name: str) -> None:
     with pytest.raises(ApiError, match="the name must"):

@@ -345,6 +345,10 @@ OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "partitions": _object(ticks=NUMBERS, views=NUMBERS, rows=NUMBERS),
         "scripts": st.dictionaries(NAMES, NAMES, max_size=2),
         "engine": st.sampled_from(["Plain", "Spark", "Flink"]),
+        "spark": _object(
+            master=st.sampled_from(["local", "kubernetes", "yarn"]),
+            executors=_object(instances=NUMBERS, cores=NUMBERS, memory=QUANTITIES),
+        ),
         "interval": DURATIONS,
     },
     "Dataflow": {"computeClusterRef": _object(name=NAMES, key=NAMES), "script": NAMES},

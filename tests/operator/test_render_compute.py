@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from pavane.pods.compute_settings import ComputeSettings, Engine, load
+from pavane_operator.charts.rules import rules
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.computecluster import ComputeClusterSpec, ComputeClusterStatus
 from pavane_operator.kinds.computecluster.promotion import ComputePromotion
@@ -74,6 +77,96 @@ def test_pods_may_reach_the_log_and_nobody_else_reaches_them() -> None:
     peers = [peer for rule in policies["main-egress"]["egress"] for peer in rule.get("to", ())]
     selected = [peer.get("podSelector", {}).get("matchLabels", {}) for peer in peers]
     assert "ledger" in {labels.get("app.kubernetes.io/instance") for labels in selected}
+
+
+SPARK: dict[str, Any] = {"engine": "Spark", "image": "mine:1", "spark": {"master": "kubernetes"}}
+
+
+def selected(labels: dict[str, str], selector: dict[str, Any]) -> bool:
+    wanted = selector.get("matchLabels", {})
+    return bool(wanted) and all(labels.get(key) == value for key, value in wanted.items())
+
+
+def test_a_pod_reads_the_template_of_its_executors(tmp_path: Path) -> None:
+    executors = {"instances": 3, "cores": 2, "memory": "1536Mi"}
+    of = resource(1, **SPARK | {"spark": {"master": "kubernetes", "executors": executors}})
+    config, _, stateful_set = RENDERER.generation(of, revision(of, 2))
+    path = tmp_path / "config.yaml"
+    path.write_text(config.body["data"]["config.yaml"])
+    found = load(ComputeSettings.model_construct(config=path)).executors
+    assert found is not None
+    assert (found.instances, found.cores, found.memory_mib) == (3, 2, 1536)
+    driver, executor = stateful_set.body["spec"]["template"], found.template
+    assert (driver["spec"]["automountServiceAccountToken"], executor["spec"]["automountServiceAccountToken"]) == (
+        True,
+        False,
+    )
+    ours, theirs = driver["spec"]["containers"][0], executor["spec"]["containers"][0]
+    assert (ours["image"], theirs["image"]) == ("mine:1", "mine:1")
+    assert theirs["securityContext"] == ours["securityContext"]
+    assert executor["spec"]["securityContext"] == driver["spec"]["securityContext"]
+    # Else the operator would take an executor for a pod of the generation, and wait for its stage.
+    owner = ("app.kubernetes.io/name", "app.kubernetes.io/instance")
+    assert [executor["metadata"]["labels"][key] for key in owner] != [
+        driver["metadata"]["labels"][key] for key in owner
+    ]
+    assert executor["metadata"]["labels"]["pavane.dev/generation"] == "2"
+
+
+def test_only_a_pod_that_makes_executors_has_rights() -> None:
+    for of in (resource(1), resource(1, engine="Spark")):
+        shared = {one.kind for one in RENDERER.shared(of, Writers((1,), fence=1), PRESENT)}
+        assert not shared & {"Role", "RoleBinding"}
+        config, _, pods = RENDERER.generation(of, revision(of))
+        assert "executors" not in config.body["data"]["config.yaml"]
+        assert pods.body["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    made = {one.kind: one.body for one in RENDERER.shared(resource(1, **SPARK), Writers((1,), fence=1), PRESENT)}
+    (rule,) = made["Role"]["rules"]
+    assert (rule["apiGroups"], rule["resources"]) == ([""], ["pods"])
+    assert made["RoleBinding"]["roleRef"]["name"] == made["Role"]["metadata"]["name"]
+    assert made["RoleBinding"]["subjects"] == [{"kind": "ServiceAccount", "name": "main", "namespace": "data"}]
+    granted = [each for role in ("operator", "operatorExecutors") for each in rules()[role] if "pods" in each.resources]
+    of_operator = {verb for each in granted for verb in each.verbs}
+    assert set(rule["verbs"]) <= of_operator
+
+
+def test_driver_and_executors_reach_each_other() -> None:
+    of = resource(1, **SPARK)
+    shared = RENDERER.shared(of, Writers((1,), fence=1), PRESENT)
+    specs = [one.body["spec"] for one in shared if one.kind == "NetworkPolicy"]
+    config, _, pods = RENDERER.generation(of, revision(of))
+    driver = pods.body["spec"]["template"]["metadata"]["labels"]
+    text = yaml.safe_load(config.body["data"]["config.yaml"])
+    executor = text["executors"]["template"]["metadata"]["labels"]
+
+    def open_ports(way: str, at: dict[str, str], to: dict[str, str]) -> set[int]:
+        end = {"Ingress": "from", "Egress": "to"}[way]
+        found = [rule for spec in specs if selected(at, spec["podSelector"]) for rule in spec.get(way.lower(), ())]
+        pods = [rule for rule in found for one in rule.get(end, ()) if selected(to, one.get("podSelector", {}))]
+        return {port["port"] for rule in pods for port in rule["ports"]}
+
+    for one, other, ports in (
+        (driver, executor, {7079}),
+        (executor, driver, {7078, 7079}),
+        (executor, executor, {7079}),
+    ):
+        assert open_ports("Egress", one, other) == open_ports("Ingress", other, one) == ports
+    anywhere = {
+        port["port"]
+        for spec in specs
+        if selected(driver, spec["podSelector"])
+        for rule in spec.get("egress", ())
+        if "to" not in rule
+        for port in rule["ports"]
+    }
+    assert {443, 6443} <= anywhere
+    assert not [
+        spec
+        for spec in specs
+        if selected(executor, spec["podSelector"]) and any("to" not in rule for rule in spec.get("egress", ()))
+    ]
+    disabled = RENDERER.shared(resource(1, **SPARK, networkPolicy={"enabled": False}), Writers((1,), fence=1), PRESENT)
+    assert not [one for one in disabled if one.kind == "NetworkPolicy"]
 
 
 def test_what_is_wrong_with_a_script_is_said_before_anything_runs() -> None:

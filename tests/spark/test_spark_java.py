@@ -46,9 +46,13 @@ def test_without_any_java_the_error_says_what_to_do(tmp_path: Path, monkeypatch:
         java_home({"PATH": str(tmp_path)}, tmp_path)
 
 
-def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
+def test_spark_runs_on_the_java_of_the_wheel_where_the_host_name_means_nothing(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "jdk", 11)
+    hosts = tmp_path / "hosts"
+    hosts.touch()
     environment = os.environ | {"JAVA_HOME": str(old), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment |= {"JAVA_TOOL_OPTIONS": f"-Djdk.net.hosts.file={hosts}"}  # as in a pod of `pavane up`
+    environment.pop("SPARK_LOCAL_IP", None)
     job = subprocess.run(
         [sys.executable, "-c", JOB], env=environment, capture_output=True, text=True, timeout=240, check=False
     )

@@ -35,9 +35,21 @@
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [list, watch]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [list, watch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+{{- end }}
+
+{{- define "pavane.rules.operatorExecutors" -}}
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [create, patch]
+- apiGroups: ['']
+  resources: [pods]
+  verbs: [get, create, patch, deletecollection]
 {{- end }}
 
 {{- define "pavane.rules.operatorDefinitions" -}}

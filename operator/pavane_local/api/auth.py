@@ -10,6 +10,7 @@ from pavane_local.store import Object
 
 PLATFORM_NAMESPACE = "pavane-system"
 MASTERS = "system:masters"
+RBAC = "rbac.authorization.k8s.io"
 
 
 class Identity(NamedTuple):
@@ -21,8 +22,32 @@ class Identity(NamedTuple):
 
 
 def allowed(username: str, groups: Sequence[str]) -> bool:
-    """Tell whether a user may do all; whoever may not, may nothing. Rules are tested on a real API server."""
+    """Tell whether a user may do all; others may what a Role grants. Other rules are tested on a real API server."""
     return MASTERS in groups or username.startswith(f"system:serviceaccount:{PLATFORM_NAMESPACE}:")
+
+
+def verb(method: str, watch: bool, *, named: bool) -> str:
+    """Return what rules call a request."""
+    of_one = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+    of_many = {"GET": "watch" if watch else "list", "POST": "create", "DELETE": "deletecollection"}
+    return (of_one if named else of_many).get(method, "")
+
+
+def granted(cluster: Cluster, who: Identity, namespace: str, verb: str, group: str, resource: str) -> bool:
+    """Tell whether a Role of the namespace, bound to this ServiceAccount, allows a verb on a resource."""
+    for binding in cluster.list(f"rolebindings.{RBAC}", namespace) if namespace else ():
+        subjects = (
+            f"system:serviceaccount:{each.get('namespace')}:{each.get('name')}"
+            for each in binding.get("subjects") or ()
+            if each.get("kind") == "ServiceAccount"
+        )
+        if binding["roleRef"]["kind"] != "Role" or who.username not in subjects:
+            continue
+        role = cluster.find(f"roles.{RBAC}", namespace, binding["roleRef"]["name"])
+        for rule in (role or {}).get("rules") or ():
+            if verb in rule["verbs"] and resource in rule["resources"] and group in rule["apiGroups"]:
+                return True
+    return False
 
 
 class Tokens:

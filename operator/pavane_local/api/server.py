@@ -32,11 +32,11 @@ class ApiServer:
         self._authority = (self._secrets / "server.crt").read_bytes()
         self._admin_token = (self._secrets / "admin.token").read_text()
         self._tokens = Tokens(cluster, self._admin_token, (self._secrets / "token.key").read_bytes())
-        self._url = ""
+        self.url = ""
 
     def kubeconfig_of(self, pod: Object) -> str:
         """Return a kubeconfig for the ServiceAccount of a pod; its token ends with the pod."""
-        return kubeconfig(self._url, self._authority, self.token_of(pod), pod["metadata"]["namespace"])
+        return kubeconfig(self.url, self._authority, self.token_of(pod), pod["metadata"]["namespace"])
 
     def token_of(self, pod: Object, audience: str = "") -> str:
         """Return a token of a pod's ServiceAccount for an audience, "" being this server; it ends with the pod."""
@@ -46,14 +46,14 @@ class ApiServer:
     async def running(self, pod_logs: PodLogs) -> AsyncIterator[str]:
         """Serve until the block is left; yields the URL, and writes the kubeconfig of the administrator."""
         listener = self._listen()
-        self._url = f"https://{ADDRESS}:{listener.getsockname()[1]}"
-        write_private(self.kubeconfig, kubeconfig(self._url, self._authority, self._admin_token).encode())
+        self.url = f"https://{ADDRESS}:{listener.getsockname()[1]}"
+        write_private(self.kubeconfig, kubeconfig(self.url, self._authority, self._admin_token).encode())
         limits: dict[str, Any] = {"timeout_keep_alive": KEEP_ALIVE_SECONDS, "timeout_graceful_shutdown": STOP_SECONDS}
         limits |= {"ssl_certfile": self._secrets / "server.crt", "ssl_keyfile": self._secrets / "server.key"}
         server = HttpServer(Api(self._cluster, self._tokens, pod_logs), lifespan="off", **limits)
         task = asyncio.create_task(server.serve([listener]), name="api-server")
         try:
-            yield self._url
+            yield self.url
         finally:
             self._cluster.store.end_watches()
             server.should_exit = True

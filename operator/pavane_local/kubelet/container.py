@@ -55,6 +55,8 @@ class Container:
         """Run again and again until `stop` ends it."""
         delay, loop = 0.0, asyncio.get_running_loop()
         if "terminated" in self.state:
+            if self._around.once:
+                return
             self._next_run()
         while not self._stopping.is_set():
             began = loop.time()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pavane_local.api.cluster import Cluster, DeleteOptions, WriteOptions
 from pavane_local.certs import write_private
@@ -31,12 +32,14 @@ _log = logging.getLogger(__name__)
 class KubeletSettings:
     """Where pods live and what they run.
 
-    `installation` is the virtual environment of every `pavane` image but those in `images`; `kubeconfig_of` makes the
-    text of a pod's kubeconfig, `token_of` its token for an audience; `speed` divides the back-off of restarts.
+    `installation` is the virtual environment of every `pavane` image but those in `images`; `url` is that of the API
+    server; `kubeconfig_of` makes the text of a pod's kubeconfig, `token_of` its token for an audience; `speed` divides
+    the back-off of restarts.
     """
 
     folder: Path
     installation: Path
+    url: Callable[[], str]
     kubeconfig_of: Callable[[Object], str]
     token_of: Callable[[Object, str], str]
     images: Mapping[str, Path] = field(default_factory=dict)
@@ -71,7 +74,7 @@ class PodRunner:
         self._deleted = False
         status = pod.get("status", {})
         self._began = status.get("startTime") or now_text()
-        self._once = pod["spec"].get("restartPolicy") == "Never"  # a real API server takes such pods
+        self._once = pod["spec"].get("restartPolicy") == "Never"
         around = Surroundings(address, settings.speed, self._once, self._command, self._changed.set, self._record)
         former = {each["name"]: each for each in status.get("containerStatuses") or ()}
         self.containers = {
@@ -228,6 +231,8 @@ class PodRunner:
         if self.pod["spec"].get("automountServiceAccountToken", True):
             file = self.folder / "kubeconfig"
             write_private(file, self._settings.kubeconfig_of(self.pod).encode())
+            server = urlsplit(self._settings.url())
+            variables |= {"KUBERNETES_SERVICE_HOST": str(server.hostname), "KUBERNETES_SERVICE_PORT": str(server.port)}
             variables["KUBECONFIG"] = str(file)
         return variables
 

@@ -19,6 +19,8 @@ from pavane_operator.kube.resources import (
     LEASES,
     NETWORK_POLICIES,
     PODS,
+    ROLE_BINDINGS,
+    ROLES,
     SECRETS,
     SERVICE_ACCOUNTS,
     SERVICES,
@@ -74,8 +76,14 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
             *_of((*READ, "create", "patch"), SECRETS, SERVICE_ACCOUNTS),
             *_of(("list", "watch", "create", "patch", "delete"), VOLUME_CLAIMS),
             *_of(("list", "watch", "delete"), PODS),
-            *_of(("list", "watch"), ENDPOINT_SLICES),
+            *_of(("list", "watch"), ENDPOINT_SLICES, ROLES, ROLE_BINDINGS),
             *_of(("create", "patch"), EVENTS),
+        ),
+        # Where the chart's rbac.sparkExecutors says so. Nobody may grant what he does not have: these rights on pods
+        # the driver of Spark gets.
+        "operatorExecutors": (
+            *_of(("create", "patch"), ROLES, ROLE_BINDINGS),
+            *_of(("get", "create", "patch", "deletecollection"), PODS),
         ),
         "operatorDefinitions": _of(("get",), CRDS, names=names),
         # Only an operator for all namespaces waits for definitions that change while it runs.

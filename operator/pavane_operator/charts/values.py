@@ -188,6 +188,9 @@ class Rbac(_Values):
     """Whether roles and bindings are made; without them somebody else has to grant what templates/_rules.tpl lists."""
     aggregate: bool = True
     """Whether the cluster's roles view, edit and admin get rights on our kinds."""
+    spark_executors: bool = False
+    """Whether ComputeClusters may have `spark.master: kubernetes`. Their pods then may create pods, and so may whoever
+    can edit a ComputeCluster."""
 
 
 class Uninstall(_Values):

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from pavane_operator.crds.base import MAP_MAX_ENTRIES, NO_DEFAULT_KEY, Mark, Model, Name, marked, rule, rules
 from pavane_operator.crds.common import CommonSpec, ResourceRequirements
@@ -15,6 +15,8 @@ from pavane_operator.crds.values import Duration, Quantity
 SCRIPT_MAX_CHARACTERS = 65_536
 SCRIPTS_MAX = 32
 PARTITION_MAX = 4095
+EXECUTORS_MAX = 64
+CORES_MAX = 16
 LAG_DEFAULT = 10
 """Ticks that a successor may lack: it takes them in one step behind the fence."""
 
@@ -36,6 +38,50 @@ class SqlEngine(StrEnum):
 
     PLAIN = "Plain"
     SPARK = "Spark"
+
+
+class SparkMaster(StrEnum):
+    """Where Spark evaluates."""
+
+    LOCAL = "local"
+    KUBERNETES = "kubernetes"
+
+
+class SparkExecutors(Model):
+    """Pods in which Spark evaluates."""
+
+    instances: int = Field(default=2, ge=1, le=EXECUTORS_MAX, json_schema_extra=marked(Mark.POD))
+    """How many there are."""
+    cores: int = Field(default=1, ge=1, le=CORES_MAX, json_schema_extra=marked(Mark.POD))
+    """What each one asks for, and how many tasks it runs at once."""
+    memory: Quantity = Field(
+        default="1Gi",
+        json_schema_extra=marked(
+            Mark.POD,
+            **rules(
+                rule(
+                    "quantity(string(self)).compareTo(quantity('512Mi')) >= 0",
+                    "executors.memory must be at least 512Mi",
+                )
+            ),
+        ),
+    )
+    """Heap of each one, at least 512Mi. Spark asks for a tenth more for its pod, at least 384Mi."""
+
+
+class SparkSpec(Model):
+    """Where Spark evaluates, with engine Spark."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule("self.master == 'kubernetes' || !has(self.executors)", "executors need master kubernetes")
+        )
+    )
+
+    master: SparkMaster = Field(default=SparkMaster.LOCAL, json_schema_extra=marked(Mark.POD))
+    """`local`: in the pod itself; `kubernetes`: in pods that Spark makes, the executors."""
+    executors: SparkExecutors | None = Field(default=None, json_schema_extra=marked(Mark.POD))
+    """Their number and size. Default: two with one core and 1Gi each."""
 
 
 class WaltzClusterRef(Model):
@@ -71,6 +117,10 @@ class ComputeRollout(RolloutSpec):
 class ComputeClusterSpec(CommonSpec):
     """SQL views over a log. A new generation builds them beside the old one and writes from one fenced moment on."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(rule("self.engine == 'Spark' || !has(self.spark)", "spark needs engine Spark"))
+    )
+
     waltz_cluster_ref: WaltzClusterRef = Field(
         json_schema_extra=rules(rule("self == oldSelf", "waltzClusterRef cannot be changed"))
     )
@@ -87,7 +137,9 @@ class ComputeClusterSpec(CommonSpec):
     )
     """`name: CREATE TABLE …; CREATE MATERIALIZED VIEW …;`. A Dataflow adds its own. A change starts a generation."""
     engine: SqlEngine = Field(default=SqlEngine.PLAIN, json_schema_extra=marked(Mark.POD))
-    """`Plain`: DuckDB; `Spark`: Spark in the pod, whose image must have it."""
+    """`Plain`: DuckDB; `Spark`: Spark, which the image must have."""
+    spark: SparkSpec | None = Field(default=None, json_schema_extra=marked(Mark.POD))
+    """Where Spark evaluates; only with engine Spark. Default: in the pod itself."""
     interval: Duration = Field(
         default="200ms",
         json_schema_extra=marked(
@@ -105,6 +157,13 @@ class ComputeClusterSpec(CommonSpec):
     """Computing resources of the pod."""
     rollout: ComputeRollout = Field(default_factory=ComputeRollout)
     """How a new generation becomes the active one."""
+
+    @property
+    def executors(self) -> SparkExecutors | None:
+        """The executors of Spark; None where it evaluates in the pod itself."""
+        if self.spark is None or self.spark.master is not SparkMaster.KUBERNETES:
+            return None
+        return self.spark.executors or SparkExecutors()
 
 
 class ComputeClusterStatus(Status):

@@ -67,6 +67,8 @@ STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 CONTROLLER_REVISIONS = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
+ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
@@ -91,6 +93,8 @@ BUILT_IN: tuple[Resource, ...] = (
     CONTROLLER_REVISIONS,
     BUDGETS,
     NETWORK_POLICIES,
+    ROLES,
+    ROLE_BINDINGS,
     ENDPOINT_SLICES,
     LEASES,
     EVENTS,

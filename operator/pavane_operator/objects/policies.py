@@ -81,7 +81,7 @@ def network_policies(
     egress: list[dict[str, Any]] = [
         {"to": peers, "ports": _ports(ports.peers)},
         *([{"to": clients, "ports": _ports(ports.of_clients)}] if ports.of_clients else []),
-        *(_target(pods, of) for pods, of in targets),
+        *(rule_to(pods, of) for pods, of in targets),
         # Anywhere: the address of a cluster's DNS, often the node's own, is not known here.
         {"ports": [{"protocol": "UDP", "port": DNS_PORT}, {"protocol": "TCP", "port": DNS_PORT}]},
         *_collector(surroundings.otlp_endpoint),
@@ -98,7 +98,13 @@ def network_policies(
     return tuple(manifests)
 
 
-def _target(pods: Mapping[str, str] | None, ports: tuple[Port, ...]) -> dict[str, Any]:
+def rule_from(pods: Mapping[str, str], ports: tuple[Port, ...]) -> dict[str, Any]:
+    """A rule of ingress from these pods of the namespace."""
+    return _from([{"podSelector": {"matchLabels": dict(pods)}}], ports)
+
+
+def rule_to(pods: Mapping[str, str] | None, ports: tuple[Port, ...]) -> dict[str, Any]:
+    """A rule of egress to these pods of the namespace, or anywhere."""
     to = {} if pods is None else {"to": [{"podSelector": {"matchLabels": dict(pods)}}]}
     return {**to, "ports": _ports(ports)}
 

@@ -95,8 +95,9 @@ class Keeper:
         Raises `Fenced`, `EngineError` where engines fail again and again, `EntryError`.
         """
         while True:
-            engine = await asyncio.to_thread(self._make_engine)
+            engine: Engine | None = None
             try:
+                engine = await asyncio.to_thread(self._make_engine)
                 await self._keep(engine, moved)
             except (Unavailable, OutcomeUnknown) as error:
                 trouble(str(error))
@@ -109,7 +110,8 @@ class Keeper:
                 trouble(str(error))
             finally:
                 self.leads, self.runner = False, None
-                await asyncio.to_thread(engine.close)
+                if engine is not None:
+                    await asyncio.to_thread(engine.close)
 
     def _ticks(self) -> Ticks:
         tables = (table for script in self._scripts for table in script.tables)

@@ -52,7 +52,7 @@ class Replica:
         self._settings = settings
         self._config = config
         self._scripts = config.parsed()
-        self._engine = _engine(config.engine)
+        self._engine = _engine(settings, config)
 
     async def run(self) -> None:
         """Keep the views until a later generation writes. Raises ``EngineError``, ``EntryError``, ``OSError``."""
@@ -173,17 +173,22 @@ class Replica:
         return (*found, *(Blocker("ViewFailed", f"{each.view.name}: {each.failure}") for each in views if each.failure))
 
 
-def _engine(name: Engine) -> Callable[[], SqlEngine]:
-    if name is Engine.PLAIN:
+def _engine(settings: ComputeSettings, config: ComputeConfig) -> Callable[[], SqlEngine]:
+    if config.engine is Engine.PLAIN:
         return PlainEngine
     try:
-        from pavane.spark.engine import SparkEngine  # noqa: PLC0415 - in images with Spark only
-        from pavane.spark.session import prepare  # noqa: PLC0415
+        from pavane.spark import engine, kubernetes, session  # noqa: PLC0415 - in images with Spark only
 
-        prepare()
+        session.prepare()
     except (ModuleNotFoundError, RuntimeError) as error:
         raise SettingsError(f"engine Spark: {error}; use an image with Spark, or engine Plain") from None
-    return SparkEngine
+    if config.executors is None:
+        return engine.SparkEngine
+    if not settings.api_server:
+        raise SettingsError("spark.master kubernetes: KUBERNETES_SERVICE_HOST is not set; run in a pod of a cluster")
+    driver = kubernetes.Driver(settings.pod_name, settings.pod_namespace, settings.pod_ip, settings.api_server)
+    executors = kubernetes.Executors(**dict(config.executors))
+    return lambda: engine.SparkEngine(start=lambda: kubernetes.start(driver, executors))
 
 
 class ReplicaRole:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,6 +28,26 @@ class ComputeSettings(PodSettings):
 
     waltz_client: Path
     """Folder with the files `servers` and, unless the log is in clear, `ca.crt`."""
+    kubernetes_host: str = Field(default="", alias="KUBERNETES_SERVICE_HOST")
+    kubernetes_port: int = Field(default=443, alias="KUBERNETES_SERVICE_PORT")
+
+    @property
+    def api_server(self) -> str:
+        """Address of the API server, empty outside of a cluster."""
+        host = f"[{self.kubernetes_host}]" if ":" in self.kubernetes_host else self.kubernetes_host
+        return f"{host}:{self.kubernetes_port}" if host else ""
+
+
+class ExecutorsConfig(BaseModel):
+    """Executors of Spark in pods of their own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    instances: int = Field(ge=1)
+    cores: int = Field(ge=1)
+    memory_mib: int = Field(ge=1)
+    template: dict[str, Any]
+    """Of their pods."""
 
 
 class ComputeConfig(BaseModel):
@@ -43,6 +64,8 @@ class ComputeConfig(BaseModel):
     engine: Engine = Engine.PLAIN
     interval_ms: int = Field(default=200, ge=10, le=10_000)
     """Between two ticks."""
+    executors: ExecutorsConfig | None = None
+    """None: Spark evaluates in the pod itself."""
 
     def parsed(self) -> list[Script]:
         """Return the scripts. Raises ``SettingsError`` that names the one that is wrong, line and column."""

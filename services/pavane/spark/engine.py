@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -16,13 +16,22 @@ from pavane.spark.session import builder
 OUT_OF_RANGE = ("ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE", "CAST_OVERFLOW", "DECIMAL_PRECISION_EXCEEDS")
 
 
-class SparkEngine:
-    """Evaluates a SELECT with Spark on this machine. Blocks; not thread-safe. Starting takes seconds."""
+def started(made: SparkSession.Builder) -> SparkSession:
+    """Return a session that evaluates as views need it. Raises `EngineError`."""
+    settings = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
+    try:
+        return made.config(map=settings).getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        _forget_jvm()
+        raise EngineError(f"Spark did not start: {error}") from error
 
-    def __init__(self, session: SparkSession | None = None) -> None:
+
+class SparkEngine:
+    """Evaluates a SELECT with Spark, without a session on this machine. Blocks; not thread-safe; starts in seconds."""
+
+    def __init__(self, session: SparkSession | None = None, *, start: Callable[[], SparkSession] | None = None) -> None:
         self._own = session is None
-        settings = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
-        self._session = session or builder("pavane sql").config(map=settings).getOrCreate()
+        self._session = session or (start() if start is not None else started(builder("pavane sql")))
         self._session.sparkContext.setLogLevel("ERROR")
 
     def evaluate(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
@@ -51,11 +60,15 @@ class SparkEngine:
         except (PySparkException, Py4JError, OSError):
             SparkContext._active_spark_context = None
             SparkSession._instantiatedSession = None
-        gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
-        if gateway is not None:
-            gateway.shutdown()
-            gateway.proc.stdin.close()  # the JVM ends with its input
-            gateway.proc.wait()
+        _forget_jvm()
+
+
+def _forget_jvm() -> None:
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # the JVM ends with its input
+        gateway.proc.wait()
 
 
 def _signed(table: pa.Table) -> pa.Table:

@@ -135,15 +135,20 @@ def prepare() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
+def java() -> Path:
+    """Return the Java that Spark finds once it is prepared."""
+    home = os.environ.get("JAVA_HOME")
+    return Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
+
+
 def builder(name: str, *, cores: int = 2) -> SparkSession.Builder:
     """Return a builder of sessions on this machine. Raises NoJavaError."""
     prepare()
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark asks what its host name resolves to
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": str(cores),
-        "spark.driver.extraJavaOptions": f"{QUICK} {class_archive(java, _cache())}".strip(),
+        "spark.driver.extraJavaOptions": f"{QUICK} {class_archive(java(), _cache())}".strip(),
         # Workers and driver talk inside of this machine, whatever its name resolves to.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

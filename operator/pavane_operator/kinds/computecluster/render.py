@@ -9,7 +9,7 @@ from typing import Any
 from pavane_operator.crds.computecluster import ComputeClusterSpec
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.kinds.base import BaseRenderer
-from pavane_operator.kinds.computecluster import names
+from pavane_operator.kinds.computecluster import executors, names
 from pavane_operator.kinds.computecluster.scripts import faults
 from pavane_operator.kinds.port import NOTHING
 from pavane_operator.kinds.waltz.names import SERVERS as WALTZ_SERVERS
@@ -63,6 +63,15 @@ class ComputeRenderer(BaseRenderer):
     def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
         """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair: what this generation is made of, for ever."""
         spec, defaults = _spec(resource), self._defaults
+        inputs = Inputs.of(resource, generation, defaults, repair)
+        template = pods.template(
+            inputs,
+            names.NAMES,
+            (),
+            [Mount("log", CLIENT_MOUNT, secret=client_secret(spec.waltz_cluster_ref.name))],
+            [variable("PAVANE_WALTZ_CLIENT", CLIENT_MOUNT)],
+            resources=spec.resources,
+        )
         content = Content(
             config={
                 "scripts": dict(spec.scripts),
@@ -70,15 +79,9 @@ class ComputeRenderer(BaseRenderer):
                 "views": spec.partitions.views,
                 "engine": spec.engine.value,
                 "interval_ms": parse_duration(spec.interval) // timedelta(milliseconds=1),
+                **executors.config(spec, inputs),
             },
-            template=pods.template(
-                Inputs.of(resource, generation, defaults, repair),
-                names.NAMES,
-                (),
-                [Mount("log", CLIENT_MOUNT, secret=client_secret(spec.waltz_cluster_ref.name))],
-                [variable("PAVANE_WALTZ_CLIENT", CLIENT_MOUNT)],
-                resources=spec.resources,
-            ),
+            template=executors.may_make_pods(spec, template),
             ports=(STAGE, OPS),
         )
         return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
@@ -96,6 +99,7 @@ class ComputeRenderer(BaseRenderer):
             service_account(resource, labels),
             *network_policies(resource, labels, own, PORTS, self._surroundings, ((log, (WALTZ_PORT,)),)),
             *disruption_budget(resource, names.NAMES.role, labels, selector, writers, spare=0),
+            *executors.shared(resource, _spec(resource), labels),
         )
 
     def public_service(self, resource: Resource, generation: int) -> Manifest:
