@@ -189,8 +189,8 @@ class Rbac(_Values):
     aggregate: bool = True
     """Whether the cluster's roles view, edit and admin get rights on our kinds."""
     spark_executors: bool = False
-    """Whether ComputeClusters may have `spark.master: kubernetes`. Their pods then may create pods, and so may whoever
-    can edit a ComputeCluster."""
+    """Whether resources may have `spark.master: kubernetes`. Their pods then may create pods, and so may whoever can
+    edit such a resource."""
 
 
 class Uninstall(_Values):

@@ -23,7 +23,8 @@ def started(made: SparkSession.Builder) -> SparkSession:
         return made.config(map=settings).getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         _forget_jvm()
-        raise EngineError(f"Spark did not start: {error}") from error
+        what = " ".join(str(error).splitlines()[:2])  # what was called, and the error without its trace
+        raise EngineError(f"Spark did not start: {what}") from error
 
 
 class SparkEngine:

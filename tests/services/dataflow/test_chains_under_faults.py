@@ -18,7 +18,7 @@ from pavane.dataflow.chain import Chain
 from pavane.dataflow.entries import Entry, EntryError, Minted, Rank, decode
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
-from pavane.dataflow.ports import Column, Fenced, View
+from pavane.dataflow.ports import Column, EngineError, Fenced, View
 from pavane.dataflow.reading import Views
 from pavane.dataflow.rows import Row, table_of, updates_of
 from pavane.dataflow.sink import ChainSink
@@ -220,6 +220,32 @@ async def test_an_outage_of_the_log_is_waited_for() -> None:
                 async for _, changes in steps_of_view:
                     if any(row == (7,) for row, _, _ in changes):
                         break
+    finally:
+        keeping.cancel()
+        await asyncio.wait({keeping})
+
+
+async def test_an_engine_that_does_not_start_is_started_again() -> None:
+    log = FaultyLog(Random(0), kind=True)
+    script = parse(
+        "CREATE TABLE t (x BIGINT) USING waltz OPTIONS (partitions '0');"
+        "CREATE MATERIALIZED VIEW v AS SELECT sum(x) AS s FROM t"
+    )
+    starts = iter([False, True])
+
+    def engine() -> PlainEngine:
+        if not next(starts):
+            raise EngineError("it did not start")
+        return PlainEngine()
+
+    clocks = Clocks(lambda: 0, monotonic, lambda: uuid4().hex)
+    keeper = Keeper(log, [script], Place(TICKS_PARTITION, HOME), engine, 0.01, clocks)
+    keeper.allowed.set()
+    steps: asyncio.Queue[str] = asyncio.Queue()
+    keeping = asyncio.create_task(keeper.run(lambda _: steps.put_nowait("moved"), steps.put_nowait))
+    try:
+        async with asyncio.timeout(30.0):
+            assert [await steps.get(), await steps.get()] == ["it did not start", "moved"]
     finally:
         keeping.cancel()
         await asyncio.wait({keeping})
