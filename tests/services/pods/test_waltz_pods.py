@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from uuid import UUID
 
@@ -9,11 +10,14 @@ import pytest
 
 from pavane.compute.wire import Epoch
 from pavane.waltz.client import Waltz
+from pavane.waltz.client.link import Link
 from pavane.waltz.client.tools import recover
-from pavane.waltz.errors import OutcomeUnknown
+from pavane.waltz.errors import OutcomeUnknown, RejectCode
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire.fields import ReqId
 from tests.services.eventually import eventually
 from tests.services.pods.raft_pods import Pods
-from tests.services.pods.waltz_pods import KEY, PARTITIONS, WAIT_S, WaltzPods
+from tests.services.pods.waltz_pods import KEY, PARTITIONS, WAIT_S, WaltzPod, WaltzPods
 
 
 @pytest.fixture
@@ -70,6 +74,25 @@ class Writer:
             await asyncio.sleep(0.01)
 
 
+async def compare_beside(pod: WaltzPod, log: Waltz) -> None:
+    """A server that may not write yet reads what the owners have, and takes no append."""
+    async with asyncio.timeout(WAIT_S):
+        while not await pod.get("/partitions"):  # it does not listen yet
+            await asyncio.sleep(0.05)
+    link = await Link.connect((pod.address, 55180), None, 1)
+    try:
+        for partition in range(PARTITIONS):
+            numbers = (ReqId(1, 1, partition, number) for number in count())
+            hwm = (await link.ask(m.HighWaterMarkRequest(next(numbers)), WAIT_S)).txid
+            assert hwm >= 0
+            async for one in log.read(partition, 0, hwm + 1):
+                assert (await link.ask(m.TransactionDataRequest(next(numbers), one.id), WAIT_S)).result == one.data
+            refused = await link.ask(m.AppendIdempotent(next(numbers), hwm, (), (), (), 0, 0, -1, 1, b""), WAIT_S)
+            assert refused.code is RejectCode.READ_ONLY
+    finally:
+        await link.close()
+
+
 @pytest.mark.timeout(240)  # seven processes start, and the machine may be busy
 async def test_a_log_goes_on_through_a_new_generation_of_servers_and_kills_of_each_kind(cluster: WaltzPods) -> None:
     await cluster.begin()
@@ -80,6 +103,7 @@ async def test_a_log_goes_on_through_a_new_generation_of_servers_and_kills_of_ea
         writers = [Writer(log, partition) for partition in range(PARTITIONS)]
         for writer in writers:
             await writer.more()
+        await compare_beside(new[0], log)
         await cluster.lead_up(new, Epoch(2, 1), {})
         for writer in writers:
             await writer.more()

@@ -6,18 +6,24 @@ outlive a storage node that is started again, as behind a proxy or with the orig
 
 from collections import deque
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from pavane.wal.memory import MemoryDisk
 from pavane.waltz.core import outputs as o
+from pavane.waltz.core import reader
+from pavane.waltz.core.connection import Connection
 from pavane.waltz.core.node import Node
+from pavane.waltz.core.reader import Reader
 from pavane.waltz.core.session import SLOW_BATCHES, Session
 from pavane.waltz.storage import Directory
 from pavane.waltz.wire import blobs
+from pavane.waltz.wire import messages as m
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
+from tests.sim.waltz.beside import read_beside
 from tests.sim.waltz.world import KEY, NODES, PARTITION
 
 
@@ -26,8 +32,9 @@ class Story:
 
     def __init__(self, *, fences: bool) -> None:
         self._fences = fences
-        self._disks = {name: MemoryDisk() for name in NODES}
+        self.disks = {name: MemoryDisk() for name in NODES}
         self.nodes: dict[str, Node] = {}
+        self.directories: dict[str, Directory] = {}
         self.meta: blobs.PartitionMetadata | None = None
         self.held_writes: list[o.WriteMeta] | None = None
         """Where metadata writes wait, if they are to."""
@@ -37,8 +44,9 @@ class Story:
 
     def restart(self, name: str) -> None:
         """Start the process of a node, again with what its disk has."""
-        directory = Directory(self._disks[name].folder(), KEY, 1)
+        directory = Directory(self.disks[name].folder(), KEY, 1)
         directory.assign([PARTITION])
+        self.directories[name] = directory
         self.nodes[name] = Node(directory, disk_reserve_bytes=0, fences=self._fences)
 
     def answer(self, send: o.Send) -> Any:
@@ -207,3 +215,80 @@ def test_a_vote_is_void_when_the_node_that_gave_it_has_to_begin_anew() -> None:
     told += answered(undecided["n0"])
     assert told == []
     assert answered(undecided["n1"]) == [o.Committed(SLOW_BATCHES + 1)]
+
+
+def read_by(
+    story: Story, order: tuple[str, ...], *, hwm: int = 0, stamps: bool = True
+) -> tuple[bytes | str, list[str]]:
+    """Return what a server that may not write reads as transaction 0 where its owner says ``hwm``, and whom it asks.
+
+    Nodes that are not in ``order`` do not answer. Without ``stamps`` it does not look who has stamped a node.
+    """
+    out: list[o.Output] = []
+    reader = Reader(PARTITION, out, lambda: "owner:1")
+    reader.message(0.0, Connection(1, 5), m.TransactionDataRequest(ReqId(1, 1, PARTITION, 1), 0))
+    asked = []
+    while True:
+        output = out.pop(0)
+        match output:
+            case o.AskOwner():
+                reader.owner_hwm(0.0, output.attempt, hwm)
+            case o.ReadMeta():
+                reader.metadata(0.0, output.attempt, story.meta)
+            case o.ReadStorage():
+                asked.append(output.node)
+                session, found = read_beside(story.directories[output.node], output)
+                if not stamps:
+                    session = 1 << 40
+                reader.records(0.0, output.read, session, found if output.node in order else None)
+            case o.Reply():
+                assert isinstance(output.message, m.TransactionDataResponse)
+                return output.message.result, asked
+
+
+def test_a_server_beside_reads_nothing_that_may_not_be_committed() -> None:
+    story = Story(fences=True)
+    session = session_of(1)
+    story.go_on(session, session.start(0.0))
+    told, _ = story.go_on(session, session.append(0.0, [record(0)]), lambda send: send.node != "n0")
+    assert told == []
+    found, asked = read_by(story, NODES, hwm=session.hwm)
+    assert "TransactionNotFoundException" in str(found)
+    assert asked == []
+    assert read_by(story, NODES, hwm=session.hwm + 1) == (record(0).data, ["n0"])  # it was there to be read
+
+
+def two_of_three_go_on() -> tuple[Story, s.Record]:
+    """A log whose owner has left a record on n2 alone, and whose next owner has committed another one without n2."""
+    story = Story(fences=True)
+    old = session_of(1)
+    story.go_on(old, old.start(0.0))
+    story.go_on(old, old.append(0.0, [record(0)]), lambda send: send.node != "n2")
+    session = session_of(2, up=("n0", "n1"))
+    assert story.go_on(session, session.start(0.0))[0] == [o.Opened(1, -1)]
+    committed = s.Record.of(0, ReqId(2, 2, PARTITION, 0), 0, b"committed")
+    assert story.go_on(session, session.append(0.0, [committed]))[0] == [o.Committed(0)]
+    return story, committed
+
+
+def test_a_server_beside_reads_only_from_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    story, committed = two_of_three_go_on()
+    assert read_by(story, NODES) == (committed.data, ["n0"])
+    assert "n2" not in read_by(story, ("n2",))[1]
+
+    monkeypatch.setattr(reader, "declared", lambda meta: ["n2", "n0", "n1"])
+    assert read_by(story, NODES, stamps=False)[0] == record(0).data
+
+
+@pytest.mark.parametrize("stamps", [True, False], ids=["stamp", "without it"])
+def test_a_server_beside_does_not_read_from_a_disk_that_was_set_back(stamps: bool) -> None:
+    story, committed = two_of_three_go_on()
+    before = deepcopy(story.disks["n2"])
+    session = session_of(3)
+    assert story.go_on(session, session.start(0.0))[0] == [o.Opened(2, 0)]
+    assert read_by(story, ("n2",)) == (committed.data, ["n0", "n1", "n2"])
+
+    story.disks["n2"] = before
+    story.restart("n2")
+    stale = read_by(story, ("n2",), stamps=stamps)[0] == record(0).data
+    assert stale is not stamps

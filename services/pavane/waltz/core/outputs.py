@@ -74,6 +74,26 @@ class Prefer:
 
 
 @dataclass(frozen=True, slots=True)
+class AskOwner:
+    """Ask the server at ``address`` for the HWM of a partition; the answer goes to ``owner_hwm``."""
+
+    partition: int
+    attempt: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStorage:
+    """Read by the admin port of ``node`` which session has stamped it, then records; both go to ``records``."""
+
+    partition: int
+    read: int
+    node: str
+    txid: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A store session has recovered the log up to ``hwm``."""
 
@@ -127,6 +147,8 @@ Output = (
     | Hangup
     | NextClientId
     | Prefer
+    | AskOwner
+    | ReadStorage
     | Opened
     | Committed
     | Closed

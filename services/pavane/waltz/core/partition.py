@@ -396,10 +396,7 @@ class Partition(Storing):
             self._reply(connection, m.TransactionDataResponse(request.reqid, txid, result))
 
         if not 0 <= txid <= self._hwm:
-            # The original's words, for those who look for them in logs.
-            name = "com.wepay.waltz.store.exception.TransactionNotFoundException"
-            text = f"{name}: partition={self.number}transactionId={txid}"
-            self._reply(connection, m.TransactionDataResponse(request.reqid, txid, text))
+            self._reply(connection, m.no_such_transaction(request.reqid, txid))
         elif found := self.feeds.tail.take(txid, 1):
             take(found)
         else:

@@ -11,6 +11,7 @@ from pavane.waltz.core.cluster import STEP_S, ClusterView, rewritten
 from pavane.waltz.core.connection import PARKED_MAX, Connection
 from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Prefer, Reply, WriteAssignment
 from pavane.waltz.core.partition import PARK_S, Partition
+from pavane.waltz.core.reader import Reader
 from pavane.waltz.core.rounds import Rounds
 from pavane.waltz.core.storing import Stage
 from pavane.waltz.errors import RejectCode
@@ -18,6 +19,7 @@ from pavane.waltz.state.recovery import RULES, Rules
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.blobs import PartitionMetadata
 from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.storage import Record
 from pavane.wire import Stage as PodStage
 
 VIEWS_ASKED_MAX = 16  # client ids of one connection under way: each costs writes in the metadata store
@@ -44,6 +46,8 @@ class ServerCore:
         self.view: ClusterView | None = None
         self.owned: dict[int, Partition] = {}
         self.leaving: list[Partition] = []
+        self.readers: dict[int, Reader] | None = {}
+        """Partitions that were asked for, until the server may write for the first time."""
         self._published: dict[int, int] = {}
         """HWM of each partition that this process has ever told anybody: no recovery of it may end below."""
         self.writable = False
@@ -80,6 +84,10 @@ class ServerCore:
             due = partition.next_due()
             if due is not None and due <= now:
                 partition.tick(now)
+        for reader in self._readers():
+            due = reader.next_due()
+            if due is not None and due <= now:
+                reader.tick(now)
         self._tidy()
         while self._absent and self._absent[0][0] <= now:
             self._absent.popleft()[1].parked -= 1
@@ -90,6 +98,7 @@ class ServerCore:
     def next_timer(self) -> float | None:
         """Return when ``handle_timer`` is due."""
         due = [partition.next_due() for partition in [*self.owned.values(), *self.leaving]]
+        due += [reader.next_due() for reader in self._readers()]
         due += [self._step_due, self._rounds.next_due(), self._absent[0][0] if self._absent else None]
         return min((at for at in due if at is not None), default=None)
 
@@ -104,8 +113,12 @@ class ServerCore:
                 self._remember(partition)
             self.owned.clear()
             self.leaving.clear()
-        elif self.view is not None:
-            self.set_view(now, self.view)
+        else:
+            for reader in self._readers():
+                reader.close()
+            self.readers = None
+            if self.view is not None:
+                self.set_view(now, self.view)
 
     def set_view(self, now: float, view: ClusterView) -> None:
         """The metadata store says who is there and who owns what."""
@@ -122,6 +135,8 @@ class ServerCore:
         """Take the answer to ``ReadMeta``."""
         for one in self._all(partition):
             one.metadata(now, attempt, meta, version)
+        if self.readers is not None and (reader := self.readers.get(partition)) is not None:
+            reader.metadata(now, attempt, meta)
         self._tidy()
 
     def written(self, now: float, partition: int, attempt: int, *, done: bool, version: int) -> None:
@@ -129,6 +144,16 @@ class ServerCore:
         for one in self._all(partition):
             one.written(now, attempt, done=done, version=version)
         self._tidy()
+
+    def owner_hwm(self, now: float, partition: int, attempt: int, hwm: int | None) -> None:
+        """Take the answer to ``AskOwner``; ``None``: there was none."""
+        if self.readers is not None and (reader := self.readers.get(partition)) is not None:
+            reader.owner_hwm(now, attempt, hwm)
+
+    def records(self, now: float, partition: int, read: int, session: int, records: Sequence[Record] | None) -> None:
+        """Take the answer to ``ReadStorage``; ``None``: the node could not serve them."""
+        if self.readers is not None and (reader := self.readers.get(partition)) is not None:
+            reader.records(now, read, session, records)
 
     def client_id(self, connection: int, seq: int, number: int) -> None:
         """Take the answer to ``NextClientId``; -1: the metadata store does not answer."""
@@ -234,6 +259,8 @@ class ServerCore:
         if known is not None:
             for partition in [*self.owned.values(), *self.leaving]:
                 partition.disconnected(known)
+            for reader in self._readers():
+                reader.disconnected(known)
             self._absent = deque(parked for parked in self._absent if parked[1] is not known)
             for key in [key for key in self._views_asked if key[0] == connection]:
                 del self._views_asked[key]
@@ -246,6 +273,8 @@ class ServerCore:
             if writable:
                 for partition in self.owned.values():
                     partition.feeds.writable(known)
+                for reader in self._readers():
+                    reader.writable(known)
 
     def may_read(self, connection: int) -> bool:
         """Whether more requests of a client are welcome."""
@@ -272,13 +301,39 @@ class ServerCore:
         elif isinstance(message, _PARTITION_MESSAGES):
             partition = self.owned.get(reqid.partition)
             if partition is None or partition.stage is Stage.CLOSED:
-                self._not_here(now, known, message)
+                if (reader := self._reader(known, message)) is not None:
+                    reader.message(now, known, message)
+                else:
+                    self._not_here(now, known, message)
             else:
                 partition.message(now, known, message)
                 if isinstance(message, (m.AppendIdempotent, m.AppendRequest)):
                     self._rounds.waiting[partition] = None
         else:
             self._about_server(known, message)
+
+    def _reader(self, connection: Connection, message: Any) -> Reader | None:
+        """Return who serves a partition before this server may write; ``None``: it is just not here."""
+        number = message.reqid.partition
+        if self.readers is None or self.view is None or not 0 <= number < self._partitions:
+            return None
+        if isinstance(message, m.FlushRequest) and not connection.ours:
+            return None  # it waits for the partition as long as it may, and is never answered here
+        if number not in self.readers:
+            self.readers[number] = Reader(number, self._out, lambda: self._owner_address(number))
+        return self.readers[number]
+
+    def _readers(self) -> Iterable[Reader]:
+        return () if self.readers is None else self.readers.values()
+
+    def _owner_address(self, number: int) -> str:
+        """Return where the owner of a partition is, empty if there is none."""
+        assert self.view is not None  # noqa: S101 -- _reader has looked
+        for server, owned in self.view.owned().items():
+            descriptor = self.view.servers.get(server)
+            if descriptor is not None and any(one == number for one, _ in owned):
+                return f"{descriptor.host}:{descriptor.port}"
+        return ""
 
     def _not_here(self, now: float, connection: Connection, message: Any) -> None:
         reqid = message.reqid

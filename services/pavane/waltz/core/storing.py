@@ -18,11 +18,10 @@ STRIKES_MAX = 3  # attempts that a storage node may end before it is left out of
 class Stage(IntEnum):
     """Of a partition at a server."""
 
-    OPENING = 1
-    READ_ONLY = 2
-    READ_WRITE = 3
-    CLOSING = 4
     CLOSED = 0
+    OPENING = 1
+    READ_WRITE = 2
+    CLOSING = 3
 
 
 class Storing(ABC):

@@ -17,6 +17,7 @@ from pavane.waltz.aio.stream import Stream
 from pavane.waltz.core import outputs as o
 from pavane.waltz.core.cluster import ClusterView
 from pavane.waltz.core.server import ServerCore, storage_nodes
+from pavane.waltz.server.elsewhere import Elsewhere
 from pavane.waltz.state.metadata import BadVersion, Metadata, MetadataError, NodeExists, Paths
 from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import blobs
@@ -66,6 +67,7 @@ class WaltzServer:
         self._writes = asyncio.Event()
         self._paths = Paths(config.root)
         self._tracing = Tracing(config.name)
+        self._elsewhere = Elsewhere(config, metadata, storage_tls)
         self._preferred: set[int] = set()
         self._preferring = asyncio.Lock()
         self._registered = ""
@@ -104,6 +106,7 @@ class WaltzServer:
         self._writes.clear()
         self._adapter.call(lambda now: self.running.set_writable(now, writable=False))
         await self._adapter.close()
+        await self._elsewhere.close()
         await self._listener.stop()
 
     def allow_writes(self) -> None:
@@ -188,6 +191,10 @@ class WaltzServer:
                 self._begin(self._prefer(output), "waltz preferred partitions")
             case o.NextClientId():
                 self._begin(self._next_client_id(output), "waltz client id")
+            case o.AskOwner():
+                self._begin(self._ask_owner(output), "waltz owner")
+            case o.ReadStorage():
+                self._begin(self._read_storage(output), "waltz read")
 
     def _trace_refusal(self, message: m.LockFailure | m.Reject) -> None:
         locked = "a lock was written by another transaction"
@@ -266,6 +273,15 @@ class WaltzServer:
             async with asyncio.timeout(METADATA_S):
                 number = await cluster.next_id(self.metadata, self._paths.client_ids)
         self.adapter.call(lambda now: self.running.client_id(asked.connection, asked.seq, number))
+
+    async def _ask_owner(self, asked: o.AskOwner) -> None:
+        hwm = await self._elsewhere.hwm(asked.address, asked.partition)
+        self.adapter.call(lambda now: self.running.owner_hwm(now, asked.partition, asked.attempt, hwm))
+
+    async def _read_storage(self, asked: o.ReadStorage) -> None:
+        found = await self._elsewhere.records(asked.node, asked.partition, asked.txid, asked.count)
+        session, records = found or (-1, None)
+        self.adapter.call(lambda now: self.running.records(now, asked.partition, asked.read, session, records))
 
     async def _follow(self) -> None:
         """Tell the core of every change of the cluster."""

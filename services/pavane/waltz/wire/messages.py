@@ -98,6 +98,12 @@ class TransactionDataResponse:
     result: bytes | str
 
 
+def no_such_transaction(reqid: ReqId, txid: int) -> TransactionDataResponse:
+    """Return the answer about a transaction that is not committed, in the original's words, which logs are read for."""
+    name = "com.wepay.waltz.store.exception.TransactionNotFoundException"
+    return TransactionDataResponse(reqid, txid, f"{name}: partition={reqid.partition}transactionId={txid}")
+
+
 @dataclass(frozen=True, slots=True)
 class FlushRequest:
     """Answer when every earlier append is resolved."""

@@ -1,0 +1,254 @@
+"""A partition at a server that may not write: read from the storage nodes, as far as its owner says (14.2).
+
+What the owner calls its HWM is committed for good. The metadata that are read after it name the storage nodes that take
+part in its session or a later one: what these hold up to that HWM is the log. Nothing is written, and no question
+carries a session id, so nobody is fenced.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pavane.waltz.core.connection import PARKED_MAX, Connection
+from pavane.waltz.core.feed import Feeds, batch_fault
+from pavane.waltz.core.outputs import AskOwner, Output, ReadMeta, ReadStorage, Reply
+from pavane.waltz.errors import RejectCode
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire.blobs import UNRESOLVED, PartitionMetadata
+from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.storage import Record
+
+POLL_S = 0.2  # between two questions to the owner while a feed goes on or a request waits
+WAIT_S = 10.0  # how long a request waits for an owner that does not answer
+
+_KINDS = {
+    m.AppendRequest: 2,
+    m.FeedRequest: 3,
+    m.TransactionDataRequest: 6,
+    m.FlushRequest: 8,
+    m.HighWaterMarkRequest: 11,
+    m.FeedBatchRequest: 32,
+    m.AppendIdempotent: 37,
+}
+
+
+@dataclass(slots=True)
+class _Read:
+    """Records that were asked of a storage node, and which nodes are asked next."""
+
+    session: int
+    txid: int
+    limit: int
+    nodes: list[str]
+    answer: Callable[[Sequence[Record] | None], None]
+
+
+class Reader:
+    """Partition ``number``. ``owner`` returns the address of its owner, empty if there is none."""
+
+    def __init__(self, number: int, out: list[Output], owner: Callable[[], str]) -> None:
+        self.hwm: int | None = None
+        """What is known to be committed."""
+        self._number = number
+        self._out = out
+        self._owner = owner
+        self._feeds = Feeds(out, self._read)
+        self._attempt = 0
+        self._asking = False
+        self._told = -1
+        self._session = -1
+        self._nodes: list[str] = []
+        self._reads: dict[int, _Read] = {}
+        self._reads_begun = 0
+        self._parked: deque[tuple[float, Connection, Any]] = deque()
+        self._due: float | None = None
+        self._now = 0.0
+
+    # -- inputs -------------------------------------------------------------------------------------------------
+
+    def message(self, now: float, connection: Connection, message: Any) -> None:
+        """Take a request."""
+        self._now = now
+        match message:
+            case m.MountRequest():  # who mounts wants to append, or to read what the owner reads as well
+                self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
+            case m.AppendRequest() | m.AppendIdempotent() | m.FlushRequest():
+                # Never answered below V5: it would declare appends failed that the owner may still commit.
+                self._reject(connection, message, RejectCode.READ_ONLY, "this server may not write yet")
+            case m.FeedRequest():
+                self._reject(connection, message, RejectCode.NOT_MOUNTED, "mount the partition at its owner")
+            case m.FeedCredit():
+                self._feeds.add_credit(connection, message)
+            case m.FeedBatchRequest() if fault := batch_fault(message):
+                self._reject(connection, message, RejectCode.BAD_REQUEST, fault)
+            case m.TransactionDataRequest() | m.FeedBatchRequest() if self._covers(message):
+                self._serve(connection, message)
+            case _ if connection.parked < PARKED_MAX:
+                connection.parked += 1
+                self._parked.append((now + WAIT_S, connection, message))
+                self._refresh()
+            case _:
+                self._reject(connection, message, RejectCode.UNAVAILABLE, "too many requests wait")
+
+    def owner_hwm(self, now: float, attempt: int, hwm: int | None) -> None:
+        """Take the answer to ``AskOwner``; ``None``: there was none."""
+        self._now = now
+        if attempt == self._attempt and self._asking:
+            if hwm is None:
+                self._refreshed()
+            else:
+                self._told = hwm
+                # Not before the owner has answered: its session must be the one of the metadata, or an earlier one.
+                self._out.append(ReadMeta(self._number, -attempt))
+
+    def metadata(self, now: float, attempt: int, meta: PartitionMetadata | None) -> None:
+        """Take the answer to ``ReadMeta``."""
+        self._now = now
+        if attempt != -self._attempt or not self._asking:
+            return
+        nodes = declared(meta)
+        if nodes or self._told < 0:
+            self.hwm = max(self._told, -1 if self.hwm is None else self.hwm)
+            self._nodes = nodes
+            self._session = meta.session if meta is not None else -1
+        self._refreshed()
+
+    def records(self, now: float, read: int, session: int, records: Sequence[Record] | None) -> None:
+        """Take the answer to ``ReadStorage``; ``None``: the node could not serve them.
+
+        A disk that was set back holds what an earlier ``session`` has left, which may not be the log.
+        """
+        self._now = now
+        asked = self._reads.pop(read, None)
+        if asked is None:
+            return
+        if records and session >= asked.session and records[0].txid == asked.txid:
+            asked.answer(records[: asked.limit])
+        else:
+            self._ask_next(asked)
+
+    def disconnected(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._feeds.drop(connection)
+        self._parked = deque(parked for parked in self._parked if parked[1] is not connection)
+
+    def writable(self, connection: Connection) -> None:
+        """A connection takes more."""
+        self._feeds.writable(connection)
+
+    def close(self) -> None:
+        """The server may write from now on: it serves what it owns, as every owner does."""
+        text = "the server has become an owner of partitions; this one may be elsewhere"
+        for feed in self._feeds.close():
+            self._out.append(Reply(feed.connection.id, _refusal(feed.reqid, 32, RejectCode.PARTITION_NOT_HERE, text)))
+        while self._parked:
+            _, connection, message = self._parked.popleft()
+            connection.parked -= 1
+            self._reject(connection, message, RejectCode.PARTITION_NOT_HERE, text)
+
+    def next_due(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        due = [self._due, self._parked[0][0] if self._parked else None]
+        return min((at for at in due if at is not None), default=None)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        self._now = now
+        while self._parked and self._parked[0][0] <= now:
+            _, connection, message = self._parked.popleft()
+            connection.parked -= 1
+            self._reject(connection, message, RejectCode.UNAVAILABLE, "the owner of the partition does not answer")
+        if self._due is not None and self._due <= now:
+            self._due = None
+            self._refresh()
+
+    # -- what is committed, and where it is ---------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        if not self._asking:
+            self._attempt += 1
+            self._asking = True
+            if owner := self._owner():
+                self._out.append(AskOwner(self._number, self._attempt, owner))
+            else:
+                self._refreshed()
+
+    def _refreshed(self) -> None:
+        self._asking = False
+        self._due = None
+        if self.hwm is not None:
+            parked, self._parked = self._parked, deque()
+            for _, connection, message in parked:
+                connection.parked -= 1
+                self._serve(connection, message)
+            self._feeds.opened(self.hwm)
+        if self._parked or len(self._feeds):
+            self._due = self._now + POLL_S
+
+    # -- reads --------------------------------------------------------------------------------------------------
+
+    def _covers(self, request: m.TransactionDataRequest | m.FeedBatchRequest) -> bool:
+        seen = request.txid if isinstance(request, m.TransactionDataRequest) else request.hwm
+        return self.hwm is not None and seen <= self.hwm
+
+    def _serve(self, connection: Connection, message: Any) -> None:
+        assert self.hwm is not None  # noqa: S101 -- callers have looked
+        match message:
+            case m.HighWaterMarkRequest():
+                self._reply(connection, m.HighWaterMarkResponse(message.reqid, self.hwm))
+            case m.TransactionDataRequest():
+                self._data(connection, message)
+            case m.FeedBatchRequest() if message.hwm > self.hwm:
+                self._reject(connection, message, RejectCode.CLIENT_AHEAD, "the log is shorter", self.hwm)
+            case m.FeedBatchRequest():
+                if self._feeds.hwm < self.hwm:
+                    self._feeds.opened(self.hwm)
+                self._feeds.request_batches(connection, message)
+                if self._due is None:
+                    self._due = self._now + POLL_S
+
+    def _data(self, connection: Connection, request: m.TransactionDataRequest) -> None:
+        txid = request.txid
+
+        def take(records: Sequence[Record] | None) -> None:
+            found = records[0].data if records else "the storage nodes cannot be read"
+            self._reply(connection, m.TransactionDataResponse(request.reqid, txid, found))
+
+        assert self.hwm is not None  # noqa: S101 -- callers have looked
+        if 0 <= txid <= self.hwm:
+            self._read(txid, 1, take)
+        else:
+            self._reply(connection, m.no_such_transaction(request.reqid, txid))
+
+    def _read(self, txid: int, limit: int, answer: Callable[[Sequence[Record] | None], None]) -> None:
+        self._ask_next(_Read(self._session, txid, limit, list(self._nodes), answer))
+
+    def _ask_next(self, read: _Read) -> None:
+        if not read.nodes:
+            read.answer(None)
+            return
+        self._reads_begun += 1
+        self._reads[self._reads_begun] = read
+        self._out.append(ReadStorage(self._number, self._reads_begun, read.nodes.pop(0), read.txid, read.limit))
+
+    # -- answers ------------------------------------------------------------------------------------------------
+
+    def _reply(self, connection: Connection, message: Any) -> None:
+        self._out.append(Reply(connection.id, message))
+
+    def _reject(self, connection: Connection, message: Any, code: RejectCode, text: str, detail: int = -1) -> None:
+        if connection.ours:
+            self._reply(connection, _refusal(message.reqid, _KINDS[type(message)], code, text, detail))
+
+
+def declared(meta: PartitionMetadata | None) -> list[str]:
+    """Return the storage nodes that take part in the present session, as far as it has opened."""
+    if meta is None:
+        return []
+    now = (meta.session, UNRESOLVED)
+    return [state.address for state in meta.replicas if (state.session, state.closing_hwm) == now]
+
+
+def _refusal(reqid: ReqId, kind: int, code: RejectCode, text: str, detail: int = -1) -> m.Reject:
+    return m.Reject(reqid, kind, code, detail, -1, text)

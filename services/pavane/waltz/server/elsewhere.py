@@ -1,0 +1,88 @@
+"""Whom a server asks that may not write: the owners of partitions, and the admin ports of storage nodes (14.2)."""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+from typing import TypeVar
+
+from pavane.waltz.aio.admin import StorageAdmin
+from pavane.waltz.aio.cluster import ClusterConfig
+from pavane.waltz.client.link import Link, parse_address
+from pavane.waltz.errors import WaltzError
+from pavane.waltz.state.metadata import Metadata, MetadataError, Paths
+from pavane.waltz.wire import blobs
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.fields import ReqId
+from pavane.wire import ProtocolError
+
+ANSWER_S = 2.0  # of an owner, or of a storage node with its connection; then another one is asked
+NOBODY = 0  # client id: the cluster's begin with 1
+
+T = TypeVar("T")
+
+
+class Elsewhere:
+    """Connections that are made when they are needed and kept until they end. Answers are ``None`` where none comes."""
+
+    def __init__(self, config: ClusterConfig, metadata: Metadata, tls: ssl.SSLContext | None) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._tls = tls
+        self._owners: dict[str, Link] = {}
+        self._nodes: dict[str, StorageAdmin] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._numbers = count(1)
+
+    async def hwm(self, address: str, partition: int) -> int | None:
+        """Ask the server at ``address`` for the HWM of a partition."""
+
+        async def ask() -> int | None:
+            async with self._locks.setdefault(address, asyncio.Lock()):
+                link = self._owners.get(address)
+                if link is None or link.lost.is_set():
+                    link = self._owners[address] = await Link.connect(parse_address(address), self._tls, 1)
+            reqid = ReqId(NOBODY, 0, partition, next(self._numbers))
+            answer = await link.ask(m.HighWaterMarkRequest(reqid), ANSWER_S)
+            return answer.txid if isinstance(answer, m.HighWaterMarkResponse) else None
+
+        return await _tried(ask)
+
+    async def records(self, node: str, partition: int, txid: int, limit: int) -> tuple[int, Sequence[s.Record]] | None:
+        """Read from a storage node which session has stamped it, then records."""
+
+        async def read() -> tuple[int, Sequence[s.Record]]:
+            admin = await self._admin(node)
+            info = await admin.ask(s.AdminSessionInfoRequest(admin.next_seq(), partition))
+            request = s.AdminRecordListRequest(admin.next_seq(), partition, txid, min(limit, s.RECORDS_MAX))
+            return info.session, (await admin.ask(request)).records
+
+        return await _tried(read)
+
+    async def close(self) -> None:
+        """End all connections."""
+        for admin in self._nodes.values():
+            admin.hang_up("done")
+        for link in self._owners.values():
+            await link.close()
+
+    async def _admin(self, node: str) -> StorageAdmin:
+        async with self._locks.setdefault(node, asyncio.Lock()):
+            admin = self._nodes.get(node)
+            if admin is None or admin.closed:
+                found = await self._metadata.get(Paths(self._config.root).connections)
+                ports = blobs.CONNECTION_METADATA.decode(found.data).nodes if found is not None else ()
+                port = next((one.number for one in ports if one.address == node), 0)
+                address = f"{node.rpartition(':')[0]}:{port}"
+                key, partitions = self._config.key, self._config.partitions
+                admin = self._nodes[node] = await StorageAdmin.connect(address, key, partitions, self._tls)
+            return admin
+
+
+async def _tried(work: Callable[[], Awaitable[T | None]]) -> T | None:
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await work()
+    except (WaltzError, MetadataError, ProtocolError, OSError, TimeoutError):
+        return None
