@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
@@ -15,6 +16,7 @@ import zmq
 
 import pavane
 from pavane.application import Connection, EventType, LockLost, NotALock, finding
+from pavane.application.finding import VARIABLE
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
 from pavane.raft.curve import CurveKeys, CurveServer
@@ -78,12 +80,17 @@ async def test_the_page_works_as_it_stands(tmp_path: Path, stack: AsyncExitStack
     for program in programs:
         promised = re.findall(r"print\(.*\)  # (.*)", program)
         assert await run(program, api, tmp_path) == promised
-    # What `pavane connection` prints reaches the same cluster.
-    command = [str(Path(sys.executable).with_name("pavane")), "connection", "quickstart", "-o", "file"]
+    # What `pavane connection` prints reaches the same cluster, and so does what a shell makes of it.
+    pavane_ = shlex.quote(str(Path(sys.executable).with_name("pavane")))
+    typed = (
+        f'{pavane_} connection quickstart -o file && eval "$({pavane_} connection quickstart)" && printenv {VARIABLE}'
+    )
     given = {**os.environ, "KUBECONFIG": str(api.local.kubeconfig)}
-    process = await asyncio.create_subprocess_exec(*command, env=given, stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_shell(typed, env=given, stdout=asyncio.subprocess.PIPE)
     printed, _ = await asyncio.wait_for(process.communicate(), WAIT_S)
-    found = Connection.parse(printed.decode(), "what was printed")
+    of_file, of_shell = printed.decode().splitlines()
+    assert of_shell == of_file
+    found = Connection.parse(of_file, "what was printed")
     async with await pavane.connect(connection=found) as raft:
         assert await raft.get("app/colour") == b"blue"
 
@@ -91,12 +98,12 @@ async def test_the_page_works_as_it_stands(tmp_path: Path, stack: AsyncExitStack
 async def test_a_connection_is_found_in_the_environment_and_in_a_mounted_secret(
     encrypted: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(finding.VARIABLE, encrypted.text())
+    monkeypatch.setenv(VARIABLE, encrypted.text())
     async with await pavane.connect("q") as raft:
         assert await raft.get("plain") == b"value"
     with pytest.raises(pavane.CannotConnect, match="Name: PAVANE_CONNECTION is a connection to q, not to other"):
         await pavane.connect("other")
-    monkeypatch.delenv(finding.VARIABLE)
+    monkeypatch.delenv(VARIABLE)
     monkeypatch.setattr(finding, "MOUNTED", tmp_path / "mounted")
     (tmp_path / "mounted" / "q").mkdir(parents=True)
     (tmp_path / "mounted" / "q" / "connection.json").write_text(encrypted.text())
@@ -117,8 +124,15 @@ async def test_locks_fence_and_wrong_uses_are_named(encrypted: Connection) -> No
         with pytest.raises(NotALock, match="plain is a key with a value, not a lock"):
             async with raft.lock("plain"):
                 pass
-        with pytest.raises(TypeError, match="a value is str or bytes, not int"):
-            await raft.put("n", 42)  # type: ignore[arg-type]
+        for wrong, says in (
+            (lambda: raft.put("n", 42), "a value is str or bytes, not int"),  # type: ignore[arg-type]
+            (lambda: raft.get(None), "a key is str or bytes, not NoneType"),  # type: ignore[arg-type]
+            (lambda: raft.put("n", "1", fenced_by="job"), "a lock that is held, not str"),  # type: ignore[arg-type]
+            (lambda: raft.counter("n").add("1"), "a counter adds an int, not str"),  # type: ignore[arg-type]
+            (lambda: pavane.connect(b"q"), "the name of a cluster is a str, not bytes"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(TypeError, match=says):
+                await wrong()
         counter = raft.counter("n")
         await asyncio.gather(*(counter.add() for _ in range(10)))
         assert await counter.value() == 10

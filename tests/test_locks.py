@@ -68,3 +68,17 @@ def test_what_is_tested_is_what_the_image_installs() -> None:
     tested = pins("dev")
     other = {"watchfiles"}  # of the edit loop alone
     assert {name: version for name, version in pins("image").items() if tested.get(name) != version}.keys() == other
+
+
+INSTALLS = re.compile(r"(?<!`)\bpip(-\*\.whl\)/pip)? .*(install|download)\b|^\t@?\$\(PIP\)")
+BY_HASH = ("$(LOCKED)", "--require-hashes", "--no-index", "--no-deps --no-build-isolation -e .")
+ATHERIS = "$(PIP) --group fuzz"  # for make fuzz alone
+
+
+@pytest.mark.parametrize(("file", "count"), [("Makefile", 4), ("Dockerfile", 2), (".ci/run", 0)])
+def test_set_up_image_and_ci_install_only_what_is_locked(file: str, count: int) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if INSTALLS.search(line) and not line.startswith("PIP :=")]
+    free = [line for line in lines if not any(each in line for each in BY_HASH)]
+    assert [line for line in free if ATHERIS not in line] == []
+    assert len(lines) - len(free) == count, lines

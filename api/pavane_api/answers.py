@@ -68,7 +68,8 @@ def _answer(
 def _describe(document: dict[str, Any]) -> dict[str, Any]:
     """Return a description in which errors have the type that they are sent with: FastAPI calls every model JSON.
 
-    Who takes JSON answers 400 to what is no UTF-8, and 415 to everything else. No parameter can be null.
+    Who takes JSON answers 400 to what is no UTF-8, and 415 to everything else. No parameter can be null. What may be
+    answered 428 needs If-Match, unless If-None-Match would do.
     """
     for operation in (item for path in document["paths"].values() for item in path.values()):
         taken = (operation.get("requestBody") or {}).get("content", {}).keys()
@@ -80,6 +81,9 @@ def _describe(document: dict[str, Any]) -> dict[str, Any]:
             if (choices := [each for each in schema.get("anyOf", ()) if each != {"type": "null"}])[1:] == []:
                 schema.update(*choices)
                 schema.pop("anyOf", None)
+        parameters = {parameter["name"]: parameter for parameter in operation.get("parameters", ())}
+        if "428" in operation["responses"] and "if-none-match" not in parameters:
+            parameters["if-match"]["required"] = True
         for answer in operation["responses"].values():
             if MEDIA_TYPE in answer.get("content", {}):
                 answer["content"].pop("application/json", None)

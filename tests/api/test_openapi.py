@@ -23,5 +23,15 @@ def test_errors_are_described_as_they_are_sent() -> None:
                     assert sorted(answer["content"]) == ["application/problem+json", *also], (method, path, status)
 
 
+def test_a_write_that_needs_a_precondition_says_so() -> None:
+    described = json.loads(document())
+    operations = [each for path in described["paths"].values() for each in path.values() if "428" in each["responses"]]
+    assert len(operations) > 10
+    for operation in operations:
+        needed = {each["name"]: each["required"] for each in operation["parameters"] if each["name"].startswith("if-")}
+        # One of two, which a description cannot tell.
+        assert needed in ({"if-match": True}, {"if-match": False, "if-none-match": False}), operation["operationId"]
+
+
 def test_the_committed_description_is_fresh() -> None:
     assert main(["--check"]) == 0

@@ -26,6 +26,7 @@ PROGRAM = "from schemathesis.cli import schemathesis; schemathesis()"
 CONFIG = """
 [checks]
 positive_data_acceptance.expected-statuses = ["2xx", "3xx", 400, 401, 403, 404, 409, 410, 412, 428, 429, "5xx"]
+missing_required_header.expected-statuses = [400, 401, 403, 415, 422, 428]
 [[operations]]  # also for an Idempotency-Key of another request, what is no SELECT, what the cluster refuses
 include-path-regex = "/(entries|keys/.*|leases|txn|sql|scale)$"
 checks.positive_data_acceptance.expected-statuses = [

@@ -25,6 +25,7 @@ from pavane_cli.kinds import NAMES, PODLESS
 from pavane_cli.target import Where
 from pavane_operator.crds.definitions import PODLESS as DEFINED_PODLESS
 from pavane_operator.crds.definitions import all_kinds
+from pavane_operator.kube.resources import PODS
 from tests.api.plane import created, plane
 
 ROOT = Path(__file__).parents[2]
@@ -118,11 +119,14 @@ async def test_kinds_and_names_are_completed(tmp_path: Path, monkeypatch: pytest
     async with plane(tmp_path) as api:
         await created(api, "first")
         await created(api, "second")
+        pod = {"metadata": {"name": "first-0"}, "spec": {"containers": [{"name": "main", "image": "unknown"}]}}
+        await api.kube.create(PODS, pod, "default")
         monkeypatch.setenv("KUBECONFIG", str(Where(api.local.kubeconfig).path()))
         for line, wanted in (
             ("pavane why raft/f", ["raft/first"]),
             ("pavane get raft se", ["second"]),
             ("pavane raft kv get fi", ["first"]),
+            ("pavane logs fir", ["first-0"]),
         ):
             assert await asyncio.to_thread(completed, line) == wanted
 

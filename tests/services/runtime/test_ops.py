@@ -57,6 +57,14 @@ async def test_probes_say_what_is_wrong() -> None:
         assert (answer.status_code, answer.text) == (503, "the volume is not writable\n")
 
 
+async def test_any_number_of_idle_strangers_leaves_a_probe_its_answer() -> None:
+    async with serving(Program()) as client, contextlib.AsyncExitStack() as stack:
+        for _ in range(2 * ops.CONNECTIONS_MAX):
+            _, stranger = await asyncio.open_connection(HOST, client.base_url.port)
+            stack.callback(stranger.close)
+        assert (await client.get("/livez")).status_code == 200
+
+
 async def test_metrics_are_prometheus_text() -> None:
     async with serving(Program()) as client:
         answer = await client.get("/metrics")

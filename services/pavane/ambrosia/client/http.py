@@ -24,7 +24,6 @@ from pavane.runtime.http import HttpServer, listen
 from pavane.telemetry import TRACEPARENT, remote_parent
 
 BODY_BYTES_MAX = 1 << 20  # arguments come from people and programs, bulk data does not
-CONNECTIONS_MAX = 1000  # each may hold one body
 KEY_BYTES_MAX = 255  # keys are part of the state
 FAILED = 500
 _CODES = {"KeyReused": 409, "UnknownMethod": 404, "TooManyFlows": 503}
@@ -130,9 +129,7 @@ async def served(handle: Any, address: str) -> AsyncIterator[tuple[str, int]]:
     """Serve calls and queries at ``host:port``; gives the address. Raises ``OSError`` when it is taken."""
     host, _, port = address.rpartition(":")
     listener = listen(host.strip("[]") or "127.0.0.1", int(port))
-    server = HttpServer(
-        application(handle), limit_concurrency=CONNECTIONS_MAX, timeout_graceful_shutdown=5, lifespan="off"
-    )
+    server = HttpServer(application(handle), timeout_graceful_shutdown=5, lifespan="off")
     task = asyncio.create_task(server.serve(sockets=[listener]))
     bound = listener.getsockname()
     try:
