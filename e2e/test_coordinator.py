@@ -16,6 +16,7 @@ import pytest
 from e2e.cluster import QUICK, RaftTest
 from e2e.waiting import eventually
 from pavane_api.kinds import COORDINATORS
+from pavane_cli.failures import ExitCode
 from pavane_operator.kube.resources import CONFIG_MAPS
 
 BANK = Path(__file__).parents[1] / "examples" / "bank" / "bank.py"
@@ -121,6 +122,9 @@ async def test_the_bank_keeps_its_money_under_kills_and_a_rollout(raft: RaftTest
     assert (await bank.query("bob", "money"))["balance"] == MONEY + 10
     refused = raft.platform.run("ambrosia", "call", "alice", "rob", "-n", raft.namespace, check=False)
     assert "alice has the methods deposit, open, transfer" in refused.stderr
+    nobody = raft.platform.run("ambrosia", "call", "nobody", "open", "1", "-n", raft.namespace, check=False)
+    assert nobody.returncode == ExitCode.NOT_FOUND
+    assert '"nobody" not found' in nobody.stderr
     async with transfers(bank) as moving:
         await moving.more("the start")
         for name in ACCOUNTS:

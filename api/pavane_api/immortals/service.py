@@ -52,8 +52,7 @@ def _within_span() -> dict[str, str]:
 
 
 async def _ask(control: Control, namespace: str, name: str, verb: str, path: str, **request: Any) -> Any:
-    await control.kube.get(COORDINATORS, name, namespace)
-    sent, why = False, "no pod serves calls"
+    known, sent, why = False, False, "no pod serves calls"
     loop = asyncio.get_running_loop()
     end = loop.time() + PATIENCE_S
     again, longest = AGAIN_S
@@ -66,6 +65,9 @@ async def _ask(control: Control, namespace: str, name: str, verb: str, path: str
                 return _result(answer)
             why = str(answer.json().get("detail", ""))
         except (socket.gaierror, httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            if not known:  # asked only now: a call that is answered costs the API server nothing
+                await control.kube.get(COORDINATORS, name, namespace)
+                known = True
             why = f"the application cannot be reached: {error}"
         except (httpx2.HTTPError, ValueError) as error:
             sent, why = True, f"the application did not answer: {error!r}"

@@ -147,7 +147,6 @@ class Pod:
     """What the kubelet says to that or, of a pod that no node has, the scheduler."""
     ended: str = ""
     """How a container of it failed last, in words; empty if none did."""
-    created_at: datetime | None = None
     repair: int = 0
     """Which repair of its generation its template is from (2.13); 0 = the one it was created with."""
     template: str = ""

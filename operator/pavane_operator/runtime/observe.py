@@ -109,7 +109,6 @@ def _pod(body: Object, generation: int, stage: StageView | None) -> Pod:
     waiting: Object = next(
         (one["state"]["waiting"] for one in containers if (one.get("state") or {}).get("waiting")), {}
     )
-    created = metadata.get("creationTimestamp")
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -123,7 +122,6 @@ def _pod(body: Object, generation: int, stage: StageView | None) -> Pod:
         waiting_reason=waiting.get("reason"),
         waiting_message=str(waiting.get("message") or scheduling.get("message") or ""),
         ended=next(filter(None, map(_ended, containers)), ""),
-        created_at=timestamp(created) if created else None,
         repair=parse_number((metadata.get("annotations") or {}).get(REPAIR_ANNOTATION)) or 0,
         template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
         stage=stage,

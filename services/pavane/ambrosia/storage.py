@@ -247,7 +247,6 @@ class Store:
         self._row = registry.load(instance)
         self._log: File | None = None
         self._checkpoint: _Checkpoint | None = None
-        self.log_bytes_before = 0  # cumulative, for progress
 
     @property
     def row(self) -> Row:

@@ -17,10 +17,6 @@ class CoordinatorLost(ImmortalError):
     """The coordinator of this process has gone: the process must end and be started again."""
 
 
-class ProtocolFault(ImmortalError):
-    """The coordinator sent what the protocol does not allow; the process must end."""
-
-
 class RemoteError(ImmortalError):
     """A handler ended with an exception: ``type`` is the name of its class, ``message`` its text."""
 
