@@ -24,10 +24,10 @@ from bench.views import Pipeline, children
 from bench.waltz import Log
 from pavane.dataflow.entries import Batch, Minted, decode
 from pavane.dataflow.flow import ViewFlow
-from pavane.dataflow.reading import Views
 from pavane.dataflow.rows import table_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
+from pavane.dataflow.views import Views
 from pavane.waltz.client import Waltz
 from pavane_cli import output
 

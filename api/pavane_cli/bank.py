@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx2
 
-from pavane.dataflow.reading import Views
 from pavane.dataflow.rows import Multiset
 from pavane.dataflow.ticks import Ticks
+from pavane.dataflow.views import Views
 from pavane.waltz.client import Waltz
 from pavane_cli.books import BankProof, Books, Total, Transfer, ViewProof, prove_bank, prove_view
 from pavane_cli.loads import Load, Outcome, new_label

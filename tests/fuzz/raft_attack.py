@@ -7,8 +7,8 @@ the secret, clients, the answers to what the peer asks, broken connections, time
 
 from collections.abc import Callable
 
-from pavane.raft.core.links import OUTSTANDING_MAX, Ask
 from pavane.raft.core.outputs import Channel
+from pavane.raft.core.requests import OUTSTANDING_MAX, Ask
 from pavane.raft.machines import LeaseGrant, LeaseRevoke, Txn, encode_command
 from pavane.raft.machines.commands import Put, Range
 from pavane.raft.wire import (
@@ -103,7 +103,7 @@ class Attack:
         self.term, self.commit = status.term, status.commit
         for term, candidate in disk.votes.items():
             assert self.votes.setdefault(term, candidate) == candidate, f"two votes in term {term}"
-        waiting = self.room.cores[PEER]._links._outstanding.values()
+        waiting = self.room.cores[PEER]._requests._outstanding.values()
         assert all(len(asks) <= OUTSTANDING_MAX for asks in waiting)
 
     # --- steps ---------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class Attack:
 
     def _answer(self) -> None:
         core = self.room.cores[PEER]
-        asks = [ask for asks in core._links._outstanding.values() for ask in asks.values()]
+        asks = [ask for asks in core._requests._outstanding.values() for ask in asks.values()]
         if not asks:
             return
         ask = self.choices.pick(asks)

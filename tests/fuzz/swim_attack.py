@@ -41,7 +41,7 @@ from pavane.swim.wire.payload import (
     Unlink,
     User,
 )
-from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, Stage, State
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, NodeStage, State
 from pavane.wire import RemoteProtocolError
 from tests.fuzz.choices import Choices
 from tests.services.swim.lone import SELF, UNIX_S, alive, info, place
@@ -212,7 +212,7 @@ class Attack:
             ("alive", lambda: (self._info(), self._info())),
             ("sample", lambda: (self._info(),)),
             ("health", lambda: choices.number(10)),
-            ("stage", lambda: StageShown(choices.pick(list(Stage)), choices.number(4))),
+            ("stage", lambda: StageShown(choices.pick(list(NodeStage)), choices.number(4))),
             ("unlinks", lambda: (Unlink(self._node(), choices.pick((None, self._info()))),)),
             ("users", lambda: (User(self._node(), choices.number(4), choices.bytes(9)),)),
             ("traces", lambda: (Trace(2, choices.number(4), bytes(16), bytes(8), 1),)),

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from pavane.swim.wire.values import Stage as Part
-from pavane.swim.wire.values import State
+from pavane.swim.wire.values import NodeStage, State
 from pavane.wire.stages import Stage
 from pavane_operator.crds.swimgroup import SwimMembers
 from pavane_operator.kinds.swim.facts import ACTIVATE, ALLOW_WRITES, facts
@@ -35,7 +34,7 @@ def active(number: int) -> Child:
 
 def table(of: list[Pod], digest: str = "d", *others: int, dead: int = 0) -> Table:
     ids = [*(member_id("data", pod.name) for pod in of), *others]
-    entries = {one: Entry(one, 1, None, State.ALIVE, Part.READ_WRITE, 1) for one in ids}
+    entries = {one: Entry(one, 1, None, State.ALIVE, NodeStage.READ_WRITE, 1) for one in ids}
     return Table(ids[0], digest, dead, (), entries)
 
 

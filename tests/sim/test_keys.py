@@ -13,7 +13,7 @@ from pavane.raft.client.key_calls import WatchCall
 from pavane.raft.core import watching
 from pavane.raft.core.keyspace import Keyspace
 from pavane.raft.core.outputs import Route
-from pavane.raft.machines import KeyValue, LeaseKeeper, Result, keyvalue, reading
+from pavane.raft.machines import KeyValue, LeaseKeeper, Result, keyvalue, reads
 from pavane.raft.machines.commands import Compare, Target
 from pavane.raft.machines.history import Happened
 from pavane.raft.state.roles import Role
@@ -152,7 +152,7 @@ def test_a_result_that_is_told_for_another_command(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("wrong", ["taken while it is held", "written under any token"])
 def test_a_lock_whose_condition_is_not_looked_at(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = reading.holds
+    original = reads.holds
 
     def holds(state: Any, compare: Compare) -> bool:
         if compare.target == Target.CREATE_REVISION and (compare.operand == 0) == (wrong == "taken while it is held"):

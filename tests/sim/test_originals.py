@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from pavane.raft.core.links import Ask, Links, Question
 from pavane.raft.core.progress import Progress
 from pavane.raft.core.replication import Replication
+from pavane.raft.core.requests import Ask, Question, Requests
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import AppendEntries, encode_uint
 from pavane.raft.wire.frames import decode_uint
@@ -130,9 +130,9 @@ REJOINED = replace(ORIGINALS, weather=Weather(late=0.5), only=("break_connection
 
 def _unbounded_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaders tell their commit index as it is, as the original program does: ours tell at most prev (7.3)."""
-    original: Callable[..., object] = Links.ask
+    original: Callable[..., object] = Requests.ask
 
-    def ask(self: Links, to: object, question: object, *arguments: object, **named: object) -> object:
+    def ask(self: Requests, to: object, question: object, *arguments: object, **named: object) -> object:
         if isinstance(question, AppendEntries):
             question = AppendEntries(
                 question.leader,
@@ -144,7 +144,7 @@ def _unbounded_commit(monkeypatch: pytest.MonkeyPatch) -> None:
             )
         return original(self, to, question, *arguments, **named)
 
-    monkeypatch.setattr(Links, "ask", ask)
+    monkeypatch.setattr(Requests, "ask", ask)
 
 
 def test_an_original_peer_is_told_a_commit_index_beyond_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,14 +177,14 @@ def test_an_original_peer_gets_new_messages_while_old_ones_may_arrive(monkeypatc
 
 
 def test_a_repetition_to_an_original_peer_under_a_new_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Links.again
+    original = Requests.again
 
-    def again(self: Links, ask: Ask, question: Question | None = None) -> None:
+    def again(self: Requests, ask: Ask, question: Question | None = None) -> None:
         if ask.frames[0] == b"+":
             self._outstanding[ask.to.channel, ask.to.peer].pop(ask.id, None)
             ask.id = encode_uint(decode_uint(ask.id) + 1000)
             self._outstanding[ask.to.channel, ask.to.peer][ask.id] = ask
         original(self, ask, question)
 
-    monkeypatch.setattr(Links, "again", again)
+    monkeypatch.setattr(Requests, "again", again)
     found(ORIGINALS, ["S7"])

@@ -6,7 +6,7 @@ import pytest
 
 from pavane.raft.core.barrier import Barriers, _Barrier
 from pavane.raft.core.election import GRANTED, Election
-from pavane.raft.core.following import Following
+from pavane.raft.core.follower import Follower
 from pavane.raft.core.node import Node
 from pavane.raft.core.recovering import Recovering
 from pavane.raft.core.replication import Replication
@@ -78,9 +78,9 @@ def test_configuration_not_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_commit_from_the_own_last_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Following._take
+    original = Follower._take
 
-    def take(self: Following, message: AppendEntries | PvAppend) -> tuple[bool, int | None] | None:
+    def take(self: Follower, message: AppendEntries | PvAppend) -> tuple[bool, int | None] | None:
         taken = original(self, message)
         node = self._node
         fits = message.previous_index <= node.log.last
@@ -89,8 +89,8 @@ def test_commit_from_the_own_last_index(monkeypatch: pytest.MonkeyPatch) -> None
         return taken
 
     # The usual hint leads to the first difference, where the tail that the bug commits is cut off at once.
-    monkeypatch.setattr(Following, "_conflict", lambda self, _previous: (self._node.commit + 1, 0))
-    monkeypatch.setattr(Following, "_take", take)
+    monkeypatch.setattr(Follower, "_conflict", lambda self, _previous: (self._node.commit + 1, 0))
+    monkeypatch.setattr(Follower, "_take", take)
     cut = Scenario(voters=3, faults_s=6.0, fault_pause_s=0.15, weather=LATE, only=("isolate_leader", "cut_one_way"))
     found(cut, ["S3"])
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pavane.dataflow.entries import EntryError
 from pavane.dataflow.ports import Binding
 from pavane.dataflow.querying import Evaluator, Limits, QueryTooLarge
-from pavane.dataflow.reading import Reader, Views
 from pavane.dataflow.ticks import Ticks
+from pavane.dataflow.views import ViewReader, Views
 from pavane.waltz.client import Waltz
 from pavane_api.problems import Conflict, TooLarge, TooManyRequests, Unavailable
 from pavane_api.waltz_clients import WaltzClients
@@ -60,7 +60,7 @@ class Kept:
             raise TooLarge(f"{error}. `pavane sql query` reads views of any size from the log itself.") from error
 
     @property
-    def readers(self) -> dict[str, Reader]:
+    def readers(self) -> dict[str, ViewReader]:
         """The views that count this ComputeCluster's ticks and are built, by name; others may share their partition."""
         return {
             name: reader

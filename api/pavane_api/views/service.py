@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from pavane.dataflow.ports import Script, SqlError, View
 from pavane.dataflow.querying import Query, QueryError, QueryTooLarge, QueryTooSlow
-from pavane.dataflow.reading import POLL_S, Reader
 from pavane.dataflow.rows import plain, updates_of
 from pavane.dataflow.sql import parse
+from pavane.dataflow.views import POLL_S, ViewReader
 from pavane.runtime.ops import OPS_PORT
 from pavane_api.control import Control
 from pavane_api.kinds import COMPUTE_CLUSTERS
@@ -63,7 +63,7 @@ class Cluster:
             self.scripts |= {table.name: name for table in script.tables}
             self.partitions |= {partition for table in script.tables for partition in table.partitions}
 
-    def readers(self, kept: Kept) -> dict[str, Reader]:
+    def readers(self, kept: Kept) -> dict[str, ViewReader]:
         """The views that may be read now."""
         return {name: reader for name, reader in kept.readers.items() if self.refused or name in self.views}
 
@@ -213,7 +213,7 @@ async def changes(
         yield {"event": "error", "data_str": problem.detail}
 
 
-async def _snapshot(kept: Kept, view: str, reader: Reader) -> AsyncIterator[dict[str, Any]]:
+async def _snapshot(kept: Kept, view: str, reader: ViewReader) -> AsyncIterator[dict[str, Any]]:
     contents = reader.at(reader.tick)
     table = await asyncio.to_thread(kept.views.rows, view, contents)
     rows = [(tuple(row.values()), 1) for row in table.to_pylist()]

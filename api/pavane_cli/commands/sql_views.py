@@ -20,11 +20,11 @@ from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Engine, EngineError, Fenced, Script, SqlError
 from pavane.dataflow.querying import QueryError
-from pavane.dataflow.reading import Views
 from pavane.dataflow.rows import plain
 from pavane.dataflow.runner import Runner
 from pavane.dataflow.sql import parse
 from pavane.dataflow.ticks import Ticks
+from pavane.dataflow.views import Views
 from pavane.waltz.client import Waltz
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError, lacks

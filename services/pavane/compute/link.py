@@ -20,7 +20,7 @@ UNSENT_COMMANDS_MAX = 1_000_000  # a replica that takes nothing is dialled anew 
 _logger = logging.getLogger(__name__)
 
 
-class Links:
+class ReplicaLinks:
     """Keeps a stream to each replica open and hands everything to ``core``.
 
     ``addresses`` maps names of replicas to ``host:port``. ``on_effect`` gets what is not for a replica: answers,

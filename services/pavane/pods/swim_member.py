@@ -32,7 +32,7 @@ from pavane.swim.core.staging import CaughtUp, StagingStatus
 from pavane.swim.errors import SwimError
 from pavane.swim.member import SwimMember
 from pavane.swim.metrics import metrics
-from pavane.swim.wire.values import Stage as Part
+from pavane.swim.wire.values import NodeStage
 from pavane.wire import Stage
 
 KIND = "swim"  # CreateInstance.kind (docs/specs/compute.md 5)
@@ -91,20 +91,20 @@ class SwimRole:
         if self.member is None:
             return RoleReport(done=self.fenced)
         status = self.member.staging
-        if self._periods is None and status.stage >= Part.READ_WRITE:
+        if self._periods is None and status.stage >= NodeStage.READ_WRITE:
             self._periods = status.target
         return RoleReport(
             progress=status.progress if self._periods is None else self._periods,
             target=status.target if self._periods is None else self._periods,
             blockers=self._blockers(status),
-            leads=status.stage is Part.READ_WRITE and status.agreeing >= status.wanted,
+            leads=status.stage is NodeStage.READ_WRITE and status.agreeing >= status.wanted,
             done=self.fenced,
         )
 
     def _blockers(self, status: StagingStatus) -> tuple[Blocker, ...]:
-        if self.member is not None and self.member.own is Own.DIALING and status.stage < Part.READ_WRITE:
+        if self.member is not None and self.member.own is Own.DIALING and status.stage < NodeStage.READ_WRITE:
             return (Blocker("NoGroup", "no member of the group admits this one: none answers, or keys differ"),)
-        if status.stage is Part.READ_ONLY and status.caught_up is CaughtUp.NO:
+        if status.stage is NodeStage.READ_ONLY and status.caught_up is CaughtUp.NO:
             text = f"{status.agreeing} of {status.wanted} full members agree with this one about who is there"
             return (Blocker("CatchingUp", text),)
         return ()
@@ -144,7 +144,7 @@ class SwimPod:
             if self._control is not None:
                 await self._control.stop()
             if member.failed is None:
-                await (member.drain() if member.staging.stage is Part.READ_WRITE else member.leave())
+                await (member.drain() if member.staging.stage is NodeStage.READ_WRITE else member.leave())
             await member.__aexit__(None, None, None)
         await self._ops.stop()
 
@@ -165,7 +165,7 @@ class SwimPod:
                     await stage.walk(to_read_write=False)
                 elif stage.stage is Stage.READ_ONLY and role.member is not None:
                     role.member.promote_when_ready()
-                    if role.member.staging.stage is Part.READ_WRITE:
+                    if role.member.staging.stage is NodeStage.READ_WRITE:
                         await stage.walk()
             if role.member is not None and not opened:
                 opened = True
@@ -217,7 +217,7 @@ class SwimPod:
         if self._stage.stage < Stage.READ_ONLY:
             return f"stage {self._stage.stage.title}"
         # The first one of a group has nobody to track it.
-        alone = member.own is Own.DIALING and member.staging.stage is Part.READ_WRITE
+        alone = member.own is Own.DIALING and member.staging.stage is NodeStage.READ_WRITE
         return None if member.own is Own.MEMBER or alone else f"not a member of a group: {member.own}"
 
     def _metrics(self) -> list[Metric]:

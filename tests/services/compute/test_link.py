@@ -12,7 +12,7 @@ from pavane.compute.client import ReplicaStream
 from pavane.compute.core.controller import Answered, ControllerCore, Effect, Quarantined
 from pavane.compute.core.ports import Build, Drop, Read, Request
 from pavane.compute.core.replica import ReplicaCore
-from pavane.compute.link import Links
+from pavane.compute.link import ReplicaLinks
 from pavane.compute.server import ReplicaServer
 from pavane.compute.wire import CreateInstance, Epoch, Frontiers, Rows
 from tests.services.compute.replicas import GENERATION, UUID, index
@@ -51,7 +51,7 @@ class Counting:
 @dataclass
 class World:
     core: ControllerCore
-    links: Links
+    links: ReplicaLinks
     port: int
     effects: list[Effect]
     superseded: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     core = ControllerCore(GENERATION, 7)
     effects: list[Effect] = []
     superseded: list[str] = []
-    links = Links(core, INSTANCE, effects.append, superseded.append)
+    links = ReplicaLinks(core, INSTANCE, effects.append, superseded.append)
     (port,) = free_ports(1)
     world = World(core, links, port, effects, superseded)
     task = asyncio.create_task(links.run("r0", f"{HOST}:{port}"))

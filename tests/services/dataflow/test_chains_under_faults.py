@@ -19,12 +19,12 @@ from pavane.dataflow.entries import Entry, EntryError, Minted, Rank, decode
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Column, EngineError, Fenced, View
-from pavane.dataflow.reading import Views
 from pavane.dataflow.rows import Row, table_of, updates_of
 from pavane.dataflow.sink import ChainSink
 from pavane.dataflow.sql import parse
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.types import arrow_schema
+from pavane.dataflow.views import Views
 from pavane.waltz.errors import Conflict, OutcomeUnknown, Unavailable
 
 VIEW = View("v", "", (Column("x", "BIGINT"),), ("t",), b"")

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from pavane.dataflow.reading import Views
 from pavane.dataflow.rows import Row
+from pavane.dataflow.views import Views
 from pavane.waltz.client import Waltz
 from tests.services.dataflow.recomputed import revenue, wrong_ticks
 from tests.services.waltz.running import running_log

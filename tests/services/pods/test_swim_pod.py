@@ -24,7 +24,7 @@ from pavane.stage.errors import StageUnreachable
 from pavane.swim.config import LOCAL, Config, id_of_name
 from pavane.swim.core.outputs import Happened
 from pavane.swim.member import SwimMember
-from pavane.swim.wire.values import Stage as Part
+from pavane.swim.wire.values import NodeStage
 from pavane.wire import Stage
 from tests.services.eventually import eventually
 from tests.services.pods.raft_pods import PROGRAM, claimed_address
@@ -168,7 +168,7 @@ async def test_generations_take_over_while_foreign_members_watch_nobody_die(grou
         assert (stream.report.leads, stream.report.unit) == (False, "periods")
         stages = {member.id: (member.stage, member.rollout) for member in foreign.members()}
         number = id_of_name(f"default/{third}")
-        assert stages[number] == (Part.READ_ONLY, 2)
+        assert stages[number] == (NodeStage.READ_ONLY, 2)
         told = await group.members(first)
         assert (told["own"], told["dead"], told["id"]) == ("member", 0, id_of_name(f"default/{first}"))
         assert {each["id"]: (each["stage"], each["rollout"]) for each in told["members"]} == {
@@ -189,7 +189,7 @@ async def test_generations_take_over_while_foreign_members_watch_nobody_die(grou
         await eventually(
             lambda: (
                 {member.id: (member.stage, member.rollout) for member in foreign.members()}[number]
-                == (Part.READ_WRITE, 2)
+                == (NodeStage.READ_WRITE, 2)
             )
         )
         group.start(1)

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pavane.raft.client import ClientConfig, RaftClient, window
+from pavane.raft.client import ClientConfig, RaftClient, inflight
 from pavane.raft.errors import Closed, TooLarge, UnderWay, Unreachable
 from pavane.raft.wire import (
     ConfigUpdate,
@@ -257,7 +257,7 @@ async def test_members_that_replaced_all_known_ones_are_found(
 async def test_back_pressure_by_count(
     peers: dict[str, ScriptedPeer], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window, "CLIENT_INFLIGHT", 10)
+    monkeypatch.setattr(inflight, "CLIENT_INFLIGHT", 10)
     cluster.hold = True
     async with RaftClient(urls(peers), IDENT, config=FAST) as client:
         calls = [asyncio.create_task(client.update(b"%d" % number)) for number in range(15)]
@@ -272,7 +272,7 @@ async def test_back_pressure_by_count(
 async def test_back_pressure_by_bytes_lets_a_single_large_update_pass(
     peers: dict[str, ScriptedPeer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window, "CLIENT_INFLIGHT_BYTES", 100)
+    monkeypatch.setattr(inflight, "CLIENT_INFLIGHT_BYTES", 100)
     async with RaftClient(urls(peers), IDENT) as client:
         indices = await asyncio.gather(*(client.update(bytes(1 + 60 * number)) for number in range(6)))
     assert sorted(indices) == [1, 2, 3, 4, 5, 6]
@@ -281,7 +281,7 @@ async def test_back_pressure_by_bytes_lets_a_single_large_update_pass(
 async def test_update_that_waits_for_room_ends_in_its_time_and_frees_nothing(
     peers: dict[str, ScriptedPeer], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window, "CLIENT_INFLIGHT", 1)
+    monkeypatch.setattr(inflight, "CLIENT_INFLIGHT", 1)
     cluster.hold = True
     async with RaftClient(urls(peers), IDENT, config=FAST) as client:
         first = asyncio.create_task(client.update(b"first"))
@@ -300,12 +300,12 @@ async def test_update_that_waits_for_room_ends_in_its_time_and_frees_nothing(
 
 
 async def test_a_caller_that_gives_up_in_the_moment_that_room_is_made_is_told_just_that() -> None:
-    room = window.Window()
-    assert room.try_enter(window.CLIENT_INFLIGHT_BYTES)
+    room = inflight.InflightLimit()
+    assert room.try_enter(inflight.CLIENT_INFLIGHT_BYTES)
     gives_up, waits = (asyncio.create_task(room.enter(1)) for _ in range(2))
     await asyncio.sleep(0)
     gives_up.cancel()
-    room.leave(window.CLIENT_INFLIGHT_BYTES)
+    room.leave(inflight.CLIENT_INFLIGHT_BYTES)
     with pytest.raises(asyncio.CancelledError):
         await gives_up
     await waits

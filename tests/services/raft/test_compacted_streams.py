@@ -2,8 +2,8 @@
 
 import pytest
 
-from pavane.raft.core import feeding, reading, snapshots
-from pavane.raft.core.window import INFLIGHT_MESSAGES
+from pavane.raft.core import entry_streams, learner_streams, snapshots
+from pavane.raft.core.inflight import INFLIGHT_MESSAGES
 from pavane.raft.machines import limits
 from pavane.raft.machines.commands import Put
 from pavane.raft.wire import EntriesStatus, RequestEntries, RequestEntriesReply, entry_data
@@ -19,7 +19,7 @@ VALUE_BYTES = 900  # one fills a message
 def snapshots_come_often_and_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "PAUSE_S", 0.0)
     monkeypatch.setattr(limits, "HISTORY_EVENTS_MAX", 0)
-    for streams in (reading, feeding):
+    for streams in (entry_streams, learner_streams):
         monkeypatch.setattr(streams, "MESSAGE_BYTES", MESSAGE_BYTES)
 
 

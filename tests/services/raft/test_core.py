@@ -3,7 +3,6 @@
 import pytest
 
 from pavane.raft.core.election import PHASE_TRANSFER
-from pavane.raft.core.links import OUTSTANDING_MAX
 from pavane.raft.core.outputs import (
     Channel,
     Corrupt,
@@ -11,6 +10,7 @@ from pavane.raft.core.outputs import (
     QuorumLost,
     SlowDisk,
 )
+from pavane.raft.core.requests import OUTSTANDING_MAX
 from pavane.raft.core.transfer import REQUESTS_MAX, WAITING_MAX
 from pavane.raft.errors import Code
 from pavane.raft.state.commands import Recovered

@@ -6,7 +6,6 @@ import pytest
 
 from pavane.raft.config import LostVoter
 from pavane.raft.core.fence import Fence
-from pavane.raft.core.links import Ask
 from pavane.raft.core.membership import SILENT_S
 from pavane.raft.core.outputs import (
     Channel,
@@ -18,6 +17,7 @@ from pavane.raft.core.outputs import (
     RoleChanged,
     TransferChanged,
 )
+from pavane.raft.core.requests import Ask
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
@@ -67,7 +67,7 @@ class Answered:
         self._ensemble, self._core, self._url = ensemble, ensemble.cores[name], url(other)
 
     def asked(self, reply: type[Reply]) -> list[Ask]:
-        asks = self._core._links._outstanding[Channel.SEED, self._url].values()
+        asks = self._core._requests._outstanding[Channel.SEED, self._url].values()
         return [ask for ask in asks if ask.reply is reply]
 
     def _answer(self, ask: Ask, reply: Reply) -> None:
@@ -334,7 +334,7 @@ def test_a_wiped_voter_that_is_the_only_one_named_stays_as_it_is() -> None:
     alone = RequestConfigReply(True, "b", members("a")).encode()
     for _ in range(5):
         ensemble.advance(0.2)
-        asks = [ask for asks in core._links._outstanding.values() for ask in asks.values()]
+        asks = [ask for asks in core._requests._outstanding.values() for ask in asks.values()]
         for ask in asks:
             if ask.reply is RequestConfigReply:
                 core.reply(ask.to.peer, ask.to.channel, (ask.id, *alone), ensemble.now())

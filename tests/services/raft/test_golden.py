@@ -439,7 +439,7 @@ def _say(ensemble: Ensemble, peer: str, name: str, what: str, *words: str) -> No
     """Let ``peer``, which is down, answer the newest question of a kind as the original program does."""
     core = ensemble.cores[name]
     reply = _reply_of(ensemble, peer, ensemble.status(name).term, (what, *words))
-    asks = [ask for asks in core._links._outstanding.values() for ask in asks.values()]
+    asks = [ask for asks in core._requests._outstanding.values() for ask in asks.values()]
     ask = [ask for ask in asks if ask.to.url == url(peer) and ask.reply is type(reply)][-1]
     ensemble.trace.append(f"{ensemble.time:.3f} {peer} > {name} answer {ask.id.hex()} {reply}")
     core.reply(ask.to.peer, ask.to.channel, (ask.id, *reply.encode()), ensemble.now())

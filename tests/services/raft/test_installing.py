@@ -191,7 +191,7 @@ def test_after_a_bare_snapshot_a_peer_does_not_stand_before_it_knows_the_members
     else:
         follower.append(20, 3, 20)
         reply = RequestConfigReply(True, "a", members("abc"))
-        for ask in list(ensemble.cores["b"]._links._outstanding[Channel.SIDE, "a"].values()):
+        for ask in list(ensemble.cores["b"]._requests._outstanding[Channel.SIDE, "a"].values()):
             if ask.reply is RequestConfigReply:
                 ensemble.cores["b"].reply("a", Channel.SIDE, (ask.id, *reply.encode()), ensemble.now())
     ensemble.advance(5.0)

@@ -107,7 +107,7 @@ class Others:
             self.ensemble.trace.clear()
             self.ensemble.advance(0.005)
             core = self.ensemble.cores["a"]
-            for to, outstanding in list(core._links._outstanding.items()):
+            for to, outstanding in list(core._requests._outstanding.items()):
                 for ask in list(outstanding.values()):
                     if to[0] == Channel.SIDE and ask.reply is RequestConfigReply and to[1] in self.leaders:
                         leader = self.leaders[to[1]]

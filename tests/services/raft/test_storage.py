@@ -21,7 +21,7 @@ from pavane.raft.state.commands import (
     Token,
     Truncate,
 )
-from pavane.raft.storage import ForeignStore, Identity, Kind, RaftStorage, StoreError, StoreLocked, records
+from pavane.raft.storage import ForeignStore, Identity, RaftStorage, RecordType, StoreError, StoreLocked, records
 from pavane.raft.wire.entry import EntryType, encode_configuration, encode_entry
 from pavane.wal import Appender, DiskFolder, Folder, Log, Record
 from pavane.wal.memory import MemoryDisk, MemoryFile, MemoryFolder
@@ -116,15 +116,15 @@ def test_a_note_keeps_its_value(value: int | str | bytes) -> None:
     assert records.decode_note(memoryview(records.encode_note("key", value))) == ("key", value)
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_a_record_that_we_did_not_write_is_refused(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(RecordType))
+def test_a_record_that_we_did_not_write_is_refused(kind: RecordType) -> None:
     decode = {
-        Kind.ENTRIES: records.decode_entries,
-        Kind.HARD: records.decode_hard,
-        Kind.TRUNCATE: records.decode_truncate,
-        Kind.SNAPSHOT: records.decode_snapshot,
-        Kind.NOTE: records.decode_note,
-        Kind.TOKEN: records.decode_token,
+        RecordType.ENTRIES: records.decode_entries,
+        RecordType.HARD: records.decode_hard,
+        RecordType.TRUNCATE: records.decode_truncate,
+        RecordType.SNAPSHOT: records.decode_snapshot,
+        RecordType.NOTE: records.decode_note,
+        RecordType.TOKEN: records.decode_token,
     }[kind]
     for payload in (b"", b"\xff" * 3, b"\xff" * 40):
         with pytest.raises(StoreError):
@@ -239,9 +239,9 @@ def test_every_segment_says_again_what_a_dropped_one_said(folder: Folder) -> Non
     log, _ = Log.open(log_folder, store_id, visit, list, list)
     log.close()
     assert said[:3] == [
-        (Kind.HARD, records.encode_hard(9, "2", 4)),
-        (Kind.TOKEN, records.encode_token(Token(1, 2))),
-        (Kind.NOTE, records.encode_note("kind 2", "ours")),
+        (RecordType.HARD, records.encode_hard(9, "2", 4)),
+        (RecordType.TOKEN, records.encode_token(Token(1, 2))),
+        (RecordType.NOTE, records.encode_note("kind 2", "ours")),
     ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pavane.raft.client import Entry, Fresh, RaftClient, Snapshot
-from pavane.raft.client.subscription import Follower
+from pavane.raft.client.subscription import EntryTracker
 from pavane.raft.config import Config
 from pavane.raft.core import snapshots
 from pavane.raft.errors import Unsupported
@@ -31,7 +31,7 @@ def indices(found: list[Entry]) -> list[int]:
 
 
 def test_what_fits_is_taken_once() -> None:
-    follower = Follower(5)
+    follower = EntryTracker(5)
     assert indices(follower.take(message(7, 2))) == [6, 7]
     assert indices(follower.take(message(7, 2))) == []
     assert indices(follower.take(message(9, 4))) == [8, 9], "only what is new of it"
@@ -39,14 +39,14 @@ def test_what_fits_is_taken_once() -> None:
 
 
 def test_a_gap_is_left_to_the_log() -> None:
-    follower = Follower(5)
+    follower = EntryTracker(5)
     assert follower.take(message(9, 2)) == []
     assert follower.behind
     assert (follower.last, follower.target) == (5, 9)
 
 
 def test_an_empty_message_tells_how_far_the_leader_is() -> None:
-    follower = Follower(5)
+    follower = EntryTracker(5)
     follower.take(message(5, 0))
     assert not follower.behind
     follower.take(message(8, 0))
@@ -54,7 +54,7 @@ def test_an_empty_message_tells_how_far_the_leader_is() -> None:
 
 
 def test_a_leader_of_an_older_term_is_not_listened_to() -> None:
-    follower = Follower(5)
+    follower = EntryTracker(5)
     follower.take(message(6, 1, term=3))
     assert follower.take(message(7, 1, term=2)) == []
     assert not follower.behind

@@ -5,7 +5,7 @@ import pytest
 from pavane.raft.core.tally import Batches, Tally
 from tests.services.raft.core_views import isolate, others
 from tests.services.raft.ensemble import Ensemble
-from tests.services.raft.test_window import settled
+from tests.services.raft.test_inflight import settled
 
 
 def counted(ensemble: Ensemble, name: str) -> Tally:

@@ -181,7 +181,7 @@ def test_what_does_not_fit_is_remembered_within_bounds_and_told_once(lone: Lone)
     lone.admit(2, 3, 4, 5)
     for node in range(50, 90):
         lone.news(2, alive=(info(node),))
-    assert len(lone.core._rumours._passed_on) == 4
+    assert len(lone.core._updates._passed_on) == 4
     lone.wait(30, alive)
     assert len(lone.core._node.news) == 0
     lone.news(2, alive=(info(89),))

@@ -21,7 +21,7 @@ from pavane.swim.errors import ConfigError, MessageError, SwimError
 from pavane.swim.keys import read_keys
 from pavane.swim.member import EVENTS_MAX, MemberFailedError, SwimMember
 from pavane.swim.state.envelope import key_id
-from pavane.swim.wire.values import Address, Stage, State
+from pavane.swim.wire.values import Address, NodeStage, State
 from tests.services.eventually import eventually
 from tests.sim.swim.sizes import figures, sized
 
@@ -154,7 +154,7 @@ async def test_a_group_whose_members_were_all_killed_comes_back(
     started = clock()
     await eventually(group.agree)
     figures(f"A25 on sockets, {config}, {again}", [clock() - started])
-    await eventually(lambda: all(member.staging.stage is Stage.READ_WRITE for member in group.members))
+    await eventually(lambda: all(member.staging.stage is NodeStage.READ_WRITE for member in group.members))
 
 
 async def test_halves_that_were_cut_apart_find_each_other(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +351,7 @@ async def test_an_observer_is_promoted_and_a_full_member_drains(group: Group) ->
     old = await group.start(rollout=1)
     new = await group.start(start=Start.ORDERED, rollout=2)
     await new.joined()
-    assert new.staging.stage is Stage.READ_ONLY
+    assert new.staging.stage is NodeStage.READ_ONLY
     assert not new.promote()
     await eventually(lambda: new.staging.caught_up is CaughtUp.YES)
     assert new.promote()
@@ -379,7 +379,7 @@ async def test_a_generation_takes_over_from_another_while_foreign_members_stay(g
         await draining
         await group.members[-1].joined()
         group.members = [member for member in group.members if member not in batch]
-        assert sum(member.staging.stage is Stage.READ_WRITE for member in group.members) >= count
+        assert sum(member.staging.stage is NodeStage.READ_WRITE for member in group.members) >= count
         await eventually(group.agree)
     assert [member.counts["deaths"] for member in everybody] == [0] * len(everybody)
     wanted = {member.info.id for member in new}

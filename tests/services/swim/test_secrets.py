@@ -11,7 +11,7 @@ import pytest
 from pavane.swim.errors import ConfigError
 from pavane.swim.state.auth import Psks, label, proof, response
 from pavane.swim.state.cookie import Cookies
-from pavane.swim.state.envelope import Keyring, Window, key_id, mac_key, seal_key
+from pavane.swim.state.envelope import Keyring, ReplayWindow, key_id, mac_key, seal_key
 from pavane.swim.wire.messages import decode
 from pavane.swim.wire.values import Address, NodeInfo
 from pavane.wire import RemoteProtocolError
@@ -136,7 +136,7 @@ def test_ill_formed_envelopes_are_dropped_for_their_reason(name: str) -> None:
 
 def test_the_replay_window_is_that_of_the_vector() -> None:
     row = fields("replay.window")
-    window = Window()
+    window = ReplayWindow()
     verdicts = []
     for counter in row["counters"]:
         verdicts.append("accept" if window.accepts(counter) else "drop")

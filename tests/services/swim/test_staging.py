@@ -8,10 +8,10 @@ from pavane.swim.core.staging import CaughtUp
 from pavane.swim.wire.messages import JoinAck, JoinNak, JoinRedirect, JoinReq, Message, PingRequest, PingResponse
 from pavane.swim.wire.payload import Digest, Listed, Page, Payload, StageShown, Suspicion
 from pavane.swim.wire.refusals import Refusal
-from pavane.swim.wire.values import U32_MAX, Address, NodeId, Stage, State
+from pavane.swim.wire.values import U32_MAX, Address, NodeId, NodeStage, State
 from tests.services.swim.lone import Lone, alive, info, only, place
 
-OBSERVER = StageShown(Stage.READ_ONLY, 7)
+OBSERVER = StageShown(NodeStage.READ_ONLY, 7)
 
 
 class Watcher:
@@ -44,14 +44,14 @@ class Watcher:
 
 def test_an_observer_is_caught_up_by_a_walk_and_an_equal_digest() -> None:
     watcher = Watcher()
-    assert watcher.lone.core.stage is Stage.READ_ONLY
+    assert watcher.lone.core.stage is NodeStage.READ_ONLY
     watcher.digest = watcher.own_digest
     assert watcher.wait(5) is CaughtUp.YES
     assert [event.text for event in watcher.lone.happened(Happened.CAUGHT_UP)] == ["yes"]
     status = watcher.lone.core.staging
     assert (status.agreeing, status.wanted, status.progress) == (1, 1, status.target)
     assert watcher.lone.core.promote(watcher.lone.now)
-    assert watcher.lone.core.staging.stage is Stage.READ_WRITE
+    assert watcher.lone.core.staging.stage is NodeStage.READ_WRITE
 
 
 def test_without_a_walk_an_equal_digest_is_not_enough() -> None:
@@ -105,7 +105,7 @@ def test_a_full_member_of_a_rollout_shows_its_stage_until_it_is_acknowledged() -
         return [m.payload.stage for _, m in lone.take() if isinstance(m, PingRequest) and m.target.id == 2]
 
     lone.wait(2.5)
-    assert set(shown()) == {StageShown(Stage.READ_WRITE, 7)}
+    assert set(shown()) == {StageShown(NodeStage.READ_WRITE, 7)}
     lone.wait(3, alive)
     lone.take()
     lone.wait(5, alive)
@@ -113,7 +113,7 @@ def test_a_full_member_of_a_rollout_shows_its_stage_until_it_is_acknowledged() -
     lone.news(2, alive=(info(2, 5),))  # started again: it knows nothing of us
     lone.take()
     lone.wait(1.2)
-    assert set(shown()) == {StageShown(Stage.READ_WRITE, 7)}
+    assert set(shown()) == {StageShown(NodeStage.READ_WRITE, 7)}
 
 
 def test_a_member_without_stages_shows_none(lone: Lone) -> None:
@@ -148,7 +148,7 @@ def test_who_asks_an_observer_is_sent_to_a_full_member() -> None:
 
 def test_a_leaver_sends_joiners_to_the_latest_rollout_and_probes_nobody(lone: Lone) -> None:
     for node, rollout in ((2, 1), (3, 2), (4, 1)):
-        lone.news(node, stage=StageShown(Stage.READ_WRITE, rollout))
+        lone.news(node, stage=StageShown(NodeStage.READ_WRITE, rollout))
     lone.core.drain(lone.now)
     answer = join_by(lone, 9)
     assert answer == JoinRedirect(place(3), 7115, Refusal.NOT_ACCEPTING)
@@ -157,7 +157,7 @@ def test_a_leaver_sends_joiners_to_the_latest_rollout_and_probes_nobody(lone: Lo
     assert not [m for _, m in lone.take() if isinstance(m, PingRequest)]
     _, response = only(lone.hear(place(2), lone.ping(2)))
     assert isinstance(response, PingResponse)
-    assert response.payload.stage == StageShown(Stage.DRAINING, 0)
+    assert response.payload.stage == StageShown(NodeStage.DRAINING, 0)
     assert not lone.happened(Happened.DRAINED)
     lone.wait(3, alive)
     assert lone.core.own is Own.OUT
@@ -168,12 +168,12 @@ def test_a_member_drains_by_itself_when_enough_of_a_later_rollout_are_there() ->
     lone = Lone(rollout=3, drain_for=2)
     lone.join()
     lone.admit(2, 3, 4)
-    shown = {2: (Stage.READ_WRITE, 3), 3: (Stage.READ_WRITE, 4), 4: (Stage.READ_ONLY, 4)}
+    shown = {2: (NodeStage.READ_WRITE, 3), 3: (NodeStage.READ_WRITE, 4), 4: (NodeStage.READ_ONLY, 4)}
     for node, (stage, rollout) in shown.items():
         lone.news(node, stage=StageShown(stage, rollout))
     before = lone.core.stage
-    lone.news(4, stage=StageShown(Stage.READ_WRITE, 4))
-    assert (before, lone.core.stage) == (Stage.READ_WRITE, Stage.DRAINING)
+    lone.news(4, stage=StageShown(NodeStage.READ_WRITE, 4))
+    assert (before, lone.core.stage) == (NodeStage.READ_WRITE, NodeStage.DRAINING)
     lone.wait(5, alive)
     assert lone.core.own is Own.OUT
 
@@ -181,9 +181,9 @@ def test_a_member_drains_by_itself_when_enough_of_a_later_rollout_are_there() ->
 def test_a_stage_that_a_buried_or_relayed_author_shows_does_not_count(lone: Lone) -> None:
     response = PingResponse(NodeId(1, 10), NodeId(2, 1), 0, Payload(stage=OBSERVER))
     lone.hear(place(3), response)  # from another member's address
-    assert {member.stage for member in lone.core.members()} == {Stage.READ_WRITE}
+    assert {member.stage for member in lone.core.members()} == {NodeStage.READ_WRITE}
     lone.news(2, stage=OBSERVER)
-    assert [member.id for member in lone.core.members() if member.stage is Stage.READ_ONLY] == [2]
+    assert [member.id for member in lone.core.members() if member.stage is NodeStage.READ_ONLY] == [2]
 
 
 @pytest.mark.parametrize("promoted", [False, True])
@@ -225,7 +225,7 @@ def test_rollouts_of_another_deployment_fence_and_drain_nobody() -> None:
         lone = Lone(rollout=7, drain_for=1, kin=kin)
         lone.join()
         lone.admit(2, 3)
-        lone.hear(place(of), lone.ping(of, Payload(stage=StageShown(Stage.READ_WRITE, 9))))
+        lone.hear(place(of), lone.ping(of, Payload(stage=StageShown(NodeStage.READ_WRITE, 9))))
         lone.wait(2.5, alive)
         assert lone.core.staging.rollout_heard == heard
         assert [event.text for event in lone.happened(Happened.OWN_STATE)][2:3] == drained
@@ -234,5 +234,5 @@ def test_rollouts_of_another_deployment_fence_and_drain_nobody() -> None:
         observer = Lone(start=Start.SELF, rollout=7, kin=kin)
         observer.join(place(of))
         observer.hear(place(of), JoinAck(info(of)))
-        observer.hear(place(of), observer.ping(of, Payload(stage=StageShown(Stage.READ_WRITE, 9))))
+        observer.hear(place(of), observer.ping(of, Payload(stage=StageShown(NodeStage.READ_WRITE, 9))))
         assert observer.core.staging.fenced is (of == 3)

@@ -9,7 +9,7 @@ from pavane.swim.state.envelope import MACED, SEALED
 from pavane.swim.state.members import TOMBSTONES_PER_PEER
 from pavane.swim.state.partial import KEPT_MAX, NEWS_MAX, PASSIVE_MAX
 from pavane.swim.wire.messages import JoinAck, PingRequest, PingResponse
-from pavane.swim.wire.values import Stage, State
+from pavane.swim.wire.values import NodeStage, State
 
 if TYPE_CHECKING:
     from tests.sim.swim.world import Process
@@ -22,7 +22,7 @@ class Seen:
     own: Own = Own.OUT
     id: int = 0
     gen: int = 0
-    stage: Stage = Stage.JOINING
+    stage: NodeStage = NodeStage.JOINING
     accused: int = 0
     entries: dict[int, tuple[int, State]] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ class Checks:
             return
         message, own = process.core._node.decode(send.datagram), process.core.info
         if isinstance(message, JoinAck):
-            assert process.core.stage is Stage.READ_WRITE, "invariant 6: an observer admits"
+            assert process.core.stage is NodeStage.READ_WRITE, "invariant 6: an observer admits"
         if process.core.own is Own.LEAVING and isinstance(message, PingRequest | PingResponse) and leaves(process):
             alive = [info for info in message.payload.alive if info.id == own.id and info.gen == own.gen]
             assert not alive, "invariant 10: a leaving node says that it is alive"
@@ -102,7 +102,7 @@ class Checks:
         accused = core.counts["suspicions"] + core.counts["deaths"]
         if core.own not in (Own.OUT, Own.DIALING) and seen.own not in (Own.OUT, Own.LEAVING):
             assert core.stage >= seen.stage, "invariant 6: the stage went back"
-        if core.stage is not Stage.READ_WRITE and seen.stage is core.stage:
+        if core.stage is not NodeStage.READ_WRITE and seen.stage is core.stage:
             assert accused == seen.accused, "invariant 6: an observer accuses"
         if core.own is Own.MEMBER:
             assert len(members), "a member without peers"

@@ -9,7 +9,7 @@ import pytest
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.wire.messages import Broadcast, JoinAck, JoinReq, Leave, PingRequest, PingResponse, decode
 from pavane.swim.wire.payload import Payload, Unlink
-from pavane.swim.wire.values import Address, NodeId, NodeInfo, Stage
+from pavane.swim.wire.values import Address, NodeId, NodeInfo, NodeStage
 from tests.sim.swim.sizes import FULL, SEEDS, figures, quantile, sized
 from tests.sim.swim.world import Process, Weather, World
 
@@ -224,7 +224,7 @@ def test_a12_what_strangers_send_neither_enters_nor_keeps_honest_ones_out() -> N
     assert got
     assert probed == []
     assert [len(process.sees()) for process in (victim, *others)] == [5] * 4
-    assert all(member.stage is Stage.READ_WRITE for member in victim.core.members())
+    assert all(member.stage is NodeStage.READ_WRITE for member in victim.core.members())
 
 
 def told(world: World, sender: Process, hearers: list[Process], seconds: int) -> tuple[list[float], int]:

@@ -10,9 +10,9 @@ import pytest
 from pavane.swim.core.admission import Admission
 from pavane.swim.core.answering import Answering
 from pavane.swim.core.dialing import Dialing
-from pavane.swim.core.rumours import Rumours
+from pavane.swim.core.updates import Updates
 from pavane.swim.state import precedence
-from pavane.swim.wire.values import Stage, State
+from pavane.swim.wire.values import NodeStage, State
 from tests.sim.kit.seeds import ONE_SEED, played
 from tests.sim.swim.faults import Play, play
 
@@ -76,23 +76,23 @@ def test_a_node_that_nobody_tells_that_it_is_not_tracked_is_found(monkeypatch: p
 
 
 def test_a_generation_that_falls_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    outbid = Rumours.outbid
-    monkeypatch.setattr(Rumours, "outbid", lambda self, gen: outbid(self, gen - 100))
+    outbid = Updates.outbid
+    monkeypatch.setattr(Updates, "outbid", lambda self, gen: outbid(self, gen - 100))
     assert "generation fell" in found()
 
 
 @pytest.mark.parametrize(
     ("part", "method", "told"),
-    [(Admission, "_validated", "an observer admits"), (Rumours, "unanswered", "an observer accuses")],
+    [(Admission, "_validated", "an observer admits"), (Updates, "unanswered", "an observer accuses")],
 )
 def test_an_observer_that_takes_part_is_found(
-    monkeypatch: pytest.MonkeyPatch, part: type[Admission | Rumours], method: str, told: str
+    monkeypatch: pytest.MonkeyPatch, part: type[Admission | Updates], method: str, told: str
 ) -> None:
     right = getattr(part, method)
 
     def as_if_full(self: Any, *arguments: Any, **options: Any) -> None:
         node = self._node
-        stage, node.stage = node.stage, Stage.READ_WRITE
+        stage, node.stage = node.stage, NodeStage.READ_WRITE
         right(self, *arguments, **options)
         node.stage = stage
 

@@ -12,7 +12,7 @@ from pavane.swim.config import Start, View
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.core.staging import CaughtUp
 from pavane.swim.state.partial import links_wanted
-from pavane.swim.wire.values import Stage
+from pavane.swim.wire.values import NodeStage
 from tests.sim.swim.graph import largest, links, symmetrical
 from tests.sim.swim.world import Process, Weather, World
 
@@ -134,7 +134,7 @@ def test_an_observer_is_caught_up_when_its_links_answer() -> None:
     observer = world.start("observer", ["n1"], start=Start.ORDERED)
     assert observer.core.staging.caught_up is CaughtUp.NO
     world.must(lambda: observer.core.staging.caught_up is CaughtUp.YES, 20, "the observer is caught up")
-    assert observer.core.stage is Stage.READ_ONLY
+    assert observer.core.stage is NodeStage.READ_ONLY
     assert observer.core.promote(world.time)
 
 

@@ -114,7 +114,7 @@ def test_a_node_that_is_wrongly_gone_at_all_others_comes_back(
         if how is None:
             process.core._node.members.forget(peer)
         else:
-            process.core._rumours.bury(peer, how, peer.gen, gossip=False)
+            process.core._updates.bury(peer, how, peer.gen, gossip=False)
     world.must(world.all_see_all, 15, "it is back")
     assert victim.happened(Happened.SUSPECT) == []
 

@@ -10,7 +10,7 @@ from pavane.swim.config import Start
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.core.staging import CaughtUp
 from pavane.swim.wire.messages import JoinRedirect, JoinReq, PingRequest, PingResponse, decode
-from pavane.swim.wire.values import Address, Stage, State
+from pavane.swim.wire.values import Address, NodeStage, State
 from tests.sim.swim.sizes import FULL, SEEDS, sized
 from tests.sim.swim.test_scenarios import deaths, unseen
 from tests.sim.swim.world import Process, Weather, World
@@ -36,7 +36,7 @@ def stand(processes: Sequence[Process], own: Own) -> bool:
 
 
 def full(world: World) -> list[Process]:
-    return [process for process in world.running if process.core.stage is Stage.READ_WRITE]
+    return [process for process in world.running if process.core.stage is NodeStage.READ_WRITE]
 
 
 def observers(world: World, *names: str, seeds: tuple[str, ...] = ("n1",)) -> list[Process]:
@@ -72,7 +72,7 @@ def test_observers_learn_everything_and_accuse_and_admit_nobody(seed: int) -> No
     assert reporters
     assert not reporters & {process.core.info.id for process in watching}
     told = {member.id: member.stage for member in members[0].core.members()}
-    assert {told[process.core.info.id] for process in watching} == {Stage.READ_ONLY}
+    assert {told[process.core.info.id] for process in watching} == {NodeStage.READ_ONLY}
 
 
 @SEEDS
@@ -111,7 +111,7 @@ def test_a_generation_takes_over_from_another_while_foreign_members_stay(seed: i
     assert [process.core.info.gen for process in new] == gens
     world.run(2 * len(world.running))  # every pair has met by then
     seen = {member.id: (member.stage, member.rollout) for member in foreign[0].core.members()}
-    assert {seen[process.core.info.id] for process in new} == {(Stage.READ_WRITE, 2)}
+    assert {seen[process.core.info.id] for process in new} == {(NodeStage.READ_WRITE, 2)}
     # Once everybody has acknowledged it, the new generation shows its stage no more.
     shown: list[Address] = []
 
@@ -184,9 +184,9 @@ def test_who_would_promote_itself_yields_to_a_later_rollout() -> None:
     world.must(world.all_see_all, 10, "two full members")
     former = world.start("former", ["n1"], start=Start.SELF, rollout=1)
     current = world.start("current", ["n1"], start=Start.SELF, rollout=2)
-    world.must(lambda: current.core.stage is Stage.READ_WRITE, 20, "a member of the rollout promotes itself")
+    world.must(lambda: current.core.stage is NodeStage.READ_WRITE, 20, "a member of the rollout promotes itself")
     world.run(40)
-    assert former.core.stage is Stage.READ_ONLY
+    assert former.core.stage is NodeStage.READ_ONLY
     assert [event.text for event in former.happened(Happened.FENCED)] == ["2"]
     assert former.core.staging.fenced
 
@@ -196,9 +196,9 @@ def test_an_observer_whose_rollout_becomes_active_promotes_itself() -> None:
     world.group(3)
     (watching,) = observers(world, "o1")
     world.run(60)
-    assert watching.core.stage is Stage.READ_ONLY
+    assert watching.core.stage is NodeStage.READ_ONLY
     watching.core.promote_when_ready(world.time)
-    world.must(lambda: watching.core.stage is Stage.READ_WRITE, 5, "it is caught up and needs no order")
+    world.must(lambda: watching.core.stage is NodeStage.READ_WRITE, 5, "it is caught up and needs no order")
 
 
 def test_a_suspicion_that_ended_while_observing_is_judged_after_promotion() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pavane.swim.wire.values import Stage as Part
-from pavane.swim.wire.values import State
+from pavane.swim.wire.values import NodeStage, State
 from pavane.wire.stages import Stage
 from pavane_operator.crds.swimgroup import SwimGroupSpec, SwimMembers
 from pavane_operator.kinds.swim import names, pod
@@ -107,7 +106,7 @@ def _safety(scene: _Scene) -> Problem | None:
     """One full member has to be known: observers admit nobody and bury nobody."""
     if scene.active is None:
         return None  # a bootstrap has none: the first one makes itself one
-    known = any(entry.stage is Part.READ_WRITE for table in scene.tables for entry in table.members.values())
+    known = any(entry.stage is NodeStage.READ_WRITE for table in scene.tables for entry in table.members.values())
     if known or any(is_full(each) for each in scene.observed.pods):
         return None
     return Problem("NoFullMember", "no full member of the group is known; restart a pod of the active generation")

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from pavane.swim.wire.values import Stage, State
+from pavane.swim.wire.values import NodeStage, State
 from pavane_operator.objects.names import OPS_PORT
 
 PATH = "/members"
@@ -23,7 +23,7 @@ class Entry:
     address: str | None
     """`host:port`; None while it is not known."""
     state: State
-    stage: Stage
+    stage: NodeStage
     rollout: int
     """0 = it belongs to none, or has not said so directly."""
     meta: str | None = None
@@ -78,7 +78,7 @@ def _entry(one: Mapping[str, Any]) -> Entry:
         int(one["gen"]),
         one["address"],
         State[one["state"].upper()],
-        Stage[one["stage"].upper()],
+        NodeStage[one["stage"].upper()],
         int(one["rollout"]),
         one["meta"],
     )

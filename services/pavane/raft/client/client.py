@@ -35,15 +35,15 @@ from pavane.raft.client.calls import (
     UpdateCall,
 )
 from pavane.raft.client.causes import Causes
+from pavane.raft.client.connections import Connections
+from pavane.raft.client.inflight import InflightLimit
 from pavane.raft.client.key_calls import Changes, CommandCall, KeepAliveCall, Outcome, ReadCall, WatchCall
 from pavane.raft.client.keys import Keys
-from pavane.raft.client.links import Links
 from pavane.raft.client.procedure import Finished, Procedure
 from pavane.raft.client.race import first_answer
 from pavane.raft.client.snapshot_call import Snapshot, SnapshotCall
 from pavane.raft.client.subscription import Item, follow
 from pavane.raft.client.tree import TreeKeys
-from pavane.raft.client.window import Window
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Closed, TooLarge, UnderWay, Unreachable
 from pavane.raft.machines import Command, Watch, encode_command
@@ -141,7 +141,7 @@ class RaftClient:
         self._results: dict[bytes, asyncio.Future[Any]] = {}
         self._streams: dict[bytes, asyncio.Event] = {}
         self._lookups: dict[str, asyncio.Task[None]] = {}
-        self._window = Window()
+        self._window = InflightLimit()
         self._causes = Causes(encrypts=curve is not None)
         self._settling = False
         self._settle_planned = False
@@ -158,7 +158,7 @@ class RaftClient:
         self._traced = self._traced or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
         self._open = True
         source, told = self._config.source or None, (self._on_message, self._on_connection, self._settle)
-        self._links = Links(self._loop, source, *told, self._causes, self._curve)
+        self._links = Connections(self._loop, source, *told, self._causes, self._curve)
         return self
 
     async def __aexit__(

@@ -44,7 +44,7 @@ class Source(Protocol):
         ...
 
 
-class Follower:
+class EntryTracker:
     """Which entries of a message are new, and whether something is missing before them."""
 
     def __init__(self, after: int) -> None:
@@ -72,7 +72,7 @@ class Follower:
         return self.last < self.target
 
 
-class Feed:
+class BroadcastSocket:
     """One SUB socket on an asyncio loop."""
 
     def __init__(self, url: str, ident: bytes, curve: CurveKeys | None) -> None:
@@ -121,7 +121,7 @@ async def follow(
     A ``Snapshot`` comes in place of entries that are gone. Raises ``Unsupported`` if the leader publishes nothing, and
     what ``entries`` and ``snapshot`` raise.
     """
-    follower = Follower(after)
+    follower = EntryTracker(after)
     while True:
         async with _feed(source, ident, curve) as feed:
             fresh = False
@@ -152,11 +152,11 @@ async def _read(source: Source, after: int) -> AsyncGenerator[Entry | Snapshot, 
 
 
 @asynccontextmanager
-async def _feed(source: Source, ident: bytes, curve: CurveKeys | None) -> AsyncIterator[Feed]:
+async def _feed(source: Source, ident: bytes, curve: CurveKeys | None) -> AsyncIterator[BroadcastSocket]:
     url = await source.broadcast_url()
     if url is None:
         raise Unsupported("the leader publishes nothing; start its peers with a url for that (--pub)")
-    feed = Feed(url, ident, curve)
+    feed = BroadcastSocket(url, ident, curve)
     try:
         yield feed
     finally:

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pavane.raft.config import Config
 from pavane.raft.core.barrier import Barriers
 from pavane.raft.core.election import Election
-from pavane.raft.core.feeding import Feeding
-from pavane.raft.core.following import Following
+from pavane.raft.core.entry_streams import EntryStreams
+from pavane.raft.core.follower import Follower
 from pavane.raft.core.installing import Installing
 from pavane.raft.core.keyspace import KeyCounts, Keyspace
-from pavane.raft.core.kinds import Kind, Kinds
 from pavane.raft.core.learner import Learner
-from pavane.raft.core.links import Links
+from pavane.raft.core.learner_streams import LearnerStreams
 from pavane.raft.core.membership import Membership
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Applied, Channel, Now, Outputs, Route, StageReached, TransferChanged
-from pavane.raft.core.reading import Reading
+from pavane.raft.core.programs import Program, Programs
 from pavane.raft.core.recovering import Recovering
 from pavane.raft.core.replication import QUORUM_TIMEOUTS, Replication
+from pavane.raft.core.requests import Requests
 from pavane.raft.core.serving import Serving
 from pavane.raft.core.snapshots import Snapshots
 from pavane.raft.core.status import Fence, Status, picture, status_value
@@ -123,58 +123,62 @@ class Core:
         freshness = Freshness(config.request_id_ttl_s, config.margin_s)
         self._initial: Members = ()
         self._dispatch = dispatch
-        self._links = Links(node)
-        self._kinds = Kinds(node, self._links, recovered.notes)
-        self._recovering = Recovering(node, self._links)
-        self._election = Election(node, self._links, self._kinds, self._recovering, self._won, self._leader_heard_at)
-        self._following = Following(node, self._election, self._recovering)
+        self._requests = Requests(node)
+        self._programs = Programs(node, self._requests, recovered.notes)
+        self._recovering = Recovering(node, self._requests)
+        self._election = Election(
+            node, self._requests, self._programs, self._recovering, self._won, self._leader_heard_at
+        )
+        self._follower = Follower(node, self._election, self._recovering)
         self._installing = Installing(
             node,
-            self._links,
-            self._following,
+            self._requests,
+            self._follower,
             self._election,
             self._recovering,
             lambda: node.now.wall_s - (config.request_id_ttl_s - config.margin_s),
         )
         self._snapshots = Snapshots(node, lambda: machine is not None or (compacts and not self._mixed()))
-        self._replication = Replication(node, self._links, self._kinds, self)
+        self._replication = Replication(node, self._requests, self._programs, self)
         self._barriers = Barriers(node, self._replication)
         self._transfer = Transfer(
-            node, self._links, self._kinds, self._replication, self._election, self._transfer_failed
+            node, self._requests, self._programs, self._replication, self._election, self._transfer_failed
         )
-        self._membership = Membership(node, self._links, self._kinds, self._replication, self._transfer, freshness)
+        self._membership = Membership(
+            node, self._requests, self._programs, self._replication, self._transfer, freshness
+        )
         self._serving = Serving(node, self._transfer, freshness, machine)
-        self._reading = Reading(node, self._barriers)
-        self._feeding = Feeding(node, self._barriers)
+        self._entry_streams = EntryStreams(node, self._barriers)
+        self._learner_streams = LearnerStreams(node, self._barriers)
         self._keyspace: Keyspace | None = None
         self._learner = Learner(
-            node, self._links, self._following, self._recovering, self._installing, self._leader_silence_s
+            node, self._requests, self._follower, self._recovering, self._installing, self._leader_silence_s
         )
         self._timed: tuple[Timed, ...] = (
-            self._kinds,
+            self._programs,
             self._recovering,
             self._election,
             self._replication,
             self._transfer,
             self._membership,
             self._serving,
-            self._reading,
-            self._feeding,
+            self._entry_streams,
+            self._learner_streams,
             self._installing,
             self._learner,
         )
-        self._requests: dict[type, Callable[[Route, Frame, Any], None]] = {
+        self._handlers: dict[type, Callable[[Route, Frame, Any], None]] = {
             RequestUpdate: lambda route, id_, message: self._serving.update(route, bytes(id_), message.data),
             PvUpdate: lambda route, id_, message: self._serving.updates(route, bytes(id_), message),
-            AppendEntries: self._following.append,
-            PvAppend: self._following.append_window,
+            AppendEntries: self._follower.append,
+            PvAppend: self._follower.append_window,
             InstallSnapshot: self._installing.original,
             PvSnapshot: self._installing.ours,
-            PvFollow: self._feeding.request,
-            RequestEntries: self._reading.request,
+            PvFollow: self._learner_streams.request,
+            RequestEntries: self._entry_streams.request,
             RequestVote: self._election.vote,
             PvVote: self._election.vote,
-            PvHello: self._kinds.hello,
+            PvHello: self._programs.hello,
             PvNow: self._transfer.stand,
             RequestConfig: self._answer_configuration,
             RequestLogInfo: self._answer_log_info,
@@ -193,7 +197,7 @@ class Core:
         """Take the requests of a key-value machine."""
         self._keyspace = keyspace
         self._timed += (keyspace,)
-        self._requests |= {
+        self._handlers |= {
             RequestUpdate: keyspace.update,
             PvUpdate: keyspace.updates,
             PvKv: keyspace.command,
@@ -207,7 +211,7 @@ class Core:
         node = self._node
         if node.role == Role.FOLLOWER:
             node.stage = Stage.READ_WRITE
-        self._kinds.refresh()
+        self._programs.refresh()
         self._recovering.begin()
         node.feed()
 
@@ -223,7 +227,7 @@ class Core:
         if isinstance(message, Drop):
             node.drop(message.reason)
             return
-        handler = self._requests.get(type(message))
+        handler = self._handlers.get(type(message))
         if handler is None:
             node.drop(DropReason.TYPE)
         else:
@@ -233,14 +237,14 @@ class Core:
         """Take a message from one of our DEALERs; ``peer`` as in ``PeerChannel`` (for ``SEED`` the url)."""
         self._node.now = now
         if not self._node.halted:
-            self._links.take(peer, channel, frames)
+            self._requests.take(peer, channel, frames)
             self._membership.heard_kinds()
             self._election.heard_kinds(peer)
 
     def connection(self, peer: str, channel: Channel, up: bool, now: Now) -> None:
         """Learn that a DEALER's connection came up or went down."""
         self._node.now = now
-        self._kinds.connection(peer, channel, up)
+        self._programs.connection(peer, channel, up)
         if up:
             self._election.connected(peer, channel)
         if channel == Channel.RPC:
@@ -381,13 +385,13 @@ class Core:
         return picture(
             self._node,
             now,
-            kinds=self._kinds,
+            programs=self._programs,
             replication=self._replication,
             serving=self._serving,
             learner=self._learner,
             transfer_to=self._transfer.target,
-            streams=len(self._reading),
-            fed=self._feeding.peers,
+            streams=len(self._entry_streams),
+            fed=self._learner_streams.peers,
             received=self._installing.taken,
         )
 
@@ -414,8 +418,8 @@ class Core:
                 node.set_leader(self._transfer.target)
             self._replication.stop()
             self._barriers.fail()
-            self._reading.deposed()
-            self._feeding.deposed()
+            self._entry_streams.deposed()
+            self._learner_streams.deposed()
             if self._keyspace is not None:
                 self._keyspace.deposed()
             self._membership.deposed()
@@ -435,7 +439,7 @@ class Core:
             self.depose("removed")
         self._serving.progress()
         self._barriers.progress()
-        self._feeding.progress()
+        self._learner_streams.progress()
         self._recovering.progress()
 
     def machine_idle(self) -> None:
@@ -445,7 +449,7 @@ class Core:
     def configured(self) -> None:
         """Follow the configuration in force."""
         node = self._node
-        self._kinds.refresh()
+        self._programs.refresh()
         self._replication.refresh()
         if node.role not in {Role.LEADER, Role.PRE_CANDIDATE, Role.CANDIDATE}:
             node.set_role(node.resting_role(), "configuration")
@@ -494,7 +498,7 @@ class Core:
         """Return when the leader we believe in was heard last, or, if we lead, a majority."""
         if self._node.role == Role.LEADER:
             return self._replication.quorum_heard_at()
-        heard_at = self._following.heard_at
+        heard_at = self._follower.heard_at
         return heard_at if heard_at is not None else -math.inf
 
     def _leader_silence_s(self) -> float:
@@ -564,7 +568,7 @@ class Core:
     def _mixed(self) -> bool:
         """Whether a member may be one of the original program."""
         others = (peer for peer, _ in self._node.configurations.effective.members if peer != self._node.id)
-        return any(self._kinds.kind(peer) != Kind.OURS for peer in others)
+        return any(self._programs.kind(peer) != Program.OURS for peer in others)
 
     def _heard(self, poll: PeerPoll | None) -> None:
         if poll is not None:

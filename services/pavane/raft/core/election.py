@@ -6,12 +6,12 @@ The spiral rule holds: no further term before a majority has answered in this on
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pavane.raft.core.kinds import Kind, Kinds
-from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, PeerChannel, Route, Standing, VoteGranted, VoteReceived
 from pavane.raft.core.prevote import PHASE_PREVOTE, Prevote
+from pavane.raft.core.programs import Program, Programs
 from pavane.raft.core.recovering import Recovering
+from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.errors import DropReason
 from pavane.raft.state.quorum import has_majority
 from pavane.raft.state.roles import Role
@@ -48,16 +48,16 @@ class Election:
     def __init__(
         self,
         node: Node,
-        links: Links,
-        kinds: Kinds,
+        requests: Requests,
+        programs: Programs,
         recovering: Recovering,
         won: Callable[[], None],
         leader_heard_at: Callable[[], float],
     ) -> None:
         """``leader_heard_at`` says when the leader in ``node.leader`` was heard last, or, if we lead, a majority."""
         self._node = node
-        self._links = links
-        self._kinds = kinds
+        self._requests = requests
+        self._programs = programs
         self._recovering = recovering
         self._won = won
         self._doublings = 0  # of the time-out, while we stand in the way of peers of the original program
@@ -65,7 +65,9 @@ class Election:
         self._open_ticket: int | None = None
         self._round: _Round | None = None
         self._leader_heard_at = leader_heard_at
-        self._prevote = Prevote(node, links, kinds, lambda: self.stand(PHASE_VOTE), self._not_now, self._higher_term)
+        self._prevote = Prevote(
+            node, requests, programs, lambda: self.stand(PHASE_VOTE), self._not_now, self._higher_term
+        )
 
     # --- timer ---------------------------------------------------------------------------------------------------
 
@@ -166,7 +168,7 @@ class Election:
 
     def _tell_standing(self) -> None:
         others = (peer for peer, _ in self._node.configurations.effective.members if peer != self._node.id)
-        self._node.event(Standing(tuple((peer, self._kinds.kind(peer).value) for peer in others)))
+        self._node.event(Standing(tuple((peer, self._programs.kind(peer).value) for peer in others)))
 
     def connected(self, peer: str, channel: Channel) -> None:
         """A connection came up: the question for this vote may have found none before."""
@@ -191,14 +193,14 @@ class Election:
         self._prevote.give_up()
         if self._round is not None:
             for ask in self._round.asks.values():
-                self._links.cancel(ask)
+                self._requests.cancel(ask)
         self._round = None
 
     def _ask(self, current: _Round, peer: str, url: str) -> None:
         node = self._node
         last, last_term = node.log.last, node.log.last_term
-        if self._kinds.offers(peer, FEATURE_VOTE):
-            current.asks[peer] = self._links.ask(
+        if self._programs.offers(peer, FEATURE_VOTE):
+            current.asks[peer] = self._requests.ask(
                 PeerChannel(Channel.SIDE, peer, url),
                 PvVote(node.id, node.term, last, last_term, current.phase),
                 PvVoteReply,
@@ -206,7 +208,7 @@ class Election:
                 after=current.ticket,
             )
         else:
-            current.asks[peer] = self._links.ask(
+            current.asks[peer] = self._requests.ask(
                 PeerChannel(Channel.RPC, peer, url),
                 RequestVote(node.id, node.term, last, last_term),
                 RequestVoteReply,
@@ -222,14 +224,14 @@ class Election:
 
     def _again(self, current: _Round, peer: str, ask: Ask) -> None:
         if self._misaddressed(peer, ask):
-            self._links.cancel(ask)
+            self._requests.cancel(ask)
             self._ask(current, peer, ask.to.url)
         else:
-            self._links.again(ask)
+            self._requests.again(ask)
 
     def _misaddressed(self, peer: str, ask: Ask) -> bool:
         """Whether it turned out to be ours: unlike "?", pv.vote may reach a peer that does not know us as a member."""
-        return ask.to.channel == Channel.RPC and self._kinds.offers(peer, FEATURE_VOTE)
+        return ask.to.channel == Channel.RPC and self._programs.offers(peer, FEATURE_VOTE)
 
     def _answered(self, ask: Ask, reply: RequestVoteReply | PvVoteReply) -> None:
         if reply.term > self._node.term:
@@ -318,7 +320,7 @@ class Election:
         node = self._node
         if node.leader is None or node.now.mono - self._leader_heard_at() > node.config.election_min / 1000:
             return False
-        return asking or node.leader == node.id or self._kinds.kind(node.leader) == Kind.OURS
+        return asking or node.leader == node.id or self._programs.kind(node.leader) == Program.OURS
 
     def _may_ask(self, message: RequestVote | PvVote, newer: bool) -> bool:
         node = self._node

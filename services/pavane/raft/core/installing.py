@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pavane.raft.core.election import Election
-from pavane.raft.core.following import Following
-from pavane.raft.core.links import Ask, Links
+from pavane.raft.core.follower import Follower
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, Corrupt, PeerChannel, Route, SnapshotChanged
 from pavane.raft.core.recovering import Recovering
+from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.errors import DropReason
 from pavane.raft.state.commands import SnapshotPart, StoredSnapshot
 from pavane.raft.wire.frames import Frame
@@ -63,20 +63,20 @@ class Installing:
     def __init__(
         self,
         node: Node,
-        links: Links,
-        following: Following,
+        requests: Requests,
+        following: Follower,
         election: Election,
         recovering: Recovering,
         forgotten_before: Callable[[], int],
     ) -> None:
         """``forgotten_before`` is the Unix second before which the original may have compacted request ids."""
         self._node = node
-        self._following = following
+        self._follower = following
         self._election = election
         self._recovering = recovering
         self._forgotten_before = forgotten_before
         self._transfer: _Transfer | None = None
-        self._links = links
+        self._requests = requests
         self._ask_at = node.now.mono
 
     @property
@@ -97,7 +97,7 @@ class Installing:
         url = node.configurations.effective.url(node.leader or "")
         if url is not None and node.leader is not None and node.leader != node.id:
             to = PeerChannel(Channel.SIDE, node.leader, url)
-            self._links.ask(to, RequestConfig(self._links.poll()), RequestConfigReply, self._configuration)
+            self._requests.ask(to, RequestConfig(self._requests.poll()), RequestConfigReply, self._configuration)
 
     def _configuration(self, ask: Ask, reply: RequestConfigReply) -> None:
         del ask
@@ -114,7 +114,7 @@ class Installing:
         self._request(route, request_id, message, whole=True)
 
     def _request(self, route: Route, request_id: Frame, message: InstallSnapshot | PvSnapshot, *, whole: bool) -> None:
-        node, following = self._node, self._following
+        node, following = self._node, self._follower
         if not following.may_lead(message.leader, message.term, message.last_index):
             return
         if following.repeated(route, request_id, message.leader):

@@ -7,13 +7,13 @@ Everything here is asked through ``SEED`` sockets, by url: a learner may know no
 from collections.abc import Callable, Sequence
 
 from pavane.raft.core.fence import Fence
-from pavane.raft.core.following import Following
+from pavane.raft.core.follower import Follower
 from pavane.raft.core.installing import Chunk, Installing
-from pavane.raft.core.kinds import FEATURES, VERSION
-from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, FollowChanged, Fork, PeerChannel
+from pavane.raft.core.programs import FEATURES, VERSION
 from pavane.raft.core.recovering import Recovering
+from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.errors import Code, DropReason
 from pavane.raft.state.configuration import Members, generation_of
 from pavane.raft.state.roles import Role
@@ -50,16 +50,16 @@ class Learner:
     def __init__(
         self,
         node: Node,
-        links: Links,
-        following: Following,
+        requests: Requests,
+        following: Follower,
         recovering: Recovering,
         installing: Installing,
         silence_s: Callable[[], float],
     ) -> None:
         """``silence_s`` is how long a leader that once sent AppendEntries may be silent."""
         self._node = node
-        self._links = links
-        self._following = following
+        self._requests = requests
+        self._follower = following
         self._recovering = recovering
         self._installing = installing
         self._silence_s = silence_s
@@ -160,8 +160,8 @@ class Learner:
             return
         if self._target_at <= now:
             self._target_at = now + TARGET_S
-            question = RequestLogInfo(self._links.poll())
-            self._links.ask(self._to(self._leader_url), question, RequestLogInfoReply, self._log_info)
+            question = RequestLogInfo(self._requests.poll())
+            self._requests.ask(self._to(self._leader_url), question, RequestLogInfoReply, self._log_info)
         if node.role not in STREAMING_ROLES:
             return
         if self._stream is not None and self._stream_heard_at + SILENCE_S <= now:
@@ -184,7 +184,9 @@ class Learner:
         if urls:
             url = urls[self._asked % len(urls)]
             self._asked += 1
-            self._links.ask(self._to(url), RequestConfig(self._links.poll()), RequestConfigReply, self._configuration)
+            self._requests.ask(
+                self._to(url), RequestConfig(self._requests.poll()), RequestConfigReply, self._configuration
+            )
 
     def _configuration(self, ask: Ask, reply: RequestConfigReply) -> None:
         node = self._node
@@ -217,7 +219,7 @@ class Learner:
         node = self._node
         self._nonce = node.rng.randbytes(NONCE_BYTES)
         hello = PvHello(node.id, node.term, self._nonce, {"v": VERSION, "feat": FEATURES})
-        self._links.ask(self._to(url), hello, PvHelloReply, self._greeted)
+        self._requests.ask(self._to(url), hello, PvHelloReply, self._greeted)
 
     def _greeted(self, ask: Ask, reply: PvHelloReply) -> None:
         features = reply.info.get("feat")
@@ -260,7 +262,7 @@ class Learner:
 
     def _fed(self) -> bool:
         """Whether a leader sends AppendEntries: then it feeds us, and a stream would only repeat it."""
-        heard_at = self._following.heard_at
+        heard_at = self._follower.heard_at
         return heard_at is not None and self._node.now.mono - heard_at < self._silence_s()
 
     def _begin_stream(self, url: str) -> None:
@@ -275,13 +277,13 @@ class Learner:
         if not self._catching_up and not self._caught_up:
             self._tell("begun")
         if (self._features or 0) & FEATURE_FOLLOW:
-            self._stream = self._links.ask(
+            self._stream = self._requests.ask(
                 self._to(url), self._follow_from(self._follow_behind()), PvFollowReply, self._followed, many=True
             )
             return
         previous = max(node.log.first - 1, node.commit - 1) if self._overlap else node.commit
         self._asked_from = previous
-        self._stream = self._links.ask(
+        self._stream = self._requests.ask(
             self._to(url), RequestEntries(previous), RequestEntriesReply, self._entries, many=True
         )
 
@@ -298,7 +300,7 @@ class Learner:
         return PvFollow(node.id, node.term, index, node.log.term_at(index) or 0, offset)
 
     def _end_stream(self) -> None:
-        self._links.cancel(self._stream)
+        self._requests.cancel(self._stream)
         self._stream = None
 
     def _followed(self, ask: Ask, reply: PvFollowReply) -> None:
@@ -330,7 +332,7 @@ class Learner:
             self._stream_at = node.now.mono + IDLE_S
         elif not node.halted:
             self._judge_progress()
-            self._links.again(ask, answer)
+            self._requests.again(ask, answer)
 
     def _take_message(self, reply: PvFollowReply, commit: int, term: int, part: list[Value]) -> PvFollow | None:
         """Store what the message has; return the acknowledgement, ``None`` if it does not follow what is here."""
@@ -392,7 +394,7 @@ class Learner:
             )
             wanted = self._take_chunk(chunk)
             if wanted is None:
-                self._links.again(ask, RequestEntries(self._asked_from, None, part.offset + len(reply.entries[0])))
+                self._requests.again(ask, RequestEntries(self._asked_from, None, part.offset + len(reply.entries[0])))
                 return
             self._end_stream()
             self._stream_at = node.now.mono + IDLE_S
@@ -402,7 +404,7 @@ class Learner:
             self._stream_at = node.now.mono + IDLE_S
             return
         if reply.status == EntriesStatus.MORE:
-            self._links.again(ask, RequestEntries(reply.index))
+            self._requests.again(ask, RequestEntries(reply.index))
         else:
             self._judge_progress()
             self._end_stream()

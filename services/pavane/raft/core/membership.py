@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from pavane.raft.core.kinds import Kind, Kinds
-from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, PeerChannel, Route
+from pavane.raft.core.programs import Program, Programs
 from pavane.raft.core.replication import Replication
+from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.state.configuration import Configuration, Members, Refusal, check_change, needs_resolving
 from pavane.raft.state.dedup import Freshness
@@ -57,15 +57,15 @@ class Membership:
     def __init__(
         self,
         node: Node,
-        links: Links,
-        kinds: Kinds,
+        requests: Requests,
+        programs: Programs,
         replication: Replication,
         transfer: Transfer,
         freshness: Freshness,
     ) -> None:
         self._node = node
-        self._links = links
-        self._kinds = kinds
+        self._requests = requests
+        self._programs = programs
         self._replication = replication
         self._transfer = transfer
         self._freshness = freshness
@@ -164,10 +164,10 @@ class Membership:
         joining = tuple(pair for pair in checked if pair[0] not in known)
         now = self._node.now.mono
         self._held = _Held(reqid, checked, [route], now + HOLD_S, now + SILENT_S, joining, [])
-        self._kinds.watch(joining)
+        self._programs.watch(joining)
         for peer, url in joining:
             to = PeerChannel(Channel.SIDE, peer, url)
-            ask = self._links.ask(to, RequestLogInfo(self._links.poll()), RequestLogInfoReply, self._reported)
+            ask = self._requests.ask(to, RequestLogInfo(self._requests.poll()), RequestLogInfoReply, self._reported)
             self._held.asks.append(ask)
         if not joining:
             self._decide(self._held)
@@ -183,7 +183,7 @@ class Membership:
         """The side channel of a peer came up: what was asked before may have found no connection."""
         for ask in self._held.asks if self._held is not None else ():
             if ask.to.peer == peer:
-                self._links.again(ask)
+                self._requests.again(ask)
 
     def heard_kinds(self) -> None:
         """Decide at once when every new member has shown log and kind; hand over once one of them is ready."""
@@ -193,7 +193,7 @@ class Membership:
         if held is None:
             return
         reported = all(peer in held.reports for peer, _ in held.joining)
-        if reported and all(self._kinds.kind(peer) == Kind.OURS for peer, _ in held.joining):
+        if reported and all(self._programs.kind(peer) == Program.OURS for peer, _ in held.joining):
             self._decide(held)
 
     def _decide(self, held: _Held) -> None:
@@ -218,22 +218,23 @@ class Membership:
     def _release(self, held: _Held) -> None:
         """Stop asking; what the new members told is kept if they are members now."""
         for ask in held.asks:
-            self._links.cancel(ask)
+            self._requests.cancel(ask)
         self._held = None
-        self._kinds.watch(())
+        self._programs.watch(())
 
     def _silent(self, held: _Held) -> bool:
         """Whether a new member has told nothing of its log, or, where it must be ours, not who it is."""
         keys = self._node.config.serves_keys
         return any(
-            peer not in held.reports or (keys and self._kinds.kind(peer) == Kind.UNKNOWN) for peer, _ in held.joining
+            peer not in held.reports or (keys and self._programs.kind(peer) == Program.UNKNOWN)
+            for peer, _ in held.joining
         )
 
     def _unheard(self, held: _Held) -> bool:
         """Whether a mixed cluster has a member that was silent in the last second (1.4)."""
         old = self._node.configurations.effective.new
         others = [peer for peer, _ in (*old, *held.joining) if peer != self._node.id]
-        mixed = any(self._kinds.kind(peer) != Kind.OURS for peer in others)
+        mixed = any(self._programs.kind(peer) != Program.OURS for peer in others)
         return mixed and not all(self._heard_lately(held, peer) for peer in others)
 
     def _heard_lately(self, held: _Held, peer: str) -> bool:
@@ -245,7 +246,7 @@ class Membership:
         """Judge kinds, host names (8.2), and who knows the members; a majority must have most of the log (8.5)."""
         node = self._node
         if node.config.serves_keys:
-            strange = [peer for peer, _ in held.joining if not self._kinds.offers(peer, FEATURE_KV)]
+            strange = [peer for peer, _ in held.joining if not self._programs.offers(peer, FEATURE_KV)]
             if strange:
                 who = ", ".join(strange)
                 return Refusal(
@@ -253,7 +254,7 @@ class Membership:
                 )
         everybody = (*node.configurations.effective.new, *held.joining)
         if any(needs_resolving(url) for _, url in held.joining):
-            deaf = [p for p, _ in everybody if p != node.id and not self._kinds.offers(p, FEATURE_HOST_NAMES)]
+            deaf = [p for p, _ in everybody if p != node.id and not self._programs.offers(p, FEATURE_HOST_NAMES)]
             if deaf:
                 return Refusal("Error", f"host names need peers of ours; {', '.join(deaf)} did not say so")
         deaf = [peer for peer, _ in held.joining if self._stale(held, peer)]
@@ -272,7 +273,7 @@ class Membership:
     def _stale(self, held: _Held, peer: str) -> bool:
         """Whether a peer of another program may follow former members alone, and be deaf to all others (1.4)."""
         last = held.reports[peer][1] if peer in held.reports else 0
-        return self._kinds.kind(peer) != Kind.OURS and 0 < last < self._node.configurations.index
+        return self._programs.kind(peer) != Program.OURS and 0 < last < self._node.configurations.index
 
     def _near(self, held: _Held, peer: str) -> bool:
         node = self._node
@@ -311,11 +312,11 @@ class Membership:
         now = self._node.now.mono
         among = [peer for peer, _ in self._node.configurations.effective.new]
         best = self._transfer.best(frozenset(among))
-        able = any(self._kinds.kind(peer) != Kind.JS for peer in among)
-        if able and (best is None or not self._kinds.ready(best)) and now < succession.start_at:
+        able = any(self._programs.kind(peer) != Program.JS for peer in among)
+        if able and (best is None or not self._programs.ready(best)) and now < succession.start_at:
             if succession.ask_at <= now:
                 succession.ask_at = now + self._node.config.rpc_timeout_s
-                self._kinds.ask_again(among)
+                self._programs.ask_again(among)
             return
         succession.started = True
         if best is None or not self._transfer.start(best):

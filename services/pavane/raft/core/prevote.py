@@ -6,10 +6,10 @@ It changes no term anywhere. A peer that is cut off, or that comes back, so dist
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pavane.raft.core.kinds import Kind, Kinds
-from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, PeerChannel
+from pavane.raft.core.programs import Program, Programs
+from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.state.quorum import has_majority
 from pavane.raft.wire.pv import FEATURE_VOTE, PvVote, PvVoteReply
 from pavane.raft.wire.replies import RequestConfigReply
@@ -40,15 +40,15 @@ class Prevote:
     def __init__(
         self,
         node: Node,
-        links: Links,
-        kinds: Kinds,
+        requests: Requests,
+        programs: Programs,
         passed: Callable[[], None],
         failed: Callable[[], None],
         higher: Callable[[str, int], None],
     ) -> None:
         self._node = node
-        self._links = links
-        self._kinds = kinds
+        self._requests = requests
+        self._programs = programs
         self._passed = passed
         self._failed = failed
         self._higher = higher
@@ -71,7 +71,7 @@ class Prevote:
         """End the round: answers to it no longer count."""
         if self._round is not None:
             for ask in self._round.asks.values():
-                self._links.cancel(ask)
+                self._requests.cancel(ask)
         self._round = None
 
     def led(self) -> None:
@@ -107,7 +107,7 @@ class Prevote:
         """Whether a peer was asked as the original program and is known as ours by now."""
         current = self._round
         asked = current is not None and peer in current.asks and peer not in current.ours
-        return asked and self._kinds.offers(peer, FEATURE_VOTE)
+        return asked and self._programs.offers(peer, FEATURE_VOTE)
 
     def _members(self) -> tuple[tuple[str, str], ...]:
         members = self._node.configurations.effective.members
@@ -116,23 +116,25 @@ class Prevote:
     def _ask(self, current: _Round, peer: str, url: str) -> None:
         """Ask one peer, in our way if it is ours; a question that is still open goes out again as it is."""
         node, to = self._node, PeerChannel(Channel.SIDE, peer, url)
-        before, ours = current.asks.get(peer), self._kinds.offers(peer, FEATURE_VOTE)
+        before, ours = current.asks.get(peer), self._programs.offers(peer, FEATURE_VOTE)
         if before is not None and ours and not self.misjudged(peer) and peer not in current.answered:
-            self._links.again(before)
+            self._requests.again(before)
             # It may have been replaced by the original program: any answer of that one shows it (4.2).
-            self._links.ask(to, RequestConfig(self._links.poll()), RequestConfigReply, self._named)
+            self._requests.ask(to, RequestConfig(self._requests.poll()), RequestConfigReply, self._named)
             return
-        self._links.cancel(before)
+        self._requests.cancel(before)
         current.answered.discard(peer)
         if ours:
             current.ours.add(peer)
             ballot = PvVote(node.id, node.term + 1, node.log.last, node.log.last_term, PHASE_PREVOTE)
-            current.asks[peer] = self._links.ask(to, ballot, PvVoteReply, self._answered, after=node.term_ticket)
+            current.asks[peer] = self._requests.ask(to, ballot, PvVoteReply, self._answered, after=node.term_ticket)
         else:
-            if self._kinds.kind(peer) == Kind.UNKNOWN:
-                self._kinds.ask_again([peer])  # one of ours does not object for a leader that it has not heard lately
-            question = RequestConfig(self._links.poll())
-            current.asks[peer] = self._links.ask(to, question, RequestConfigReply, self._named)
+            if self._programs.kind(peer) == Program.UNKNOWN:
+                self._programs.ask_again(
+                    [peer]
+                )  # one of ours does not object for a leader that it has not heard lately
+            question = RequestConfig(self._requests.poll())
+            current.asks[peer] = self._requests.ask(to, question, RequestConfigReply, self._named)
 
     def _answered(self, ask: Ask, reply: PvVoteReply) -> None:
         current, peer = self._round, ask.to.peer

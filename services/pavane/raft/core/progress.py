@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass, field
 
+from pavane.raft.core.inflight import Inflight, Sent
 from pavane.raft.core.outputs import Channel, PeerChannel
 from pavane.raft.core.uploading import Upload
-from pavane.raft.core.window import Sent, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class StopAndWait:
 class Pipeline:
     """How entries go to a peer of ours that takes ``pv.append``: many messages are outstanding."""
 
-    window: Window
+    window: Inflight
     repeat_at: float = 0.0  # when it has been silent for too long, while something is outstanding
     told_commit: int = 0
     tell_at: float = math.inf  # when it is told the commit index, if no entries carry it before

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from enum import Enum
 
 from pavane.raft.config import LostVoter
-from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, PeerChannel, RecoveringChanged
+from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.state.commands import RECOVERING_FLOOR
 from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.state.quorum import has_majority
@@ -32,9 +32,9 @@ class _Phase(Enum):
 class Recovering:
     """Decides whether an empty member is new or wiped, and leads a wiped or damaged one back to voting."""
 
-    def __init__(self, node: Node, links: Links) -> None:
+    def __init__(self, node: Node, requests: Requests) -> None:
         self._node = node
-        self._links = links
+        self._requests = requests
         self._by_change = node.config.lost_voter == LostVoter.BY_CHANGE
         self._phase = _Phase.SILENT if node.recovering else _Phase.SOUND
         self._poll_at = node.now.mono
@@ -173,14 +173,14 @@ class Recovering:
         self._node.event(RecoveringChanged("lost", RECOVERING_FLOOR))
 
     def _poll(self, to: PeerChannel) -> None:
-        poll = self._links.poll()
-        self._asks.append(self._links.ask(to, RequestLogInfo(poll), RequestLogInfoReply, self._log_info))
+        poll = self._requests.poll()
+        self._asks.append(self._requests.ask(to, RequestLogInfo(poll), RequestLogInfoReply, self._log_info))
         if self._phase == _Phase.SILENT:
-            self._asks.append(self._links.ask(to, RequestConfig(poll), RequestConfigReply, self._configuration))
+            self._asks.append(self._requests.ask(to, RequestConfig(poll), RequestConfigReply, self._configuration))
 
     def _drop_asks(self) -> None:
         for ask in self._asks:
-            self._links.cancel(ask)
+            self._requests.cancel(ask)
         self._asks.clear()
 
     def _log_info(self, ask: Ask, reply: RequestLogInfoReply) -> None:

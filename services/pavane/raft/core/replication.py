@@ -9,14 +9,14 @@ the standing connection that it takes them.
 import math
 from typing import Protocol
 
-from pavane.raft.core.kinds import Kind, Kinds
-from pavane.raft.core.links import Ask, Links
+from pavane.raft.core.inflight import PEER_BATCH_BYTES, Inflight, Sent
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, FollowerLostLog, PeerChannel, QuorumLost, SlowDisk
+from pavane.raft.core.programs import Program, Programs
 from pavane.raft.core.progress import Leaving, Pipeline, Probe, Progress, Replicate, Snapshot, StopAndWait
+from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.core.tally import Batches
 from pavane.raft.core.uploading import Uploading
-from pavane.raft.core.window import PEER_BATCH_BYTES, Sent, Window
 from pavane.raft.state.quorum import has_majority, majority_value
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import Frame
@@ -53,15 +53,15 @@ class Replication:
     def __init__(
         self,
         node: Node,
-        links: Links,
-        kinds: Kinds,
+        requests: Requests,
+        programs: Programs,
         leadership: Leadership,
     ) -> None:
         self._node = node
-        self._links = links
-        self._kinds = kinds
+        self._requests = requests
+        self._programs = programs
         self._leadership = leadership
-        self._uploading = Uploading(node, links, self._chunk_reply)
+        self._uploading = Uploading(node, requests, self._chunk_reply)
         self.peers: dict[str, Progress] = {}
         self._quorum_at = math.inf  # when to look whether a majority is still heard
         self.sequence = 0  # messages first sent so far; a barrier counts answers to later ones only
@@ -80,8 +80,8 @@ class Replication:
         """End leadership: nothing is outstanding any more, and original peers get new connections for the next."""
         for progress in self.peers.values():
             self._drop_asks(progress)
-            if self._kinds.kind(progress.id) != Kind.OURS:
-                self._links.disconnect(progress.to)
+            if self._programs.kind(progress.id) != Program.OURS:
+                self._requests.disconnect(progress.to)
         self.peers = {}
 
     def refresh(self) -> None:
@@ -156,7 +156,7 @@ class Replication:
         now = self._node.now.mono
         if up:
             progress.form.repeat_at = max(now, progress.quiet_until)
-        elif self._kinds.kind(peer) != Kind.OURS:
+        elif self._programs.kind(peer) != Program.OURS:
             progress.quiet_until = now + 2 * self._node.config.rpc_timeout_s
 
     def next_timer(self) -> float | None:
@@ -207,7 +207,7 @@ class Replication:
                 if form.window:
                     self._unanswered(progress, form)
             elif form.outstanding is not None:
-                self._links.again(form.outstanding.ask)
+                self._requests.again(form.outstanding.ask)
                 form.repeat_at = now + self._patience_s(form.outstanding)
 
     # --- to peers of the original program ------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Replication:
         self._number()
         self._count_batch(progress.id, len(entries))
         progress.sent = self.sequence
-        ask = self._links.ask(
+        ask = self._requests.ask(
             progress.to,
             AppendEntries(node.id, node.term, previous, previous_term, commit, entries),
             AppendEntriesReply,
@@ -287,17 +287,17 @@ class Replication:
         """
         upload = progress.state.upload if isinstance(progress.state, Snapshot) else None
         untaken = upload is not None and not (upload.whole or upload.offset)
-        if upload is not None and untaken and self._kinds.offers(progress.id, FEATURE_SNAPSHOT):
+        if upload is not None and untaken and self._programs.offers(progress.id, FEATURE_SNAPSHOT):
             self._uploading.end(upload)
             progress.state = Probe()
-        form, pipelined = progress.form, self._kinds.serves(progress.id, FEATURE_APPEND)
+        form, pipelined = progress.form, self._programs.serves(progress.id, FEATURE_APPEND)
         if isinstance(progress.state, Snapshot) or pipelined == isinstance(form, Pipeline):
             return
         if isinstance(form, Pipeline):
             form.window.clear()
             progress.form = StopAndWait()
         elif form.outstanding is None:
-            progress.form = Pipeline(Window(self._links))
+            progress.form = Pipeline(Inflight(self._requests))
         else:
             return
         self._probe(progress)
@@ -338,7 +338,7 @@ class Replication:
         now = node.now.mono
         self._number()
         self._count_batch(progress.id, len(entries))
-        ask = self._links.ask(
+        ask = self._requests.ask(
             PeerChannel(Channel.SIDE, progress.id, progress.url),
             PvAppend(node.id, node.term, previous, previous_term, node.commit, entries),
             PvAppendReply,
@@ -363,7 +363,7 @@ class Replication:
         """The peer is silent: begin to ask how far it is, or ask once more."""
         if isinstance(progress.state, Probe):
             first = form.window.first
-            self._links.again(first.ask)
+            self._requests.again(first.ask)
             form.repeat_at = self._node.now.mono + self._silence_s(progress, first)
         else:
             form.window.clear()
@@ -422,7 +422,7 @@ class Replication:
     def _send_chunk(self, progress: Progress) -> None:
         node = self._node
         if not isinstance(progress.state, Snapshot):
-            whole = self._kinds.offers(progress.id, FEATURE_SNAPSHOT)
+            whole = self._programs.offers(progress.id, FEATURE_SNAPSHOT)
             begun = self._uploading.begin(progress.id, progress.url, whole=whole)
             if begun is None:
                 return
@@ -510,7 +510,7 @@ class Replication:
 
     def _forget(self, progress: Progress) -> None:
         self._drop_asks(progress)
-        self._links.disconnect(progress.to)
+        self._requests.disconnect(progress.to)
         del self.peers[progress.id]
 
     def _drop_asks(self, progress: Progress) -> None:
@@ -518,7 +518,7 @@ class Replication:
         if isinstance(form, Pipeline):
             form.window.clear()
         elif form.outstanding is not None:
-            self._links.cancel(form.outstanding.ask)
+            self._requests.cancel(form.outstanding.ask)
         if isinstance(progress.state, Snapshot):
             self._uploading.end(progress.state.upload)
 

@@ -33,21 +33,21 @@ PUBLISH_BYTES = 64 * 1024  # entries in one message of the PUB socket
 
 
 @dataclass(frozen=True, slots=True)
-class Commander:
+class CommandCaller:
     """A connection that asked by ``pv.kv`` and is told the result of its command (12.4)."""
 
     route: Route
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchCaller:
     """A connection that asked by ``pv.update`` under this id: what is to be told to it is gathered."""
 
     route: Route
     id: bytes
 
 
-Requester = Route | Commander | Batch | int
+Requester = Route | CommandCaller | BatchCaller | int
 """A connection that asked by ``=``, by ``pv.kv`` or by ``pv.update``, or the ticket of a local caller."""
 
 
@@ -81,7 +81,7 @@ class Serving:
         self._queued_bytes = 0
         self._forget_at = node.now.mono + FORGET_S
         self._publish_at: float | None = None
-        self._gathered: dict[Batch, list[UpdateResult]] = {}
+        self._gathered: dict[BatchCaller, list[UpdateResult]] = {}
         self.first_write_ms: int | None = None
         self.last_write_ms: int | None = None
 
@@ -98,7 +98,7 @@ class Serving:
         self, route: Route, request_id: bytes, message: PvUpdate, refusal: Callable[[Frame], int] | None = None
     ) -> None:
         """Handle ``pv.update``; ``refusal`` gives the code with which the machine refuses data, 0 for none."""
-        batch = Batch(route, request_id)
+        batch = BatchCaller(route, request_id)
         for reqid, data in message.items:
             code = refusal(data) if refusal is not None else Code.OK
             if code != Code.OK:
@@ -109,7 +109,7 @@ class Serving:
 
     def command(self, route: Route, reqid: bytes, data: Frame) -> None:
         """Handle ``pv.kv``; the command was looked at."""
-        self._take(Commander(route), reqid, data, EntryType.STATE)
+        self._take(CommandCaller(route), reqid, data, EntryType.STATE)
 
     def propose(self, ticket: int, reqid: bytes, data: bytes, kind: EntryType) -> None:
         """Handle an update of a local caller, who is told by ``ProposalDone``."""
@@ -157,9 +157,9 @@ class Serving:
             node.drop(DropReason.OVERLOAD)
             requester = pending.requesters[0]
             node.event(UpdateDone(pending.reqid, "overload", 0, 0.0, _method(requester)))
-            if isinstance(requester, Batch):
+            if isinstance(requester, BatchCaller):
                 self._gather(requester, pending.reqid, Code.BUSY, RETRY_MS)
-            elif isinstance(requester, Commander):
+            elif isinstance(requester, CommandCaller):
                 node.send(requester.route, (pending.reqid, *PvReply(Code.BUSY, RETRY_MS).encode()))
             return
         self._watch(pending)
@@ -292,7 +292,7 @@ class Serving:
 
     # --- answers -------------------------------------------------------------------------------------------------
 
-    def _gather(self, batch: Batch, reqid: bytes, code: int, index: int = 0) -> None:
+    def _gather(self, batch: BatchCaller, reqid: bytes, code: int, index: int = 0) -> None:
         self._gathered.setdefault(batch, []).append(UpdateResult(reqid, code, index))
 
     def _tell(self, leader: str | None = None) -> None:
@@ -308,20 +308,20 @@ class Serving:
         """Say that an update is under way; a batch hears it only when that takes long: most are done before."""
         if isinstance(requester, bytes):
             self._node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.ACCEPTED).encode()))
-        elif isinstance(requester, Commander):
+        elif isinstance(requester, CommandCaller):
             self._node.send(requester.route, (reqid, *PvReply(Code.PENDING).encode()))
-        elif isinstance(requester, Batch) and again:
+        elif isinstance(requester, BatchCaller) and again:
             self._gather(requester, reqid, Code.PENDING)
 
     def _done(self, requester: Requester, reqid: bytes, index: int) -> None:
         wall_ms = self._node.now.wall_s * 1000 + self._node.now.wall_part_ms
         self.first_write_ms = self.first_write_ms if self.first_write_ms is not None else wall_ms
         self.last_write_ms = wall_ms
-        if isinstance(requester, Batch):
+        if isinstance(requester, BatchCaller):
             self._gather(requester, reqid, Code.OK, index)
         elif isinstance(requester, int):
             self._node.event(ProposalDone(requester, index))
-        elif isinstance(requester, Commander):
+        elif isinstance(requester, CommandCaller):
             self._node.send(requester.route, (reqid, *self._outcome(reqid, index)))
         else:
             self._node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.DONE, index).encode()))
@@ -338,9 +338,9 @@ class Serving:
         node.event(UpdateDone(reqid, result, 0, 0.0, _method(requester)))
         if isinstance(requester, int):
             node.event(ProposalDone(requester, None))
-        elif isinstance(requester, Batch):
+        elif isinstance(requester, BatchCaller):
             self._gather(requester, reqid, Code.EXPIRED if result == "expired" else Code.NOT_LEADER)
-        elif isinstance(requester, Commander):
+        elif isinstance(requester, CommandCaller):
             expired = result == "expired"
             reply = PvReply(Code.EXPIRED) if expired else PvReply(Code.NOT_LEADER, leader or node.leader)
             node.send(requester.route, (reqid, *reply.encode()))
@@ -353,4 +353,4 @@ class Serving:
 
 def _method(requester: Requester) -> str:
     # An update that came in a batch is one like any other: its client does not know how it travels.
-    return "pv.kv" if isinstance(requester, Commander) else "RequestUpdate"
+    return "pv.kv" if isinstance(requester, CommandCaller) else "RequestUpdate"

@@ -4,10 +4,10 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from pavane.raft.core.fence import Fence
-from pavane.raft.core.kinds import Kinds
 from pavane.raft.core.learner import Learner
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Now
+from pavane.raft.core.programs import Programs
 from pavane.raft.core.replication import Replication
 from pavane.raft.core.serving import Serving
 from pavane.raft.state.configuration import Configuration
@@ -76,7 +76,7 @@ def picture(
     node: Node,
     now: Now,
     *,
-    kinds: Kinds,
+    programs: Programs,
     replication: Replication,
     serving: Serving,
     learner: Learner,
@@ -106,7 +106,7 @@ def picture(
         committed=committed,
         committed_index=committed_index,
         members=tuple(
-            _member(node, now, kinds, replication, peer, url) for peer, url in node.configurations.effective.members
+            _member(node, now, programs, replication, peer, url) for peer, url in node.configurations.effective.members
         ),
         transfer_to=transfer_to,
         fence=learner.fence(),
@@ -167,14 +167,14 @@ def status_value(status: Status) -> dict[str, Value]:
     }
 
 
-def _member(node: Node, now: Now, kinds: Kinds, replication: Replication, peer: str, url: str) -> MemberStatus:
+def _member(node: Node, now: Now, programs: Programs, replication: Replication, peer: str, url: str) -> MemberStatus:
     if peer == node.id:
         return MemberStatus(peer, url, "ours", node.durable if node.role == Role.LEADER else -1, 0, 0.0)
     progress = replication.peers.get(peer)
     if progress is None:
-        return MemberStatus(peer, url, kinds.kind(peer).value, -1, 0, None)
+        return MemberStatus(peer, url, programs.kind(peer).value, -1, 0, None)
     silent_s = now.mono - progress.answered_at
-    return MemberStatus(peer, url, kinds.kind(peer).value, progress.match, progress.in_flight, silent_s)
+    return MemberStatus(peer, url, programs.kind(peer).value, progress.match, progress.in_flight, silent_s)
 
 
 def _blockers(node: Node) -> tuple[str, ...]:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pavane.raft.core.election import PHASE_TRANSFER, Election
-from pavane.raft.core.kinds import Kinds
-from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, PeerChannel, Route, TransferChanged
+from pavane.raft.core.programs import Programs
 from pavane.raft.core.replication import Replication
+from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.errors import Code, DropReason
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import Frame
@@ -39,15 +39,15 @@ class Transfer:
     def __init__(
         self,
         node: Node,
-        links: Links,
-        kinds: Kinds,
+        requests: Requests,
+        programs: Programs,
         replication: Replication,
         election: Election,
         failed: Callable[[], None],
     ) -> None:
         self._node = node
-        self._links = links
-        self._kinds = kinds
+        self._requests = requests
+        self._programs = programs
         self._replication = replication
         self._election = election
         self._failed = failed
@@ -70,11 +70,11 @@ class Transfer:
         peers = [
             peer
             for peer, _ in self._node.configurations.effective.new
-            if peer != self._node.id and self._kinds.writes(peer) and (among is None or peer in among)
+            if peer != self._node.id and self._programs.writes(peer) and (among is None or peer in among)
         ]
         return max(
             peers,
-            key=lambda peer: (peer not in self._unwilling, self._kinds.ready(peer), self._replication.match(peer)),
+            key=lambda peer: (peer not in self._unwilling, self._programs.ready(peer), self._replication.match(peer)),
             default=None,
         )
 
@@ -97,7 +97,7 @@ class Transfer:
             return True
         peer = target if target is not None else self.best()
         url = node.configurations.effective.url(peer) if peer is not None else None
-        if peer is None or url is None or peer == node.id or not self._kinds.writes(peer):
+        if peer is None or url is None or peer == node.id or not self._programs.writes(peer):
             return False
         self._attempt = _Attempt(peer, url, node.now.mono + node.config.election_max / 1000)
         node.event(TransferChanged(peer, "started"))
@@ -136,14 +136,14 @@ class Transfer:
         attempt.next_at = node.now.mono + node.config.rpc_timeout_s
         to = PeerChannel(Channel.SIDE, attempt.target, attempt.url)
         question = PvNow(node.id, node.term, node.log.last, node.commit)
-        self._links.cancel(attempt.ask)
-        attempt.ask = self._links.ask(to, question, PvNowReply, self._replied)
+        self._requests.cancel(attempt.ask)
+        attempt.ask = self._requests.ask(to, question, PvNowReply, self._replied)
 
     def connected(self, peer: str) -> None:
         """The side channel of a peer came up: ``pv.now`` may have found no connection before."""
         attempt = self._attempt
         if attempt is not None and attempt.target == peer and attempt.ask is not None:
-            self._links.again(attempt.ask)
+            self._requests.again(attempt.ask)
 
     def next_timer(self) -> float | None:
         """Return when to tell the target again, or to give up."""
@@ -200,7 +200,7 @@ class Transfer:
 
     def _end(self, attempt: _Attempt, result: str, reply: PvReply) -> None:
         self._attempt = None
-        self._links.cancel(attempt.ask)
+        self._requests.cancel(attempt.ask)
         self._node.event(TransferChanged(attempt.target, result))
         for route, request_id in attempt.waiting:
             self._answer(route, request_id, reply)

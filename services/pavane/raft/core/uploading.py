@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, Corrupt, PeerChannel, SnapshotChanged
+from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.state.commands import SnapshotSource
 from pavane.raft.wire.pv import PvSnapshot
 from pavane.raft.wire.replies import InstallSnapshotReply
@@ -48,9 +48,9 @@ class Upload:
 class Uploading:
     """Begins, drives and ends transfers; what an answer means for the peer's progress is the replication's."""
 
-    def __init__(self, node: Node, links: Links, answered: Callable[[Ask, InstallSnapshotReply], None]) -> None:
+    def __init__(self, node: Node, requests: Requests, answered: Callable[[Ask, InstallSnapshotReply], None]) -> None:
         self._node = node
-        self._links = links
+        self._requests = requests
         self._answered = answered
 
     def begin(self, peer: str, url: str, *, whole: bool) -> Upload | None:
@@ -77,7 +77,7 @@ class Uploading:
             return
         message = PvSnapshot if upload.whole else InstallSnapshot
         upload.sequence = sequence
-        upload.ask = self._links.ask(
+        upload.ask = self._requests.ask(
             upload.to,
             message(node.id, node.term, head.index, head.term, upload.offset, upload.total, chunk),
             InstallSnapshotReply,
@@ -89,7 +89,7 @@ class Uploading:
     def repeat(self, upload: Upload) -> None:
         """Send the outstanding chunk once more, with the same id and bytes."""
         if upload.ask is not None:
-            self._links.again(upload.ask)
+            self._requests.again(upload.ask)
             upload.repeat_at = self._node.now.mono + self._node.config.append_timeout_s
 
     def take(self, upload: Upload, reply: InstallSnapshotReply) -> bool:
@@ -107,5 +107,5 @@ class Uploading:
 
     def end(self, upload: Upload) -> None:
         """Give a transfer up, or let go of one that is done."""
-        self._links.cancel(upload.ask)
+        self._requests.cancel(upload.ask)
         upload.source.close()

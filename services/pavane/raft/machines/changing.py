@@ -23,8 +23,8 @@ from pavane.raft.machines.commands import (
     span,
 )
 from pavane.raft.machines.history import Event, Happened
-from pavane.raft.machines.reading import Reads
-from pavane.raft.machines.state import KeyRecord, Node, State
+from pavane.raft.machines.reads import Reads
+from pavane.raft.machines.state import KeyRecord, State, TreeNode
 from pavane.raft.machines.table import R, Table
 from pavane.raft.wire.msgpack import Value
 
@@ -116,7 +116,7 @@ class Change:
         if self._state.nodes.get(path) is not None:
             raise Failed(Code.NODE_EXISTS, path)
         self._check_room(len(path) + len(op.data), new=True)
-        self._write(self._state.nodes, path, Node(op.data, 0, 0, 0, self._revision, self._revision, op.lease))
+        self._write(self._state.nodes, path, TreeNode(op.data, 0, 0, 0, self._revision, self._revision, op.lease))
         self.events.append(Event(Happened.CREATED, path, op.data, 0, 0))
         self._count_child(above, parent._replace(created=parent.created + 1), 1)
         return [Create.NUMBER, path]
@@ -129,7 +129,7 @@ class Change:
         self.events.append(Event(Happened.DATA, op.path, op.data, node.version, node.cversion))
         return [Set.NUMBER, node.version]
 
-    def _remove(self, path: bytes, node: Node) -> None:
+    def _remove(self, path: bytes, node: TreeNode) -> None:
         if node.children:
             raise Failed(Code.NOT_EMPTY, path)
         self._write(self._state.nodes, path, None)
@@ -137,12 +137,12 @@ class Change:
         above = parent_of(path)
         self._count_child(above, self._node(above, ANY_VERSION), -1)
 
-    def _count_child(self, path: bytes, node: Node, change: int) -> None:
+    def _count_child(self, path: bytes, node: TreeNode, change: int) -> None:
         node = node._replace(children=node.children + change, cversion=node.cversion + 1)
         self._write(self._state.nodes, path, node)
         self.events.append(Event(Happened.CHILDREN, path, None, node.version, node.cversion))
 
-    def _node(self, path: bytes, version: int) -> Node:
+    def _node(self, path: bytes, version: int) -> TreeNode:
         node = self._state.nodes.get(path)
         if node is None:
             raise Failed(Code.NO_NODE, path)

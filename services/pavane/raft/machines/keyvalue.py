@@ -18,7 +18,7 @@ from pavane.raft.machines.commands import (
 )
 from pavane.raft.machines.decoding import bad, decode_command, decode_read_ops, items, uint
 from pavane.raft.machines.history import Cursor, Watch
-from pavane.raft.machines.reading import Reads, holds
+from pavane.raft.machines.reads import Reads, holds
 from pavane.raft.machines.snapshot import BadSnapshot, freeze, restore
 from pavane.raft.machines.state import Lease, Result, State
 from pavane.raft.state.configuration import Configuration

@@ -15,7 +15,7 @@ from pavane.raft.errors import Code
 from pavane.raft.machines import limits
 from pavane.raft.machines.commands import ROOT, parent_of
 from pavane.raft.machines.history import Event, History
-from pavane.raft.machines.state import KeyRecord, Lease, Node, Result, State, decode_result
+from pavane.raft.machines.state import KeyRecord, Lease, Result, State, TreeNode, decode_result
 from pavane.raft.machines.table import Frozen, Table
 from pavane.wire import RemoteProtocolError
 
@@ -102,7 +102,7 @@ def _restore(objects: Iterator[Any], machine: str, level_max: int) -> State:
     for lease, ttl_ms, holder in _next(objects, leases):
         state.leases[lease] = Lease(ttl_ms, holder)
     state.keys = Table((key, KeyRecord(*fields)) for key, *fields in _next(objects, keys))
-    state.nodes = Table(_with_children([(path, Node(*fields)) for path, *fields in _next(objects, nodes)]))
+    state.nodes = Table(_with_children([(path, TreeNode(*fields)) for path, *fields in _next(objects, nodes)]))
     for reqid, index, result in _next(objects, results):
         state.results.add(reqid, index, Result(Code(decode_result(result)[0]), result))
     state.history = History(
@@ -130,6 +130,6 @@ def _next(objects: Iterator[Any], count: int) -> Iterator[Any]:
         raise ValueError("it is cut off")
 
 
-def _with_children(nodes: list[tuple[bytes, Node]]) -> Iterator[tuple[bytes, Node]]:
+def _with_children(nodes: list[tuple[bytes, TreeNode]]) -> Iterator[tuple[bytes, TreeNode]]:
     children = Counter(parent_of(path) for path, _ in nodes if path != ROOT)
     return ((path, node._replace(children=children[path])) for path, node in nodes)

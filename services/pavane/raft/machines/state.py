@@ -26,7 +26,7 @@ class KeyRecord(NamedTuple):
         return len(self.value)
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """One node of the tree. ``created`` counts the children it ever had, ``children`` those it has."""
 
     data: bytes
@@ -107,7 +107,7 @@ class State:
         self.level = limits.LEVEL_FIRST
         self.revision = 0
         self.keys: Table[KeyRecord] = Table()
-        self.nodes: Table[Node] = Table([(ROOT, Node(b"", 0, 0, 0, 0, 0, 0))] if tree else ())
+        self.nodes: Table[TreeNode] = Table([(ROOT, TreeNode(b"", 0, 0, 0, 0, 0, 0))] if tree else ())
         self.leases: dict[int, Lease] = {}
         self.results = Results()
         self.history = History()

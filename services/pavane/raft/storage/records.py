@@ -23,7 +23,7 @@ ENTRIES_HEADER_BYTES = _ENTRIES.size
 NoteValue = int | str | bytes
 
 
-class Kind(IntEnum):
+class RecordType(IntEnum):
     """Record types. 5 is the MARK of ``pavane.wal``."""
 
     ENTRIES = 1

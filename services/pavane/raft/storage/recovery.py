@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pavane.raft.state.commands import RECOVERING_FLOOR, Recovered, StoredSnapshot, Token
 from pavane.raft.storage.records import (
     ENTRIES_HEADER_BYTES,
-    Kind,
     NoteValue,
+    RecordType,
     StoreError,
     decode_entries,
     decode_hard,
@@ -41,12 +41,12 @@ class Facts:
 
     def records(self) -> list[NewRecord]:
         """Return them for the beginning of a segment."""
-        records: list[NewRecord] = [(Kind.HARD, [encode_hard(self.term, self.vote, self.vote_floor)])]
+        records: list[NewRecord] = [(RecordType.HARD, [encode_hard(self.term, self.vote, self.vote_floor)])]
         if self.token is not None:
-            records.append((Kind.TOKEN, [encode_token(self.token)]))
+            records.append((RecordType.TOKEN, [encode_token(self.token)]))
         if self.snapshot is not None:
-            records.append((Kind.SNAPSHOT, [encode_snapshot(*self.snapshot)]))
-        records += [(Kind.NOTE, [encode_note(key, value)]) for key, value in self.notes.items()]
+            records.append((RecordType.SNAPSHOT, [encode_snapshot(*self.snapshot)]))
+        records += [(RecordType.NOTE, [encode_note(key, value)]) for key, value in self.notes.items()]
         return records
 
 
@@ -73,20 +73,20 @@ class Replay:
         """Take the next good record."""
         facts = self.facts
         match record.kind:
-            case Kind.ENTRIES:
+            case RecordType.ENTRIES:
                 self._entries(record)
-            case Kind.HARD:
+            case RecordType.HARD:
                 facts.term, facts.vote, facts.vote_floor = decode_hard(record.payload)
-            case Kind.TRUNCATE:
+            case RecordType.TRUNCATE:
                 self._truncate(decode_truncate(record.payload))
                 self.gap = False
-            case Kind.SNAPSHOT:
+            case RecordType.SNAPSHOT:
                 facts.snapshot = decode_snapshot(record.payload)
                 self.begin_behind(*facts.snapshot)
-            case Kind.NOTE:
+            case RecordType.NOTE:
                 key, value = decode_note(record.payload)
                 facts.notes[key] = value
-            case Kind.TOKEN:
+            case RecordType.TOKEN:
                 facts.token = decode_token(record.payload)
             case _:
                 raise StoreError(

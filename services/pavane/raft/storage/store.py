@@ -31,7 +31,7 @@ from pavane.raft.storage.offers import FOLDER as OFFERS_FOLDER
 from pavane.raft.storage.offers import Offers
 from pavane.raft.storage.records import (
     ENTRIES_HEADER_BYTES,
-    Kind,
+    RecordType,
     StoreError,
     encode_entries,
     encode_hard,
@@ -111,8 +111,8 @@ class RaftStorage:
             # The core makes the loss known by its vote floor; this lets the log go on behind what can be placed.
             recovery.repair()
             if snapshot is not None:
-                self._log.append(Kind.SNAPSHOT, [encode_snapshot(snapshot.index, snapshot.term)])
-            self._log.append(Kind.TRUNCATE, [encode_truncate(recovery.last_index)])
+                self._log.append(RecordType.SNAPSHOT, [encode_snapshot(snapshot.index, snapshot.term)])
+            self._log.append(RecordType.TRUNCATE, [encode_truncate(recovery.last_index)])
             self._log.append(*self._facts.records()[0])
         self._recovered: Recovered | None = recovery.recovered(found.corrupt or recovery.gap or not whole)
 
@@ -151,13 +151,13 @@ class RaftStorage:
                 case HardState(_, term, vote, vote_floor):
                     facts = self._facts
                     facts.term, facts.vote, facts.vote_floor = term, vote, vote_floor
-                    self._log.append(Kind.HARD, [encode_hard(term, vote, vote_floor)])
+                    self._log.append(RecordType.HARD, [encode_hard(term, vote, vote_floor)])
                 case Truncate(_, after):
                     self._forget(after)
-                    self._log.append(Kind.TRUNCATE, [encode_truncate(after)])
+                    self._log.append(RecordType.TRUNCATE, [encode_truncate(after)])
                 case Note(_, key, value):
                     self._facts.notes[key] = value
-                    self._log.append(Kind.NOTE, [encode_note(key, value)], sync=False)
+                    self._log.append(RecordType.NOTE, [encode_note(key, value)], sync=False)
                 case SnapshotPart(_, begin, data):
                     self._log.before_next(partial(self.snapshots.receive, data, begin=begin), len(data))
                 case SnapshotInstall(_, index, term, keep_log):
@@ -175,7 +175,7 @@ class RaftStorage:
     def store_token(self, token: Token) -> int:
         """Stage the token of AllowWrites; return the sequence that must be synced before it may be acted upon."""
         self._facts.token = token
-        self._log.append(Kind.TOKEN, [encode_token(token)])
+        self._log.append(RecordType.TOKEN, [encode_token(token)])
         return self._log.last_sequence
 
     @property
@@ -275,7 +275,7 @@ class RaftStorage:
             start = end
 
     def _append_record(self, first: int, entries: Sequence[bytes]) -> None:
-        position = self._log.append(Kind.ENTRIES, [encode_entries(first, entries)])
+        position = self._log.append(RecordType.ENTRIES, [encode_entries(first, entries)])
         offset = ENTRIES_HEADER_BYTES
         for entry in entries:
             self._positions.append(position)
@@ -289,7 +289,7 @@ class RaftStorage:
 
     def _name_snapshot(self, index: int, term: int) -> None:
         self._facts.snapshot = (index, term)
-        self._log.append(Kind.SNAPSHOT, [encode_snapshot(index, term)])
+        self._log.append(RecordType.SNAPSHOT, [encode_snapshot(index, term)])
 
     def _compact(self, first_kept: int) -> None:
         gone = min(first_kept, self.last_index + 1) - self._first

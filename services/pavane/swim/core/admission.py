@@ -10,7 +10,7 @@ from pavane.swim.core.node import AMPLIFICATION_MAX, GEN_AHEAD_MAX, GEN_STEP_MAX
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.core.partial import Links
 from pavane.swim.core.probing import Probing
-from pavane.swim.core.rumours import Rumours
+from pavane.swim.core.updates import Updates
 from pavane.swim.errors import DropReason
 from pavane.swim.state.auth import label, proof
 from pavane.swim.state.cookie import ROTATION_S, Cookies
@@ -18,7 +18,7 @@ from pavane.swim.state.members import Peer
 from pavane.swim.wire.messages import ERROR_DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq, Message
 from pavane.swim.wire.payload import Payload
 from pavane.swim.wire.refusals import Refusal
-from pavane.swim.wire.values import U32_MAX, Address, NodeInfo, Stage, State
+from pavane.swim.wire.values import U32_MAX, Address, NodeInfo, NodeStage, State
 
 ANSWERS_PER_S = 500  # to requests without a valid token
 ANSWERS_PER_NETWORK_PER_S = 50
@@ -46,13 +46,13 @@ class Admission:
     """Decides about JoinReqs, in the order of 6.2."""
 
     def __init__(
-        self, node: Node, gossip: Gossip, rumours: Rumours, probing: Probing, dialing: Dialing, links: Links
+        self, node: Node, gossip: Gossip, updates: Updates, probing: Probing, dialing: Dialing, links: Links
     ) -> None:
         self._node = node
         self._dialing = dialing
         self._links = links
         self._gossip = gossip
-        self._rumours = rumours
+        self._updates = updates
         self._probing = probing
         self._cookies = Cookies(node.config.group, node.entropy)
         self._answers = SharedLimit(ANSWERS_PER_S, ANSWERS_PER_NETWORK_PER_S)
@@ -130,7 +130,7 @@ class Admission:
 
     def _validated(self, request: JoinReq, origin: Origin, *, valid: bool) -> None:
         node, src = self._node, request.src
-        if node.stage is not Stage.READ_WRITE:
+        if node.stage is not NodeStage.READ_WRITE:
             if node.own is Own.DIALING and (valid or origin.authenticated):
                 self._dialing.tracked_by(origin.source)
             self._redirect(request, origin, valid=valid)
@@ -224,7 +224,7 @@ class Admission:
         if node.partial is None or node.partial.news.fresh(State.ALIVE, peer.info, node.now, node.memory_s):
             node.spread(State.ALIVE, peer.info)
         if origin.source == peer.address:  # a claim about another port of a shared IP proves nothing (5.3)
-            self._rumours.same_address(peer)
+            self._updates.same_address(peer)
         self._acknowledge(peer, request, origin, introduced, valid=valid)
 
     def _acknowledge(
@@ -270,9 +270,9 @@ class Admission:
                 and peer.heard_at >= since
                 and peer.address != origin.source
                 and peer.id != request.src.id  # where it was before it started again
-                and peer.stage is Stage.READ_WRITE
+                and peer.stage is NodeStage.READ_WRITE
             ]
-            if node.stage is Stage.DRAINING:
+            if node.stage is NodeStage.DRAINING:
                 # Those of the generation that takes over.
                 latest = max((peer.rollout for peer in peers), default=0)
                 peers = [peer for peer in peers if peer.rollout == latest]

@@ -9,13 +9,13 @@ from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import Node, Origin
 from pavane.swim.core.outputs import Own
 from pavane.swim.core.partial import Links
-from pavane.swim.core.rumours import Claims, Rumours
 from pavane.swim.core.sync import EMPTY, Sync
+from pavane.swim.core.updates import Claims, Updates
 from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
 from pavane.swim.wire.messages import PingRequest, PingResponse
 from pavane.swim.wire.payload import Payload, Unlink
-from pavane.swim.wire.values import Address, NodeId, Stage, State
+from pavane.swim.wire.values import Address, NodeId, NodeStage, State
 
 SHORT_ANSWERS_PER_S = 50
 SHORT_ANSWERS_PER_SOURCE_PER_S = 5
@@ -75,14 +75,21 @@ class Answering:
     """Answers pings, passes them on, and passes copies of answers back."""
 
     def __init__(
-        self, node: Node, gossip: Gossip, rumours: Rumours, sync: Sync, extras: Extras, links: Links, claims: Claims
+        self,
+        node: Node,
+        gossip: Gossip,
+        updates: Updates,
+        sync: Sync,
+        extras: Extras,
+        links: Links,
+        claims: Claims,
     ) -> None:
         self._node = node
         self._extras = extras
         self._links = links
         self._claims = claims
         self._gossip = gossip
-        self._rumours = rumours
+        self._updates = updates
         self._sync = sync
         self._short_limit = SharedLimit(SHORT_ANSWERS_PER_S, SHORT_ANSWERS_PER_SOURCE_PER_S)
         self._relay_limit = SharedLimit(RELAYS_PER_S, RELAYS_PER_SOURCE_PER_S)
@@ -106,7 +113,7 @@ class Answering:
         if who.trust >= Trust.KNOWN and request.target.gen > node.gen and node.own in (Own.MEMBER, Own.DIALING):
             # We started again with an older generation than others remember.
             if node.believable(request.target.gen, node.gen, origin):
-                self._rumours.outbid(request.target.gen)
+                self._updates.outbid(request.target.gen)
             else:
                 node.drop(DropReason.GENERATION)
         if who.trust in (Trust.STRANGER, Trust.BURIED):
@@ -120,7 +127,7 @@ class Answering:
         node, seq = self._node, request.payload.seq
         page = self._sync.page_for(peer, request.payload.digest) if who.relay is None else None
         stage = request.payload.stage
-        observer = stage is not None and stage.stage is Stage.READ_ONLY
+        observer = stage is not None and stage.stage is NodeStage.READ_ONLY
         digest = self._sync.digest() if page or observer else None
         payload = self._gossip.payload(peer, seq, digest=digest, page=page)
         node.counts["pages"] += len(payload.pages)
@@ -161,7 +168,7 @@ class Answering:
         if not self._short_limit.take(origin.source, node.now):
             node.drop(DropReason.RATE)
             return
-        payload = Payload(seq=seq, stage=node.shown(None) if node.stage is not Stage.READ_WRITE else None)
+        payload = Payload(seq=seq, stage=node.shown(None) if node.stage is not NodeStage.READ_WRITE else None)
         if buried is not None and not buried.live and origin.source == buried.address:
             grave = NodeId(buried.id, buried.gen)
             payload.dead = (grave,) if buried.state is State.DEAD else ()

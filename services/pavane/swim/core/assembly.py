@@ -15,16 +15,16 @@ from pavane.swim.core.extras import Extras
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import Node, Origin, usable
 from pavane.swim.core.outputs import Happened, Own
-from pavane.swim.core.partial import Linking, Links
+from pavane.swim.core.partial import Links, PartialViewLinks
 from pavane.swim.core.probing import Probing
-from pavane.swim.core.rumours import Heard, Rumours
 from pavane.swim.core.staging import Staging
 from pavane.swim.core.sync import Sync
+from pavane.swim.core.updates import Heard, Updates
 from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Members, Peer
 from pavane.swim.wire.messages import JoinAck
 from pavane.swim.wire.payload import Digest, Payload
-from pavane.swim.wire.values import Address, NodeInfo, Stage, State
+from pavane.swim.wire.values import Address, NodeInfo, NodeStage, State
 
 if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself
@@ -41,18 +41,18 @@ class Parts:
         node = self.node = Node(config, rng, entropy, now, unix_s, self)
         self.gossip = Gossip(node)
         self.dialing = Dialing(node, self)
-        self.rumours = Rumours(node, self.dialing, self)
-        self.probing = Probing(node, self.gossip, self.rumours, self)
-        self.sync = Sync(node, self.gossip, self.rumours, self.probing)
+        self.updates = Updates(node, self.dialing, self)
+        self.probing = Probing(node, self.gossip, self.updates, self)
+        self.sync = Sync(node, self.gossip, self.updates, self.probing)
         self.links = (
             Links(node, self.dialing)
             if node.partial is None
-            else Linking(node, self.dialing, node.partial, self.gossip, self.probing, self)
+            else PartialViewLinks(node, self.dialing, node.partial, self.gossip, self.probing, self)
         )
-        self.extras = Extras(node, self.rumours)
-        self.answering = Answering(node, self.gossip, self.rumours, self.sync, self.extras, self.links, self)
-        self.admission = Admission(node, self.gossip, self.rumours, self.probing, self.dialing, self.links)
-        self.staging = Staging(node, self.probing, self.rumours, self.sync, self.links, self)
+        self.extras = Extras(node, self.updates)
+        self.answering = Answering(node, self.gossip, self.updates, self.sync, self.extras, self.links, self)
+        self.admission = Admission(node, self.gossip, self.updates, self.probing, self.dialing, self.links)
+        self.staging = Staging(node, self.probing, self.updates, self.sync, self.links, self)
         self._conflict_at = float("-inf")
 
     # --- what a part asks of one above it ------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Parts:
         if peer is None:
             peer = node.add(NodeInfo(desc.id, desc.gen, where), State.ALIVE)
         elif desc.gen > peer.gen:
-            self.rumours.revive(peer, desc.gen, where)
+            self.updates.revive(peer, desc.gen, where)
         elif not peer.live:
             # It does not know that it is buried here; hearing that it refutes, and its answer revives it.
             ask = self.gossip.payload(peer, 0)
@@ -133,7 +133,7 @@ class Parts:
         self.links.introduced(payload)
         for info in payload.sample if node.partial is None else ():
             if info.id != node.id and heard.one_more():
-                self.rumours.hear(State.ALIVE, info, 0, heard)
+                self.updates.hear(State.ALIVE, info, 0, heard)
         if newcomer:
             self.sync.walk(peer)
 
@@ -151,7 +151,7 @@ class Parts:
 
     def became_tombstone(self, peer: Peer) -> None:
         """Remember a dead peer, forget one that left, and look for others if it was the last."""
-        self.rumours.keep_tombstone(peer)
+        self.updates.keep_tombstone(peer)
         self.links.became_tombstone(peer)
         if peer.state is State.DEAD:
             self.dialing.remember(peer.address)
@@ -170,7 +170,7 @@ class Parts:
 
     def cannot_judge(self) -> None:
         """An observer's suspicion ended: full members know what became of the peer (16.1)."""
-        if self.node.stage is Stage.READ_ONLY and not self.sync.walking:
+        if self.node.stage is NodeStage.READ_ONLY and not self.sync.walking:
             self.sync.walk()
 
     def _say_leave(self) -> None:

@@ -16,8 +16,8 @@ from pavane.swim.core.assembly import Parts
 from pavane.swim.core.node import Origin, Traffic, snapshot, usable
 from pavane.swim.core.outputs import Happened, Member, Output, Own
 from pavane.swim.core.probing import Match
-from pavane.swim.core.rumours import Heard
 from pavane.swim.core.staging import StagingStatus
+from pavane.swim.core.updates import Heard
 from pavane.swim.errors import ConfigError, DropReason
 from pavane.swim.state.envelope import ENVELOPE_BYTES, MACED, SEALED
 from pavane.swim.wire.messages import (
@@ -33,7 +33,7 @@ from pavane.swim.wire.messages import (
     PingResponse,
 )
 from pavane.swim.wire.payload import Digest, KeyOp, Payload, Trace
-from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, Stage, State
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, NodeStage, State
 from pavane.wire import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Core:
         config.validate()
         parts = self._parts = Parts(config, rng, entropy, now, unix_s)
         self._node = parts.node
-        self._rumours = parts.rumours
+        self._updates = parts.updates
         self._probing = parts.probing
         self._sync = parts.sync
         self._answering = parts.answering
@@ -113,7 +113,7 @@ class Core:
         return sum(peer.state is State.DEAD for peer in self._node.members.tombstones)
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> NodeStage:
         """How far this node takes part (16.1)."""
         return self._node.stage
 
@@ -256,7 +256,7 @@ class Core:
             node.health.worse()
         if now - due > node.profile.period_s:
             self._probing.void()
-            self._rumours.after_stall()
+            self._updates.after_stall()
         node.renew_allowance()
         node.timers.run(now)
 
@@ -349,7 +349,7 @@ class Core:
         who = self._author(author, origin)
         if matched is Match.ACK and who.peer is not None and response.target.gen > who.peer.gen:
             if node.believable(response.target.gen, who.peer.gen, origin):
-                self._rumours.revive(who.peer, response.target.gen)
+                self._updates.revive(who.peer, response.target.gen)
                 who = standing(node, author, origin)
             else:
                 node.drop(DropReason.GENERATION)
@@ -364,7 +364,7 @@ class Core:
         if who.peer is not None and who.peer.live and origin.source == who.peer.address:
             who.peer.heard_at, who.peer.silent = self._node.now, False
             if origin.authenticated:
-                self._rumours.same_address(who.peer)
+                self._updates.same_address(who.peer)
         return who
 
     def _records(
@@ -381,7 +381,7 @@ class Core:
         if who.peer is not None and who.peer.live and origin.source == who.peer.address:
             self._staging.heard(who.peer, payload)
             self._links.heard(who.peer, payload)
-        self._rumours.records(payload, heard)
+        self._updates.records(payload, heard)
         if node.own is Own.OUT:
             return standing(node, author, origin)
         self._extras.heard(payload, heard)
@@ -408,7 +408,7 @@ class Core:
                 continue
             where = usable(info.address) if info.address.ip else heard.origin.source
             if heard.origin.authenticated or heard.origin.source == peer.address == where:
-                self._rumours.hear(State.ALIVE, info, 0, heard)
+                self._updates.hear(State.ALIVE, info, 0, heard)
 
     def _leave(self, leave: Leave, origin: Origin) -> None:
         node, src = self._node, leave.src
@@ -424,8 +424,8 @@ class Core:
                 node.add(info, State.LEFT)
                 node.spread(State.LEFT, info)
             else:
-                self._rumours.hear(State.LEFT, info, 0, Heard(origin, info.id, direct=True))
+                self._updates.hear(State.LEFT, info, 0, Heard(origin, info.id, direct=True))
         elif not node.believable(src.gen, who.peer.gen, origin):
             node.drop(DropReason.GENERATION)
         elif src.gen >= who.peer.gen:
-            self._rumours.bury(who.peer, State.LEFT, src.gen)
+            self._updates.bury(who.peer, State.LEFT, src.gen)

@@ -13,7 +13,7 @@ from pavane.swim.state.auth import label
 from pavane.swim.state.members import Peer
 from pavane.swim.wire.messages import ERROR_DOMAIN, Broadcast, JoinAck, JoinNak, JoinRedirect, JoinReq, Leave
 from pavane.swim.wire.refusals import Refusal
-from pavane.swim.wire.values import U32_MAX, Address, Stage, State
+from pavane.swim.wire.values import U32_MAX, Address, NodeStage, State
 
 _Value = TypeVar("_Value")
 
@@ -158,7 +158,7 @@ class Dialing:
         to = node.config.broadcast_to
         if to is None or not rounds or node.own not in (Own.DIALING, Own.MEMBER):
             return
-        if node.stage in (Stage.JOINING, Stage.READ_WRITE):
+        if node.stage in (NodeStage.JOINING, NodeStage.READ_WRITE):
             node.send(to, Broadcast(node.info))
         node.timers.plan(node.now + ANNOUNCE_PAUSE_S, lambda: self.announce(rounds - 1))
 

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 from pavane.swim.core.node import Node
 from pavane.swim.core.outputs import Happened, Own
-from pavane.swim.core.rumours import Heard, Rumours
+from pavane.swim.core.updates import Heard, Updates
 from pavane.swim.errors import ConfigError, DropReason, MessageError
 from pavane.swim.state.envelope import key_id
 from pavane.swim.state.extras import TRACE_BYTES, Extra, Numbers
@@ -12,7 +12,7 @@ from pavane.swim.state.members import Peer
 from pavane.swim.state.partial import NEWS_MAX
 from pavane.swim.wire.messages import PingResponse
 from pavane.swim.wire.payload import META_BYTES_MAX, KeyOp, KeyStep, Meta, Page, Payload, Trace, User
-from pavane.swim.wire.values import U32_MAX, Stage
+from pavane.swim.wire.values import U32_MAX, NodeStage
 
 MESSAGES_PER_PERIOD = 32
 HEADERS_BYTES = 64  # of a datagram with one message, its own record's included (14)
@@ -24,9 +24,9 @@ METAS_PER_PERIOD = 8  # datagrams with METAs that follow pages of walks
 class Extras:
     """Takes what applications tell, and hands on what they are told."""
 
-    def __init__(self, node: Node, rumours: Rumours) -> None:
+    def __init__(self, node: Node, updates: Updates) -> None:
         self._node = node
-        self._rumours = rumours
+        self._updates = updates
         self._useq = int.from_bytes(node.entropy(4), "little")
         self._rate = node.per_period(MESSAGES_PER_PERIOD)
         self._pages = node.per_period(METAS_PER_PERIOD)
@@ -46,7 +46,7 @@ class Extras:
             raise MessageError(f"{len(blob)} bytes of metadata; at most {most} are carried")
         node.meta = blob
         if node.own in (Own.MEMBER, Own.DIALING):
-            self._rumours.outbid(node.gen)
+            self._updates.outbid(node.gen)
 
     def renewed(self) -> None:
         """Tell our metadata again: its version is our generation, which has changed."""
@@ -65,7 +65,7 @@ class Extras:
             raise MessageError(f"{len(blob)} bytes; a message of this member has at most {room}")
         if node.own is not Own.MEMBER:
             raise MessageError("nobody would hear it: this member is not in a group")
-        if node.stage is not Stage.READ_WRITE:
+        if node.stage is not NodeStage.READ_WRITE:
             raise MessageError("an observer tells nothing of its own; promote it first")
         if not self._rate.take(node.now):
             raise MessageError(f"more than {MESSAGES_PER_PERIOD} messages in {node.profile.period_s} s; wait a little")
@@ -82,7 +82,7 @@ class Extras:
         node = self._node
         if not node.config.rotate_by_gossip:
             raise ConfigError("this member takes its keys from where it was started; change them there")
-        if node.stage is not Stage.READ_WRITE:
+        if node.stage is not NodeStage.READ_WRITE:
             raise ConfigError("an observer rotates nothing; ask a full member")
         if op is KeyOp.INSTALL:
             step = KeyStep(op, key_id(key), key)

@@ -23,7 +23,7 @@ from pavane.swim.state.suspicion import transmissions
 from pavane.swim.wire import libtribe, messages
 from pavane.swim.wire.messages import NAMES, Leave, Message, PingResponse
 from pavane.swim.wire.payload import Payload, StageShown, Trace
-from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, Stage, State
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeId, NodeInfo, NodeStage, State
 
 if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself
@@ -133,7 +133,7 @@ class Node:
         self.timers = Timers()
         self.health = Health()
         self.answered_share = 1.0  # of first shots (10)
-        self.stage = Stage.JOINING
+        self.stage = NodeStage.JOINING
         self.own_since = now
         self.member_since = now
         self.keyring = (
@@ -220,9 +220,9 @@ class Node:
     def shown(self, peer: Peer | None) -> StageShown | None:
         """Return the stage to be shown to ``peer``; a full member is silent once that acknowledged it (16.1)."""
         config = self.config
-        if self.stage is Stage.JOINING or (config.start is Start.READ_WRITE and not config.rollout):
-            return StageShown(self.stage, config.rollout) if self.stage is Stage.DRAINING else None
-        if self.stage is Stage.READ_WRITE and peer is not None and peer.shown_stage:
+        if self.stage is NodeStage.JOINING or (config.start is Start.READ_WRITE and not config.rollout):
+            return StageShown(self.stage, config.rollout) if self.stage is NodeStage.DRAINING else None
+        if self.stage is NodeStage.READ_WRITE and peer is not None and peer.shown_stage:
             return None
         return StageShown(self.stage, config.rollout)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pavane.swim.wire.payload import Trace
-from pavane.swim.wire.values import Address, Stage, State
+from pavane.swim.wire.values import Address, NodeStage, State
 
 
 class Own(StrEnum):
@@ -58,7 +58,7 @@ class Member:
     gen: int
     address: Address
     state: State
-    stage: Stage = Stage.READ_WRITE
+    stage: NodeStage = NodeStage.READ_WRITE
     rollout: int = 0
     meta: bytes | None = None
 

@@ -13,7 +13,7 @@ from pavane.swim.state.partial import KEPT_S, LINKS_MIN, Link, PartialView
 from pavane.swim.wire.messages import JoinAck, Message, PingResponse
 from pavane.swim.wire.payload import Payload, Unlink
 from pavane.swim.wire.refusals import Refusal
-from pavane.swim.wire.values import Address, NodeId, NodeInfo, Stage, State
+from pavane.swim.wire.values import Address, NodeId, NodeInfo, NodeStage, State
 
 SPLITS_PER_S = 10  # each costs two nodes a handshake
 OLDEST_KEPT = 2  # links that no split ends: newcomers cannot cut a node off from the group that it knew
@@ -27,7 +27,7 @@ PROVEN_PERIODS = 3
 
 
 class Links:
-    """What links mean in a full view, where everybody has one to everybody; ``Linking`` is the other view."""
+    """What links mean in a full view, where everybody has one to everybody; ``PartialViewLinks`` is the other view."""
 
     def __init__(self, node: Node, dialing: Dialing) -> None:
         self._node = node
@@ -116,7 +116,7 @@ class Linked(Protocol):
         """A peer does not track us any more; it may have been the last one."""
 
 
-class Linking(Links):
+class PartialViewLinks(Links):
     """A partial view: links are few, and made and repaired on purpose."""
 
     def __init__(
@@ -206,7 +206,7 @@ class Linking(Links):
             for peer in node.members.live
             if links[peer.id].free
             and peer.state is State.ALIVE
-            and peer.stage is Stage.READ_WRITE
+            and peer.stage is NodeStage.READ_WRITE
             and peer.heard_at >= since
             and peer.address not in (origin.source, info.address)
         ]
@@ -221,7 +221,7 @@ class Linking(Links):
             for peer in younger
             if peer is not None
             and peer.state is State.ALIVE
-            and peer.stage is Stage.READ_WRITE
+            and peer.stage is NodeStage.READ_WRITE
             and peer.address != info.address
         ]
 
@@ -314,9 +314,9 @@ class Linking(Links):
     def starving(self) -> bool:
         """Whether only the seeds can help (7.3, rule 7; 7.5)."""
         node = self._node
-        if node.own is not Own.MEMBER or node.stage is Stage.DRAINING:
+        if node.own is not Own.MEMBER or node.stage is NodeStage.DRAINING:
             return False
-        full = any(peer.stage is Stage.READ_WRITE for peer in node.members.live)
+        full = any(peer.stage is NodeStage.READ_WRITE for peer in node.members.live)
         return not full or (self.sound < LINKS_MIN and not self._candidates())
 
     def _candidates(self) -> list[Address]:
@@ -332,7 +332,7 @@ class Linking(Links):
         node, view = self._node, self._view
         node.timers.plan(node.now + node.profile.period_s, self._look)
         missing, free = self.missing, view.free(node.now)
-        if node.own is not Own.MEMBER or node.stage is Stage.DRAINING or missing <= 0 or not free:
+        if node.own is not Own.MEMBER or node.stage is NodeStage.DRAINING or missing <= 0 or not free:
             return
         if self.starving:
             self._dialing.round()

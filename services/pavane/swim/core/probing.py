@@ -9,11 +9,11 @@ from pavane.parts.timers import Timer
 from pavane.swim.core.gossip import Gossip
 from pavane.swim.core.node import LOSS_WEIGHT, Node
 from pavane.swim.core.outputs import Happened, Own
-from pavane.swim.core.rumours import Rumours
+from pavane.swim.core.updates import Updates
 from pavane.swim.state.members import Peer
 from pavane.swim.wire.messages import PingRequest, PingResponse
 from pavane.swim.wire.payload import Digest, Payload
-from pavane.swim.wire.values import U32_MAX, Address, NodeId, Stage, State
+from pavane.swim.wire.values import U32_MAX, Address, NodeId, NodeStage, State
 
 PENDING_MAX = 64  # probes under way; the cycle has one or two, the rest are probes out of turn
 SAMPLES = 128  # round trips of which the 99th percentile is the retry's time-out
@@ -64,7 +64,7 @@ class Probe:
         self.ended = ended
         self.peer: Peer | None = None
         self.meta: NodeId | None = None  # the version of our own META that its ping carried
-        self.stage: Stage | None = None  # that all pings of this probe have shown
+        self.stage: NodeStage | None = None  # that all pings of this probe have shown
         self.helpers: dict[int, bool] = {}  # id: has sent a nack
         self.known_there = True  # by the answer: who does not track us has taken none of our records
         self.was_alive = False
@@ -87,11 +87,11 @@ class Prober(Protocol):
 class Probing:
     """The probe cycle, and single probes for other parts."""
 
-    def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, around: Prober) -> None:
+    def __init__(self, node: Node, gossip: Gossip, updates: Updates, around: Prober) -> None:
         self._node = node
         self._around = around
         self._gossip = gossip
-        self._rumours = rumours
+        self._updates = updates
         self._seq = int.from_bytes(node.entropy(4), "little")
         self._pending: dict[int, Probe] = {}
         self._order: list[int] = []
@@ -171,7 +171,7 @@ class Probing:
         node = self._node
         period_s = node.profile.period_s * node.health.factor
         node.timers.plan(node.now + period_s, self._period)
-        if node.stage is Stage.DRAINING:
+        if node.stage is NodeStage.DRAINING:
             return
         if node.own is Own.MEMBER and (peer := self._next()) is not None and len(self._pending) < PENDING_MAX:
             self._probe(peer, period_s)
@@ -291,7 +291,7 @@ class Probing:
             return
         warm = node.now - node.member_since >= WARM_UP_PERIODS * node.profile.period_s
         if peer.answered or warm:
-            self._rumours.unanswered(peer)
+            self._updates.unanswered(peer)
 
     def _look_back(self, probe: Probe) -> None:
         """See whether a peer that we hear is one that does not hear us (6.7)."""

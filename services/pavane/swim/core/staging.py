@@ -9,11 +9,11 @@ from pavane.swim.core.node import Node
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.core.partial import Links
 from pavane.swim.core.probing import Ended, Probing
-from pavane.swim.core.rumours import Rumours
 from pavane.swim.core.sync import Sync
+from pavane.swim.core.updates import Updates
 from pavane.swim.state.members import Peer
 from pavane.swim.wire.payload import Payload
-from pavane.swim.wire.values import Stage, State
+from pavane.swim.wire.values import NodeStage, State
 
 AGREEING = 3  # members whose digest must equal one's own
 FRESH_PERIODS = 10  # how old their digests may be
@@ -35,7 +35,7 @@ class CaughtUp(StrEnum):
 class StagingStatus:
     """What a controller wants to know of a node (16.3). ``progress`` and ``target`` count periods since ``join``."""
 
-    stage: Stage
+    stage: NodeStage
     rollout: int
     caught_up: CaughtUp
     agreeing: int
@@ -57,12 +57,12 @@ class Staging:
     """The stage of this node and its transitions; what the others showed."""
 
     def __init__(
-        self, node: Node, probing: Probing, rumours: Rumours, sync: Sync, links: Links, leaver: Leaver
+        self, node: Node, probing: Probing, updates: Updates, sync: Sync, links: Links, leaver: Leaver
     ) -> None:
         self._node = node
         self._leaver = leaver
         self._probing = probing
-        self._rumours = rumours
+        self._updates = updates
         self._sync = sync
         self._links = links
         self._joined_at = 0.0
@@ -135,27 +135,27 @@ class Staging:
         self._full_heard_at = node.now
         self._caught_up, self._progress, self._fenced, self.rollout_heard = CaughtUp.NO, 0, False, 0
         self._by_itself = node.config.start is Start.SELF
-        node.stage = Stage.READ_WRITE if node.config.start is Start.READ_WRITE else Stage.JOINING
-        if node.stage is Stage.JOINING:
+        node.stage = NodeStage.READ_WRITE if node.config.start is Start.READ_WRITE else NodeStage.JOINING
+        if node.stage is NodeStage.JOINING:
             self._plan()
 
     def became_member(self) -> None:
         """Somebody tracks us: from now on we observe."""
-        if self._node.stage is Stage.JOINING:
-            self._node.stage = Stage.READ_ONLY
+        if self._node.stage is NodeStage.JOINING:
+            self._node.stage = NodeStage.READ_ONLY
 
     def promote(self, *, force: bool = False) -> bool:
         """Become a full member by an order from outside; false while not caught up, unless ``force`` (16.2)."""
         node = self._node
-        if node.stage is Stage.READ_WRITE:
+        if node.stage is NodeStage.READ_WRITE:
             return True
-        if node.stage is Stage.DRAINING or node.own not in (Own.DIALING, Own.MEMBER):
+        if node.stage is NodeStage.DRAINING or node.own not in (Own.DIALING, Own.MEMBER):
             return False
         if not force and self.caught_up is CaughtUp.NO:
             return False
-        self._change(Stage.READ_WRITE)
+        self._change(NodeStage.READ_WRITE)
         node.event(Happened.PROMOTED)
-        self._rumours.promoted()
+        self._updates.promoted()
         return True
 
     def promote_when_ready(self) -> None:
@@ -167,15 +167,15 @@ class Staging:
         node = self._node
         if node.own is not Own.MEMBER:
             self._leaver.leave()
-        elif node.stage is not Stage.DRAINING:
-            self._change(Stage.DRAINING)
+        elif node.stage is not NodeStage.DRAINING:
+            self._change(NodeStage.DRAINING)
             node.timers.plan(node.now + DRAIN_PERIODS * node.profile.period_s, self._drained)
 
     def _drained(self) -> None:
         self._node.event(Happened.DRAINED)
         self._leaver.leave()
 
-    def _change(self, stage: Stage) -> None:
+    def _change(self, stage: NodeStage) -> None:
         self._node.stage = stage
         for peer in self._node.members.live:
             peer.shown_stage = False
@@ -186,19 +186,19 @@ class Staging:
         """Note what a live peer shows of itself, in a datagram of its own."""
         node = self._node
         if payload.stage is not None:
-            peer.stage, peer.rollout = Stage(payload.stage.stage), payload.stage.rollout
+            peer.stage, peer.rollout = NodeStage(payload.stage.stage), payload.stage.rollout
         if payload.digest is not None:
             peer.digest, peer.digest_at = payload.digest, node.now
             self._sync.compare(payload.digest)
-        if peer.stage is not Stage.READ_WRITE:
+        if peer.stage is not NodeStage.READ_WRITE:
             return
         self._full_heard_at = node.now
         if not self._kin(peer):
             return
         self.rollout_heard = max(self.rollout_heard, peer.rollout)
-        if peer.rollout > node.config.rollout and node.stage is Stage.READ_WRITE and self._replaced():
+        if peer.rollout > node.config.rollout and node.stage is NodeStage.READ_WRITE and self._replaced():
             self.drain()
-        if peer.rollout > node.config.rollout and self._by_itself and node.stage < Stage.READ_WRITE:
+        if peer.rollout > node.config.rollout and self._by_itself and node.stage < NodeStage.READ_WRITE:
             self._fence()
 
     def _kin(self, peer: Peer) -> bool:
@@ -212,7 +212,7 @@ class Staging:
         if wanted is None:
             return False
         later = (peer for peer in self._node.members.live if peer.rollout > own and self._kin(peer))
-        return sum(peer.state is State.ALIVE and peer.stage is Stage.READ_WRITE for peer in later) >= wanted
+        return sum(peer.state is State.ALIVE and peer.stage is NodeStage.READ_WRITE for peer in later) >= wanted
 
     def _fence(self) -> None:
         if not self._fenced:
@@ -227,7 +227,7 @@ class Staging:
         return [
             peer
             for peer in self._node.members.live
-            if peer.state is State.ALIVE and peer.stage is Stage.READ_WRITE and peer.heard_at > heard
+            if peer.state is State.ALIVE and peer.stage is NodeStage.READ_WRITE and peer.heard_at > heard
         ]
 
     def _plan(self) -> None:
@@ -236,7 +236,7 @@ class Staging:
 
     def _look(self) -> None:
         node = self._node
-        if node.stage >= Stage.READ_WRITE:
+        if node.stage >= NodeStage.READ_WRITE:
             return
         self._plan()
         caught_up = self.caught_up
@@ -253,7 +253,7 @@ class Staging:
         node = self._node
         if node.own is Own.DIALING:
             return node.now - max(node.own_since, self._full_heard_at) >= ALONE_S
-        return node.now - max(node.own_since, self._full_heard_at) >= self._rumours.longest_s()
+        return node.now - max(node.own_since, self._full_heard_at) >= self._updates.longest_s()
 
     def _ask(self) -> None:
         """Ask full members for their digests, which answers to an observer carry."""

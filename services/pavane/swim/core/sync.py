@@ -10,12 +10,12 @@ from pavane.swim.core.gossip import Gossip, MakePage
 from pavane.swim.core.node import GEN_AHEAD_MAX, Node
 from pavane.swim.core.outputs import Own
 from pavane.swim.core.probing import Probing
-from pavane.swim.core.rumours import Heard, Rumours
+from pavane.swim.core.updates import Heard, Updates
 from pavane.swim.errors import DropReason
 from pavane.swim.state.members import Peer
 from pavane.swim.state.precedence import Verdict, judge
 from pavane.swim.wire.payload import PAGE_HEADER_BYTES, Digest, Listed, Page, Payload
-from pavane.swim.wire.values import U32_MAX, Stage, State
+from pavane.swim.wire.values import U32_MAX, NodeStage, State
 
 EMPTY = Digest(0, bytes(8))
 """Nobody's own digest: it asks for the next page, whatever the table holds."""
@@ -38,10 +38,10 @@ class Wanted(Enum):
 class Sync:
     """Both ends of the exchange."""
 
-    def __init__(self, node: Node, gossip: Gossip, rumours: Rumours, probing: Probing) -> None:
+    def __init__(self, node: Node, gossip: Gossip, updates: Updates, probing: Probing) -> None:
         self._node = node
         self._gossip = gossip
-        self._rumours = rumours
+        self._updates = updates
         self._probing = probing
         self._differed = False
         # Of pages that answer a digest: one for all peers, so that a few of them are told the whole table.
@@ -173,7 +173,7 @@ class Sync:
             better = self._merge(entry, heard) or better
             if peer.id == self._partner:
                 self._walk_changed += self._node.changes > before
-        better = self._unlisted(page, set(ids), full=peer.stage is Stage.READ_WRITE) or better
+        better = self._unlisted(page, set(ids), full=peer.stage is NodeStage.READ_WRITE) or better
         node = self._node
         if better and node.now - peer.reply_page_at >= node.profile.period_s:
             peer.reply_page_at = node.now
@@ -192,14 +192,14 @@ class Sync:
         node, (info, state) = self._node, entry
         if info.id == node.id:
             better = state is not State.ALIVE or info.gen < node.gen
-            self._rumours.hear(state, info, 0, heard)
+            self._updates.hear(state, info, 0, heard)
             return better
         mine = node.members.get(info.id)
         better = mine is not None and judge(mine.state, mine.gen, state, info.gen) is Verdict.APPLY
         was_suspect = mine is not None and mine.state is State.SUSPECT
         if mine is not None and state is State.DEAD and mine.live and not self._long_suspect(mine):
             state = State.SUSPECT
-        self._rumours.hear(state, info, 0, heard)
+        self._updates.hear(state, info, 0, heard)
         if mine is not None and mine.state is State.SUSPECT and not was_suspect and self._told.take(node.now):
             self._gossip.tell(mine)
         return better
@@ -216,7 +216,7 @@ class Sync:
                 continue
             if self._long_suspect(mine) and full:
                 # Its death was told and forgotten where the page comes from.
-                self._rumours.bury(mine, State.DEAD, mine.gen, gossip=False)
+                self._updates.bury(mine, State.DEAD, mine.gen, gossip=False)
             else:
                 better = True
         return better
@@ -261,7 +261,7 @@ class Sync:
                 self._begin(None)
                 return
             # An observer learns of deaths through full members alone.
-            partner = node.rng.choice([peer for peer in alive if peer.stage is Stage.READ_WRITE] or alive)
+            partner = node.rng.choice([peer for peer in alive if peer.stage is NodeStage.READ_WRITE] or alive)
             self._begin(partner.id)
         self._pageless += 1
         pause_s = node.profile.period_s / 2
@@ -283,7 +283,7 @@ class Sync:
         if merged == [(0, U32_MAX)]:
             self._node.counts["walks"] += 1
             partner = self._node.members.get(self._partner) if self._partner is not None else None
-            self.walked_full = self.walked_full or (partner is not None and partner.stage is Stage.READ_WRITE)
+            self.walked_full = self.walked_full or (partner is not None and partner.stage is NodeStage.READ_WRITE)
             self.walk_changes.append(self._walk_changed)
             self._begin(None)
         else:

@@ -64,7 +64,7 @@ class _Seal:
             return None
 
 
-class Window:
+class ReplayWindow:
     """Which counters of one sender were seen: the highest, and those up to ``WINDOW`` - 1 below it."""
 
     __slots__ = ("_bits", "_highest")
@@ -97,7 +97,7 @@ class _Sender:
         self._master, self._salt, self._group = master, salt, group
         self._mac: bytes | None = None
         self._seal: _Seal | None = None
-        self.window = Window()
+        self.window = ReplayWindow()
 
     @property
     def mac(self) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pavane.parts.timers import Timer
 from pavane.swim.state.suspicion import Suspicion
 from pavane.swim.wire.payload import Digest
-from pavane.swim.wire.values import Address, NodeId, NodeInfo, Stage, State
+from pavane.swim.wire.values import Address, NodeId, NodeInfo, NodeStage, State
 
 if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself
@@ -69,7 +69,7 @@ class Peer:
         self.page_count = 0  # pages for it since ``page_at``
         self.reply_page_at = NEVER  # a page in answer to a page
         self.welcome = False  # it joined through us: the next response tells it more about the group (3.4)
-        self.stage = Stage.READ_WRITE  # what it showed last (16.1)
+        self.stage = NodeStage.READ_WRITE  # what it showed last (16.1)
         self.rollout = 0
         self.shown_stage = False  # it has acknowledged a ping with our own stage
         self.digest: Digest | None = None  # the last one of its own
@@ -186,7 +186,7 @@ class Members:
         if gen != peer.gen:
             peer.shown_stage = peer.told_meta = False  # it may have started again
         if state >= State.DEAD:
-            peer.stage, peer.rollout, peer.digest, peer.meta = Stage.READ_WRITE, 0, None, None
+            peer.stage, peer.rollout, peer.digest, peer.meta = NodeStage.READ_WRITE, 0, None, None
         peer.state, peer.gen, peer.address = state, gen, address
         self._enter(peer)
         return self._evicted()

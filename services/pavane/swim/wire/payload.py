@@ -10,7 +10,7 @@ from pavane.swim.wire.values import (
     Address,
     NodeId,
     NodeInfo,
-    Stage,
+    NodeStage,
     State,
     read_address,
     read_all,
@@ -129,7 +129,7 @@ class KeyStep(NamedTuple):
 class StageShown(NamedTuple):
     """The sender's stage and rollout (16.1)."""
 
-    stage: Stage
+    stage: NodeStage
     rollout: int
 
 
@@ -322,7 +322,7 @@ def _read_keyring(reader: Reader) -> KeyStep:
 
 
 def _read_stage(reader: Reader) -> StageShown:
-    return StageShown(Stage(reader.uint_le(1)), reader.uint_le(4))
+    return StageShown(NodeStage(reader.uint_le(1)), reader.uint_le(4))
 
 
 def _read_unlink(reader: Reader) -> Unlink:

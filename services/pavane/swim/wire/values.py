@@ -25,7 +25,7 @@ class State(IntEnum):
     LEFT = 3
 
 
-class Stage(IntEnum):
+class NodeStage(IntEnum):
     """How far a node takes part (16.1). JOINING is never on the wire."""
 
     JOINING = 0

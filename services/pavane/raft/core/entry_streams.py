@@ -41,7 +41,7 @@ class _Stream:
     finished: bool = False  # all was sent; what comes now are acknowledgements of the messages before the last
 
 
-class Reading:
+class EntryStreams:
     """All streams, by connection and request id."""
 
     def __init__(self, node: Node, barriers: Barriers) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pavane.raft.core.links import Ask, Links
+from pavane.raft.core.requests import Ask, Requests
 
 INFLIGHT_MESSAGES = 32  # with entries, above what the peer has durable
 INFLIGHT_BYTES = 8 * 1024 * 1024
@@ -21,11 +21,11 @@ class Sent:
     size: int
 
 
-class Window:
+class Inflight:
     """The messages of which the peer has not told that it holds all of it."""
 
-    def __init__(self, links: Links) -> None:
-        self._links = links
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
         self._sent: list[Sent] = []
         self._bytes = 0
 
@@ -63,13 +63,13 @@ class Window:
             if sent.last > match if sent.size else sent.sequence > answer.sequence:
                 rest.append(sent)
             else:
-                self._links.cancel(sent.ask)
+                self._requests.cancel(sent.ask)
                 self._bytes -= sent.size
         self._sent = rest
 
     def clear(self) -> None:
         """Forget everything: answers to it no longer count."""
         for sent in self._sent:
-            self._links.cancel(sent.ask)
+            self._requests.cancel(sent.ask)
         self._sent.clear()
         self._bytes = 0

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import pytest
 import zmq
 
-from pavane.raft.client import links
+from pavane.raft.client import connections
 from pavane.raft.client.causes import Causes
-from pavane.raft.client.links import Links
+from pavane.raft.client.connections import Connections
 from pavane.raft.messages import has_input
 from pavane.raft.messages import send as really_send
 from pavane.raft.wire import Frame
@@ -30,9 +30,9 @@ async def test_an_answer_that_comes_while_waiting_messages_go_out_is_read(monkey
         while frames[0] == b"second" and not has_input(socket):
             pass
 
-    monkeypatch.setattr(links, "send", send)
+    monkeypatch.setattr(connections, "send", send)
     loop = asyncio.get_running_loop()
-    client = Links(
+    client = Connections(
         loop, None, lambda _, frames: told.put_nowait(frames), lambda *_: None, lambda: None, Causes(encrypts=False)
     )
     try:
@@ -58,7 +58,7 @@ async def test_a_server_is_reached_behind_a_stranger_that_answered_in_its_place(
     endpoint = stranger.url
     up = asyncio.Event()
     loop = asyncio.get_running_loop()
-    client = Links(
+    client = Connections(
         loop,
         None,
         lambda *_: None,

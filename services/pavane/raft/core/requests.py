@@ -34,7 +34,7 @@ class Ask:
     many: bool
 
 
-class Links:
+class Requests:
     """Numbers messages per socket and matches replies to the questions still outstanding."""
 
     def __init__(self, node: Node) -> None:

@@ -8,7 +8,7 @@ CLIENT_INFLIGHT = 10_000  # updates under way; further ones wait in their caller
 CLIENT_INFLIGHT_BYTES = 16 << 20
 
 
-class Window:
+class InflightLimit:
     """How much may be under way: CLIENT_INFLIGHT updates of CLIENT_INFLIGHT_BYTES, waiters served in order."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from pavane.swim.state.partial import PartialView
 from pavane.swim.state.precedence import Verdict, judge
 from pavane.swim.state.suspicion import CONFIRMATIONS, LONGEST, Suspicion
 from pavane.swim.wire.payload import Payload
-from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeInfo, Stage, State
+from pavane.swim.wire.values import U32_MAX, UNSPECIFIED, Address, NodeInfo, NodeStage, State
 
 UNKNOWN_PER_PERIOD = 100  # ids that plaintext may name to us: a bound on the probing that forgers cause (5.3)
 UNKNOWN_BURST = 400
@@ -52,7 +52,7 @@ class Claims(Protocol):
         """A suspicion ended here, but only full members decide about it."""
 
 
-class Rumours:
+class Updates:
     """News in, changed table and news out."""
 
     def __init__(self, node: Node, dialing: Dialing, claims: Claims) -> None:
@@ -234,7 +234,7 @@ class Rumours:
     def unanswered(self, peer: Peer) -> None:
         """Originate a suspicion, or confirm the one that there is (8.1)."""
         node = self._node
-        if node.own is not Own.MEMBER or node.stage is not Stage.READ_WRITE:
+        if node.own is not Own.MEMBER or node.stage is not NodeStage.READ_WRITE:
             return
         if peer.state is State.SUSPECT:
             self.confirm(peer, node.id)
@@ -276,7 +276,7 @@ class Rumours:
 
     def same_address(self, proven: Peer) -> None:
         """Declare older ids at the address of ``proven`` dead: one process has one id (5.3)."""
-        if self._node.stage is not Stage.READ_WRITE:
+        if self._node.stage is not NodeStage.READ_WRITE:
             return
         for other in self._node.members.at(proven.address):
             if other is not proven:
@@ -300,7 +300,7 @@ class Rumours:
                 return
             if node.now < suspicion.due:
                 self._watch(peer, suspicion)
-            elif node.stage is not Stage.READ_WRITE:
+            elif node.stage is not NodeStage.READ_WRITE:
                 self._claims.cannot_judge()
             else:
                 node.counts["deaths"] += 1

@@ -37,7 +37,7 @@ class _Stream:
     unacknowledged: deque[int] = field(default_factory=deque)
 
 
-class Feeding:
+class LearnerStreams:
     """All streams, by connection and request id."""
 
     def __init__(self, node: Node, barriers: Barriers) -> None:

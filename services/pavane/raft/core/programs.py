@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pavane.raft.core.links import Ask, Links
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, KindChanged, PeerChannel, Route
+from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.errors import DropReason
 from pavane.raft.state.configuration import Members
 from pavane.raft.state.quorum import has_majority
@@ -35,7 +35,7 @@ HELLO_LOST_S = 0.2  # before a hello of ours is taken as lost
 HELLO_ATTEMPTS = 3  # unanswered ones in a row, while other answers come, make a peer js
 
 
-class Kind(StrEnum):
+class Program(StrEnum):
     """What program a peer runs; ``unknown`` is treated like ``js`` everywhere."""
 
     OURS = "ours"
@@ -49,7 +49,7 @@ class Peer:
 
     id: str
     url: str
-    kind: Kind = Kind.UNKNOWN
+    kind: Program = Program.UNKNOWN
     features: int = 0
     stage: int = 0
     ready: int | None = None  # index of the joint configuration whose majorities it reaches, as it said itself
@@ -62,12 +62,12 @@ class Peer:
     nonce: bytes = b""
 
 
-class Kinds:
+class Programs:
     """Keeps asking the members, and whoever ``watch`` names, who they are."""
 
-    def __init__(self, node: Node, links: Links, remembered: Mapping[str, int | str | bytes]) -> None:
+    def __init__(self, node: Node, requests: Requests, remembered: Mapping[str, int | str | bytes]) -> None:
         self._node = node
-        self._links = links
+        self._requests = requests
         self._peers: dict[str, Peer] = {}
         self._extra: Members = ()
         self._remembered = dict(remembered)
@@ -77,15 +77,15 @@ class Kinds:
         """Return what is known about a PEER ID."""
         return self._peers.get(peer)
 
-    def kind(self, peer: str) -> Kind:
+    def kind(self, peer: str) -> Program:
         """Return the kind of a peer; ``unknown`` if nobody told."""
         known = self._peers.get(peer)
-        return known.kind if known is not None else Kind.UNKNOWN
+        return known.kind if known is not None else Program.UNKNOWN
 
     def offers(self, peer: str, feature: int) -> bool:
         """Whether a peer is ours and has a feature."""
         known = self._peers.get(peer)
-        return known is not None and known.kind == Kind.OURS and bool(known.features & feature)
+        return known is not None and known.kind == Program.OURS and bool(known.features & feature)
 
     def serves(self, peer: str, feature: int) -> bool:
         """Whether the program behind the standing connection said that it is ours and has a feature."""
@@ -94,7 +94,7 @@ class Kinds:
     def writes(self, peer: str) -> bool:
         """Whether a peer of ours said that it is ReadWrite."""
         known = self._peers.get(peer)
-        return known is not None and known.kind == Kind.OURS and known.stage == Stage.READ_WRITE
+        return known is not None and known.kind == Program.OURS and known.stage == Stage.READ_WRITE
 
     def ready(self, peer: str) -> bool:
         """Whether a peer said that it reaches a majority of each group of the joint configuration in force here."""
@@ -126,9 +126,9 @@ class Kinds:
     def _drop(self, peer: str) -> None:
         """Let go of who is no member any more: else its address would be looked for as long as this program runs."""
         known = self._peers.pop(peer)
-        self._links.disconnect(PeerChannel(Channel.SIDE, peer, known.url))
+        self._requests.disconnect(PeerChannel(Channel.SIDE, peer, known.url))
         if self._node.role != Role.LEADER:  # which still feeds it, until it knows
-            self._links.disconnect(PeerChannel(Channel.RPC, peer, known.url))
+            self._requests.disconnect(PeerChannel(Channel.RPC, peer, known.url))
 
     def hello(self, route: Route, request_id: Frame, message: PvHello) -> None:
         """Answer a hello."""
@@ -170,7 +170,7 @@ class Kinds:
             if known.ask is None:
                 self._ask(known)
             else:
-                self._links.again(known.ask)
+                self._requests.again(known.ask)
 
     def next_timer(self) -> float | None:
         """Return when the next hello is due."""
@@ -187,18 +187,18 @@ class Kinds:
     def _ask(self, known: Peer) -> None:
         now = self._node.now.mono
         lost = known.ask is not None
-        self._links.cancel(known.ask)
+        self._requests.cancel(known.ask)
         if known.unanswered == 0:
             known.first_unanswered_at = now
         known.unanswered += 1
         known.nonce = self._node.rng.randbytes(NONCE_BYTES)
-        known.ask = self._links.ask(
+        known.ask = self._requests.ask(
             PeerChannel(Channel.SIDE, known.id, known.url),
             PvHello(self._node.id, self._node.term, known.nonce, {"v": VERSION, "feat": FEATURES}),
             PvHelloReply,
             self._answered,
         )
-        if known.kind == Kind.OURS:
+        if known.kind == Program.OURS:
             again_s = HELLO_OURS_S if known.greeted else HELLO_S
             known.hello_at = now + (again_s if lost else HELLO_LOST_S)
         else:
@@ -218,29 +218,29 @@ class Kinds:
         known.ask = None
         known.unanswered = 0
         known.hello_at = self._node.now.mono + (HELLO_OURS_S if known.stage == Stage.READ_WRITE else HELLO_S)
-        self._become(known, Kind.OURS)
+        self._become(known, Program.OURS)
 
     def _reaches_majorities(self) -> bool:
         """Whether vote requests sent now would reach a majority of each group, ourselves included."""
         reached = {
             known.id
             for known in self._peers.values()
-            if (known.kind == Kind.OURS and known.greeted) or (known.kind == Kind.JS and known.rpc_up)
+            if (known.kind == Program.OURS and known.greeted) or (known.kind == Program.JS and known.rpc_up)
         }
         return has_majority(self._node.configurations.effective, reached | {self._node.id})
 
     def _judge(self, known: Peer) -> None:
         """Believe that a peer is js if it answers everything but our hellos."""
-        answered_at = self._links.answered_at.get(known.id, 0.0)
+        answered_at = self._requests.answered_at.get(known.id, 0.0)
         silent_s = self._node.now.mono - known.first_unanswered_at
-        ours = known.kind == Kind.OURS and (known.greeted or known.unanswered < HELLO_ATTEMPTS)
+        ours = known.kind == Program.OURS and (known.greeted or known.unanswered < HELLO_ATTEMPTS)
         if ours or not known.unanswered or answered_at <= known.first_unanswered_at:
             return
         if known.unanswered >= HELLO_ATTEMPTS or (known.unanswered == 1 and silent_s >= HELLO_S):
-            self._become(known, Kind.JS)
+            self._become(known, Program.JS)
 
-    def _become(self, known: Peer, kind: Kind) -> None:
-        value = known.features if kind == Kind.OURS else -1
+    def _become(self, known: Peer, kind: Program) -> None:
+        value = known.features if kind == Program.OURS else -1
         key = _note_key(known.id, known.url)
         if known.kind != kind:
             known.kind = kind
@@ -253,7 +253,7 @@ class Kinds:
         known = Peer(peer, url, hello_at=self._node.now.mono)
         value = self._remembered.get(_note_key(peer, url))
         if isinstance(value, int):
-            known.kind = Kind.JS if value < 0 else Kind.OURS
+            known.kind = Program.JS if value < 0 else Program.OURS
             known.features = max(value, 0)
         return known
 

@@ -26,7 +26,7 @@ OnMessage: TypeAlias = Callable[[str, list[bytes]], None]
 OnConnection: TypeAlias = Callable[[str, bool], None]
 
 
-class Links:
+class Connections:
     """The DEALERs of one client, used by the thread of ``loop`` only.
 
     ``source`` is the address to connect from, if any. ``on_message(endpoint, frames)`` and ``on_connection(endpoint,
@@ -52,14 +52,14 @@ class Links:
         self._on_connection = on_connection
         self._on_settled = on_settled
         self._context = zmq.Context(io_threads=1)
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, _Connection] = {}
 
     def keep(self, endpoints: frozenset[str]) -> None:
         """Connect what is missing in ``endpoints``, close what is not in it."""
         for endpoint in self._links.keys() - endpoints:
             self._links.pop(endpoint).close()
         for endpoint in endpoints - self._links.keys():
-            link = self._links[endpoint] = _Link(endpoint, self._context, self._loop, self._curve, self._read)
+            link = self._links[endpoint] = _Connection(endpoint, self._context, self._loop, self._curve, self._read)
             link.dealer.connect([self._address(endpoint)])
 
     def send(self, endpoint: str, frames: tuple[Frame, ...]) -> None:
@@ -80,7 +80,7 @@ class Links:
         source = f"[{self._source}]" if ":" in self._source else self._source
         return endpoint.replace("tcp://", f"tcp://{source}:0;", 1)
 
-    def _read(self, link: "_Link") -> None:
+    def _read(self, link: "_Connection") -> None:
         """Take one batch from a link, first its messages and then the news of its connection."""
         for _ in range(INPUT_MESSAGES):
             if link.closed or not link.dealer.has_input():
@@ -102,7 +102,7 @@ class Links:
         self._on_settled()
 
 
-class _Link:
+class _Connection:
     """One DEALER and the messages that wait for its connection."""
 
     def __init__(
@@ -111,7 +111,7 @@ class _Link:
         context: "zmq.Context[zmq.Socket[bytes]]",
         loop: asyncio.AbstractEventLoop,
         curve: CurveKeys | None,
-        read: Callable[["_Link"], None],
+        read: Callable[["_Connection"], None],
     ) -> None:
         self.endpoint = endpoint
         self.waiting: deque[tuple[Frame, ...]] = deque(maxlen=WAITING_MESSAGES)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pavane.raft.core import window
+from pavane.raft.core import inflight
 from pavane.raft.core.outputs import Channel, FollowerLostLog, KindChanged
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import AppendEntries, PvAppend, PvAppendReply, PvTransfer, decode_blob, encode_blob
@@ -43,13 +43,13 @@ def test_messages_go_out_while_earlier_ones_wait_for_the_peers_disk() -> None:
     ensemble, leader, follower = settled()
     ensemble.stuck = {name for name in "abc" if name != leader}
 
-    for number in range(2, 2 + 2 * window.INFLIGHT_MESSAGES):
+    for number in range(2, 2 + 2 * inflight.INFLIGHT_MESSAGES):
         ensemble.update(leader, number)
 
     with_entries = [message for message in appends(ensemble, follower) if message.entries]
-    assert len(with_entries) == window.INFLIGHT_MESSAGES
+    assert len(with_entries) == inflight.INFLIGHT_MESSAGES
     member = next(each for each in ensemble.status(leader).members if each.id == follower)
-    assert member.in_flight == window.INFLIGHT_MESSAGES
+    assert member.in_flight == inflight.INFLIGHT_MESSAGES
     committed = ensemble.status(leader).commit
 
     ensemble.advance(2.0)  # heartbeats are answered beside them: nobody stands, nothing is sent twice
@@ -66,7 +66,7 @@ def test_messages_go_out_while_earlier_ones_wait_for_the_peers_disk() -> None:
 
 
 def test_a_full_window_in_bytes_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "INFLIGHT_BYTES", 1000)
+    monkeypatch.setattr(inflight, "INFLIGHT_BYTES", 1000)
     ensemble, leader, follower = settled()
     ensemble.stuck = {name for name in "abc" if name != leader}
 
@@ -147,7 +147,7 @@ def test_a_program_of_the_original_in_the_place_of_one_of_ours_is_sent_append_en
     core = ensemble.cores[follower]
     ensemble.cores[leader].connection(follower, Channel.SIDE, up=False, now=ensemble.now())
     ensemble.cores[leader].connection(follower, Channel.SIDE, up=True, now=ensemble.now())
-    core._requests = {kind: handler for kind, handler in core._requests.items() if not kind.__name__.startswith("Pv")}
+    core._handlers = {kind: handler for kind, handler in core._handlers.items() if not kind.__name__.startswith("Pv")}
 
     ensemble.update(leader, 2)
     ensemble.advance(5.0)

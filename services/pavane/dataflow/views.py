@@ -28,7 +28,7 @@ Changes = list[tuple[Row, int, int]]
 
 
 @dataclass(slots=True)
-class Reader:
+class ViewReader:
     """One view as its chain tells it, from tick `since` up to the chain's upper."""
 
     chain: Chain
@@ -132,7 +132,7 @@ class Views:
         self._position = 0
         self._reading = asyncio.Lock()
         self._evaluator = evaluator or Evaluator()
-        self.readers: dict[str, Reader] = {}
+        self.readers: dict[str, ViewReader] = {}
 
     @property
     def size(self) -> int:
@@ -157,14 +157,14 @@ class Views:
                 entry = decode(transaction.header, transaction.data)
                 if entry is None:
                     continue
-                reader = self.readers.setdefault(entry.chain, Reader(Chain(entry.chain)))
+                reader = self.readers.setdefault(entry.chain, ViewReader(Chain(entry.chain)))
                 updates = reader.chain.take(entry)
                 if reader.since == 0 and reader.chain.created is not None:
                     reader.since = reader.chain.created.as_of
                 if updates is not None and reader.take(updates):
                     await self._bound(reader)
 
-    async def _bound(self, reader: Reader) -> None:
+    async def _bound(self, reader: ViewReader) -> None:
         if self._bytes_max is not None and self.size > self._bytes_max:
             raise QueryTooLarge(f"the views are larger than {self._bytes_max} bytes")
         if self._kept is None:

@@ -26,7 +26,7 @@ class _Last:
     after: int | None
 
 
-class Following:
+class Follower:
     """Takes the leader's entries and answers once they are durable."""
 
     def __init__(self, node: Node, election: Election, recovering: Recovering) -> None:
