@@ -1,5 +1,6 @@
 """The FastAPI application of the control plane."""
 
+import functools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from starlette.routing import BaseRoute
 
 from pavane.parts.rates import Bucket
 from pavane_api import answers, dashboard, pages
@@ -43,6 +45,24 @@ def _is_untraced(scope: MutableMapping[str, Any]) -> bool:
     """Spans about the arrival of spans would never end; files of the page say nothing."""
     path = str(scope.get("path", ""))
     return path == "/" or path.startswith(("/v1/traces", dashboard.PREFIX))
+
+
+@functools.cache
+def _v1() -> tuple[BaseRoute, ...]:
+    """The routes below /api/v1; they take a second to build, so all applications of a process share them."""
+    v1 = APIRouter(prefix="/api/v1")
+    for kind in all_kinds():
+        v1.include_router(resources.router_of(kind))
+        if isinstance(kind, Definition):
+            v1.include_router(rollout.router_of(kind))
+            v1.include_router(pods.router_of(kind))
+        for package in kind.routers:
+            v1.include_router(import_module(f"pavane_api.{package}.endpoints").router)
+    v1.include_router(overview)
+    v1.include_router(traces)
+    root = APIRouter()
+    root.include_router(v1)
+    return tuple(root.routes)
 
 
 def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient]] = KubeClient.connect) -> FastAPI:
@@ -105,17 +125,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
     app.state.streams, app.state.exports = streams, exports
     answers.install(app)
     pages.install(app)
-    v1 = APIRouter(prefix="/api/v1")
-    for kind in all_kinds():
-        v1.include_router(resources.router_of(kind))
-        if isinstance(kind, Definition):
-            v1.include_router(rollout.router_of(kind))
-            v1.include_router(pods.router_of(kind))
-        for package in kind.routers:
-            v1.include_router(import_module(f"pavane_api.{package}.endpoints").router)
-    v1.include_router(overview)
-    v1.include_router(traces)
-    app.include_router(v1)
+    app.router.routes.extend(_v1())
     app.include_router(receiver)
     dashboard.install(app)
     return app
