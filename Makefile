@@ -49,9 +49,9 @@ check: setup ## lint, types, layers, generated files: under a minute
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -p no:randomly tests/test_layout.py tests/test_tidy.py
 
-test: setup ## all tests that belong to every change, with few seeds of each simulation (SEEDS=60)
-	SEEDS=$${SEEDS:-60} $(BIN)/pytest -q -n $(WORKERS) tests --ignore=tests/spark
-	$(BIN)/pytest -q e2e
+test: setup ## tests of all parts with few seeds (SEEDS=20), each kind once end to end; test-all has the rest
+	SEEDS=$${SEEDS:-20} $(BIN)/pytest -q -n 3 tests --ignore=tests/spark
+	$(BIN)/pytest -q -m kinds e2e
 
 test-all: setup ## the long form (SEEDS=300; CI runs it with 100)
 	$(BIN)/pytest -q -n $(WORKERS) tests --ignore=tests/spark
