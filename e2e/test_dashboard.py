@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Locator, Page, async_playwright, expect
 
-from e2e.cluster import QUICK, RaftTest
+from e2e.cluster import QUICK, SWIM_GROUPS, RaftTest
 from e2e.targets import Capability
 from e2e.test_coordinator import MONEY, BankTest
 from e2e.test_waltz import LogTest
 from pavane.wire import Stage
-from pavane_api.kinds import COMPUTE_CLUSTERS, COORDINATORS, WALTZ_CLUSTERS
+from pavane_api.kinds import COMPUTE_CLUSTERS, COORDINATORS, DATAFLOWS, WALTZ_CLUSTERS
 from tests.requires import requires
 
 SHOWN_MS = 60_000
@@ -138,6 +138,10 @@ SCRIPT = """
 CREATE TABLE orders (id BIGINT, customer STRING, cents BIGINT) USING waltz OPTIONS (partitions '0');
 CREATE MATERIALIZED VIEW revenue AS SELECT customer, sum(cents) AS total FROM orders WHERE id > 0 GROUP BY customer;
 """
+COUNTS = """
+CREATE TABLE payments (id BIGINT, customer STRING) USING waltz OPTIONS (partitions '0');
+CREATE MATERIALIZED VIEW counts AS SELECT customer, count(*) AS n FROM payments WHERE id > 0 GROUP BY customer;
+"""
 
 
 async def test_a_log_and_views_of_it_are_written_and_followed(raft: RaftTest) -> None:
@@ -169,6 +173,8 @@ async def test_a_log_and_views_of_it_are_written_and_followed(raft: RaftTest) ->
             await without_serious_faults(page)
         assert "into the third" in log.say("get", "0", "--partition", "3")
         await views_are_followed(page, log)
+        await a_dataflow_is_followed(page, log)
+        await the_tree_is_walked(page, log)
 
 
 async def views_are_followed(page: Page, log: LogTest) -> None:
@@ -189,6 +195,65 @@ async def views_are_followed(page: Page, log: LogTest) -> None:
     await expect(page.get_by_role("alert")).to_contain_text("nothing", timeout=SHOWN_MS)
     if AXE.exists():
         await without_serious_faults(page)
+
+
+async def a_dataflow_is_followed(page: Page, log: LogTest) -> None:
+    spec = {"computeClusterRef": {"name": "sums"}, "script": COUNTS}
+    await log.kube.apply(DATAFLOWS, {"metadata": {"name": "counts"}, "spec": spec}, log.namespace, manager="e2e")
+    await page.goto(f"{page.url.split('#', maxsplit=1)[0]}#/dataflows/{log.namespace}/counts")
+    await expect(page.get_by_label("SQL", exact=True)).to_contain_text("count(*)", timeout=SHOWN_MS)
+    row = page.get_by_role("region", name="Rows of counts, table").get_by_role("row").filter(has_text="ann")
+    await expect(row).to_contain_text("2", timeout=SHOWN_MS)
+    log.say("append", json.dumps({"id": 9, "customer": "ann", "cents": 1}))
+    await expect(row).to_contain_text("3", timeout=SHOWN_MS)
+    if AXE.exists():
+        await without_serious_faults(page)
+
+
+async def the_tree_is_walked(page: Page, log: LogTest) -> None:
+    await page.goto(f"{page.url.split('#', maxsplit=1)[0]}#/raftclusters/{log.namespace}/meta")
+    tree = page.get_by_label("Tree", exact=True)
+    path = tree.get_by_role("group", name="Path").get_by_role("button")
+    child = tree.get_by_role("listitem").get_by_role("button").first
+    name = await child.inner_text(timeout=SHOWN_MS)
+    await child.click()
+    await expect(path).to_have_text(["/", name], timeout=SHOWN_MS)
+    await expect(tree.get_by_text("version ")).to_be_visible(timeout=SHOWN_MS)
+    await path.first.click()
+    await expect(path).to_have_text(["/"])
+    if AXE.exists():
+        await without_serious_faults(page)
+
+
+async def test_a_group_is_watched_and_promoted_by_a_click(raft: RaftTest) -> None:
+    chromium = requires("chromium")
+    group = RaftTest(raft.platform, raft.kube, raft.namespace, SWIM_GROUPS)
+    spec = {"replicas": 3, "rollout": {**QUICK["rollout"], "strategy": "Manual"}}
+    body = {"metadata": {"name": "q"}, "spec": spec}
+    await group.kube.apply(SWIM_GROUPS, body, group.namespace, manager="e2e", strict=True)
+    await group.until_current(generation=1)
+    async with dashboard(raft, chromium) as page:
+        await page.goto(f"{page.url.split('#', maxsplit=1)[0]}#/swimgroups/{group.namespace}/q")
+        await page.evaluate("window.kept = true")
+        members = page.get_by_role("region", name="Members, table").get_by_role("row").filter(has_text="q-member-")
+        await expect(members.filter(has_text="Alive")).to_have_count(3, timeout=SHOWN_MS)
+        await expect(page.get_by_text("● all agree")).to_be_visible(timeout=SHOWN_MS)
+        raft.platform.run("rollout", "restart", "swim/q", "-n", group.namespace)
+        await expect(page.get_by_label("Waits for")).to_contain_text("WaitingForApproval", timeout=SHOWN_MS)
+        await expect(members.filter(has_text="q-member-g2-")).to_have_count(3, timeout=SHOWN_MS)
+        await page.get_by_role("button", name="Promote").click()
+        dialog = page.get_by_role("dialog")
+        await expect(dialog).to_contain_text("generation 2")
+        await dialog.get_by_role("button", name="Promote").click()
+        await expect(lane(page, 2)).to_contain_text("serves", timeout=SHOWN_MS)
+        await expect(lane(page, 1)).to_have_count(0, timeout=SHOWN_MS)
+        await expect(members.filter(has_text="Alive").filter(has_text="q-member-g2-")).to_have_count(
+            3, timeout=SHOWN_MS
+        )
+        assert await page.evaluate("window.kept") is True  # nothing was loaded again
+        if AXE.exists():
+            await without_serious_faults(page)
+    assert (await group.get())["status"]["activeGeneration"] == 2
 
 
 async def test_an_immortal_is_called_and_asked(raft: RaftTest) -> None:

@@ -52,7 +52,7 @@ export function ServiceGraph({ graph }: { graph: Graph }) {
 }
 
 function Box({ program, own }: { program: Program; own: Calls | undefined }) {
-  const facts = [`${program.spans} spans`, program.instances > 1 && `${program.instances} processes`, own && `↻ ${own.count}`];
+  const facts = [program.spans === 1 ? "1 span" : `${program.spans} spans`, program.instances > 1 && `${program.instances} processes`, own && `↻ ${own.count}`];
   return (
     <g transform={`translate(${left(program)} ${top(program)})`}>
       <rect {...BOX} rx="6" />

@@ -102,7 +102,7 @@ function OneTrace({ trace }: { trace: Schemas["Trace"] }) {
         <p className="quiet">
           <a href="#/traces">Traces</a> / {trace.trace_id}
         </p>
-        <h1>{rows[0]?.span.name ?? trace.trace_id}</h1>
+        <h1>{(rows[0]?.span.name ?? trace.trace_id).split(/(?<=\/)/).map((part, at) => [at > 0 && <wbr key={at} />, part])}</h1>
         <p>
           {rows.length === 1 ? "1 span" : `${rows.length} spans`} in {duration(end - begin)}: {services.join(", ")}
           {trace.truncated && " (there are more than are shown)"}
