@@ -64,6 +64,7 @@ class View:
             self._live.stop()
             if error is not None:  # what it was like is part of what went wrong
                 self._live.console.print(self._picture())
+            self._live = None
 
     def update(self, document: Mapping[str, Any], line: str) -> None:
         """Show a resource as it is now; ``line`` is what is told of it where there is no terminal.

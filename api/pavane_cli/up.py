@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from pavane_cli import output, preflight
 from pavane_cli.commands.resources import MANAGER, is_current, read_documents, summary
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.live import View
 from pavane_cli.target import Where, kubeconfig_token, signing_in
 from pavane_local.api.cluster import Cluster, WriteOptions
 from pavane_local.api.errors import ApiError
@@ -94,8 +96,9 @@ async def _serve(
         if settings.platform_pods:
             places += [("pods", SYSTEM, name) for name in ("pavane-operator", "pavane-api")]
         async with asyncio.TaskGroup() as group:
-            follower = group.create_task(_show_progress(local.cluster, say))
-            waiter = group.create_task(_report_readiness(local, places, timeout_s, say, report))
+            view = View(sys.stdout)
+            follower = group.create_task(_show_progress(local.cluster, say, view))
+            waiter = group.create_task(_report_readiness(local, places, timeout_s, say, report, view))
             await stop.wait()
             waiter.cancel()
             say("Stopping all pods …")
@@ -130,7 +133,9 @@ async def _report_readiness(
     timeout_s: float,
     say: Callable[[str], None],
     report: Report,
+    view: View,
 ) -> None:
+    """Report once all is Ready, or after ``timeout_s``; until then ``view`` is open."""
     cluster, changed = local.cluster, asyncio.Event()
 
     async def follow(resource: str) -> None:
@@ -142,12 +147,13 @@ async def _report_readiness(
             changed.clear()
             await changed.wait()
 
-    async with asyncio.TaskGroup() as group:
-        followers = [group.create_task(follow(each)) for each in {"pods", *(place[0] for place in places)}]
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(until_ready(), timeout_s)
-        for each in followers:
-            each.cancel()
+    with view:
+        async with asyncio.TaskGroup() as group:
+            followers = [group.create_task(follow(each)) for each in {"pods", *(place[0] for place in places)}]
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(until_ready(), timeout_s)
+            for each in followers:
+                each.cancel()
     waits = blockers(cluster, places)
     say("All is Ready." if not waits else f"Not Ready after {timeout_s:g} s: " + "; ".join(waits))
     link = dashboard_link(local)
@@ -196,12 +202,18 @@ def _pods(cluster: Cluster, namespace: str, labels: dict[str, str]) -> list[dict
     return cluster.list("pods", namespace, labels=",".join(f"{key}={value}" for key, value in labels.items()))
 
 
-async def _show_progress(cluster: Cluster, say: Callable[[str], None]) -> None:
-    """Print a line whenever what a user can see of a pod or of a resource of ours changes."""
+async def _show_progress(cluster: Cluster, say: Callable[[str], None], view: View) -> None:
+    """Print a line whenever what a user can see of a pod or of a resource of ours changes.
+
+    While ``view`` draws on a terminal it shows the resources instead.
+    """
 
     async def follow(resource: str, line_of: Callable[[dict[str, Any]], str]) -> None:
         last: dict[str, str] = {}
         async for kind, found in changes(cluster, resource):
+            if view.in_place and resource != "pods":
+                view.update(found, "")
+                continue
             uid, line = found["metadata"]["uid"], line_of(found)
             line = f"{line.split(':')[0]}: gone" if kind == "DELETED" else line
             if last.get(uid) != line:

@@ -2,8 +2,13 @@
 
 import asyncio
 import io
+import os
 import re
+import signal
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +17,8 @@ from rich.console import Console
 from pavane_cli import live
 from pavane_cli.live import View, closing, picture
 
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
+UP_S = 60
 BEGAN = datetime(2026, 1, 1, 12, 0, 0, 500_000, tzinfo=UTC)
 BEFORE, AFTER = "2026-01-01T11:59:59Z", "2026-01-01T12:00:09Z"
 
@@ -135,3 +142,27 @@ def test_what_it_was_like_stays_when_the_wait_fails() -> None:
 )
 def test_one_sentence_tells_how_it_ended(status: dict[str, Any], says: str) -> None:
     assert closing(document(**status), 11.4, BEGAN) == says
+
+
+@pytest.mark.timeout(3 * UP_S)
+def test_up_on_a_terminal_shows_the_resources_while_they_start(tmp_path: Path) -> None:
+    words = [str(Path(sys.executable).with_name("pavane")), "up", "--bare", "--timeout", "2", str(QUICKSTART)]
+    ours, theirs = os.openpty()
+    shown = b""
+    with subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs) as program:
+        os.close(theirs)
+        try:
+            while b"Not Ready after 2 s" not in shown:
+                shown += os.read(ours, 1 << 16)
+            picture_, _, rest = shown.partition(b"Not Ready after 2 s")
+            # Drawn in place more than once, erased, and only then told.
+            assert len(re.findall(rb"quickstart\S*  \S*Idle", picture_)) > 1
+            assert b"\x1b[2K" in picture_
+            assert b"RaftCluster quickstart  Idle" not in picture_
+            assert b"\x1b[?25h" in picture_ + rest, "the cursor is back"
+            program.send_signal(signal.SIGINT)
+            while b"Stopped; everything" not in rest:
+                rest += os.read(ours, 1 << 16)
+        finally:
+            program.kill()
+            os.close(ours)
