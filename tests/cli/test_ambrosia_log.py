@@ -9,7 +9,7 @@ import pytest
 
 from pavane.ambrosia.client.engine import INGRESS
 from pavane.ambrosia.client.values import pack
-from pavane.ambrosia.wire.messages import OUR_INITIAL_MESSAGE, Call, Kind, Return, RpcType, Type, batch, frame
+from pavane.ambrosia.wire.messages import OUR_INITIAL_MESSAGE, Call, Return, RpcKind, RpcType, Type, batch, frame
 from pavane.ambrosia.wire.records import LogRecord
 from tests.services.ambrosia import accounts
 
@@ -18,7 +18,7 @@ PACK = accounts.Account.deposit.signature.pack
 REQUEST = Call(INGRESS, RpcType.IMPULSE, pack(["token", "key-1", OWN, PACK((5,), {})]))
 FORK = Call(7, RpcType.FORK, b"\x01\x02")
 ASKED = Call(OWN, RpcType.ASYNC, PACK((3,), {}), "bob", 9)
-ANSWER = Return(Kind.EXCEPTION, "bob", 4, pack({"type": "ValueError", "message": "no"}))
+ANSWER = Return(RpcKind.EXCEPTION, "bob", 4, pack({"type": "ValueError", "message": "no"}))
 
 
 def written(folder: Path) -> Path:

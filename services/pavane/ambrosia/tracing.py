@@ -15,7 +15,7 @@ from opentelemetry.semconv._incubating.attributes import rpc_attributes
 from opentelemetry.semconv._incubating.attributes.messaging_attributes import MESSAGING_BATCH_MESSAGE_COUNT
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
-from pavane.ambrosia.wire.messages import BATCH_TYPES, RPC_TYPES, Frame, Kind, call_of, read_batch, read_frames
+from pavane.ambrosia.wire.messages import BATCH_TYPES, RPC_TYPES, Frame, RpcKind, call_of, read_batch, read_frames
 from pavane.telemetry import Derivation, framed
 from pavane.wire import RemoteProtocolError
 
@@ -175,7 +175,7 @@ class CoordinatorTracing(_Tracing):
                 count += 1
                 if len(links) < LINKS_MAX and (call := call_of(message.data)) is not None:
                     kind, sender, number = call
-                    ends = (sender, receiver) if kind is Kind.CALL else (receiver, sender)
+                    ends = (sender, receiver) if kind is RpcKind.CALL else (receiver, sender)
                     if (found := self._derivation.sampled(_call_ids(*ends, number))) is not None:
                         links.append(found)
         except RemoteProtocolError:

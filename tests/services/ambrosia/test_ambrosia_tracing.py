@@ -17,7 +17,7 @@ from pavane.ambrosia import Immortal, RemoteError, aio, method, server
 from pavane.ambrosia.client.serving import Handle, serve
 from pavane.ambrosia.effects import Effect, ToBinding, ToStream
 from pavane.ambrosia.tracing import LINKS_MAX, CoordinatorTracing
-from pavane.ambrosia.wire.messages import CALL_TYPES, Call, Kind, Return, RpcType, batch, incoming, read_frames
+from pavane.ambrosia.wire.messages import CALL_TYPES, Call, Return, RpcKind, RpcType, batch, incoming, read_frames
 from pavane.telemetry import derived
 from pavane.telemetry.sdk import LinkedSampler
 from tests.services.ambrosia.test_server import options, running
@@ -180,7 +180,7 @@ def test_links_are_bounded_and_malformed_messages_are_left_to_their_receiver(spa
     tracing = CoordinatorTracing("west")
     calls = [incoming(Call(1, RpcType.ASYNC, b"", "east", number)) for number in range(LINKS_MAX + 1)]
     tracing.logged(batch(calls), 1)
-    tracing.logged(incoming(Call(1, RpcType.FORK)) + incoming(Return(Kind.VOID, "north", 7)), 1)
+    tracing.logged(incoming(Call(1, RpcType.FORK)) + incoming(Return(RpcKind.VOID, "north", 7)), 1)
     tracing.logged(incoming(Call(1, RpcType.FORK)), 1)
     tracing.logged(bytes.fromhex("0600ff"), 1)
     many, answer = spans("ambrosia/log")

@@ -20,10 +20,10 @@ from pavane.ambrosia.wire.messages import (
     Call,
     Commit,
     Frame,
-    Kind,
     MessageBuffer,
     ReplayFrom,
     Return,
+    RpcKind,
     RpcType,
     Type,
     attach_to,
@@ -63,8 +63,8 @@ VECTORS: dict[str, dict[str, Any]] = {
 FORK = Call(7, RpcType.FORK, b"AB")
 IMPULSE = Call(7, RpcType.IMPULSE, b"AB")
 ASYNC = Call(7, RpcType.ASYNC, b"AB", "client", 42)
-OK = Return(Kind.VALUE, "server", 42, b"OK")
-VOID = Return(Kind.VOID, "server", 42)
+OK = Return(RpcKind.VALUE, "server", 42, b"OK")
+VOID = Return(RpcKind.VOID, "server", 42)
 COMMITTER = 19088743
 JS_INITIAL = frame(Type.INITIAL_MESSAGE, b"2.0.1")
 C_INITIAL = frame(Type.INITIAL_MESSAGE, incoming(Call(32, RpcType.FORK, b"\5\4\3")))
@@ -261,9 +261,9 @@ def test_values_of_messages() -> None:
 
 def test_an_answer_is_never_an_impulse() -> None:
     assert is_impulse(IMPULSE.body())
-    assert not is_impulse(bytes([Kind.VALUE]) + zz32(1) + b"\2" + zz64(1))  # looks like one without its kind
+    assert not is_impulse(bytes([RpcKind.VALUE]) + zz32(1) + b"\2" + zz64(1))  # looks like one without its kind
     with pytest.raises(LocalProtocolError):
-        Return(Kind.VALUE, "", 1).body()
+        Return(RpcKind.VALUE, "", 1).body()
 
 
 MALFORMED = {
@@ -339,7 +339,7 @@ calls = st.builds(
     number=st.just(0),
 )
 asyncs = st.builds(Call, small, st.just(RpcType.ASYNC), st.binary(max_size=50), names, numbers)
-values = st.sampled_from([Kind.VALUE, Kind.EXCEPTION])
+values = st.sampled_from([RpcKind.VALUE, RpcKind.EXCEPTION])
 returns = st.builds(Return, values, names.filter(bool), numbers, st.binary(max_size=50))
 rpcs = st.one_of(calls, asyncs, returns)
 marks = st.dictionaries(names, st.tuples(numbers, numbers), max_size=4)

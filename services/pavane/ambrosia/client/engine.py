@@ -34,7 +34,7 @@ from pavane.ambrosia.client.values import ShuffledSet, pack, unpack
 from pavane.ambrosia.client.views import FlowTools, view
 from pavane.ambrosia.core import binding as core
 from pavane.ambrosia.tracing import EngineTracing, ended
-from pavane.ambrosia.wire.messages import Call, Kind, Return, RpcType
+from pavane.ambrosia.wire.messages import Call, Return, RpcKind, RpcType
 
 RAN, FIRED, CLOCK, INGRESS = -16, -17, -18, -19
 """Methods of Impulses to oneself: the result of ``run``, a timer, the clock, a request from outside."""
@@ -357,7 +357,7 @@ class Engine:
             ended(span, str(flowing.remote(value)) if state == ERROR else "")
         if origin.number >= 0:
             void = state == VALUE and value == _NONE
-            kind = Kind.EXCEPTION if state == ERROR else Kind.VOID if void else Kind.VALUE
+            kind = RpcKind.EXCEPTION if state == ERROR else RpcKind.VOID if void else RpcKind.VALUE
             self.binding.answer(origin.sender, origin.number, kind, b"" if void else value)
         elif origin.tokens or origin.key:
             if origin.key:
@@ -487,7 +487,7 @@ class Engine:
     def _answered(self, event: Return, seed: str) -> str:
         number, index = self._calls.pop(event.number, (0, 0))
         if self.tracing is not None:
-            self.tracing.answered(event.number, event.kind is Kind.EXCEPTION)
+            self.tracing.answered(event.number, event.kind is RpcKind.EXCEPTION)
         flow = self.flows.get(number)
         if flow is None:
             if event.number > self._calls_made:
@@ -497,8 +497,8 @@ class Engine:
                 )
             self.counts[LATE] += 1
             return "answer"
-        value = _NONE if event.kind is Kind.VOID else event.value
-        flow.settle(flow.steps[index], ERROR if event.kind is Kind.EXCEPTION else VALUE, value)
+        value = _NONE if event.kind is RpcKind.VOID else event.value
+        flow.settle(flow.steps[index], ERROR if event.kind is RpcKind.EXCEPTION else VALUE, value)
         self._go_on(flow, seed)
         return flow.title
 

@@ -17,8 +17,8 @@ from pavane.ambrosia.wire.messages import (
     RPC_TYPES,
     Call,
     Frame,
-    Kind,
     Return,
+    RpcKind,
     RpcType,
     Type,
     attach_to,
@@ -224,7 +224,7 @@ class Binding:
         """Send a Fork."""
         self._send(to, Call(method, RpcType.FORK, arguments))
 
-    def answer(self, to: str, number: int, kind: Kind, value: bytes) -> None:
+    def answer(self, to: str, number: int, kind: RpcKind, value: bytes) -> None:
         """Answer the Async call ``number`` of ``to``."""
         self._send(to, Return(kind, self.name, number, value))
 

@@ -62,7 +62,7 @@ class RpcType(IntEnum):
 _RPC_TYPES = tuple(RpcType)
 
 
-class Kind(IntEnum):
+class RpcKind(IntEnum):
     """What an RPC is: a call, or one of three answers."""
 
     CALL = 0
@@ -71,7 +71,7 @@ class Kind(IntEnum):
     EXCEPTION = 3
 
 
-_KINDS = tuple(Kind)
+_KINDS = tuple(RpcKind)
 
 
 class Frame(NamedTuple):
@@ -182,7 +182,7 @@ class Call(NamedTuple):
 class Return(NamedTuple):
     """An answer to the Async call ``number``; ``sender`` is who answers."""
 
-    kind: Kind
+    kind: RpcKind
     sender: str
     number: int
     value: bytes = b""
@@ -196,10 +196,10 @@ class Return(NamedTuple):
 
 def read_rpc(data: Buffer) -> Call | Return:
     """Decode the data of an incoming RPC; raises ``RemoteProtocolError``."""
-    kind = _byte(data, 0, "kind", Kind.EXCEPTION)
-    if kind != Kind.CALL:
+    kind = _byte(data, 0, "kind", RpcKind.EXCEPTION)
+    if kind != RpcKind.CALL:
         sender, number, position = _numbered(data, 1)
-        if kind == Kind.VOID and position != len(data):
+        if kind == RpcKind.VOID and position != len(data):
             raise RemoteProtocolError(Reason.TRAILING, f"{len(data) - position} bytes behind a void answer")
         return Return(_KINDS[kind], sender, number, bytes(data[position:]))
     method, position = read_zz32(data, 1)
@@ -210,13 +210,13 @@ def read_rpc(data: Buffer) -> Call | Return:
     return Call(method, _RPC_TYPES[rpc], bytes(data[position + 1 :]))
 
 
-def call_of(data: Buffer) -> tuple[Kind, str, int] | None:
+def call_of(data: Buffer) -> tuple[RpcKind, str, int] | None:
     """Return kind, sender and number of an Async call or an answer, ``None`` for calls that have no number.
 
     Raises ``RemoteProtocolError``.
     """
-    kind, position = _byte(data, 0, "kind", Kind.EXCEPTION), 1
-    if kind == Kind.CALL:
+    kind, position = _byte(data, 0, "kind", RpcKind.EXCEPTION), 1
+    if kind == RpcKind.CALL:
         _, position = read_zz32(data, 1)
         if _byte(data, position, "type of call", RpcType.IMPULSE) != RpcType.ASYNC:
             return None
@@ -267,7 +267,7 @@ def split_outgoing(message: Frame) -> tuple[str, bytes, bool]:
 
 def is_impulse(body: Buffer) -> bool:
     """Tell from the kind byte on whether a message is an Impulse: a call (kind 0) of type 2."""
-    if _byte(body, 0, "kind", Kind.EXCEPTION) != Kind.CALL:
+    if _byte(body, 0, "kind", RpcKind.EXCEPTION) != RpcKind.CALL:
         return False
     _, position = read_zz32(body, 1)
     return _byte(body, position, "type", RpcType.IMPULSE) == RpcType.IMPULSE

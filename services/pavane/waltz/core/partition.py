@@ -14,7 +14,7 @@ from pavane.waltz.core.feed import Feeds, batch_fault
 from pavane.waltz.core.outputs import Appended, Hangup, Output, Reply
 from pavane.waltz.core.rounds import Rounds
 from pavane.waltz.core.session import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
-from pavane.waltz.core.storing import Stage, Storing
+from pavane.waltz.core.storing import PartitionStage, Storing
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.state import recovery
 from pavane.waltz.state.locks import Conflicting, LockTable, Taken, Waiting
@@ -104,9 +104,9 @@ class Partition(Storing):
     def leave(self, now: float) -> None:
         """Give the partition up: take nothing new, decide what is under way, then close."""
         self.now = now
-        if self.stage in (Stage.CLOSING, Stage.CLOSED):
+        if self.stage in (PartitionStage.CLOSING, PartitionStage.CLOSED):
             return
-        self.stage = Stage.CLOSING
+        self.stage = PartitionStage.CLOSING
         self._close_due = now + CLOSE_S
         self._refuse_queue(RejectCode.UNAVAILABLE, "the partition moves to another server")
         self._maybe_closed()
@@ -114,9 +114,9 @@ class Partition(Storing):
     def close(self, now: float, reason: str) -> None:
         """Stop at once. What is under way stays undecided, so those who wait for it must ask elsewhere."""
         self.now = now
-        if self.stage is Stage.CLOSED:
+        if self.stage is PartitionStage.CLOSED:
             return
-        self.stage = Stage.CLOSED
+        self.stage = PartitionStage.CLOSED
         self.reason = reason
         self._rounds.end(self)
         self._due = self._close_due = None
@@ -222,8 +222,8 @@ class Partition(Storing):
         self.hwm = hwm
         self._settling = False
         self.feeds.opened(hwm)
-        if self.stage is Stage.OPENING:
-            self.stage = Stage.READ_WRITE
+        if self.stage is PartitionStage.OPENING:
+            self.stage = PartitionStage.READ_WRITE
             self.opened_in_s = self.now - self._started_at
         self._fire_markers()
         parked, self._parked = self._parked, deque()
@@ -260,7 +260,7 @@ class Partition(Storing):
             self._reply(append.connection, m.AppendAck(append.record.reqid, txid, 0))
 
     def _maybe_closed(self) -> None:
-        if self.stage is Stage.CLOSING and not self._pending:
+        if self.stage is PartitionStage.CLOSING and not self._pending:
             self.close(self.now, "the partition moved to another server")
 
     # -- clients ------------------------------------------------------------------------------------------------
@@ -325,9 +325,9 @@ class Partition(Storing):
         self._parked.append((due, connection, message))
 
     def _ready_or_parked(self, connection: Connection, message: Any) -> bool:
-        if self.stage is Stage.READ_WRITE and self.hwm is not None:
+        if self.stage is PartitionStage.READ_WRITE and self.hwm is not None:
             return True
-        if self.stage is Stage.OPENING and connection.parked < PARKED_MAX:
+        if self.stage is PartitionStage.OPENING and connection.parked < PARKED_MAX:
             self.park(self.now + PARK_S, connection, message)
         elif isinstance(message, m.MountRequest):
             self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
@@ -426,7 +426,7 @@ class Partition(Storing):
             self._blocked.append(connection)
 
     def _fault(self, connection: Connection, request: AnyAppend) -> tuple[RejectCode, str, int] | None:
-        if self.stage not in (Stage.READ_WRITE, Stage.OPENING):
+        if self.stage not in (PartitionStage.READ_WRITE, PartitionStage.OPENING):
             return RejectCode.UNAVAILABLE, "the partition moves to another server", -1
         if not self._valid(connection):
             return RejectCode.NOT_MOUNTED, "mount the partition first", -1
@@ -490,7 +490,7 @@ class Partition(Storing):
 
     @property
     def _writable(self) -> bool:
-        ready = self.stage is Stage.READ_WRITE and not self._settling
+        ready = self.stage is PartitionStage.READ_WRITE and not self._settling
         return ready and self._session is not None and self._session.room
 
     @property
@@ -515,7 +515,7 @@ class Partition(Storing):
 
     def _fire_markers(self) -> None:
         while self._markers and self._markers[0][0] <= self._resolved and self.hwm is not None:
-            if self.stage is Stage.CLOSED:
+            if self.stage is PartitionStage.CLOSED:
                 return
             _, marker = self._markers.popleft()
             marker.fire()

@@ -13,14 +13,14 @@ from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Prefer, Repl
 from pavane.waltz.core.partition import PARK_S, Partition
 from pavane.waltz.core.reader import Reader
 from pavane.waltz.core.rounds import Rounds
-from pavane.waltz.core.storing import Stage
+from pavane.waltz.core.storing import PartitionStage
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.state.recovery import RULES, Rules
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.blobs import PartitionMetadata
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
-from pavane.wire import Stage as PodStage
+from pavane.wire import Stage
 
 VIEWS_ASKED_MAX = 16  # client ids of one connection under way: each costs writes in the metadata store
 
@@ -183,7 +183,7 @@ class ServerCore:
             self._remember(partition)
         for number, generation in sorted(assigned.items()):
             present = self.owned.get(number)
-            if present is not None and present.stage is Stage.CLOSED:  # another owner has been and gone
+            if present is not None and present.stage is PartitionStage.CLOSED:  # another owner has been and gone
                 present = None if generation > present.generation else present
             if present is None:
                 nodes = view.storage.get(number, ())
@@ -220,9 +220,9 @@ class ServerCore:
 
     def _tidy(self) -> None:
         for partition in self.leaving:
-            if partition.stage is Stage.CLOSED:
+            if partition.stage is PartitionStage.CLOSED:
                 self._remember(partition)
-        self.leaving = [partition for partition in self.leaving if partition.stage is not Stage.CLOSED]
+        self.leaving = [partition for partition in self.leaving if partition.stage is not PartitionStage.CLOSED]
 
     # -- storage nodes ------------------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class ServerCore:
             self._reject(known, reqid, -1, RejectCode.BAD_REQUEST, "a connection belongs to one client id")
         elif isinstance(message, _PARTITION_MESSAGES):
             partition = self.owned.get(reqid.partition)
-            if partition is None or partition.stage is Stage.CLOSED:
+            if partition is None or partition.stage is PartitionStage.CLOSED:
                 if (reader := self._reader(known, message)) is not None:
                     reader.message(now, known, message)
                 else:
@@ -416,7 +416,7 @@ class ServerCore:
                 server,
                 descriptor.host,
                 descriptor.port,
-                PodStage.READ_WRITE,
+                Stage.READ_WRITE,
                 tuple(m.OwnedPartition(*one) for one in owned.get(server, ())),
             )
             for server, descriptor in sorted(self.view.servers.items())

@@ -15,7 +15,7 @@ BACKOFF_S, BACKOFF_S_MAX = 0.1, 2.0  # between two store sessions; the failed on
 STRIKES_MAX = 3  # attempts that a storage node may end before it is left out of one
 
 
-class Stage(IntEnum):
+class PartitionStage(IntEnum):
     """Of a partition at a server."""
 
     CLOSED = 0
@@ -39,7 +39,7 @@ class Storing(ABC):
     ) -> None:
         self.number = number
         self.generation = generation
-        self.stage = Stage.OPENING
+        self.stage = PartitionStage.OPENING
         self.hwm: int | None = None
         self.nodes = tuple(nodes)
         self.reason = "opening"
@@ -164,7 +164,7 @@ class Storing(ABC):
                     self._out.append(output)
 
     def _session_closed(self, reason: str) -> None:
-        if self.stage is Stage.CLOSED or self._session is None:
+        if self.stage is PartitionStage.CLOSED or self._session is None:
             return
         session, self._session = self._session, None
         self.reason = session.blocker or reason
