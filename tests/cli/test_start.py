@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from pavane_cli.kinds import NAMES
 from pavane_local.platform import LocalSettings, local_cluster
+from tests.api.plane import created, plane
 from tests.operator.test_kube_light import log_in
 
 SLOW = {"kubernetes", "aiohttp", "httpx2", "httpcore2", "anyio", "requests", "jsonschema"}
@@ -26,9 +26,10 @@ async def imported(kubeconfig: Path, *words: str) -> set[str]:
 
 
 async def test_a_reading_command_imports_no_kubernetes_library(tmp_path: Path) -> None:
-    async with local_cluster(LocalSettings(tmp_path, platform_pods=False)) as local:
-        for short, _, _ in NAMES:
-            assert not SLOW & await imported(local.kubeconfig, "get", short)
+    async with plane(tmp_path) as api:
+        await created(api)
+        for command in ("get", "describe", "status", "why", "tree"):
+            assert not SLOW & await imported(api.local.kubeconfig, command, "raft/q"), command
 
 
 async def test_a_program_that_logs_in_is_run_by_the_library(tmp_path: Path) -> None:
