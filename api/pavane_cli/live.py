@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -109,24 +109,39 @@ def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any
     for name, document in documents.items():
         status = document.get("status") or {}
         rollout = status.get("rollout") or {}
-        state = _state(document)
+        state = _state(document) if status else "waits for the operator"
         title = Text(name, style="bold")
         title.append(f"  {state}", style="green" if state == "Idle" else "yellow")
         title.append(f"  {elapsed_s:.1f} s", style="dim")
         lines += [title, *(_generation(status, item) for item in status.get("generations") or ())]
-        blockers = rollout.get("blockers") or ()
-        for each in blockers[:shown_max]:
-            pod = f" {each['pod']}" if each.get("pod") else ""
-            text = Text(f"  waits for{pod}: {each['reason']}", style="yellow", overflow="ellipsis", no_wrap=True)
-            if each.get("message"):
-                text.append(f" – {each['message']}", style="dim")
-            lines.append(text)
+        blockers = [_blocker(alike) for alike in _alike(rollout.get("blockers") or ())]
+        lines += blockers[:shown_max]
         if len(blockers) > shown_max:
             lines.append(Text(f"  and {len(blockers) - shown_max} more", style="dim"))
         gap = write_gap_ms(document)
         if gap is not None:
             lines.append(Text(f"  last write gap {gap} ms", style="dim"))
     return Group(*lines)
+
+
+def _alike(blockers: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the blockers in their order, those together that say the same of several pods."""
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for each in blockers:
+        found.setdefault((each["reason"], each.get("message", "")), []).append(each)
+    return list(found.values())
+
+
+def _blocker(alike: Sequence[Mapping[str, Any]]) -> Any:
+    from rich.text import Text  # noqa: PLC0415 - see above
+
+    first, others = alike[0], len(alike) - 1
+    pods = f" for {first['pod']}" if first.get("pod") else ""
+    more = f" and {others} more" if others else ""
+    text = Text(f"  waits{pods}{more}: {first['reason']}", style="yellow", overflow="ellipsis", no_wrap=True)
+    if first.get("message"):
+        text.append(f" – {first['message']}", style="dim")
+    return text
 
 
 def _state(document: Mapping[str, Any]) -> str:

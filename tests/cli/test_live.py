@@ -33,7 +33,7 @@ ROLLING = document(
     rollout={
         "state": "CatchingUp",
         "blockers": [
-            {"reason": "Lagging", "pod": f"quickstart-server-g2-{ordinal}", "message": "4096 entries behind " * 5}
+            {"reason": "Lagging", "pod": f"quickstart-server-g2-{ordinal}", "message": f"{ordinal} entries behind " * 5}
             for ordinal in range(4)
         ],
     },
@@ -63,6 +63,31 @@ def test_the_picture_shows_stages_progress_blockers_and_the_gap_and_fits(columns
     ]
     assert lines[6:] == ["  and 1 more", "  last write gap 87 ms"]
     assert max(map(len, lines)) <= columns
+
+
+def shown_of(*documents: dict[str, Any]) -> list[str]:
+    text = io.StringIO()
+    Console(file=text, width=120).print(picture({str(number): each for number, each in enumerate(documents)}, 1.0))
+    return text.getvalue().splitlines()
+
+
+def test_what_several_pods_wait_for_is_one_line() -> None:
+    pods = [{"reason": "PodPending", "pod": f"q-{ordinal}", "message": "no pod yet"} for ordinal in range(3)]
+    remain = {"reason": "ObjectsRemain", "message": "objects are being deleted"}
+    rollout = {"state": "CreatingNext", "blockers": [*pods, remain]}
+    assert shown_of(document(rollout=rollout))[1:] == [
+        "  waits for q-0 and 2 more: PodPending – no pod yet",
+        "  waits: ObjectsRemain – objects are being deleted",
+    ]
+
+
+def test_several_resources_have_one_blocker_each_so_that_they_fit_on_a_screen() -> None:
+    told = [line.split(":")[0] for line in shown_of(ROLLING, ROLLING) if "waits" in line or "more" in line]
+    assert told == ["  waits for quickstart-server-g2-0", "  and 3 more"] * 2
+
+
+def test_a_resource_that_no_operator_has_seen_is_not_idle() -> None:
+    assert shown_of({"metadata": {"name": "q"}}) == ["0  waits for the operator  1.0 s"]
 
 
 async def test_a_pipe_gets_a_line_for_each_step_and_no_escapes() -> None:

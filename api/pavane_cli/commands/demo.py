@@ -94,6 +94,7 @@ async def _demo(documents: list[kube.Object], demo: "_Demo", once: bool) -> bool
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the last one comes when the terminal goes
         if signal.getsignal(number) is not signal.SIG_IGN:  # of nohup
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    output.say(f"The local cluster starts; its log is {FOLDER / LOG_NAME}.")
     with _platform(documents) as up:
         show = asyncio.create_task(_show(up, demo, stop, once))
         stopping = asyncio.create_task(stop.wait())
@@ -108,6 +109,7 @@ async def _demo(documents: list[kube.Object], demo: "_Demo", once: bool) -> bool
         output.note("Stopping …")
         up.terminate()
         await ended
+        output.say(f"Stopped; what was written stays in {FOLDER}.")
     return None if show.cancelled() else show.result()
 
 
@@ -163,9 +165,10 @@ async def _show(up: "subprocess.Popen[bytes]", demo: "_Demo", stop: asyncio.Even
     where = Where(FOLDER / "kubeconfig")
     async with cluster(where) as client:
         holds = await demo.run(client, where)
-    await _summary(demo, where)
+    await _summary(demo)
     if not once:
-        output.say("Ctrl-C stops everything; what was written stays in .pavane.")
+        await _places(demo, where)
+        output.say(f"Ctrl-C stops everything; what was written stays in {FOLDER}.")
         await stop.wait()
     return holds
 
@@ -322,7 +325,7 @@ class _Demo:
             raise UserError(text, ExitCode.TIME_OUT) from error
 
 
-async def _summary(demo: _Demo, where: Where) -> None:
+async def _summary(demo: _Demo) -> None:
     output.say("")
     proved = [(shown, demo.outcomes[shown.load]) for shown in demo.shown if shown.load is not None]
     output.table(
@@ -340,6 +343,7 @@ async def _summary(demo: _Demo, where: Where) -> None:
             for shown, outcome in proved
         ],
     )
+    output.say("")
     output.paragraph(
         "PAUSE is the longest time in which clients got nothing done in the rollout, KILLED that after the kill."
     )
@@ -350,6 +354,10 @@ async def _summary(demo: _Demo, where: Where) -> None:
     output.say("")
     holds = all(outcome.holds for outcome in demo.outcomes.values())
     output.say("PROVED: nothing was lost, nothing doubled." if holds else "THE PROOF FAILED.")
+
+
+async def _places(demo: _Demo, where: Where) -> None:
+    """Say where to look at what runs."""
     url = await control_plane_url(where)
     output.say("")
     program = output.program()

@@ -91,6 +91,7 @@ def _detach(folder: Path, timeout_s: float) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     reader, writer = os.pipe()
     arguments = [each for each in sys.argv[1:] if each != "--detach"]
+    output.note(f"Starting; the log is {folder / LOG_NAME}.")
     with (folder / LOG_NAME).open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - ourselves
             [*OURSELVES, *arguments, "--report-to", str(writer)],
@@ -113,7 +114,7 @@ def _detach(folder: Path, timeout_s: float) -> None:
     if blockers := told["blockers"]:
         text = f"not Ready after {timeout_s:g} s; the cluster keeps running in the background:\n  "
         raise UserError(text + "\n  ".join(blockers), ExitCode.TIME_OUT)
-    output.say(f"All is Ready; the cluster runs in the background (pid {process.pid}), its log is {folder / LOG_NAME}.")
+    output.say(f"All is Ready; the cluster runs in the background (pid {process.pid}).")
     output.say(f"  export KUBECONFIG={(folder / 'kubeconfig').absolute()}")
     if told["link"] is not None:
         output.say(f"The dashboard, signed in: {told['link']}")
