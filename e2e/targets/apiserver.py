@@ -34,8 +34,8 @@ class ApiServerTarget(ProcessTarget, ChartTarget):
 
     name: ClassVar[str] = "apiserver"
     capabilities: ClassVar[frozenset[Capability]] = CAPABILITIES
-    values = ("api.extraEnv.PAVANE_API_HOST=$(POD_IP)",)
-    """Processes share the machine's network: each keeps to the address of its pod."""
+    values = ("api.extraEnv.PAVANE_API_HOST=$(POD_IP)", "rbac.sparkExecutors=true")
+    """Processes share the machine's network: each keeps to the address of its pod. A test has executors of Spark."""
 
     def __init__(self, folder: Path, process: "subprocess.Popen[bytes]") -> None:
         super().__init__(folder)

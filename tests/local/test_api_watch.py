@@ -182,3 +182,9 @@ async def test_a_stopping_server_ends_its_watches(tmp_path: Path) -> None:
             lines = stream.aiter_lines()
             assert '"ADDED"' in await anext(lines)
         assert [line async for line in lines] == []
+
+
+async def test_who_asks_for_a_websocket_gets_an_answer_that_ends_and_watches_over_http(server: Server) -> None:
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    answer = await server.http.get(WIDGET_PATH, params={"watch": "1"}, headers=headers)
+    assert (answer.status_code, answer.content) == (200, b"")

@@ -46,7 +46,7 @@
 {{- define "pavane.rules.operatorExecutors" -}}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
-  verbs: [create, patch]
+  verbs: [get, create, patch]
 - apiGroups: ['']
   resources: [pods]
   verbs: [get, create, patch, deletecollection]

@@ -82,7 +82,7 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
         # Where the chart's rbac.sparkExecutors says so. Nobody may grant what he does not have: these rights on pods
         # the driver of Spark gets.
         "operatorExecutors": (
-            *_of(("create", "patch"), ROLES, ROLE_BINDINGS),
+            *_of(("get", "create", "patch"), ROLES, ROLE_BINDINGS),
             *_of(("get", "create", "patch", "deletecollection"), PODS),
         ),
         "operatorDefinitions": _of(("get",), CRDS, names=names),
