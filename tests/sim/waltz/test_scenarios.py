@@ -4,95 +4,21 @@ What the simulation leaves to chance is chosen here: which message arrives when.
 outlive a storage node that is started again, as behind a proxy or with the original's clients.
 """
 
-from collections import deque
-from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
 
 import pytest
 
-from pavane.wal.memory import MemoryDisk
 from pavane.waltz.core import outputs as o
 from pavane.waltz.core import reader
 from pavane.waltz.core.connection import Connection
-from pavane.waltz.core.node import Node
 from pavane.waltz.core.reader import Reader
 from pavane.waltz.core.session import SLOW_BATCHES, Session
-from pavane.waltz.storage import Directory
-from pavane.waltz.wire import blobs
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
 from tests.sim.waltz.beside import read_beside
-from tests.sim.waltz.world import KEY, NODES, PARTITION
-
-
-class Story:
-    """Three storage nodes and the metadata of one partition."""
-
-    def __init__(self, *, fences: bool) -> None:
-        self._fences = fences
-        self.disks = {name: MemoryDisk() for name in NODES}
-        self.nodes: dict[str, Node] = {}
-        self.directories: dict[str, Directory] = {}
-        self.meta: blobs.PartitionMetadata | None = None
-        self.held_writes: list[o.WriteMeta] | None = None
-        """Where metadata writes wait, if they are to."""
-        self._version = -1
-        for name in NODES:
-            self.restart(name)
-
-    def restart(self, name: str) -> None:
-        """Start the process of a node, again with what its disk has."""
-        directory = Directory(self.disks[name].folder(), KEY, 1)
-        directory.assign([PARTITION])
-        self.directories[name] = directory
-        self.nodes[name] = Node(directory, disk_reserve_bytes=0, fences=self._fences)
-
-    def answer(self, send: o.Send) -> Any:
-        """Let a node take a message, and return what it answers."""
-        node = self.nodes[send.node]
-        node.arrive(send.message.head)
-        (answer,) = node.execute([send.message])
-        return answer
-
-    def write(self, session: Session, write: o.WriteMeta) -> list[o.Output]:
-        """Carry a metadata write out, if nobody has written meanwhile."""
-        if done := write.version == self._version:
-            self.meta, self._version = write.meta, self._version + 1
-        return session.written(0.0, done=done, version=self._version)
-
-    def go_on(
-        self, session: Session, outputs: list[o.Output], held: Callable[[o.Send], bool] = lambda _: False
-    ) -> tuple[list[o.Output], list[o.Send]]:
-        """Deliver everything but what is ``held``; return what the session told its owner, and what was held."""
-        told: list[o.Output] = []
-        kept: list[o.Send] = []
-        todo = deque(outputs)
-        while todo:
-            match todo.popleft():
-                case o.ReadMeta():
-                    todo += session.metadata(0.0, self.meta, self._version)
-                case o.WriteMeta() as write if self.held_writes is not None:
-                    self.held_writes.append(write)
-                case o.WriteMeta() as write:
-                    todo += self.write(session, write)
-                case o.Send() as send:
-                    if held(send):
-                        kept.append(send)
-                    else:
-                        todo += session.response(0.0, send.node, self.answer(send))
-                case other:
-                    told.append(other)
-        return told, kept
-
-
-def session_of(generation: int, attempt: int = 0, up: tuple[str, ...] = NODES) -> Session:
-    return Session(PARTITION, generation, NODES, up, attempt=attempt)
-
-
-def record(txid: int) -> s.Record:
-    return s.Record.of(txid, ReqId(1, 1, PARTITION, txid), 0, b"data")
+from tests.sim.waltz.story import Story, record, session_of
+from tests.sim.waltz.world import NODES, PARTITION
 
 
 @pytest.mark.parametrize("fences", [True, False], ids=["durable fence", "without it"])
