@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from pavane_cli import preflight
+from pavane_cli.commands import demo
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.up import run_cluster
 from pavane_local.folder import holder
@@ -38,6 +39,16 @@ def test_a_taken_port_is_named_with_who_holds_it_and_nothing_starts(
     monkeypatch.setattr(preflight, "PLATFORM_PORTS", {taken: "the control plane"})
     with pytest.raises(UserError, match=rf"port {taken} is taken .* \(pid {os.getpid()}\); the control plane must"):
         run_cluster(tmp_path / ".pavane", {}, [QUICKSTART], 1, lambda *_: None, fast=False, bare=False)
+    assert not (tmp_path / ".pavane").exists()
+
+
+def test_the_demo_names_a_taken_port_without_starting_anything(
+    tmp_path: Path, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(preflight, "PLATFORM_PORTS", {taken: "the control plane"})
+    with pytest.raises(UserError, match=rf"^port {taken} is taken .* \(pid {os.getpid()}\)"):
+        demo.demo(QUICKSTART, once=True)
     assert not (tmp_path / ".pavane").exists()
 
 

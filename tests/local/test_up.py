@@ -255,6 +255,11 @@ async def test_operator_and_control_plane_are_pods(cli: Cli) -> None:
         version = await client.raw("GET", "/version")
     assert json.dumps(version["gitVersion"]) == '"v1.32.0+pavane"'
     cli("down")
+    # What a volume projects has the modes that the pod asks for, in folders of ours.
+    places = [place for place in (cli.folder, *cli.folder.rglob("*")) if "/.." not in str(place)]
+    assert {"store.sqlite", "traces.sqlite"} < {place.name for place in places}
+    assert any(place.suffix == ".log" and place.name != "up.log" for place in places), "what pods print"
+    assert [place for place in places if not place.is_symlink() and place.lstat().st_mode & 0o077] == []
     assert cli.processes() == []
 
 

@@ -20,7 +20,7 @@ import yaml
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane_api.kinds import COMPUTE_CLUSTERS, COORDINATORS, RAFT_CLUSTERS, SWIM_GROUPS, WALTZ_CLUSTERS
 from pavane_api.rollout.actions import ACTIONS, act
-from pavane_cli import output
+from pavane_cli import output, preflight
 from pavane_cli.bank import BankLoad, ViewLoad
 from pavane_cli.commands.local import OURSELVES
 from pavane_cli.commands.resources import changes, read_documents
@@ -116,10 +116,11 @@ async def _demo(documents: list[kube.Object], demo: "_Demo", once: bool) -> bool
 @contextlib.contextmanager
 def _platform(documents: list[kube.Object]) -> Iterator["subprocess.Popen[bytes]"]:
     """Run ``pavane up`` as a child of its own session, so that Ctrl-C reaches only us and it stops in order."""
-    FOLDER.mkdir(exist_ok=True)
     pid = holder(FOLDER)
     if pid is not None:
         raise UserError(f"a local cluster runs in {FOLDER} already (pid {pid}); stop it with `pavane down`")
+    preflight.check(FOLDER, documents)  # the child does, too, seconds later
+    FOLDER.mkdir(exist_ok=True)
     file = FOLDER / FILE_NAME
     file.write_text(yaml.safe_dump_all(documents, sort_keys=False))
     with (FOLDER / LOG_NAME).open("wb") as log:
