@@ -27,3 +27,7 @@ async def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
         await server.stop()
     assert output.decode() == printed
     assert run.returncode == 0
+
+
+def test_the_secret_is_given_in_one_way() -> None:
+    assert set(re.findall(r"--secret\S*", PAGE.read_text(encoding="utf-8"))) == {"--secret-file"}
