@@ -165,6 +165,7 @@ async def all_pictures(target: ProcessTarget, options: argparse.Namespace) -> No
                 )
                 page = await context.new_page()
                 await page.goto(link)
+                await expect(page.get_by_text("● live")).to_be_visible(timeout=SHOWN_MS)
                 for name, route in {**VIEWS, "trace": trace}.items():
                     if options.only and name not in options.only:
                         continue
