@@ -9,16 +9,21 @@ import json
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import pytest
 
-from e2e.cluster import QUICK, RaftTest
+from e2e.cluster import QUICK, RaftTest, blockers_of
 from e2e.targets import Capability
 from e2e.targets.local import ProcessTarget
 from e2e.waiting import eventually
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Conflict, Waltz, trusting
+from pavane.waltz.client.link import Link, parse_address
+from pavane.waltz.errors import RejectCode
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire.fields import ReqId
 from pavane_api.kinds import RAFT_CLUSTERS, WALTZ_CLUSTERS
 from pavane_operator.kube import Object
 from pavane_operator.kube.resources import PODS, SECRETS
@@ -42,7 +47,7 @@ TEST_S = 480.0
 class LogTest(RaftTest):
     """One namespace of a platform and the log in it."""
 
-    async def start(self) -> Object:
+    async def start(self, strategy: str = "WhenCaughtUp") -> Object:
         """Apply both resources at once, as a user does, and wait until the log serves."""
         meta = {"stateMachine": "Tree", "replicas": 3, "storage": {"size": "64Mi"}, **QUICK}
         log = {
@@ -52,6 +57,7 @@ class LogTest(RaftTest):
             "storage": {"nodes": NODES, "size": "64Mi"},
             "metadata": {"raftClusterRef": {"name": "meta"}, "sessionTimeout": SESSION},
             **QUICK,
+            "rollout": {**QUICK["rollout"], "strategy": strategy},
         }
         for kind, name, spec in ((RAFT_CLUSTERS, "meta", meta), (self.type, "q", log)):
             body = {"metadata": {"name": name}, "spec": spec}
@@ -232,10 +238,28 @@ async def traced(ledger: LogTest) -> None:
     assert [name for service, _, name in linked if service == "pavane-api"] == ["waltz/feed"]
 
 
+async def reads_beside(ledger: LogTest, log: Waltz) -> None:
+    """While its rollout is held, a server of the next generation reads what the owners have, and takes no append."""
+    authority = base64.b64decode((await ledger.kube.get(SECRETS, "q-client", ledger.namespace))["data"]["ca.crt"])
+    owner = (await log.partitions())[0].server or ""
+    link = await Link.connect(parse_address(owner.replace("-g1", "-g2")), trusting(authority.decode()), 1)
+    try:
+        for partition in range(PARTITIONS):
+            numbers = (ReqId(1, 1, partition, number) for number in count())
+            hwm = (await link.ask(m.HighWaterMarkRequest(next(numbers)), PATIENCE_S)).txid
+            assert hwm >= 0
+            async for one in log.read(partition, max(0, hwm - MORE), hwm + 1):
+                assert (await link.ask(m.TransactionDataRequest(next(numbers), one.id), PATIENCE_S)).result == one.data
+            refused = await link.ask(m.AppendIdempotent(next(numbers), hwm, (), (), (), 0, 0, -1, 1, b""), PATIENCE_S)
+            assert refused.code is RejectCode.READ_ONLY
+    finally:
+        await link.close()
+
+
 @pytest.mark.timeout(TEST_S)
 @pytest.mark.kinds
 async def test_a_log_loses_and_doubles_nothing_under_kills_and_a_rollout(ledger: LogTest) -> None:
-    await ledger.start()
+    await ledger.start(strategy="Manual")
     await used(ledger)
     await traced(ledger)
     async with ledger.client_of_log() as log, Writers(log) as writers:
@@ -255,6 +279,10 @@ async def test_a_log_loses_and_doubles_nothing_under_kills_and_a_rollout(ledger:
         ledger.signal(stopped, signal.SIGCONT)
         await writers.more(f"{stopped} went on")
         ledger.platform.run("rollout", "restart", "waltz/q", "-n", ledger.namespace)
+        await ledger.until(lambda item: "WaitingForApproval" in blockers_of(item), "it waits for approval")
+        await reads_beside(ledger, log)
+        await writers.more("the next generation has read")
+        ledger.platform.run("rollout", "promote", "waltz/q", "-n", ledger.namespace)
         document: dict[str, Any] = await ledger.until_current(generation=2)
         newest = document["status"]["history"][0]
         assert newest["result"] == "Promoted"
