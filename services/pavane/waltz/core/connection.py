@@ -1,7 +1,9 @@
 """What a server remembers of a client's connection (docs/specs/waltz.md 3.6, 4.1)."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 
 FEEDS_MAX = 16  # of one connection and partition, below V5, where they add up
@@ -34,3 +36,20 @@ class Registration:
     connection: Connection
     generation: int
     reqid: ReqId
+
+
+_KINDS = {
+    m.MountRequest: 0,
+    m.AppendRequest: 2,
+    m.FeedRequest: 3,
+    m.TransactionDataRequest: 6,
+    m.FlushRequest: 8,
+    m.HighWaterMarkRequest: 11,
+    m.FeedBatchRequest: 32,
+    m.AppendIdempotent: 37,
+}
+
+
+def kind_of(request: Any) -> int:
+    """Return the number by which a refusal names a request."""
+    return _KINDS[type(request)]

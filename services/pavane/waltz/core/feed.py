@@ -90,14 +90,14 @@ class Feeds:
             self.tail = Tail(hwm)
         self.pump()
 
-    def mount(self, connection: Connection, request: m.MountRequest, ready: m.MountState) -> None:
-        """Send what the client lacks, then ``ready``."""
+    def mount(self, connection: Connection, request: m.MountRequest) -> None:
+        """Send what the client lacks, then that it is mounted."""
         seen = max(request.hwm, -1)
         lacking = self.hwm - seen
         if lacking < 0:
             self._out.append(Reply(connection.id, m.MountResponse(request.reqid, m.MountState.CLIENT_AHEAD)))
         elif lacking == 0:
-            self._out.append(Reply(connection.id, m.MountResponse(request.reqid, ready)))
+            self._out.append(Reply(connection.id, m.MountResponse(request.reqid, m.MountState.READY)))
         else:
             feed = Feed(connection, request.reqid, seen + 1, self.hwm, lacking, connection.ours, CREDIT_MAX)
             self._begin(feed)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pavane.waltz.core.connection import PARKED_MAX, Connection, Registration
+from pavane.waltz.core.connection import PARKED_MAX, Connection, Registration, kind_of
 from pavane.waltz.core.feed import Feeds, batch_fault
 from pavane.waltz.core.outputs import Appended, Hangup, Output, Reply
 from pavane.waltz.core.rounds import Rounds
@@ -132,7 +132,7 @@ class Partition(Storing):
             if isinstance(message, m.MountRequest):
                 self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
             elif connection.ours:
-                self.reject(connection, message.reqid, _number(message), RejectCode.PARTITION_NOT_HERE, reason)
+                self.reject(connection, message.reqid, kind_of(message), RejectCode.PARTITION_NOT_HERE, reason)
         for number in sorted(undecided):
             self._out.append(Hangup(number, f"partition {self.number} left before an append was decided"))
         if self._session is not None:
@@ -162,7 +162,7 @@ class Partition(Storing):
             if isinstance(message, m.MountRequest):
                 self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
             elif connection.ours:
-                self.reject(connection, message.reqid, _number(message), RejectCode.UNAVAILABLE, self.blocker)
+                self.reject(connection, message.reqid, kind_of(message), RejectCode.UNAVAILABLE, self.blocker)
 
     # -- the store session ----------------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class Partition(Storing):
         elif isinstance(message, m.MountRequest):
             self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
         elif connection.ours:
-            self.reject(connection, message.reqid, _number(message), RejectCode.UNAVAILABLE, self.blocker or "leaving")
+            self.reject(connection, message.reqid, kind_of(message), RejectCode.UNAVAILABLE, self.blocker or "leaving")
         return False
 
     def _mount(self, connection: Connection, request: m.MountRequest) -> None:
@@ -352,7 +352,7 @@ class Partition(Storing):
                 self.reject(connection, request.reqid, 0, RejectCode.STALE_CONNECTION, text)
             return
         if self._ready_or_parked(connection, request):
-            self._mark(connection, lambda: self.feeds.mount(connection, request, m.MountState.READY))
+            self._mark(connection, lambda: self.feeds.mount(connection, request))
 
     def _valid(self, connection: Connection) -> bool:
         present = self.clients.get(connection.client) if connection.client is not None else None
@@ -412,7 +412,7 @@ class Partition(Storing):
         self._append()
 
     def _enqueue(self, connection: Connection, request: AnyAppend) -> None:
-        number = _number(request)
+        number = kind_of(request)
         fault = self._fault(connection, request)
         if fault is not None:
             if connection.ours:
@@ -524,25 +524,9 @@ class Partition(Storing):
         while self._queue:
             entry = self._queue.popleft()
             if not isinstance(entry, _Marker) and entry[0].ours:
-                self.reject(entry[0], entry[1].reqid, _number(entry[1]), code, text)
+                self.reject(entry[0], entry[1].reqid, kind_of(entry[1]), code, text)
         self._markers.clear()
         self._queued = self._queued_bytes = 0
         for connection in self._blocked:
             connection.waiting.discard(self.number)
         self._blocked.clear()
-
-
-_NUMBERS = {
-    m.MountRequest: 0,
-    m.AppendRequest: 2,
-    m.FeedRequest: 3,
-    m.TransactionDataRequest: 6,
-    m.FlushRequest: 8,
-    m.HighWaterMarkRequest: 11,
-    m.FeedBatchRequest: 32,
-    m.AppendIdempotent: 37,
-}
-
-
-def _number(message: Any) -> int:
-    return _NUMBERS.get(type(message), -1)

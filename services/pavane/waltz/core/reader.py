@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pavane.waltz.core.connection import PARKED_MAX, Connection
+from pavane.waltz.core.connection import PARKED_MAX, Connection, kind_of
 from pavane.waltz.core.feed import Feeds, batch_fault
 from pavane.waltz.core.outputs import AskOwner, Output, ReadMeta, ReadStorage, Reply
 from pavane.waltz.errors import RejectCode
@@ -21,16 +21,6 @@ from pavane.waltz.wire.storage import Record
 
 POLL_S = 0.2  # between two questions to the owner while a feed goes on or a request waits
 WAIT_S = 10.0  # how long a request waits for an owner that does not answer
-
-_KINDS = {
-    m.AppendRequest: 2,
-    m.FeedRequest: 3,
-    m.TransactionDataRequest: 6,
-    m.FlushRequest: 8,
-    m.HighWaterMarkRequest: 11,
-    m.FeedBatchRequest: 32,
-    m.AppendIdempotent: 37,
-}
 
 
 @dataclass(slots=True)
@@ -239,7 +229,7 @@ class Reader:
 
     def _reject(self, connection: Connection, message: Any, code: RejectCode, text: str, detail: int = -1) -> None:
         if connection.ours:
-            self._reply(connection, _refusal(message.reqid, _KINDS[type(message)], code, text, detail))
+            self._reply(connection, _refusal(message.reqid, kind_of(message), code, text, detail))
 
 
 def declared(meta: PartitionMetadata | None) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pavane.waltz.core.cluster import STEP_S, ClusterView, rewritten
-from pavane.waltz.core.connection import PARKED_MAX, Connection
+from pavane.waltz.core.connection import PARKED_MAX, Connection, kind_of
 from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Prefer, Reply, WriteAssignment
 from pavane.waltz.core.partition import PARK_S, Partition
 from pavane.waltz.core.reader import Reader
@@ -337,7 +337,6 @@ class ServerCore:
 
     def _not_here(self, now: float, connection: Connection, message: Any) -> None:
         reqid = message.reqid
-        number = {m.AppendRequest: 2, m.FeedRequest: 3, m.FlushRequest: 8, m.HighWaterMarkRequest: 11}
         match message:
             case m.MountRequest():
                 self._out.append(Reply(connection.id, m.MountResponse(reqid, m.MountState.NOT_READY)))
@@ -347,9 +346,8 @@ class ServerCore:
             case m.FeedCredit():
                 pass
             case _ if connection.ours:
-                kind = {m.AppendIdempotent: 37, m.FeedBatchRequest: 32, **number}[type(message)]
                 text = f"partition {reqid.partition} is not on this server"
-                self._reject(connection, reqid, kind, RejectCode.PARTITION_NOT_HERE, text)
+                self._reject(connection, reqid, kind_of(message), RejectCode.PARTITION_NOT_HERE, text)
             case m.HighWaterMarkRequest() | m.FlushRequest() if connection.parked < PARKED_MAX:
                 connection.parked += 1
                 self._absent.append((now + PARK_S, connection, message))

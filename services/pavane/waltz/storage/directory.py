@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pavane.wal.files import File, Folder
 from pavane.waltz.state.store import Damaged, SessionInfo
-from pavane.waltz.storage.segment import OVERHEAD_BYTES, Segment
+from pavane.waltz.storage.segment import Segment
 from pavane.waltz.storage.slots import Slots, first_image
 from pavane.waltz.wire.storage import Record
 
@@ -324,6 +324,3 @@ class PartitionFiles:
 
     def _write_mark(self) -> None:
         self.mark_slots.write(self.fence, self.mark, self._damaged_from)
-
-
-RECORD_OVERHEAD_BYTES = OVERHEAD_BYTES

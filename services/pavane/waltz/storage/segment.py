@@ -14,7 +14,6 @@ from pavane.waltz.wire.storage import Record
 HEADER_BYTES = 128
 VERSION = 0
 INDEX_SYNC_RECORDS = 1000  # the original's: after a crash the index is trusted up to a multiple of it
-SCAN_BYTES = 1024 * 1024
 LIST_BYTES_MAX = 4 * 1024 * 1024  # of one answer, but one record at least
 SEGMENT_HEAD = struct.Struct(">iq16siq")  # version, time, key, partition, first transaction
 RECORD_LAYOUT = struct.Struct(">qiiiiiiI")  # transaction, request id, header, length and CRC of the data

@@ -135,13 +135,6 @@ class ServerRollout:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """Last id that ``ids/client`` or ``ids/server`` handed out."""
-
-    value: int
-
-
 EMPTY_ASSIGNMENT = PartitionAssignment(-1, 0, ())
 EMPTY_METADATA = PartitionMetadata(-1, -1, ())
 
@@ -162,4 +155,3 @@ CONNECTION_METADATA = Layout(ConnectionMetadata, _V, _NODES)
 PARTITION_METADATA = Layout(PartitionMetadata, _V, INT32, INT64, Listed(_STATE))
 ROLLOUT = Layout(Rollout, _V, INT32, INT32)
 SERVER_ROLLOUT = Layout(ServerRollout, _V, INT32, INT32)
-COUNTER = Layout(Counter, INT32)
