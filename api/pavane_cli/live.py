@@ -110,11 +110,11 @@ def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any
         status = document.get("status") or {}
         rollout = status.get("rollout") or {}
         state = _state(document) if status else "waits for the operator"
+        blockers = [_blocker(alike) for alike in _alike(rollout.get("blockers") or _unmet(document))]
         title = Text(name, style="bold")
-        title.append(f"  {state}", style="green" if state == "Idle" else "yellow")
+        title.append(f"  {state}", style="green" if state == "Idle" and not blockers else "yellow")
         title.append(f"  {elapsed_s:.1f} s", style="dim")
         lines += [title, *(_generation(status, item) for item in status.get("generations") or ())]
-        blockers = [_blocker(alike) for alike in _alike(rollout.get("blockers") or ())]
         lines += blockers[:shown_max]
         if len(blockers) > shown_max:
             lines.append(Text(f"  and {len(blockers) - shown_max} more", style="dim"))
@@ -122,6 +122,14 @@ def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any
         if gap is not None:
             lines.append(Text(f"  last write gap {gap} ms", style="dim"))
     return Group(*lines)
+
+
+def _unmet(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return why nothing is under way although there is something to do: a reference is missing, the spec is wrong."""
+    if _state(document) != "Idle":
+        return ()
+    conditions = (document.get("status") or {}).get("conditions") or ()
+    return [each for each in conditions if each["type"] == "UpToDate" and each["status"] == "False"]
 
 
 def _alike(blockers: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

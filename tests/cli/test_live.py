@@ -90,6 +90,13 @@ def test_a_resource_that_no_operator_has_seen_is_not_idle() -> None:
     assert shown_of({"metadata": {"name": "q"}}) == ["0  waits for the operator  1.0 s"]
 
 
+def test_a_resource_that_cannot_begin_says_why() -> None:
+    message = "RaftCluster meta is not Ready"
+    waiting = {"type": "UpToDate", "status": "False", "reason": "ReferenceNotReady", "message": message}
+    assert shown_of(document(conditions=[waiting]))[1:] == [f"  waits: ReferenceNotReady – {message}"]
+    assert len(shown_of(document(conditions=[{**waiting, "status": "True"}]))) == 1
+
+
 async def test_a_pipe_gets_a_line_for_each_step_and_no_escapes() -> None:
     stream = io.StringIO()
     with View(stream) as view:
