@@ -188,7 +188,7 @@ def test_up_on_a_terminal_shows_the_resources_while_they_start(tmp_path: Path) -
                 shown += os.read(ours, 1 << 16)
             picture_, _, rest = shown.partition(b"Not Ready after 2 s")
             # Drawn in place more than once, erased, and only then told.
-            assert len(re.findall(rb"quickstart\S*  \S*Idle", picture_)) > 1
+            assert len(re.findall(rb"quickstart\S*  waits for the operator", picture_)) > 1
             assert b"\x1b[2K" in picture_
             assert b"RaftCluster quickstart  Idle" not in picture_
             assert b"\x1b[?25h" in picture_ + rest, "the cursor is back"
