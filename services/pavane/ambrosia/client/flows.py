@@ -5,14 +5,13 @@ code runs again from its start and gets the results that it had, without any eff
 """
 
 import builtins
-import importlib
 import inspect
 import random
 import sys
 import types
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import xxhash
 
@@ -182,18 +181,6 @@ def revive(value: bytes) -> Exception:
     return remote(value)
 
 
-class Host(Protocol):
-    """What a flow needs of the engine."""
-
-    name: str
-
-    def issue(self, flow: "Flow", step: Step, detail: Any) -> None:
-        """Carry a new step out."""
-
-    def now_order(self, flow: "Flow") -> int:
-        """Return the place of a result that is there at once."""
-
-
 @dataclass(slots=True)
 class Flow:
     """One flow: what it runs, for whom, and its history."""
@@ -317,15 +304,6 @@ class _Dict(dict[Any, Any]):
 class _List(list[Any]):
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse
-
-
-def load_class(path: str) -> Any:
-    """Return the class that ``module:name`` names; raises ``ImportError`` or ``AttributeError``."""
-    module, _, name = path.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def drive(flow: Flow) -> bool:
