@@ -113,6 +113,7 @@ class Orders:
 
     log: Waltz
     note: str = ""
+    pause_s: float = 0.01
     appended: int = 0
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -122,7 +123,8 @@ class Orders:
             order = {"id": number, "customer": f"c{number % 3}", "cents": number % 97, "note": self.note}
             await self.log.append(number % 2, json.dumps(order).encode())
             self.appended += 1
-            await asyncio.sleep(0.01)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.stopped.wait(), self.pause_s)
 
     async def more(self) -> None:
         before = self.appended

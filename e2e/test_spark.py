@@ -27,8 +27,9 @@ CREATE TABLE orders (id BIGINT, customer STRING, cents BIGINT, note STRING)
   USING waltz OPTIONS (partitions '0-1');
 CREATE MATERIALIZED VIEW revenue AS SELECT customer, {what} AS n, sum(cents) AS total FROM orders GROUP BY customer;
 """
-NOTE = "x" * 8192
-"""With it a tick is too large for the driver to evaluate alone."""
+NOTE = "x" * 16_384
+PAUSE_S = 0.1
+"""Ten such orders a second: each step has more than the driver evaluates alone, and the log stays small."""
 EXECUTORS = 2
 SPARK: dict[str, Any] = {
     "engine": "Spark",
@@ -81,7 +82,7 @@ async def test_views_are_exact_while_executors_die_and_generations_change(
     views = SparkTest(raft.platform, raft.kube, raft.namespace, COMPUTE_CLUSTERS)
     await views.start(SCRIPT, START_S, **SPARK)
     async with views.client_of_log() as log:
-        orders = Orders(log, NOTE)
+        orders = Orders(log, NOTE, PAUSE_S)
         writing = asyncio.create_task(orders.write())
         try:
             for executor in await views.until_executors(1):

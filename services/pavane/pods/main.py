@@ -29,6 +29,9 @@ def _programs() -> list[str]:
 
 def run() -> int:
     """Run the pod that the environment describes and return its exit code."""
+    # gRPC reads it when it is imported. Its fork handlers let one in seven children die before it starts its program,
+    # for example Spark's JVM; a pod has no other use of forks.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     kind, role = os.environ.get("PAVANE_KIND", ""), os.environ.get("PAVANE_ROLE", "")
     module = program_of(kind, role)
     if module is None:
