@@ -58,6 +58,21 @@ def test_a_node_that_starts_again_in_a_recovery_does_not_obey_the_old_owner(fenc
     assert lost is not fences
 
 
+def test_an_owner_that_looks_while_another_one_opens_the_partition_begins_anew() -> None:
+    story = Story(fences=True)
+    new = session_of(2)
+    _, looks = story.go_on(new, new.start(0.0), lambda _: True)  # there are no metadata yet
+    old = session_of(1)
+    assert story.go_on(old, old.start(0.0))[0] == [o.Opened(0, -1)]
+    told = []
+    for send in looks:
+        told += story.go_on(new, new.response(0.0, send.node, story.answer(send)))[0]
+    [closed] = told
+    assert isinstance(closed, o.Closed)
+    again = session_of(2, attempt=1)
+    assert story.go_on(again, again.start(0.0))[0] == [o.Opened(1, -1)]
+
+
 def opened_by_two() -> tuple[Story, Session]:
     """A session of n0 and n1, of a partition that has been open before."""
     story = Story(fences=True)

@@ -338,6 +338,7 @@ class Session:
                 f"the metadata store knows nothing of partition {self.partition}, but {replica.node} has records or "
                 "sessions of it: restore the metadata, or empty the storage nodes"
             )
+            self._end(self.blocker)  # or another owner has just begun: then the next attempt finds its metadata
             return
         replica.recovered = True
         if all(other.recovered for other in self._replicas.values()):
