@@ -101,14 +101,14 @@ async def _serve(
             waiter = group.create_task(_report_readiness(local, places, timeout_s, say, report, view))
             await stop.wait()
             waiter.cancel()
+            follower.cancel()  # that pods are no longer ready would be told of each
             say("Stopping all pods …")
             await local.kubelet.stop(SYSTEM)
-            follower.cancel()
     say("Stopped; everything that was written stays in " + str(local.folder))
 
 
 def _greet(local: LocalCluster, say: Callable[[str], None]) -> None:
-    say(f"The local cluster is up (pid {os.getpid()}). For kubectl, and for names of pods and services:")
+    say(f"The local cluster is up (pid {os.getpid()}). For kubectl and names in the cluster:")
     say(f"  export KUBECONFIG={local.kubeconfig}")
     say(f"  export PAVANE_HOSTS_FILE={local.folder / 'hosts' / 'default'}")
 

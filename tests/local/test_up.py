@@ -217,7 +217,8 @@ async def test_ctrl_c_stops_everything(cli: Cli) -> None:
     said += await up.stdout.read()
     assert await up.wait() == 0
     assert cli.processes() == []
-    assert b"Stopped" in said
+    _, _, after = said.partition("Stopping all pods …\n".encode())
+    assert after.startswith(b"Stopped"), "no pod is told of as Running"
 
 
 def test_what_is_refused(cli: Cli) -> None:
