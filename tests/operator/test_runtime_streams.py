@@ -291,6 +291,21 @@ async def test_what_is_known_counts_until_the_pod_has_answered(ops: Ops) -> None
         await polls.close()
 
 
+async def test_what_a_stream_said_counts_more_than_an_older_answer(ops: Ops) -> None:
+    """The older one would open the stream again, which would say the same: many times a second, until the next turn."""
+    target, known = PollTarget("u1", HOST, 0), StageView(stage=Stage.READ_WRITE, connected=False)
+    async with httpx2.AsyncClient() as http:
+        polls = StagePolls(http, random.Random(1), lambda: None)
+        polls.keep({target: None})
+        await eventually(lambda: polls.view("u1"))
+        ops.document["stage"] = Stage.READ_WRITE.title
+        polls.keep({target: known})
+        assert polls.view("u1") is known
+        await eventually(lambda: getattr(polls.view("u1"), "progress", None) == 1)
+        assert getattr(polls.view("u1"), "stage", None) is Stage.READ_WRITE
+        await polls.close()
+
+
 async def test_a_pod_that_does_not_answer_yet_is_asked_soon_again(ops: Ops) -> None:
     broken, ops.document = ops.document, {"stage": "Unheard"}
     async with httpx2.AsyncClient() as http:

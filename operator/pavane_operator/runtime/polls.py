@@ -61,12 +61,16 @@ class StagePolls:
         self._task = asyncio.create_task(self._run(), name="stage polls")
 
     def keep(self, targets: Mapping[PollTarget, StageView | None]) -> None:
-        """Ask exactly these from now on, a new one at once; until it answers, what is known of it already counts."""
-        if targets.keys() == self._polls.keys():
+        """Ask exactly these from now on, a new one at once; until it answers, what is known of it already counts.
+
+        What is known comes from a stream, so it is newer than what one of them answered before: that one is asked anew.
+        """
+        if targets.keys() == self._polls.keys() and not any(targets.values()):
             return
         now = asyncio.get_running_loop().time()
         self._polls = {
-            target: self._polls.get(target) or _Poll(due=now, view=known) for target, known in targets.items()
+            target: _Poll(due=now, view=known) if known or target not in self._polls else self._polls[target]
+            for target, known in targets.items()
         }
         self._targets_changed.set()
 
@@ -97,9 +101,9 @@ class StagePolls:
                     await self._targets_changed.wait()
 
     async def _ask(self, target: PollTarget) -> None:
-        view = await self._fetch(target)
         poll = self._polls.get(target)
-        if poll is None:
+        view = await self._fetch(target)
+        if poll is None or self._polls.get(target) is not poll:
             return
         poll.asked = True
         self._asked.set()
