@@ -23,7 +23,7 @@ from pavane.ambrosia.aio import FOLLOW_POLL_S, Resolve, Runner
 from pavane.ambrosia.core.coordinator import LOG_TRIGGER_BYTES, Coordinator, Settings
 from pavane.ambrosia.errors import EXIT_UNEXPECTED, Fatal, FatalError, Superseded
 from pavane.ambrosia.ports import DETECT_S, BindingPort, SocketOrder, Streams
-from pavane.ambrosia.state import Meta, Progress
+from pavane.ambrosia.state import Meta, Phase, Progress
 from pavane.ambrosia.storage import LOG, CheckpointReader, Registry, Replay, Row, Store
 from pavane.ambrosia.wire.limits import MIB, NEW_NAME_BYTES_MAX
 from pavane.wal.files import DiskFolder
@@ -96,6 +96,7 @@ class Server:
         self._stopped = asyncio.Event()
         self._follows = options.read_only
         self._replay: Replay | None = None
+        self._first = 0  # the record with which the replay began
         self._fenced_at: float | None = None
         self._tending: asyncio.Future[None]
 
@@ -127,7 +128,16 @@ class Server:
 
     @property
     def _untaken(self) -> int:
-        return self._runner.untaken_bytes if self._runner is not None else 0
+        """How much of what was read the application has not handled; by its number of records, if it tells that."""
+        runner = self._runner
+        if runner is None or self._replay is None:
+            return 0
+        core = runner.core
+        if core.handled is None or core.phase is not Phase.REPLAY:
+            return runner.untaken_bytes
+        given = core.next_seq - self._first
+        left = min(given, core.next_seq - 1 - core.handled)
+        return self._replay.bytes_read * left // given if given else 0
 
     @property
     def live(self) -> bool:
@@ -300,7 +310,7 @@ class Server:
             reader.close()
             runner.call(lambda: core.restore(head, meta.last_checkpoint))
             replay = Replay(self._folder, meta.last_checkpoint, meta.last_log, Progress.restored(head))
-            self._replay = replay
+            self._replay, self._first = replay, head.next_seq
             if self._follows:
                 await self._follow(runner, store, replay)
             await runner.replay(replay)

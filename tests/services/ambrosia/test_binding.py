@@ -15,6 +15,7 @@ from pavane.ambrosia.core.binding import (
 )
 from pavane.ambrosia.wire.messages import (
     OUR_INITIAL_MESSAGE,
+    PROGRESS,
     Call,
     RpcType,
     Type,
@@ -25,6 +26,7 @@ from pavane.ambrosia.wire.messages import (
     incoming,
     outgoing,
 )
+from pavane.ambrosia.wire.primitives import i64
 from pavane.ambrosia.wire.records import Header, checkpoint_record, control_record, xxh64
 from pavane.wire import LocalProtocolError, RemoteProtocolError
 
@@ -141,6 +143,15 @@ def test_a_gap_and_another_committer_are_named() -> None:
         events(binding, record(6, FORK))
     with pytest.raises(RemoteProtocolError, match="committer"):
         events(replaying(), control_record(1, Type.TAKE_CHECKPOINT))
+
+
+def test_a_replay_tells_the_last_record_of_which_all_is_handled() -> None:
+    binding = replaying()
+    binding.feed(record(4, FORK + FORK))
+    for handled in (3, 4):
+        binding.next()
+        binding.progress()
+        assert binding.take() == outgoing("", Call(PROGRESS, RpcType.IMPULSE, i64(handled)))
 
 
 def test_impulses_wait_for_the_lead() -> None:

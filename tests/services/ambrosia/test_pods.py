@@ -53,6 +53,9 @@ async def test_the_pod_that_waits_leads_when_the_other_one_ends(tmp_path: Path) 
     async with contextlib.AsyncExitStack() as first, two_pods(tmp_path, first) as (one, other):
         assert other.unready() == "another pod leads; this one follows its log"
         assert (one.report().leads, other.report().leads) == (True, False)
+        server = other.server
+        assert server is not None
+        await eventually(lambda: server._runner is not None and server._runner.core.handled is not None, WAIT_S)
         assert one.server is not None
         written = one.server.status()["nextSeq"]
         await first.aclose()

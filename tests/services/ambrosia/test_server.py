@@ -16,8 +16,19 @@ from pavane.ambrosia.storage import CheckpointReader
 from pavane.ambrosia.tenure import Tenure
 from pavane.ambrosia.wire.limits import MESSAGE_BYTES_MAX, MIB
 from pavane.ambrosia.wire.links import Answer, Channel, Code, Hello
-from pavane.ambrosia.wire.messages import Call, Commit, RpcType, Type, attach_to, checkpoint, frame, incoming, outgoing
-from pavane.ambrosia.wire.primitives import zz32
+from pavane.ambrosia.wire.messages import (
+    PROGRESS,
+    Call,
+    Commit,
+    RpcType,
+    Type,
+    attach_to,
+    checkpoint,
+    frame,
+    incoming,
+    outgoing,
+)
+from pavane.ambrosia.wire.primitives import i64, zz32
 from pavane.ambrosia.wire.records import LogRecord, WireRecord, read_header
 from pavane.wal.files import DiskFolder
 from tests.services.ambrosia.model import Application
@@ -332,6 +343,30 @@ async def test_a_follower_lags_by_what_its_application_has_not_taken(tmp_path: P
             assert await follower.binding.record() == logged
             await until(lambda: follower.server.behind_bytes == 0, "taken")
             assert follower.server.replayed_bytes > 4 * MIB
+
+
+async def test_a_follower_lags_by_what_its_application_has_not_handled_if_that_says_so(tmp_path: Path) -> None:
+    async with running(options(tmp_path, generation=1)) as writer:
+        await writer.begin()
+        for _ in range(2):
+            writer.binding.writer.write(outgoing("", Call(4, RpcType.IMPULSE, bytes(100))))
+            logged = await writer.binding.record()
+        async with running(options(tmp_path, generation=2, read_only=True)) as follower:
+            server, binding = follower.server, follower.binding
+            await binding.connect(server)
+            assert (await binding.record()).header.seq == -2
+            binding.writer.write(outgoing("", Call(PROGRESS, RpcType.IMPULSE, i64(-1))))
+            await binding.reader.readexactly(2)
+            for _ in range(3):
+                last = await binding.record()
+            assert last == logged
+            await until(lambda: server.behind_bytes > 0, "all of it is taken, nothing handled")
+            behind = server.behind_bytes
+            binding.writer.write(outgoing("", Call(PROGRESS, RpcType.IMPULSE, i64(logged.header.seq - 1))))
+            await until(lambda: 0 < server.behind_bytes < behind, "one is left")
+            binding.writer.write(outgoing("", Call(PROGRESS, RpcType.IMPULSE, i64(logged.header.seq))))
+            await until(lambda: server.behind_bytes == 0, "handled")
+            assert server.status()["impulsesDropped"] == 0
 
 
 async def test_debug_replays_a_log_and_writes_nothing(tmp_path: Path) -> None:

@@ -195,6 +195,8 @@ class Runner:
                 more = self.engine.step()
                 if not more or self.engine.binding.waiting_bytes > BATCH_BYTES or monotonic() > until:
                     break
+        if self.engine.life is Life.REPLAYING and self.engine.loaded is not None:
+            self.engine.binding.progress()
         self.turn()
         return more
 

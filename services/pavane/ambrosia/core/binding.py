@@ -14,6 +14,7 @@ from pavane.ambrosia.wire.messages import (
     BATCH_TYPES,
     CALL_TYPES,
     OUR_INITIAL_MESSAGE,
+    PROGRESS,
     RPC_TYPES,
     Call,
     Frame,
@@ -31,6 +32,7 @@ from pavane.ambrosia.wire.messages import (
     read_frames,
     read_rpc,
 )
+from pavane.ambrosia.wire.primitives import i64
 from pavane.ambrosia.wire.records import RecordBuffer
 from pavane.wire import LocalProtocolError, RemoteProtocolError
 
@@ -234,6 +236,11 @@ class Binding:
             raise LocalProtocolError(f"an Impulse in state {self.life.value}")
         self._attach(to)
         self._queue(self._outgoing(to, Call(method, RpcType.IMPULSE, arguments)))
+
+    def progress(self) -> None:
+        """Say how far the replay is; a coordinator that does not know this drops it, as it does every Impulse then."""
+        handled = self.seq - 1 if self._frames or self._events else self.seq
+        self._queue(self._outgoing("", Call(PROGRESS, RpcType.IMPULSE, i64(handled))))
 
     def _send(self, to: str, rpc: Call | Return) -> None:
         self._attach(to)

@@ -48,19 +48,26 @@ from pavane.ambrosia.wire.limits import (
     UNDELIVERED_BYTES,
 )
 from pavane.ambrosia.wire.messages import (
+    PROGRESS,
+    Call,
     Frame,
     MessageBuffer,
+    RpcType,
     Type,
     checkpoint,
+    outgoing,
     read_attach_to,
     read_batch,
     read_checkpoint,
+    read_frames,
     split_outgoing,
 )
+from pavane.ambrosia.wire.primitives import Cursor
 from pavane.ambrosia.wire.records import LogRecord, checkpoint_record, control_record
 from pavane.wire import RemoteProtocolError
 
 LOG_TRIGGER_BYTES = 1000 * MIB  # the default of every program of this kind
+_PROGRESS = read_frames(outgoing("", Call(PROGRESS, RpcType.IMPULSE, b"")))[0].data
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,8 @@ class Coordinator:
         self.meta = meta
         self.phase = Phase.INIT
         self.impulses_dropped = 0
+        self.handled: int | None = None
+        """The last record of the replay that the application has handled, if it is one that says so."""
         self.left = False  # the application has seen enough of a replay (6.5)
         self.log_bytes = 0  # of the current log
         self._effects: list[Effect] = []
@@ -332,6 +341,9 @@ class Coordinator:
         return FatalError(Fatal.UNEXPECTED, text)
 
     def _call(self, message: Frame) -> None:
+        if message.data.startswith(_PROGRESS):
+            self.handled = Cursor(message.data[len(_PROGRESS) :]).i64()
+            return
         destination, raw, impulse = split_outgoing(message)
         if LB_TABLE[Sent.IMPULSE if impulse else Sent.REPLAYABLE, self.phase] is Action.DROP:
             if impulse and not self.impulses_dropped:

@@ -74,6 +74,10 @@ class RpcKind(IntEnum):
 _KINDS = tuple(RpcKind)
 
 
+PROGRESS = -20
+"""Method of an Impulse to oneself that no coordinator logs: ``i64``, the last record that a replay has handled."""
+
+
 class Frame(NamedTuple):
     """One message: ``data`` without size and type, ``raw`` the whole of it as it came."""
 
