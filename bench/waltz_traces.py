@@ -18,10 +18,11 @@ from bench.cluster import STOP_TIMEOUT_S, BenchError
 from bench.options import Options
 from bench.raft import MICRO, free_ports
 from bench.report import Measure, median_of
-from bench.waltz import BULK, Log
+from bench.waltz import Log
 from bench.waltz_node import HOST
 
 RATIOS = {"off": "", "1 %": "0.01", "100 %": "1"}
+APPENDS = 60_000  # of a run: three seconds and more, for spans are sent each second
 LEAST_SHARE = 0.95  # of the throughput, at 1 %
 CLIENT_S = 120.0
 
@@ -38,7 +39,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
                 rate, spent = await asyncio.to_thread(_run, folder / f"{number}-{name[:3]}", ratio, endpoint)
                 rates[name].append(rate)
                 for who, seconds in spent.items():
-                    costs[name].setdefault(who, []).append(seconds / BULK * MICRO)
+                    costs[name].setdefault(who, []).append(seconds / APPENDS * MICRO)
     found = [median_of(f"appends of 100 B, tracing {name}", "/s", each) for name, each in rates.items()]
     for name in ("1 %", "100 %"):
         shares = [rate / off for rate, off in zip(rates[name], rates["off"], strict=True)]
@@ -59,7 +60,7 @@ def _run(folder: Path, ratio: str, endpoint: str) -> tuple[float, dict[str, floa
     log = Log(folder, environment)
     log.start()
     try:
-        command = [sys.executable, "-m", "bench.waltz_node", "client", log.address, str(BULK)]
+        command = [sys.executable, "-m", "bench.waltz_node", "client", log.address, str(APPENDS)]
         client = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         with client:
             assert client.stdin is not None
