@@ -31,6 +31,7 @@ from pavane.wal.files import DiskFolder
 EXIT_USAGE = 1
 EXIT_STOPPED = 0
 COMMITTER_BITS = 31
+SILENT_S = 3.0  # an application that said nothing for so long does not tell how far its replay is
 FENCE_POLL_S = 0.05  # how soon a writer that was overtaken ends, how often it shows that it lives and others look
 
 
@@ -97,6 +98,7 @@ class Server:
         self._follows = options.read_only
         self._replay: Replay | None = None
         self._first = 0  # the record with which the replay began
+        self._tells_until = 0.0
         self._fenced_at: float | None = None
         self._tending: asyncio.Future[None]
 
@@ -133,10 +135,11 @@ class Server:
         if runner is None or self._replay is None:
             return 0
         core = runner.core
-        if core.handled is None or core.phase is not Phase.REPLAY:
+        silent = core.handled is None and asyncio.get_running_loop().time() > self._tells_until
+        if silent or core.phase is not Phase.REPLAY:
             return runner.untaken_bytes
         given = core.next_seq - self._first
-        left = min(given, core.next_seq - 1 - core.handled)
+        left = given if core.handled is None else min(given, core.next_seq - 1 - core.handled)
         return self._replay.bytes_read * left // given if given else 0
 
     @property
@@ -311,6 +314,7 @@ class Server:
             runner.call(lambda: core.restore(head, meta.last_checkpoint))
             replay = Replay(self._folder, meta.last_checkpoint, meta.last_log, Progress.restored(head))
             self._replay, self._first = replay, head.next_seq
+            self._tells_until = asyncio.get_running_loop().time() + SILENT_S
             if self._follows:
                 await self._follow(runner, store, replay)
             await runner.replay(replay)
