@@ -64,7 +64,8 @@ PLURALS = {
     "ConfigMap": "configmaps", "ControllerRevision": "controllerrevisions", "EndpointSlice": "endpointslices",
     "Event": "events", "Lease": "leases", "NetworkPolicy": "networkpolicies",
     "PersistentVolumeClaim": "persistentvolumeclaims",
-    "Pod": "pods", "PodDisruptionBudget": "poddisruptionbudgets", "RaftCluster": "raftclusters", "Secret": "secrets",
+    "Pod": "pods", "PodDisruptionBudget": "poddisruptionbudgets", "RaftCluster": "raftclusters",
+    "Role": "roles", "RoleBinding": "rolebindings", "Secret": "secrets",
     "Service": "services", "ServiceAccount": "serviceaccounts", "StatefulSet": "statefulsets",
     "SubjectAccessReview": "subjectaccessreviews", "SwimGroup": "swimgroups", "TokenReview": "tokenreviews",
     "WaltzCluster": "waltzclusters",
@@ -124,6 +125,17 @@ metadata: {name: o}
 addressType: IPv4
 endpoints: [{addresses: [10.1.2.3], conditions: {ready: true}}]
 ports: [{name: raft, port: 7070, protocol: TCP}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: o}
+rules: [{apiGroups: [""], resources: [pods], verbs: [get, list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: o}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: o}
+subjects: [{kind: ServiceAccount, name: o, namespace: default}]
 ---
 apiVersion: authentication.k8s.io/v1
 kind: TokenReview

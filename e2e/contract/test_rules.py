@@ -94,6 +94,15 @@ BREACHES = {
     "waltzClusterRef cannot be changed": Breach(
         "spec.waltzClusterRef", compute(), {"waltzClusterRef": {"name": "other"}}, of=COMPUTE_CLUSTERS
     ),
+    "spark needs engine Spark": Breach("spec", compute(spark={"master": "local"}), of=COMPUTE_CLUSTERS),
+    "executors need master kubernetes": Breach(
+        "spec.spark", compute(engine="Spark", spark={"executors": {"instances": 2}}), of=COMPUTE_CLUSTERS
+    ),
+    "executors.memory must be at least 512Mi": Breach(
+        "spec.spark.executors.memory",
+        compute(engine="Spark", spark={"master": "kubernetes", "executors": {"memory": "256Mi"}}),
+        of=COMPUTE_CLUSTERS,
+    ),
     "the partitions of ticks and views cannot be changed": Breach(
         "spec.partitions", compute(), {"partitions": {"ticks": 4}}, of=COMPUTE_CLUSTERS
     ),
