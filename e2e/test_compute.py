@@ -97,6 +97,18 @@ class ViewsTest(RaftTest):
         async with Waltz(servers.split(), tls=trusting(authority), patience=PATIENCE_S) as log:
             yield log
 
+    async def are_exact(self, log: Waltz, appended: int) -> None:
+        """Assert that a query counts all orders, and that the view was right at every tick."""
+        words = ["SELECT sum(n) AS n FROM revenue", "-o", "json", "-n", self.namespace]
+        for partition in (0, 1):
+            after = f"{partition}:{await log.hwm(partition)}"
+            query = ("sql", "query", "compute/main", *words, "--after", after)
+            done = await asyncio.to_thread(self.platform.run, *query)
+        assert json.loads(done.stdout)["rows"] == [{"n": appended}]
+        ticks, wrong = await wrong_ticks(log, (0, 1), TICKS, VIEWS, {"revenue": revenue})
+        assert ticks > 20
+        assert wrong == []
+
     async def until_again(self, pod: str) -> None:
         """Wait until a killed pod runs and is ready again."""
 
@@ -165,16 +177,7 @@ async def test_views_are_exact_under_kills_and_while_generations_change(
         finally:
             orders.stopped.set()
             await writing
-        words = ["SELECT sum(n) AS n FROM revenue", "-o", "json"]
-        for partition in (0, 1):
-            after = f"{partition}:{await log.hwm(partition)}"
-            done = await asyncio.to_thread(
-                raft.platform.run, "sql", "query", "compute/main", *words, "--after", after, "-n", raft.namespace
-            )
-        assert json.loads(done.stdout)["rows"] == [{"n": orders.appended}]
-        ticks, wrong = await wrong_ticks(log, (0, 1), TICKS, VIEWS, {"revenue": revenue})
-        assert ticks > 20
-        assert wrong == []
+        await views.are_exact(log, orders.appended)
         assert await views.stateful_sets("main") == ["main-replica-g2"]
         await log.append(1, b"no JSON")
         await views.until_bad_row()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -11,12 +10,11 @@ import pytest
 from e2e.cluster import RaftTest
 from e2e.targets import Capability
 from e2e.targets.local import ProcessTarget
-from e2e.test_compute import TICKS, VIEWS, Orders, ViewsTest
+from e2e.test_compute import Orders, ViewsTest
 from e2e.waiting import eventually
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane_api.kinds import COMPUTE_CLUSTERS
 from pavane_operator.kube.resources import PODS
-from tests.services.dataflow.recomputed import revenue, wrong_ticks
 
 pytest.importorskip("pyspark")
 # The clients of the tests are in their own process, and the image of a chart has no Spark.
@@ -103,13 +101,4 @@ async def test_views_are_exact_while_executors_die_and_generations_change(
         finally:
             orders.stopped.set()
             await writing
-        words = ["SELECT sum(n) AS n FROM revenue", "-o", "json"]
-        for partition in (0, 1):
-            after = f"{partition}:{await log.hwm(partition)}"
-            done = await asyncio.to_thread(
-                raft.platform.run, "sql", "query", "compute/main", *words, "--after", after, "-n", raft.namespace
-            )
-        assert json.loads(done.stdout)["rows"] == [{"n": orders.appended}]
-        ticks, wrong = await wrong_ticks(log, (0, 1), TICKS, VIEWS, {"revenue": revenue})
-        assert ticks > 20
-        assert wrong == []
+        await views.are_exact(log, orders.appended)

@@ -22,12 +22,12 @@ from pavane.ambrosia.effects import (
 )
 from pavane.ambrosia.errors import Fatal, FatalError, LogDamaged, Reason, Superseded
 from pavane.ambrosia.state import Meta, Progress
-from pavane.ambrosia.tenure import Tenure, read_file, read_number, replace_file
+from pavane.ambrosia.tenure import Tenure, read_number
 from pavane.ambrosia.wire.files import CheckpointHead
 from pavane.ambrosia.wire.limits import HEAD_BYTES_MAX, MIB
 from pavane.ambrosia.wire.primitives import Cursor, i32
 from pavane.ambrosia.wire.records import LogRecord
-from pavane.wal.files import File, Folder
+from pavane.wal.files import File, Folder, read_file, replace_file
 from pavane.wire import RemoteProtocolError
 
 LOG = "serverlog"

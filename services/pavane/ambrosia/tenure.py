@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
-from pavane.wal.files import Folder, Lock
+from pavane.wal.files import Folder, Lock, read_file, replace_file
 
 LOCK = "server.lock"
 FENCE = "serverkillFile"  # holds the generation that may write; every lower one stops
@@ -16,33 +16,6 @@ BEAT_BYTES = 8
 STILL_LOOKS = 30  # looks at the beat in which it did not change: a busy machine delays them as it delays the writer
 TURN_S = 5.0  # a turn is a few system calls and fsyncs
 TURN_POLL_S = 0.005
-
-
-def replace_file(folder: Folder, name: str, data: bytes) -> None:
-    """Write ``data`` under ``name``, durably, whole or not at all."""
-    temporary = f"{name}.tmp"
-    if temporary in folder.names():
-        folder.remove(temporary)
-    file = folder.create(temporary)
-    try:
-        file.append([data])
-        file.sync()
-    finally:
-        file.close()
-    folder.rename(temporary, name)
-    folder.sync()
-
-
-def read_file(folder: Folder, name: str) -> bytes | None:
-    """Return a whole small file, ``None`` if there is none."""
-    try:
-        file = folder.open(name)
-    except FileNotFoundError:
-        return None
-    try:
-        return file.read(0, file.size)
-    finally:
-        file.close()
 
 
 def read_number(folder: Folder, name: str) -> int | None:

@@ -4,10 +4,9 @@ from pathlib import Path
 
 from pavane.swim.errors import ConfigError
 from pavane.swim.wire.values import U32_MAX, NodeId
-from pavane.wal.files import DiskFolder
+from pavane.wal.files import DiskFolder, replace_file
 
 FILE = "generation"
-_FRESH = "generation.new"
 _LOCK = "lock"
 FILE_BYTES_MAX = 64  # two numbers and what separates them
 
@@ -34,16 +33,7 @@ class GenerationStore:
 
     def save(self, node: NodeId) -> None:
         """Make ``node`` durable; a crash leaves the old content or the new. Raises ``OSError``."""
-        if _FRESH in self._folder.names():
-            self._folder.remove(_FRESH)
-        file = self._folder.create(_FRESH)
-        try:
-            file.append([f"{node.id} {node.gen}\n".encode()])
-            file.sync()
-        finally:
-            file.close()
-        self._folder.rename(_FRESH, FILE)
-        self._folder.sync()
+        replace_file(self._folder, FILE, f"{node.id} {node.gen}\n".encode())
 
     def close(self) -> None:
         """Let another process use the folder."""

@@ -257,6 +257,33 @@ class DiskLock:
         os.close(self._descriptor)
 
 
+def replace_file(folder: Folder, name: str, data: bytes) -> None:
+    """Write ``data`` under ``name``, durably, whole or not at all."""
+    temporary = f"{name}.tmp"
+    if temporary in folder.names():
+        folder.remove(temporary)
+    file = folder.create(temporary)
+    try:
+        file.append([data])
+        file.sync()
+    finally:
+        file.close()
+    folder.rename(temporary, name)
+    folder.sync()
+
+
+def read_file(folder: Folder, name: str) -> bytes | None:
+    """Return a whole small file, ``None`` if there is none."""
+    try:
+        file = folder.open(name)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read(0, file.size)
+    finally:
+        file.close()
+
+
 def _sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -20,7 +20,7 @@ def test_what_was_saved_is_there_after_a_restart(tmp_path: Path) -> None:
     store.save(NodeId(7, 1))
     store.save(NodeId(7, 2))
     store.close()
-    (tmp_path / "data" / "generation.new").write_text("a crash left this")
+    (tmp_path / "data" / "generation.tmp").write_text("a crash left this")
     again = GenerationStore(tmp_path / "data")
     assert again.last == NodeId(7, 2)
     again.save(NodeId(7, 3))

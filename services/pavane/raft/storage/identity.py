@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 
 from pavane.raft.storage.records import ForeignStore, StoreError
 from pavane.wal import Folder
+from pavane.wal.files import replace_file
 
 NAME = "store.json"
-_TEMPORARY = "store.json.tmp"
 VERSION = 1
 
 
@@ -22,17 +22,8 @@ class Identity:
 
 def write_identity(folder: Folder, identity: Identity, store_id: bytes) -> None:
     """Write ``store.json`` durably."""
-    if _TEMPORARY in folder.names():
-        folder.remove(_TEMPORARY)
     text = json.dumps({"version": VERSION, "store_id": store_id.hex(), **asdict(identity)}, indent=1)
-    file = folder.create(_TEMPORARY)
-    try:
-        file.append([text.encode() + b"\n"])
-        file.sync()
-    finally:
-        file.close()
-    folder.rename(_TEMPORARY, NAME)
-    folder.sync()
+    replace_file(folder, NAME, text.encode() + b"\n")
 
 
 def read_identity(folder: Folder, wanted: Identity) -> bytes | None:
