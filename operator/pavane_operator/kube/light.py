@@ -1,6 +1,6 @@
 """A transport for a command that makes a few calls: it starts in a tenth of the library's time.
 
-httpx would do the same on the same h11, but importing it takes 0.16 s of CPU, and a whole command takes a quarter second.
+httpx would do the same on the same h11, but importing it takes 0.16 s of CPU; a whole command takes a quarter second.
 
 It understands kubeconfigs with a token or a client certificate. `light` refuses what it does not understand to the
 last word (programs that log in, proxies, several files, a mistake), and the library takes that.

@@ -136,6 +136,9 @@ class Reader:
             _, connection, message = self._parked.popleft()
             connection.parked -= 1
             self._reject(connection, message, RejectCode.PARTITION_NOT_HERE, text)
+        reads, self._reads = self._reads, {}
+        for read in reads.values():
+            read.answer(None)
 
     def next_due(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -202,14 +205,18 @@ class Reader:
         txid = request.txid
 
         def take(records: Sequence[Record] | None) -> None:
+            connection.parked -= 1
             found = records[0].data if records else "the storage nodes cannot be read"
             self._reply(connection, m.TransactionDataResponse(request.reqid, txid, found))
 
         assert self.hwm is not None  # noqa: S101 -- callers have looked
-        if 0 <= txid <= self.hwm:
-            self._read(txid, 1, take)
-        else:
+        if not 0 <= txid <= self.hwm:
             self._reply(connection, m.no_such_transaction(request.reqid, txid))
+        elif connection.parked >= PARKED_MAX:
+            self._reply(connection, m.TransactionDataResponse(request.reqid, txid, "too many requests wait"))
+        else:
+            connection.parked += 1
+            self._read(txid, 1, take)
 
     def _read(self, txid: int, limit: int, answer: Callable[[Sequence[Record] | None], None]) -> None:
         self._ask_next(_Read(self._session, txid, limit, list(self._nodes), answer))
