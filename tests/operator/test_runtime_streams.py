@@ -167,6 +167,16 @@ async def test_the_lag_clock_runs_without_a_break_and_begins_anew_after_one(pod:
     assert (await driver.until(progress=16)).within_lag_since == driver.clock.at
 
 
+async def test_a_pod_that_still_builds_what_it_serves_has_not_caught_up(pod: Pod, driver: Driver) -> None:
+    pod.role.latest = RoleReport(blockers=(Blocker("NotHydrated", "the views are being built"),))
+    await driver.streams.keep(pod.wanted)
+    assert (await driver.until(connected=True, progress=0, target=0)).within_lag_since is None
+    driver.clock.at += timedelta(seconds=3)
+    pod.role.latest = RoleReport(progress=7, target=7)
+    pod.server.notify()
+    assert (await driver.until(progress=7)).within_lag_since == driver.clock.at
+
+
 async def test_a_pod_that_restarts_is_dialled_again_and_has_to_be_led_anew(pod: Pod, driver: Driver) -> None:
     await driver.streams.keep(pod.wanted)
     await driver.until(connected=True)

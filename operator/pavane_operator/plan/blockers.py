@@ -9,6 +9,7 @@ from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import BLOCKERS_MAX_ITEMS, Blocker, Rollout, State
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.plan.children import pods_of_sets
+from pavane_operator.plan.clock import NOT_HYDRATED
 from pavane_operator.plan.gates import closed_gate
 from pavane_operator.plan.model import Pod, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
@@ -44,6 +45,7 @@ _WORST_FIRST = (
     "StageUnreachable",
     "NotInitialized",
     "NoLeader",
+    NOT_HYDRATED,
     "Lagging",
     "Joining",
     "WithinStabilityPeriod",
@@ -290,7 +292,7 @@ def _stage(view: View, pod: Pod, *, lag: bool) -> Iterator[_Found]:
             yield _Found(reported.reason, reported.message, pod.name)
     if stage.stage < Stage.READ_ONLY:
         yield _Found("NotInitialized", f"the pod is in stage {stage.stage.title}", pod.name)
-    elif lag:
+    elif lag and all(reported.reason != NOT_HYDRATED for reported in stage.blockers):
         yield from _behind(view, pod)
 
 

@@ -2,6 +2,9 @@
 
 from datetime import datetime
 
+NOT_HYDRATED = "NotHydrated"
+"""Blocker of a pod that still builds what it is to serve: until then no lag is small, also not 0 of 0."""
+
 
 def within_lag_since(
     former: datetime | None, *, progress: int | None, target: int | None, allowed_lag: int, now: datetime

@@ -21,7 +21,7 @@ from pavane.parts.backoff import backoff_s
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageStreamError, StageSuperseded, StaleEpoch
 from pavane.wire.stages import Stage
-from pavane_operator.plan.clock import within_lag_since
+from pavane_operator.plan.clock import NOT_HYDRATED, within_lag_since
 from pavane_operator.plan.model import PodBlocker, StageView
 
 STAGE_PORT = 7070
@@ -187,9 +187,10 @@ class PodStream:
         """A report came, or the stream ended. Every report goes into the lag clock, so that no break goes unseen."""
         report = self._stream.report if self._stream is not None else None
         if report is not None:
+            hydrated = all(blocker.reason != NOT_HYDRATED for blocker in report.blockers)
             self._within_lag_since = within_lag_since(
                 self._within_lag_since,
-                progress=report.progress,
+                progress=report.progress if hydrated else None,
                 target=report.target,
                 allowed_lag=self._context.allowed_lag,
                 now=self._context.now(),

@@ -71,6 +71,7 @@ class Runner:
         self._flow = flow
         self._tracing = tracing
         self._bindings: list[Binding] = []
+        self._stepped = False  # else that no tick was read says nothing
 
     @property
     def tick(self) -> int:
@@ -82,6 +83,11 @@ class Runner:
         """The tick up to which every view that has not failed has all rows."""
         seen = [each.seen.tick if each.seen is not None else 0 for each in self.views if not each.failure]
         return min(seen, default=self.tick)
+
+    @property
+    def built(self) -> bool:
+        """Whether the ticks were read and every view that has not failed is built from the log."""
+        return self._stepped and (not self.tick or all(each.flow is not None or each.failure for each in self.views))
 
     async def open(self) -> None:
         """Find where each chain ends, and the ticks from there on."""
@@ -119,6 +125,7 @@ class Runner:
         alive = [each.seen for each in self.views if not each.failure]
         least = min((seen.tick if seen is not None else 0 for seen in alive), default=self.tick)
         self._bindings = [binding for binding in self._bindings if binding.tick >= least]
+        self._stepped = True
         return moved
 
     async def _bring(self, each: Maintained) -> bool:

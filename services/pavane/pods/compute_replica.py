@@ -125,11 +125,17 @@ class Replica:
             return "fenced by a later generation"
         if self.fault:
             return self.fault
-        if keeper is None or (self.following.is_set() and keeper.runner is None):
+        if keeper is None or (self.following.is_set() and not self._built):
             return "the views are not built yet"
         if self.allowed.is_set() and not keeper.leads:
             return "the views are not written yet"
         return None
+
+    @property
+    def _built(self) -> bool:
+        """Whether the engine has started and brought the views to the tick at which they began."""
+        runner = self.keeper.runner if self.keeper is not None else None
+        return runner is not None and runner.built
 
     def views(self) -> dict[str, Any]:
         """Return what ``/views`` shows."""
@@ -167,7 +173,7 @@ class Replica:
         if self.fenced:
             return ()
         found = [Blocker("LogUnavailable", self.fault)] if self.fault else []
-        if runner is None and not self.fault and self.following.is_set():
+        if self.following.is_set() and not self._built:  # and so has not caught up, whatever the progress
             found.append(Blocker("NotHydrated", "the views are being built"))
         views = runner.views if runner is not None else ()
         return (*found, *(Blocker("ViewFailed", f"{each.view.name}: {each.failure}") for each in views if each.failure))
