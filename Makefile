@@ -18,7 +18,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-waltz-chaos bench-ambrosia bench-ambrosia-chaos bench-ambrosia-rollouts bench-spark bench-views bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-waltz-chaos bench-waltz-rollouts bench-ambrosia bench-ambrosia-chaos bench-ambrosia-rollouts bench-spark bench-views bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -108,6 +108,9 @@ bench-waltz: setup ## the log beside NATS JetStream (Debian: nats-server), and w
 
 bench-waltz-chaos: setup ## the log under 100 SIGKILLs, 20 SIGSTOPs and cut connections, and 10 fail-overs: some minutes
 	$(BIN)/python -m bench waltz-chaos --kills 100
+
+bench-waltz-rollouts: setup ## twenty rollouts of a log's servers under load, then its storage changed in place: some minutes
+	$(BIN)/python -m bench waltz-rollouts --runs 20
 
 bench-ambrosia: setup ## immortals beside gRPC without resilience; a minute or two
 	$(BIN)/python -m bench ambrosia

@@ -31,6 +31,7 @@ from bench import (
     views,
     waltz,
     waltz_chaos,
+    waltz_rollouts,
     waltz_traces,
 )
 from bench.cluster import BenchError
@@ -56,6 +57,7 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "swim-sim": swim_sim.measure,
     "waltz": waltz.measure,
     "waltz-chaos": waltz_chaos.measure,
+    "waltz-rollouts": waltz_rollouts.measure,
     "waltz-traces": waltz_traces.measure,
     "ambrosia": ambrosia.measure,
     "ambrosia-chaos": ambrosia_chaos.measure,

@@ -113,18 +113,18 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
     """Fail-overs one by one, then kills, stops and cuts at random; nothing may be lost, doubled or out of order."""
     with running(folder, "--fast", str(_example(folder))) as cluster:
         await cluster.until_ready()
-        async with cluster.client() as kube, _logs(kube, cluster) as (log, fresh):
+        async with cluster.client() as kube, logs(kube, cluster) as (log, fresh):
             oracle = Oracle(log)
             hosts = Path(os.environ[HOSTS_FILE_VARIABLE])
             async with oracle.running():
                 failovers = [await _fail_over(kube, oracle, log) for _ in range(FAILOVERS)]
-                await _until_settled(kube)
+                await until_settled(kube)
                 proxies = Proxies(hosts, folder / "proxied-hosts")
                 began = time.monotonic()
                 async with proxies.running():
                     stops = await _shake(kube, oracle, options.kills)
                     ended = time.monotonic()
-                await _until_settled(kube)
+                await until_settled(kube)
                 for partition in oracle.acknowledged:
                     await oracle.more(partition)
             verdict = await oracle.compare(fresh)
@@ -136,16 +136,18 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
         Measure("connections cut", proxies.cut, ""),
         Measure("time under kills", ended - began, "s"),
         Measure("longest time without an append of a partition", oracle.longest_gap_s(began, ended), "s"),
-        *_judged(verdict),
+        *judged(verdict),
     ]
 
 
-def _judged(verdict: Verdict) -> list[Measure]:
+def judged(verdict: Verdict) -> list[Measure]:
+    """What the comparison found, as measures of which three must be 0."""
     return [
         Measure("appends acknowledged", verdict.acknowledged, ""),
         Measure("appends with unknown outcome", verdict.unknown, ""),
         Measure("acknowledged appends lost", verdict.lost, "", 0, vital=True),
         Measure("appends doubled", verdict.doubled, "", 0, vital=True),
+        Measure("appends in the log though they were refused", verdict.refused, "", 0, vital=True),
         Measure("appends out of order", verdict.misplaced, "", 0, vital=True),
     ]
 
@@ -163,7 +165,7 @@ def _example(folder: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def _logs(kube: KubeClient, cluster: LocalCluster) -> AsyncIterator[tuple[Waltz, Waltz]]:
+async def logs(kube: KubeClient, cluster: LocalCluster) -> AsyncIterator[tuple[Waltz, Waltz]]:
     """Lend the client of the writers, and another one that compares."""
     os.environ[HOSTS_FILE_VARIABLE] = str(cluster.folder.resolve() / ".pavane" / "hosts" / NAMESPACE)
     data = (await kube.get(SECRETS, f"{NAME}-client", NAMESPACE))["data"]
@@ -178,10 +180,10 @@ async def _logs(kube: KubeClient, cluster: LocalCluster) -> AsyncIterator[tuple[
 
 async def _fail_over(kube: KubeClient, oracle: Oracle, log: Waltz) -> float:
     """Kill the owner of partition 0; return the seconds until the next append there is acknowledged."""
-    await _until_settled(kube)
+    await until_settled(kube)
     await oracle.more(0)
     owner = ((await log.partitions())[0].server or "").partition(".")[0]
-    containers = await _containers(kube)
+    containers = await containers_of(kube)
     generation = (await log.partitions())[0].generation
     killed = time.monotonic()
     if not signal_container(containers[owner], signal.SIGKILL):
@@ -219,7 +221,7 @@ async def _shake(kube: KubeClient, oracle: Oracle, kills: int) -> int:
 async def _signalled(kube: KubeClient, number: int) -> tuple[str, str]:
     """Send a signal to a process of any pod of the log or its registry; return which."""
     while True:
-        found = [*(await _containers(kube)).items()]
+        found = [*(await containers_of(kube)).items()]
         name, container = random.choice(found) if found else ("", "")
         if container and signal_container(container, number):
             return name, container
@@ -231,7 +233,8 @@ async def _go_on(container: str) -> None:
     signal_container(container, signal.SIGCONT)
 
 
-async def _containers(kube: KubeClient) -> dict[str, str]:
+async def containers_of(kube: KubeClient) -> dict[str, str]:
+    """Return the container of each pod of the log and its registry that has one."""
     return {
         pod["metadata"]["name"]: status["containerID"]
         for pod in (await kube.list_all(PODS)).items
@@ -240,7 +243,8 @@ async def _containers(kube: KubeClient) -> dict[str, str]:
     }
 
 
-async def _until_settled(kube: KubeClient) -> None:
+async def until_settled(kube: KubeClient) -> None:
+    """Wait until the log has exactly the pods that it shall have, all of them ready."""
     async with asyncio.timeout(SETTLED_S):
         while True:
             document = await kube.get(WALTZ_CLUSTERS, NAME, NAMESPACE)

@@ -26,6 +26,8 @@ class Verdict:
     doubled: int = 0
     misplaced: int = 0
     """Transactions that do not hold their own number, or that a reader saw elsewhere."""
+    refused: int = 0
+    """Transactions that are in the log though their writers were told that they are not."""
     unknown: int = 0
     acknowledged: int = 0
 
@@ -90,8 +92,10 @@ class Oracle:
             verdict.lost += sum(txid not in found for txid in acknowledged)
             verdict.doubled += len(found) - len(set(found.values()))
             verdict.misplaced += sum(data != b"%d" % txid for txid, data in found.items())
+            verdict.refused += len(found.keys() - acknowledged.keys())
             seen = [data for number, data in self._seen if number == partition]
             verdict.misplaced += sum(found.get(txid) != data for each in seen for txid, data in each.items())
+        verdict.refused = max(0, verdict.refused - self._unknown)
         return verdict
 
     async def _write(self, partition: int, first: int) -> None:

@@ -1,0 +1,90 @@
+"""Rollouts of a log's servers under load, then its storage nodes changed in place (docs/specs/waltz.md 14.6).
+
+The writers know what each transaction has to be, so whatever is lost, doubled or out of order shows.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+
+from bench.cluster import BenchError, running
+from bench.options import Options
+from bench.report import Measure, greatest_of, median_of
+from bench.waltz_chaos import EXAMPLE, NAME, NAMESPACE, POLL_S, containers_of, judged, logs, until_settled
+from bench.waltz_oracle import Oracle
+from pavane_api.kinds import WALTZ_CLUSTERS
+from pavane_api.rollout.actions import ACTIONS, act
+from pavane_cli import output
+from pavane_cli.commands.resources import changes, is_current
+from pavane_operator.kube import KubeClient
+
+GAP_MS, MEDIAN_MS = 1000.0, 300.0
+ROLLOUT_TIMEOUT_S = 180.0
+STORAGE = "ledger-storage-"
+CHANGED_CPU = "11m"
+
+
+async def measure(folder: Path, options: Options) -> list[Measure]:
+    """Roll out again and again, change the storage nodes, then read everything again."""
+    gaps_ms: list[float] = []
+    told_ms: list[float] = []
+    with running(folder, "--fast", str(EXAMPLE)) as cluster:
+        await cluster.until_ready()
+        async with cluster.client() as kube, logs(kube, cluster) as (log, fresh):
+            oracle = Oracle(log)
+            async with oracle.running():
+                for number in range(options.runs):
+                    count, began = oracle.count, time.monotonic()
+                    told_ms.append(await _roll(kube))
+                    await _appended(oracle)
+                    ended = time.monotonic()
+                    gaps_ms.append(oracle.longest_gap_s(began, ended) * 1000)
+                    output.note(
+                        f"rollout {number + 1}: {oracle.count - count} acknowledged, longest gap of a partition "
+                        f"{gaps_ms[-1]:.0f} ms, writeGapMs {told_ms[-1]:.0f}, {ended - began:.1f} s"
+                    )
+                began = time.monotonic()
+                await _change_storage(kube)
+                await _appended(oracle)
+                in_place_ms = oracle.longest_gap_s(began, time.monotonic()) * 1000
+            verdict = await oracle.compare(fresh)
+    return [
+        median_of("longest gap of a partition in a rollout, median", "ms", gaps_ms, MEDIAN_MS),
+        greatest_of("longest gap of a partition in a rollout, each", "ms", gaps_ms, GAP_MS),
+        median_of("writeGapMs of status.history, median", "ms", told_ms),
+        greatest_of("writeGapMs of status.history, each", "ms", told_ms, GAP_MS),
+        Measure("longest gap of a partition while storage is changed in place", in_place_ms, "ms"),
+        *judged(verdict),
+    ]
+
+
+async def _roll(kube: KubeClient) -> float:
+    """Roll out once; return the milliseconds without an append as the servers saw them."""
+    before = (await kube.get(WALTZ_CLUSTERS, NAME, NAMESPACE))["status"]["activeGeneration"]
+    await act(kube, WALTZ_CLUSTERS, NAMESPACE, NAME, ACTIONS["restart"])
+    async with asyncio.timeout(ROLLOUT_TIMEOUT_S):
+        async for change in changes(kube, WALTZ_CLUSTERS, NAMESPACE, NAME):
+            status = change.object["status"]
+            if is_current(change.object) and status["activeGeneration"] > before:
+                return float(status["history"][0].get("writeGapMs", 0))
+    raise BenchError("the watch of the resource ended")
+
+
+async def _change_storage(kube: KubeClient) -> None:
+    """Give the storage nodes other resources, and wait until each of them runs anew."""
+    before = await containers_of(kube)
+    spec = {"storage": {"resources": {"requests": {"cpu": CHANGED_CPU}}}}
+    await kube.patch(WALTZ_CLUSTERS, NAME, {"spec": spec}, NAMESPACE)
+    async with asyncio.timeout(ROLLOUT_TIMEOUT_S):
+        while True:
+            now = await containers_of(kube)
+            nodes = [pod for pod in before if pod.startswith(STORAGE)]
+            if all(now.get(pod, before[pod]) != before[pod] for pod in nodes):
+                break
+            await asyncio.sleep(POLL_S)
+    await until_settled(kube)
+
+
+async def _appended(oracle: Oracle) -> None:
+    for partition in oracle.acknowledged:
+        await oracle.more(partition)
