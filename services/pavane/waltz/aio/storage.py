@@ -23,6 +23,7 @@ from pavane.waltz.wire.frame import STORAGE_SERVER
 
 UNANSWERED_HIGH, UNANSWERED_LOW = 600, 300  # messages of one connection: between them it is read or not as it was
 BATCH_MESSAGES_MAX = 1000
+BATCH_READS_MAX = 16  # of one batch: each answer may have 4 MiB, and all of them are kept until the batch is done
 MARK_SYNC_S = 0.1
 
 _logger = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class StorageServer:
                         await self._arrived.wait()
                 except TimeoutError:
                     pass
-            taken = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH_MESSAGES_MAX))]
+            taken = self._take()
             if taken:
                 answers = await loop.run_in_executor(
                     self._disk, self.node.execute, [message for _, message, _ in taken]
@@ -117,6 +118,19 @@ class StorageServer:
             if dirty and (not taken or loop.time() - synced >= MARK_SYNC_S):
                 await loop.run_in_executor(self._disk, self._sync_marks)
                 synced, dirty = loop.time(), False
+
+    def _take(self) -> "list[tuple[_Connection, Any, int]]":
+        """Take what is carried out next; what a connection wanted to read that is gone is not read."""
+        taken: list[tuple[_Connection, Any, int]] = []
+        reads = 0
+        while self._queue and len(taken) < BATCH_MESSAGES_MAX and reads < BATCH_READS_MAX:
+            one = self._queue.popleft()
+            if isinstance(one[1], (s.RecordListRequest, s.RecordRequest)):
+                if one[0].closed:
+                    continue
+                reads += 1
+            taken.append(one)
+        return taken
 
     async def _administer(self, request: Any) -> Any:
         """In turn with what servers ask: the disk has one thread, so a batch under way is finished first."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from pavane.wire import ProtocolError
 
 HELLO_S = 10.0
 KEEP_ALIVE_S = 600.0
+SILENT_S, PROBE_S, PROBES = 60, 10, 6  # without a byte, after which the kernel asks whether the peer is still there
 WRITE_HIGH_BYTES, WRITE_LOW_BYTES = 256 * 1024, 64 * 1024
 UNSENT_BYTES_MAX = 64 * 1024 * 1024  # of one connection that does not read; then it is closed
 
@@ -96,6 +98,7 @@ class Stream(asyncio.Protocol):
         """Say Hello."""
         self.joined(transport)
         self._transport = cast("asyncio.Transport", transport)
+        _notice_the_end(transport)
         self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
         self._transport.write(self.channel.hello())
         self._timer = self._loop.call_later(HELLO_S, self._no_hello)
@@ -162,3 +165,12 @@ class Stream(asyncio.Protocol):
                 self._timer.cancel()
             self.forget()
             self.ended(reason)
+
+
+def _notice_the_end(transport: asyncio.BaseTransport) -> None:
+    """Let the kernel end the connection of a peer whose machine is gone: it would keep its place for ever."""
+    sock: socket.socket = transport.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)

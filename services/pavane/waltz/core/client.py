@@ -113,6 +113,8 @@ class Appender:
     _waiting: deque[Pending] = field(default_factory=deque)
     _flying: dict[ReqId, Pending] = field(default_factory=dict)
     _doubtful: dict[ReqId, Pending] = field(default_factory=dict)
+    _told: str = ""
+    """Why a server has last refused something for now."""
     _unsorted: bool = False
     """Whether ``_waiting`` holds appends that came back."""
     _out: list[Output] = field(default_factory=list)
@@ -311,6 +313,7 @@ class Appender:
         elif self.mount in {Mount.RESOLVING, Mount.MEASURING} and reject.code is RejectCode.TRIMMED:
             self._give_up_doubtful(now)
             return
+        self._told = reject.message or reject.code.name
         delay = RETRY_SECONDS
         if reject.code is RejectCode.UNAVAILABLE:
             delay = max(delay, min(reject.detail / 1000, 1.0))
@@ -347,7 +350,7 @@ class Appender:
         late = [pending for pending in self._waiting if pending.deadline <= now]
         if late:
             self._waiting = deque(pending for pending in self._waiting if pending.deadline > now)
+            told = f". The last refusal: {self._told}" if self._told else ""
             for pending in late:
-                self._out.append(
-                    Done(pending.token, Unavailable(f"partition {self.partition}: {_LATE}"), pending.reqid)
-                )
+                text = f"partition {self.partition}: {_LATE}{told}"
+                self._out.append(Done(pending.token, Unavailable(text), pending.reqid))

@@ -206,8 +206,8 @@ class Partition(Storing):
             if txid is None:
                 self._locks.release(append.slots)
                 if append.connection is not None and append.connection.ours:
-                    code, text = RejectCode.NOT_COMMITTED, "a storage node failed before the append was on a majority"
-                    self.reject(append.connection, append.record.reqid, 2, code, text, hwm)
+                    text = f"the append is not on a majority of the storage nodes: {self.ended_by}"
+                    self.reject(append.connection, append.record.reqid, 2, RejectCode.NOT_COMMITTED, text, hwm)
             else:
                 known += 1
                 self._locks.commit(append.slots, txid)

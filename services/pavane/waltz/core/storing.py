@@ -43,6 +43,8 @@ class Storing(ABC):
         self.hwm: int | None = None
         self.nodes = tuple(nodes)
         self.reason = "opening"
+        self.ended_by = ""
+        """Why the last store session has ended."""
         self.now = 0.0
         self._up = set(up)
         self._out = out
@@ -167,7 +169,7 @@ class Storing(ABC):
         if self.stage is PartitionStage.CLOSED or self._session is None:
             return
         session, self._session = self._session, None
-        self.reason = session.blocker or reason
+        self.reason = self.ended_by = session.blocker or reason
         if session.open:
             self._due = self.now
         else:

@@ -1,0 +1,218 @@
+"""Crowds, silence, slow readers and bad disks at both ports: a clear end, nobody else disturbed, memory bounded."""
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pavane.waltz.aio import listener, stream
+from pavane.waltz.aio.stream import Stream
+from pavane.waltz.client import Waltz
+from pavane.waltz.errors import Unavailable
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.frame import STORAGE_CLIENT
+from tests.services.eventually import eventually
+from tests.services.waltz.running import ANSWER_S, KEY, Log, RawClient, running_log
+
+MIB = 1 << 20
+CONNECTION_BYTES_MAX = 64 * 1024  # of one that is idle: both of its ends are in this process
+ASKED = 200  # times 1 MiB: three times what may wait for one that does not read
+PORTS = ("client", "storage")
+
+_logger = logging.getLogger(__name__)
+
+
+@pytest.fixture(autouse=True)
+def files() -> Iterator[None]:
+    """As many descriptors as the system grants: each connection here costs two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class RawServer(Stream):
+    """Speaks to a storage node as a server does, as a test tells it to."""
+
+    def __init__(self) -> None:
+        super().__init__(STORAGE_CLIENT, connecting=True)
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def opened(self) -> None:
+        self.send(s.Open(s.OPEN_HEAD, KEY, 1))
+
+    def heard(self, message: Any) -> None:
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+
+def port_of(log: Log, which: str) -> int:
+    return log.servers[0].port if which == "client" else log.ports[0]
+
+
+async def connected(log: Log, which: str) -> Stream:
+    if which == "client":
+        return await RawClient.connect(port_of(log, which), (5,))
+    _, server = await asyncio.get_running_loop().create_connection(RawServer, "127.0.0.1", port_of(log, which))
+    async with asyncio.timeout(ANSWER_S):
+        await server.ready
+    return server
+
+
+def streams_of(log: Log, which: str) -> set[Any]:
+    """The connections that a port has."""
+    found: set[Any] = log.servers[0]._listener.streams if which == "client" else log.nodes[0].streams
+    return found
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@asynccontextmanager
+async def used(log: Log) -> AsyncIterator[Waltz]:
+    """A client that appends before, and has to be able to afterwards."""
+    async with Waltz([f"127.0.0.1:{log.servers[0].port}"], patience=ANSWER_S) as client:
+        await client.append(0, b"before")
+        yield client
+        assert (await client.get(0, await client.append(0, b"after"))).data == b"after"
+
+
+@pytest.mark.parametrize("which", PORTS)
+async def test_a_full_port_serves_those_who_are_there_and_sends_others_away(tmp_path: Path, which: str) -> None:
+    async with running_log(tmp_path) as log, used(log) as client:
+        present = streams_of(log, which)
+        before, had = resident_bytes(), len(present)
+        crowd: list[Stream] = []
+        while len(present) < log.servers[0]._listener._max:
+            crowd += await asyncio.gather(
+                *(connected(log, which) for _ in range(min(64, listener.CONNECTIONS_MAX - len(present))))
+            )
+        each = (resident_bytes() - before) / (len(present) - had)
+        _logger.info("%d connections of the %s port: %.1f KiB each, both ends", len(present), which, each / 1024)
+        assert each < CONNECTION_BYTES_MAX
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(log, which))
+        async with asyncio.timeout(ANSWER_S):
+            assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+        await client.append(0, b"served on")
+        # One leaves: its place is free.
+        crowd[0].hang_up("done")
+        await eventually(lambda: len(present) < listener.CONNECTIONS_MAX)
+        crowd[0] = await connected(log, which)
+        for each_one in crowd:
+            each_one.hang_up("done")
+
+
+@pytest.mark.parametrize("which", PORTS)
+async def test_whoever_says_nothing_is_sent_away_and_who_is_gone_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    async with running_log(tmp_path) as log, used(log):
+        monkeypatch.setattr(stream, "HELLO_S", 0.2)
+        for said in (b"", b"H\0\0\0\0"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port_of(log, which))
+            writer.write(said)
+            async with asyncio.timeout(ANSWER_S):
+                hello = await reader.read()  # until the end
+            assert hello.startswith(b"H")
+            writer.close()
+            await writer.wait_closed()
+        # A peer whose machine is gone sends nothing, not even an end: the kernel has to ask for it.
+        assert streams_of(log, which)
+        for one in streams_of(log, which):
+            sock = one._transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == stream.SILENT_S
+
+
+@pytest.mark.parametrize("which", PORTS)
+async def test_whoever_asks_and_does_not_read_is_dropped_before_memory_is_full(tmp_path: Path, which: str) -> None:
+    async with running_log(tmp_path) as log, used(log) as client:
+        await log.until_all_vote()
+        txid = await client.append(0, bytes(MIB))
+        slow = await connected(log, which)
+        assert slow._transport is not None
+        slow._transport.pause_reading()  # its own end, not the other one
+        before, present = resident_bytes(), len(streams_of(log, which))
+        session = max(info.info.session for info in log.nodes[0].directory.assigned())
+        for number in range(ASKED):
+            if isinstance(slow, RawClient):
+                slow.send(m.TransactionDataRequest(slow.reqid(), txid))
+            else:
+                slow.send(s.RecordListRequest(s.Head(session, number, 0), txid, 1))
+        seen = [before]
+
+        def dropped() -> bool:
+            seen.append(resident_bytes())
+            return len(streams_of(log, which)) < present
+
+        await eventually(dropped)
+        grown = max(seen) - before
+        _logger.info("%d MiB asked for at the %s port and not read: %.0f MiB more", ASKED, which, grown / MIB)
+        assert grown < 2 * stream.UNSENT_BYTES_MAX
+        slow._transport.abort()
+
+
+def of_node(log: Log, index: int, descriptor: int) -> bool:
+    """Whether a descriptor is a segment of a storage node."""
+    path = Path(f"/proc/self/fd/{descriptor}").readlink()
+    return path.is_relative_to(log.folder / f"node{index}") and path.suffix == ".seg"
+
+
+@pytest.mark.parametrize("fault", ["full", "EIO"])
+async def test_one_bad_disk_is_told_and_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    write, sync = os.pwritev, os.fdatasync
+    async with running_log(tmp_path) as log, used(log) as client:
+        await log.until_all_vote()
+
+        def pwritev(descriptor: int, parts: Any, offset: int) -> int:
+            if fault == "full" and of_node(log, 0, descriptor):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write(descriptor, parts, offset)
+
+        def fdatasync(descriptor: int) -> None:
+            if fault == "EIO" and of_node(log, 0, descriptor):
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "pwritev", pwritev)
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
+        acknowledged = {await client.append(0, b"%d" % number): b"%d" % number for number in range(50)}
+        assert log.nodes[0].failures
+        files = log.nodes[0].directory.partition(0)
+        assert files is not None
+        # What may not be on the disk is not served again; a full disk is whole and waits for room.
+        assert ("a sync failed" in files.fault) == (fault == "EIO")
+        assert {
+            txid: tx.data async for tx in client.read(0, 0, 1 << 40) if (txid := tx.id) in acknowledged
+        } == acknowledged
+        monkeypatch.undo()
+        if fault == "EIO":
+            await log.stop_node(0)
+            await log.start_node(0)
+        await log.until_all_vote()
+
+
+async def test_full_disks_refuse_appends_in_words_until_there_is_room(tmp_path: Path) -> None:
+    async with running_log(tmp_path) as log, used(log) as client:
+        for node in log.nodes.values():
+            node.node._reserve = 1 << 60
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"], patience=1.0) as hasty:
+            with pytest.raises(Unavailable, match="bytes are free on the disk"):
+                await hasty.append(0, b"no room")
+        assert (await client.get(0, 0)).data == b"before"
+        for node in log.nodes.values():
+            node.node._reserve = 0
