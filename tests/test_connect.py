@@ -90,9 +90,13 @@ async def test_the_page_works_as_it_stands(tmp_path: Path, stack: AsyncExitStack
     printed, _ = await asyncio.wait_for(process.communicate(), WAIT_S)
     of_file, of_shell = printed.decode().splitlines()
     assert of_shell == of_file
+    (curl,) = re.findall(r"^    (curl .*?)\n\n?$", PAGE + "\n", re.DOTALL | re.MULTILINE)
+    given |= {"PAVANE_API_URL": str(api.http.base_url).rstrip("/"), "PAVANE_API_TOKEN": api.token, "NO_PROXY": "*"}
+    process = await asyncio.create_subprocess_shell(curl + " --fail --silent", env=given)
+    assert await asyncio.wait_for(process.wait(), WAIT_S) == 0
     found = Connection.parse(of_file, "what was printed")
     async with await pavane.connect(connection=found) as raft:
-        assert await raft.get("app/colour") == b"blue"
+        assert await raft.get("app/colour") == b"red"  # what the line with curl wrote
 
 
 async def test_a_connection_is_found_in_the_environment_and_in_a_mounted_secret(
@@ -152,17 +156,22 @@ async def test_a_watch_tells_what_happened_to_whom(encrypted: Connection) -> Non
         assert events == [(EventType.PUT, "a/x", b"1"), (EventType.DELETE, "a/x", None)]
 
 
-async def test_who_cannot_connect_is_told_why(
-    encrypted: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_who_cannot_connect_is_told_why_after_two_seconds(
+    encrypted: Connection, tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pavane.application.cluster.CONNECT_S", 1.0)  # three attempts take the test long enough
+    alone, absent = free_url(), free_url()
+    config = Config(id="1", ident=IDENT, url=alone, peers=(("1", alone), ("2", absent)), machine="Tree")
+    server = RaftServer(config, data=tmp_path / "without-quorum", bind=alone)
+    await server.start()
+    stack.push_async_callback(server.stop)
     changes: dict[str, dict[str, Any]] = {
         "Keys: ": {"curve": None},
         "Secret: ": {"secret": b"another"},
-        "Address: ": {"urls": (free_url(),)},
+        "Address: ": {"urls": (absent,)},
+        "Quorum: ": {"urls": (alone,), "curve": None},
     }
     for says, change in changes.items():
-        with pytest.raises(pavane.CannotConnect, match=f"^{says}"):
+        with pytest.raises(pavane.CannotConnect, match=f"^{says}.* for 2 s"):
             await pavane.connect(connection=replace(encrypted, **change))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     with pytest.raises(pavane.CannotConnect, match="Name: nothing here knows a cluster quickstart"):

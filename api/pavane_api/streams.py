@@ -11,6 +11,7 @@ from pavane_api.problems import TooManyRequests
 EVENTS_PENDING_MAX = 1000  # per client; a client that reads slower than this is closed and must list again
 KEEPALIVE_S = 15.0
 STREAMS_MAX = 500
+WATCHES_MAX = 250  # of the API server, by all streams: each is a connection, and an embedded server has 512 for all
 PENDING_BYTES_MAX = 8 * 1024 * 1024  # per client: a few of the largest events
 ALL_PENDING_BYTES_MAX = 128 * 1024 * 1024  # of all clients: half of what the chart grants the process
 
@@ -21,19 +22,24 @@ class Streams:
     def __init__(self) -> None:
         self._stopping = asyncio.Event()
         self.count = 0
+        self.watches = 0
         self.pending_bytes = 0
 
-    def admit(self) -> None:
-        """Raise ``TooManyRequests`` if there are as many streams as there may be; ask before one begins."""
-        if self.count >= STREAMS_MAX:
-            text = f"{STREAMS_MAX} event streams are open: close one, or list instead of watching."
+    def admit(self, watches: int = 0) -> None:
+        """Raise ``TooManyRequests`` if there are as many streams as there may be; ask before one begins.
+
+        ``watches`` is how many the stream will hold of the API server. Streams that begin in the same moment may be a
+        few more than there may be: the number of connections bounds them all.
+        """
+        if self.count >= STREAMS_MAX or self.watches + watches > WATCHES_MAX:
+            text = f"{self.count} event streams are open: close one, or list instead of watching."
             raise TooManyRequests(text, headers={"Retry-After": "5"})
 
     def stop(self) -> None:
         """End all streams; further ones end at once."""
         self._stopping.set()
 
-    async def serve(self, events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    async def serve(self, events: AsyncIterator[dict[str, Any]], watches: int = 0) -> AsyncIterator[bytes]:
         """Yield ``events`` (keyword arguments of an SSE event) as bytes, with comments while nothing happens.
 
         ``events`` is read ahead by at most EVENTS_PENDING_MAX and PENDING_BYTES_MAX, and that of all clients by
@@ -52,6 +58,7 @@ class Streams:
         reader = asyncio.create_task(_read(events, pending, overflow, room))
         stopping = asyncio.create_task(self._stopping.wait())
         self.count += 1
+        self.watches += watches
         try:
             while True:
                 getting = asyncio.create_task(pending.get())
@@ -75,6 +82,7 @@ class Streams:
                     yield KEEPALIVE_COMMENT
         finally:
             self.count -= 1
+            self.watches -= watches
             self.pending_bytes -= held
             held = 0
             reader.cancel()

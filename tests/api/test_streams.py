@@ -1,14 +1,20 @@
 """Event streams are bounded in number, in events and in bytes."""
 
+import asyncio
+import socket
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pavane.runtime.connections import CONNECTIONS_MAX
 from pavane_api import streams
 from pavane_api.problems import TooManyRequests
-from pavane_api.streams import Streams
+from pavane_api.streams import STREAMS_MAX, Streams
+from tests.api.plane import ANSWER_S, BASE, Plane, plane, raft_cluster, served
 
 
 async def events(count: int, size: int) -> AsyncIterator[dict[str, Any]]:
@@ -46,3 +52,37 @@ async def test_no_more_streams_than_there_may_be(monkeypatch: pytest.MonkeyPatch
         served.admit()
     assert [piece async for piece in first]
     served.admit()
+
+
+def watching(api: Plane, path: str, stack: ExitStack) -> socket.socket:
+    url = api.http.base_url
+    made = stack.enter_context(socket.create_connection((url.host, url.port), ANSWER_S))
+    made.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {api.token}\r\n\r\n".encode())
+    return made
+
+
+def status(watch: socket.socket) -> bytes:
+    """Return the status of the answer, nothing for a connection that was ended."""
+    with suppress(ConnectionError):
+        return watch.recv(len(b"HTTP/1.1 200"))[-3:]
+    return b""
+
+
+@pytest.mark.timeout(3 * ANSWER_S)
+async def test_1500_watches_hold_nobody_else_up(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api, served(api, tmp_path, "Tree"):
+        with ExitStack() as stack:
+            # Those of resources first: each holds connections to the API server, which all others need too.
+            paths = ["/api/v1/resources"] * 100 + [f"{BASE}?watch=true"] * 400
+            paths += [f"{BASE}/q/keys?watch=true&prefix="] * 1000
+            watches = [await asyncio.to_thread(watching, api, path, stack) for path in paths]
+            found = Counter([await asyncio.to_thread(status, watch) for watch in watches])
+            assert set(found) - {b""} == {b"200", b"429"}
+            assert STREAMS_MAX <= found[b"200"] <= CONNECTIONS_MAX
+            # Many watches are to be sent a megabyte that nobody reads.
+            answer = await api.http.put(f"{BASE}/q/keys/large", content=bytes(1_000_000))
+            assert answer.status_code == 200, answer.text
+            assert (await api.http.get(f"{BASE}/q/keys/large")).content == bytes(1_000_000)
+            made = await api.http.put(f"{BASE}/r", json=raft_cluster("r"), headers={"If-None-Match": "*"})
+            assert made.status_code == 201, made.text
+            assert (await api.http.get("/api/v1/resources")).status_code == 429

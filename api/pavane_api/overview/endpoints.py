@@ -39,4 +39,6 @@ async def follow(control: Shared, caller: Caller, namespace: OneNamespace = None
             allowed.append(resource)
     if refused is not None and not allowed:
         raise refused
-    return EventSourceResponse(control.streams.serve(service.events(control.kube, allowed, namespace)))
+    control.streams.admit(len(allowed))
+    events = service.events(control.kube, allowed, namespace)
+    return EventSourceResponse(control.streams.serve(events, len(allowed)))

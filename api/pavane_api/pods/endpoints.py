@@ -37,7 +37,8 @@ def router_of(kind: Definition) -> APIRouter:
         document = await control.kube.get(resource, name, namespace)
         if not watch:
             return await service.pods(control.kube, control.pods, document)
-        control.streams.admit()
-        return EventSourceResponse(control.streams.serve(service.events(control.kube, control.pods, document)))
+        control.streams.admit(1)
+        events = service.events(control.kube, control.pods, document)
+        return EventSourceResponse(control.streams.serve(events, 1))
 
     return router

@@ -66,10 +66,10 @@ class Endpoints:
         selectors = {"labels": query.label_selector, "fields": query.field_selector}
         if query.watch:
             await control.authority.require(caller, "watch", self._resource, namespace, None)
-            control.streams.admit()
+            control.streams.admit(1)
             since = last_event_id or query.resource_version
             events = service.events(control.kube, self._resource, namespace, since=since, **selectors)
-            return EventSourceResponse(control.streams.serve(events))
+            return EventSourceResponse(control.streams.serve(events, 1))
         found = await control.kube.list(self._resource, namespace, limit=query.limit, page=query.page, **selectors)
         body: dict[str, Any] = {"items": found.items, "resourceVersion": found.resource_version}
         if found.next_page is not None:

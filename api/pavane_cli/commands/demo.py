@@ -94,7 +94,6 @@ async def _demo(documents: list[kube.Object], demo: "_Demo", once: bool) -> bool
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the last one comes when the terminal goes
         if signal.getsignal(number) is not signal.SIG_IGN:  # of nohup
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    output.say(f"The local cluster starts; its log is {FOLDER / LOG_NAME}.")
     with _platform(documents) as up:
         show = asyncio.create_task(_show(up, demo, stop, once))
         stopping = asyncio.create_task(stop.wait())
@@ -120,6 +119,7 @@ def _platform(documents: list[kube.Object]) -> Iterator["subprocess.Popen[bytes]
     if pid is not None:
         raise UserError(f"a local cluster runs in {FOLDER} already (pid {pid}); stop it with `pavane down`")
     preflight.check(FOLDER, documents)  # the child does, too, seconds later
+    output.say(f"The local cluster starts; its log is {FOLDER / LOG_NAME}.")
     FOLDER.mkdir(exist_ok=True)
     file = FOLDER / FILE_NAME
     file.write_text(yaml.safe_dump_all(documents, sort_keys=False))

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from pavane.application.cluster import LEASE_S, Cluster, Lock, Text, WatchEvent, connect
+from pavane.application.cluster import CONNECT_S, LEASE_S, Cluster, Lock, Text, WatchEvent, connect
 from pavane.application.finding import Connection
 from pavane.raft.errors import Closed
 
@@ -106,11 +106,13 @@ def connect_sync(
     namespace: str = "default",
     urls: Sequence[str] | None = None,
     connection: Connection | None = None,
+    timeout_s: float = CONNECT_S,
 ) -> BlockingCluster:
     """Connect as ``connect`` does, for a ``with`` block of a program without asyncio."""
     made = BlockingCluster()
     try:
-        made.asynchronous = made.run(connect(name, namespace=namespace, urls=urls, connection=connection))
+        connecting = connect(name, namespace=namespace, urls=urls, connection=connection, timeout_s=timeout_s)
+        made.asynchronous = made.run(connecting)
     except BaseException:
         made._stop()
         raise

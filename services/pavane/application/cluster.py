@@ -14,9 +14,8 @@ from pavane.raft.errors import RaftError, Unreachable, Unsupported
 from pavane.raft.machines.commands import Compare, Delete, Op, Put, Range, Relation, Target
 from pavane.raft.machines.history import Happened
 
-CONNECT_S = 2.0  # for one attempt: a cluster that works answers within
-ATTEMPTS = 3  # a cluster that elects a leader or a pod that starts may need more than one
-CERTAIN = ("Keys:", "Name:")  # causes that waiting does not mend
+CONNECT_S = 2.0  # a cluster that works answers within, and most elections end within
+CERTAIN = ("Keys:", "Name:", "Secret:")  # causes that waiting does not mend
 LEASE_S = 10.0  # of locks: a holder that crashed is in the way for so long
 
 Text = str | bytes
@@ -75,12 +74,14 @@ async def connect(
     namespace: str = "default",
     urls: Sequence[str] | None = None,
     connection: Connection | None = None,
+    timeout_s: float = CONNECT_S,
 ) -> "Cluster":
     """Connect to the RaftCluster ``name``; use what it returns in ``async with``.
 
     Its addresses and keys are found by ``finding.find``, unless ``connection`` gives them; ``urls`` replaces the
-    addresses, for example by those of a forwarded port. Raises ``CannotConnect`` within seconds, which says whether the
-    name, the address, the keys, the secret or the quorum is the cause.
+    addresses, for example by those of a forwarded port. After ``timeout_s`` seconds raises ``CannotConnect``, which
+    says whether the name, the address, the keys, the secret or the quorum is the cause; a program that starts together
+    with its cluster gives more.
     """
     if not isinstance(name, str):
         raise TypeError(f"the name of a cluster is a str, not {type(name).__name__}")
@@ -90,26 +91,22 @@ async def connect(
     client = RaftClient(found.urls, found.secret, curve=found.curve, resolve=found.resolve)
     await client.__aenter__()
     try:
-        await _reach(client)
+        await _reach(client, timeout_s)
     except BaseException:
         await client.__aexit__(None, None, None)
         raise
     return Cluster(client)
 
 
-async def _reach(client: RaftClient) -> None:
+async def _reach(client: RaftClient, timeout_s: float) -> None:
     """Return once the keys can be read; raises ``CannotConnect``."""
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            await client.kv.read(Range(b"pavane", flags=Range.COUNT_ONLY), timeout_s=CONNECT_S)
-        except Unsupported as error:
-            raise CannotConnect("Name: this is a plain log without keys; take a cluster of keys or a tree") from error
-        except Unreachable as error:
-            if attempt == ATTEMPTS or error.why.startswith(CERTAIN):
-                tried = f"tried {', '.join(error.peers)} for {attempt * CONNECT_S:g} s"
-                raise CannotConnect(f"{error.why} ({tried})") from error
-        else:
-            return
+    try:
+        await client.kv.read(Range(b"pavane", flags=Range.COUNT_ONLY), timeout_s=timeout_s)
+    except Unsupported as error:
+        raise CannotConnect("Name: this is a plain log without keys; take a cluster of keys or a tree") from error
+    except Unreachable as error:
+        waits = "" if error.why.startswith(CERTAIN) else "; timeout_s= waits longer"
+        raise CannotConnect(f"{error.why} (tried {', '.join(error.peers)} for {timeout_s:g} s{waits})") from error
 
 
 class Cluster:

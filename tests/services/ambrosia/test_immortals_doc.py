@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -53,3 +54,14 @@ async def test_the_test_without_processes(tmp_path: Path) -> None:
     (tmp_path / "try_accounts.py").write_text(text)
     code, said = await typed([sys.executable, "try_accounts.py"], tmp_path)
     assert (code, said) == (0, "")
+
+
+async def test_inside_a_server_of_ones_own(tmp_path: Path) -> None:
+    blocks = BLOCK.findall(DOC.read_text(encoding="utf-8"))
+    (tmp_path / "accounts.py").write_text(next(text for _, name, text in blocks if name == "accounts.py"))
+    (server,) = (text for kind, name, text in blocks if kind == "python" and not name)
+    program = "import asyncio\nfrom accounts import Account\nfrom pavane.ambrosia import serve\n"
+    program += f"async def main():\n{indent(server, ' ')}\nasyncio.run(main())"
+    code, said = await typed([sys.executable, "-c", program], tmp_path)
+    assert code == 0, said
+    assert said in {"5\n", "0\n"}  # the transfer may have been handled by then

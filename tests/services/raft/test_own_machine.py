@@ -1,12 +1,15 @@
 """A state machine of an installed package (docs/specs/raft.md 12.1, 12.10): that of ``examples/raft-machine``."""
 
 import os
+import re
 import signal
 import sys
 import tomllib
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
+from typing import Any
 
 import pytest
 
@@ -51,6 +54,12 @@ async def count(client: RaftClient, name: bytes) -> int:
     return int(bytes(answer))
 
 
+def program_of_the_page(url: str) -> str:
+    page = (EXAMPLE.parents[1] / "docs" / "raft.md").read_text("utf-8")
+    _, program = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return str(program).replace("tcp://127.0.0.1:8047", url).replace('b"example"', repr(IDENT))
+
+
 async def command(peers: Peers, *arguments: str) -> tuple[int | None, str, str]:
     return await ended(await peers.start("tool", *arguments))
 
@@ -66,6 +75,9 @@ async def test_a_package_brings_its_machine(tmp_path: Path, installed: Path) -> 
                 await client.update(b"even" if number % 2 == 0 else b"odd")
             assert (await count(client, b"even"), await count(client, b"odd")) == (3, 2)
             assert (await client.status(url))["machine"] == "Counters"
+            found: dict[str, Any] = {"RaftClient": RaftClient}
+            exec(f"async def main():\n{indent(program_of_the_page(url), ' ')}\n return value", found)  # noqa: S102
+            assert await found["main"]() == b"1"
             process.send_signal(signal.SIGTERM)
             assert (await ended(process))[0] == 0
             told = [await command(peers, "raft", *words) for words in (("verify", folder), ("compact", folder))]

@@ -130,9 +130,8 @@ class Prevote:
             current.asks[peer] = self._requests.ask(to, ballot, PvVoteReply, self._answered, after=node.term_ticket)
         else:
             if self._programs.kind(peer) == Program.UNKNOWN:
-                self._programs.ask_again(
-                    [peer]
-                )  # one of ours does not object for a leader that it has not heard lately
+                # One of ours does not object for a leader that it has not heard lately.
+                self._programs.ask_again([peer])
             question = RequestConfig(self._requests.poll())
             current.asks[peer] = self._requests.ask(to, question, RequestConfigReply, self._named)
 
