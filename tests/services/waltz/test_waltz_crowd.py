@@ -164,6 +164,27 @@ async def test_whoever_asks_and_does_not_read_is_dropped_before_memory_is_full(t
         slow._transport.abort()
 
 
+async def test_a_feed_that_is_not_read_keeps_little_in_memory_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 24
+    monkeypatch.setattr(stream, "UNSENT_BYTES_MAX", 12 * MIB)  # half of what it has credit for
+    async with running_log(tmp_path) as log, used(log) as client:
+        first = await client.append(0, bytes(MIB))
+        for _ in range(count - 1):
+            await client.append(0, bytes(MIB))
+        slow = await RawClient.connect(log.servers[0].port, (5,))
+        assert slow._transport is not None
+        slow._transport.pause_reading()
+        slow.send(m.FeedBatchRequest(slow.reqid(), first - 1, 1_000_000, (1 << 31) - 1, 0, -1, 0))
+        await client.append(0, b"served on")
+        slow._transport.resume_reading()
+        found = 0
+        while found < count:
+            found += len((await slow.next(m.FeedBatch)).items)
+        slow.hang_up("done")
+
+
 def of_node(log: Log, index: int, descriptor: int) -> bool:
     """Whether a descriptor is a segment of a storage node."""
     path = Path(f"/proc/self/fd/{descriptor}").readlink()

@@ -277,6 +277,8 @@ class SimServer:
                     connection = output.connection
                     client.hears_at = world.arrival(client.hears_at)
                     world.schedule(client.hears_at, lambda: client.hear(connection, output.message))
+            case o.Drain():
+                soon(lambda: self._drained(output.connection))
             case o.Hangup():
                 if (gone := self.clients.pop(output.connection, None)) is not None:
                     if self.core is not None:
@@ -288,6 +290,9 @@ class SimServer:
                 soon(lambda: self._write_meta(output))
             case o.WriteAssignment():
                 soon(lambda: None if self.cut_off else world.assign(output.version, output.assignment))
+
+    def _drained(self, connection: int) -> None:
+        self.call(lambda now, core: core.set_connection_writable(now, connection, writable=True))
 
     def _read_meta(self, asked: o.ReadMeta) -> None:
         world = self.world

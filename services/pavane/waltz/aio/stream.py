@@ -34,7 +34,7 @@ class Stream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._pending = bytearray()
         self._timer: asyncio.TimerHandle | None = None
-        self._read_paused = False
+        self._read_paused = self._write_paused = False
 
     def opened(self) -> None:
         """The peer's Hello was taken: messages may be sent."""
@@ -83,6 +83,11 @@ class Stream(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.close()
 
+    def drain(self) -> None:
+        """Write what was sent; ``writable`` is called once the peer has taken it, soon or when it reads again."""
+        self._flush()
+        self._loop.call_soon(self._drained)
+
     def pause_reading(self, paused: bool) -> None:
         """Do not read, or read again."""
         if paused != self._read_paused and self._transport is not None and not self.closed:
@@ -125,11 +130,17 @@ class Stream(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not read as fast as we write."""
+        self._write_paused = True
         self.writable(False)
 
     def resume_writing(self) -> None:
         """The peer has caught up."""
+        self._write_paused = False
         self.writable(True)
+
+    def _drained(self) -> None:
+        if not self._write_paused and not self.closed:
+            self.writable(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""

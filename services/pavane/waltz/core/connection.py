@@ -19,6 +19,8 @@ class Connection:
     client: int | None = None
     net_seq: int | None = None
     writable: bool = True
+    fed: int = 0
+    """Bytes that its feeds have sent since it was last asked whether it has taken them."""
     parked: int = 0
     waiting: set[int] = field(default_factory=set)
     """Partitions whose queue this connection has filled: it is not read until they have room."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pavane.waltz.core.connection import FEEDS_MAX, Connection
-from pavane.waltz.core.outputs import Hangup, Output, Reply
+from pavane.waltz.core.outputs import Drain, Hangup, Output, Reply
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
@@ -17,6 +17,8 @@ FEED_ITEMS_MIN = 100  # credit of a feed below V5, as the original gives it
 READ_RECORDS = 1000  # asked of a storage node at a time
 FRAME_BYTES_DEFAULT = 1024 * 1024
 FRAME_BYTES_MIN, FRAME_BYTES_MAX = 4096, 16 * 1024 * 1024
+BURST_BYTES = 1024 * 1024  # to one connection, which has to take them before more follows: else all its credit waits
+ITEM_BYTES = 28  # what an item costs beside its data
 CREDIT_MAX = (1 << 31) - 1
 CREDIT_ITEMS_MAX = 1_000_000
 
@@ -204,12 +206,19 @@ class Feeds:
             self._out.append(Reply(feed.connection.id, m.MountResponse(feed.reqid, m.MountState.READY)))
         return sent
 
+    def _fed(self, connection: Connection, size: int) -> None:
+        connection.fed += size
+        if connection.fed >= BURST_BYTES:
+            connection.fed, connection.writable = 0, False
+            self._out.append(Drain(connection.id))
+
     def _send_items(self, feed: Feed, records: Sequence[Record]) -> int:
         records = records[: feed.credit]
         for record in records:
             self._out.append(Reply(feed.connection.id, m.FeedData(record.reqid, record.txid, record.header)))
         feed.next += len(records)
         feed.credit -= len(records)
+        self._fed(feed.connection, len(records) * ITEM_BYTES)
         if feed.credit == 0 and feed.last is None:
             self._feeds.remove(feed)
             self._out.append(Reply(feed.connection.id, m.FeedSuspended(feed.reqid)))
@@ -221,9 +230,9 @@ class Feeds:
         for record in records[: min(feed.credit, m.BATCH_ITEMS_MAX)]:
             inline = feed.inline == -1 or len(record.data) <= feed.inline
             cost = len(record.data) if inline else 0
-            if items and (size + cost + 28 > feed.frame_bytes or credit_bytes + cost > feed.credit_bytes):
+            if items and (size + cost + ITEM_BYTES > feed.frame_bytes or credit_bytes + cost > feed.credit_bytes):
                 break
-            size += cost + 28
+            size += cost + ITEM_BYTES
             credit_bytes += cost
             items.append(m.FeedItem(record.reqid, record.header, record.data if inline else None))
         first = feed.next
@@ -237,6 +246,7 @@ class Feeds:
         left = (0, 0) if mounting else (feed.credit, feed.credit_bytes)
         batch = m.FeedBatch(feed.reqid, first, self.hwm, *left, flags, tuple(items))
         self._out.append(Reply(feed.connection.id, batch))
+        self._fed(feed.connection, size)
         return len(items)
 
 

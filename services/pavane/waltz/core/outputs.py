@@ -50,6 +50,13 @@ class Reply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """Say by ``set_connection_writable`` when a client's connection has taken what was sent to it."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hangup:
     """Close a client's connection."""
 
@@ -144,6 +151,7 @@ Output = (
     | WriteAssignment
     | Send
     | Reply
+    | Drain
     | Hangup
     | NextClientId
     | Prefer

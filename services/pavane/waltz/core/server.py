@@ -271,7 +271,7 @@ class ServerCore:
         if known is not None and known.writable != writable:
             known.writable = writable
             if writable:
-                for partition in self.owned.values():
+                for partition in [*self.owned.values(), *self.leaving]:
                     partition.feeds.writable(known)
                 for reader in self._readers():
                     reader.writable(known)

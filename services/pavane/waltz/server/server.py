@@ -178,6 +178,9 @@ class WaltzServer:
                 self._tracing.committed(output.partition, output.records)
             case o.Recovered():
                 self._tracing.recovered(*output)
+            case o.Drain():
+                if (client := self._clients.get(output.connection)) is not None:
+                    client.drain()
             case o.Hangup():
                 if (client := self._clients.get(output.connection)) is not None:
                     client.hang_up(output.reason)
