@@ -18,7 +18,7 @@ HEADER = """# Where the embedded cluster differs from Kubernetes
 
 The tests in `e2e/contract` make the calls of the platform and of kubectl to the embedded server of `pavane up` and to a
 real kube-apiserver with its controllers. Both answer alike, but for what this list says; each line of it is itself a
-test, which fails when either server changes. What the embedded cluster does not have at all is told in
+test, which fails when either server changes. What the embedded cluster does not have at all is in
 [limitations.md](limitations.md).
 
 | request or object | embedded server | Kubernetes | since | because | test |

@@ -36,7 +36,7 @@ def _opened(folder: Path) -> Iterator[StoppedFolder]:
 def verify(folder: Folder, form: Output = Format.TABLE) -> None:
     """Check all records of a stopped storage node, their order and what was acknowledged. Changes nothing.
 
-    Exit code 1 if a partition is damaged. The end of a write that nobody was told of is no damage.
+    Exit code 1 if a partition is damaged. An incomplete write at the end, which nobody acknowledged, is not damage.
     """
     with _opened(folder) as stored:
         reports = list(stored.reports())
