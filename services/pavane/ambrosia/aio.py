@@ -148,7 +148,7 @@ class Runner:
         for writer in list(self._writers.values()):
             await close_writer(writer)
         await self._streams_of_binding.close()
-        self._thread.shutdown()
+        await asyncio.to_thread(self._thread.shutdown)  # what it writes may need this loop
         self.store.close()
 
     def _failed(self, error: Exception) -> None:

@@ -24,7 +24,7 @@ from pavane.ambrosia.core.coordinator import LOG_TRIGGER_BYTES, Coordinator, Set
 from pavane.ambrosia.errors import EXIT_UNEXPECTED, Fatal, FatalError, Superseded
 from pavane.ambrosia.ports import DETECT_S, BindingPort, SocketOrder, Streams
 from pavane.ambrosia.state import Meta, Phase, Progress
-from pavane.ambrosia.storage import LOG, CheckpointReader, Registry, Replay, Row, Store
+from pavane.ambrosia.storage import LOG, CheckpointReader, Place, Registry, Replay, Row, Store
 from pavane.ambrosia.wire.limits import MIB, NEW_NAME_BYTES_MAX
 from pavane.wal.files import DiskFolder
 
@@ -43,7 +43,7 @@ class Options:
     ``generation`` fences: a greater one takes over, a lower one ends. ``read_only``: follow until ``Server.promote``.
     ``version``: the one that the application must have had, ``None`` for any; it names the folder. ``upgrade_version``:
     the one that it has from this life on, ``None`` for no change. ``standby``: while another process leads, follow it,
-    and lead when it ends.
+    and lead when it ends. ``place``: instead of folders on disk.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Options:
     order: SocketOrder = SocketOrder.DETECT
     detect_s: float = DETECT_S
     process: str = ""
+    place: Place | None = None
 
 
 def say(text: str) -> None:
@@ -88,8 +89,10 @@ class Server:
         """How long nobody could write while this coordinator took over: from its fence until it led."""
         self._resolve = resolve or self._registered
         self._say = say
-        self._registry = Registry(DiskFolder(options.registry or Path(f"{options.log}registry")))
-        self._folder = DiskFolder(instance_folder(options.log, options.name, options.version or 0))
+        folder = instance_folder(options.log, options.name, options.version or 0)
+        registry = options.registry or Path(f"{options.log}registry")
+        self._place = options.place or Place(DiskFolder(folder), Registry(DiskFolder(registry)))
+        self._folder, self._registry = self._place.folder, self._place.registry
         self._process = options.process or f"{options.address}:{os.getpid()}"
         self._generation = options.generation
         self._runner: Runner | None = None
@@ -177,7 +180,7 @@ class Server:
     async def run(self) -> None:
         """Live until something ends it; returns after ``stop``."""
         options = self.options
-        store = Store(self._folder, self._registry, options.name, self._generation)
+        store = Store(self._folder, self._registry, options.name, self._generation, self._place.tenure)
         port = BindingPort(options.host, options.receive_port, options.send_port, options.order, options.detect_s)
         self._tending = asyncio.ensure_future(self._tend(store))
         try:
@@ -210,7 +213,7 @@ class Server:
         """Become the writer and return False; True when another process writes and this one may follow it."""
         while True:
             try:
-                store.lock(self._process, f"{self.options.address}:{self.options.port}")
+                await asyncio.to_thread(store.lock, self._process, f"{self.options.address}:{self.options.port}")
             except FatalError as error:
                 if error.fatal is not Fatal.STORAGE or not self.options.standby:
                     raise

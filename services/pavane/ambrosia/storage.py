@@ -8,7 +8,7 @@ the process must end (10).
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from pavane.ambrosia.effects import (
@@ -35,6 +35,8 @@ CHECKPOINT = "serverchkpt"
 END = ".end"  # of a log that a writer may still hold who stood still: how much of it counts
 READ_BYTES = MIB  # of a log at a time
 HEAD_READ_BYTES = MIB
+TenureOf = Callable[[Folder, str, int], Tenure]
+"""Makes the tenure of an instance's folder, by its name and generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,15 @@ class Replay:
         self._reader.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an instance keeps its files and its row, and how a process gets the right to write there."""
+
+    folder: Folder
+    registry: Registry
+    tenure: TenureOf = Tenure
+
+
 @dataclass(slots=True)
 class _Checkpoint:
     file: File
@@ -239,9 +250,11 @@ class _Checkpoint:
 class Store:
     """The files of one instance, for its one writer; ``carry_out`` does what a coordinator's effects ask."""
 
-    def __init__(self, folder: Folder, registry: Registry, instance: str, generation: int = 0) -> None:
+    def __init__(
+        self, folder: Folder, registry: Registry, instance: str, generation: int = 0, tenure: TenureOf = Tenure
+    ) -> None:
         self.folder = folder
-        self.tenure = Tenure(folder, instance, generation)
+        self.tenure = tenure(folder, instance, generation)
         self._registry = registry
         self._instance = instance
         self._row = registry.load(instance)

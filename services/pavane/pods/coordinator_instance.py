@@ -2,12 +2,14 @@
 
 Of the pods of one generation the one leads that has the lock of the log; only that one is ready.
 
-The fence is a file in the log's folder: the number of the generation that may write. The pod of the next generation
-replays the log beside the old one, writes its number there, and leads as soon as the old one has let the log go.
+The fence is a file in the log's folder, on the volume or on a partition of Waltz: the number of the generation that may
+write. The pod of the next generation replays the log beside the old one, writes its number there, and leads as soon as
+the old one has let the log go.
 Specified in docs/specs/ambrosia.md 14.
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 import socket
@@ -18,9 +20,11 @@ from typing import Any
 
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.server import Options, Server
-from pavane.ambrosia.tenure import Tenure, read_fence
+from pavane.ambrosia.storage import Place, Registry
+from pavane.ambrosia.tenure import read_fence
 from pavane.ambrosia.wire.limits import MIB
 from pavane.compute.wire import Blocker, Token
+from pavane.pods import immortal_log
 from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
 from pavane.pods.coordinator_settings import (
     LINK_PORT,
@@ -30,6 +34,7 @@ from pavane.pods.coordinator_settings import (
     CoordinatorSettings,
     load,
 )
+from pavane.pods.immortal_log import PartitionFolder
 from pavane.runtime import names
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
@@ -38,6 +43,7 @@ from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.wal.files import DiskFolder
+from pavane.waltz.client import WaltzError
 from pavane.wire import Stage
 
 KIND = "coordinator"  # CreateInstance.kind (docs/specs/compute.md 5)
@@ -57,7 +63,16 @@ _logger = logging.getLogger(__name__)
 class Instance:
     """One immortal on the volume: its coordinator, begun anew as often as the application is."""
 
-    def __init__(self, config: CoordinatorConfig, folder: Path, host: str, namespace: str, generation: int) -> None:
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        folder: Path,
+        host: str,
+        namespace: str,
+        generation: int,
+        waltz_client: Path | None = None,
+    ) -> None:
+        """With ``waltz_client`` the files are on that log, and ``folder`` is for what was read of them."""
         self.generation = generation
         self.fault = ""
         self.fenced = False
@@ -83,17 +98,26 @@ class Instance:
             upgrade_version=config.version,
             standby=True,  # another pod of this generation may lead
         )
-        self._folder = DiskFolder(folder / config.log / f"{config.instance}_0")
+        self._path = folder / config.log / f"{config.instance}_0"
+        self._client = waltz_client
+        self._place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        if waltz_client is None:
+            registry = Registry(DiskFolder(Path(f"{self._options.log}registry")))
+            self._place.set_result(Place(DiskFolder(self._path), registry))
 
-    def fence(self) -> int:
-        """Return the generation that may write, 0 while nobody ever could."""
-        return read_fence(self._folder)
+    async def fence(self) -> int:
+        """Return the generation that may write, 0 while nobody ever could; waits until the files are there."""
+        return await asyncio.to_thread(read_fence, (await self._files()).folder)
+
+    async def _files(self) -> Place:
+        return await asyncio.shield(self._place)
 
     async def allow_writes(self) -> None:
         """Stop every lower generation for good, then lead. Raises ``OSError`` and ``FatalError``."""
         loop = asyncio.get_running_loop()
+        files = await self._files()
         began = loop.time()
-        await asyncio.to_thread(Tenure(self._folder, self._options.name, self.generation).fence)
+        await asyncio.to_thread(files.tenure(files.folder, self._options.name, self.generation).fence)
         self._writing_since = loop.time()
         self.writing.set()
         if self.server is not None:
@@ -101,9 +125,30 @@ class Instance:
 
     async def run(self) -> None:
         """Serve until this generation is superseded; raises ``FatalError`` for what only a person can mend."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self._client is not None:
+                self._place.set_result(await self._open(self._client, stack))
+            await self._serve(await self._place)
+
+    async def _open(self, client: Path, stack: contextlib.AsyncExitStack) -> Place:
+        """Return the files on the partition, once they have been read."""
+        while True:
+            log = immortal_log.client(client)
+            files = PartitionFolder(log, self._config.partition or 0, self._path, self._config.log)
+            try:
+                await stack.enter_async_context(files)
+            except (FatalError, WaltzError) as error:
+                self.fault = str(error)
+                _logger.warning("the log cannot be read: %s", error)
+                await asyncio.sleep(AGAIN_S)
+            else:
+                self.fault = ""
+                return immortal_log.place(files)
+
+    async def _serve(self, place: Place) -> None:
         while True:
             await _either(self.writing, self.following)
-            options = replace(self._options, read_only=not self.writing.is_set())
+            options = replace(self._options, read_only=not self.writing.is_set(), place=place)
             self.server = Server(options, _logger.info, resolve=self._resolve)
             try:
                 await self.server.run()
@@ -206,7 +251,7 @@ class InstanceRole:
 
     async def read_only(self) -> None:
         """Follow the log of an older generation, if there is one."""
-        if 0 < await asyncio.to_thread(self.instance.fence) < self.generation:
+        if 0 < await self.instance.fence() < self.generation:
             self.instance.following.set()
 
     async def read_write(self, token: Token, told: Mapping[str, str]) -> bool:
@@ -230,7 +275,12 @@ class CoordinatorPod:
         self._settings = settings
         self._process = process
         self._instance = Instance(
-            config, settings.ambrosia_log, settings.pod_ip, settings.pod_namespace, settings.generation
+            config,
+            settings.ambrosia_log,
+            settings.pod_ip,
+            settings.pod_namespace,
+            settings.generation,
+            settings.waltz_client,
         )
         self._stage = StageServer(
             InstanceRole(self._instance), process.exit, host=settings.pod_ip, certificates=settings.tls
@@ -272,7 +322,7 @@ class CoordinatorPod:
         """Walk as far as the volume allows: a pod that starts again in the generation that may write needs nobody."""
         instance, stage = self._instance, self._stage
         while not self._process.ending:
-            fence = await asyncio.to_thread(instance.fence)
+            fence = await instance.fence()
             if fence > instance.generation and not instance.writing.is_set() and not instance.following.is_set():
                 instance.fenced = True
                 await rest_fenced(self._process, stage, instance.generation)

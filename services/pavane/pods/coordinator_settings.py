@@ -25,7 +25,9 @@ class CoordinatorSettings(PodSettings):
     """Env of a pod's coordinator."""
 
     ambrosia_log: Path
-    """Folder on the volume of the resource."""
+    """Folder on the volume of the resource; with ``waltz_client`` of what was read of the partition."""
+    waltz_client: Path | None = None
+    """Folder of the Secret with which clients reach the log that keeps the files; absent: the volume keeps them."""
 
 
 class CoordinatorConfig(BaseModel):
@@ -38,7 +40,9 @@ class CoordinatorConfig(BaseModel):
     version: int = Field(default=0, ge=0)
     """Of the application."""
     log: str = Field(pattern=r"^[-a-z0-9]+$")
-    """Folder of this resource on the volume."""
+    """Folder of this resource on the volume, or its name in ``partition``."""
+    partition: int | None = Field(default=None, ge=0)
+    """Of the log that keeps the files."""
     peers: dict[str, Address] = Field(default_factory=dict, max_length=PEERS_MAX)
     """Immortals that run elsewhere: name → ``host:port``. All others are Services of the namespace."""
     checkpoint_mib: int = Field(default=1000, ge=1, le=1 << 20)

@@ -1,0 +1,153 @@
+"""The files of an immortal on a partition: what the log refuses, and where a reader begins (spec 14.8)."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pavane.ambrosia.effects import Append, BeginCheckpoint, CheckpointBytes, CreateLog, EndCheckpoint, Step, StoreMeta
+from pavane.ambrosia.effects import Storage as Effect
+from pavane.ambrosia.errors import FatalError, Superseded
+from pavane.ambrosia.state import Meta, Progress
+from pavane.ambrosia.storage import CheckpointReader, Registry, Replay, Store
+from pavane.pods.immortal_log import PIECE_BYTES, PartitionFolder, place
+from pavane.waltz.client import Waltz
+from tests.services.ambrosia.test_tenure import HEAD, record
+from tests.services.waltz.running import ANSWER_S, Log, running_log
+
+
+class Watched(Waltz):
+    """Says when an append was answered, whatever the answer."""
+
+    answered: asyncio.Event
+
+    async def append(self, *arguments: Any, **named: Any) -> int:
+        try:
+            return await super().append(*arguments, **named)
+        finally:
+            self.answered.set()
+
+
+class Held(PartitionFolder):
+    """Sees what is in the partition when it is told to."""
+
+    gate: asyncio.Event
+
+    async def _apply(self, transaction: Any) -> None:  # type: ignore[override]
+        await self.gate.wait()
+        super()._apply(transaction)
+
+
+@contextlib.asynccontextmanager
+async def files(log: Log, folder: Path, owner: str = "alice-1") -> AsyncIterator[Held]:
+    client = Watched([f"127.0.0.1:{log.servers[0].port}"])
+    client.answered = asyncio.Event()
+    found = Held(client, 0, folder, owner)
+    found.gate = asyncio.Event()
+    found.gate.set()
+    async with found:
+        yield found
+
+
+async def writer(folder: PartitionFolder, generation: int = 1) -> Store:
+    store = Store(folder, Registry(folder), "alice", generation, place(folder).tenure)
+    await asyncio.to_thread(store.tenure.fence)
+    await asyncio.to_thread(store.lock, "process", "host:1")
+    return store
+
+
+async def carry_out(store: Store, *effects: Effect) -> None:
+    for effect in effects:
+        await asyncio.to_thread(store.carry_out, effect)
+
+
+def begun(number: int, blob: bytes = b"state") -> tuple[Effect, ...]:
+    """A log file and the checkpoint at its beginning."""
+    return (
+        CreateLog(number),
+        StoreMeta(Meta(0, number - 1, number), Step.LOG),
+        BeginCheckpoint(number, replace(HEAD, size=len(blob))),
+        CheckpointBytes(blob),
+        EndCheckpoint(number),
+        StoreMeta(Meta(0, number, number), Step.CHECKPOINT),
+    )
+
+
+def replayed(folder: PartitionFolder, number: int = 1) -> list[bytes]:
+    found = []
+    replay = Replay(folder, number, number, Progress(7))
+    while (each := replay.next()) is not None:
+        found.append(each.encode())
+    replay.finish()
+    replay.close()
+    return found
+
+
+def append(number: int, body: bytes = b"") -> Append:
+    found = record(number, body) if body else record(number)
+    assert isinstance(found, Append)
+    return found
+
+
+@pytest.mark.parametrize(("generation", "error"), [(1, FatalError), (2, Superseded)])
+async def test_the_log_refuses_what_a_writer_sends_who_does_not_know_that_it_was_overtaken(
+    tmp_path: Path, generation: int, error: type[Exception]
+) -> None:
+    async with (
+        running_log(tmp_path / "waltz") as log,
+        files(log, tmp_path / "a") as one,
+        files(log, tmp_path / "b") as two,
+    ):
+        old = await writer(one)
+        await carry_out(old, *begun(1), append(0))
+        one.gate.clear()
+        await writer(two, generation)
+        end = await one._log.hwm(0)
+        client = one._log
+        assert isinstance(client, Watched)
+        client.answered.clear()
+        late = asyncio.create_task(carry_out(old, append(1, b"late")))
+        async with asyncio.timeout(ANSWER_S):
+            await client.answered.wait()
+        assert await one._log.hwm(0) == end
+        one.gate.set()
+        with pytest.raises(error):
+            await late
+        assert await one._log.hwm(0) == end
+        assert replayed(two) == [append(0).data]
+
+
+async def test_a_reader_begins_with_the_last_checkpoint_and_finds_what_the_writer_wrote(tmp_path: Path) -> None:
+    blob = bytes(range(256)) * (PIECE_BYTES // 100)
+    async with running_log(tmp_path / "waltz") as log:
+        async with files(log, tmp_path / "a") as one:
+            store = await writer(one, 3)
+            await carry_out(store, *begun(1), append(0), *begun(2, blob), append(0, b"second"))
+            row = store.row
+        async with files(log, tmp_path / "b") as two:
+            assert "serverlog1" not in two.names()
+            assert Registry(two).load("alice") == row
+            reader = CheckpointReader(two, 2)
+            assert b"".join(reader.blob()) == blob
+            reader.close()
+            assert replayed(two, 2) == [append(0, b"second").data]
+            with pytest.raises(Superseded):
+                await writer_without_fence(two, 2)
+
+
+async def writer_without_fence(folder: PartitionFolder, generation: int) -> None:
+    store = Store(folder, Registry(folder), "alice", generation, place(folder).tenure)
+    await asyncio.to_thread(store.lock, "process", "host:1")
+
+
+async def test_a_partition_of_another_one_is_refused_by_name(tmp_path: Path) -> None:
+    async with running_log(tmp_path / "waltz") as log:
+        async with files(log, tmp_path / "a") as one:
+            await writer(one)
+        with pytest.raises(FatalError, match="is of alice-1, not of bob-1: give it a partition of its own"):
+            async with files(log, tmp_path / "b", "bob-1"):
+                pass
