@@ -98,6 +98,7 @@ _ARGUMENTS: Mapping[str, str] = {
     "waltz verify": "storage",
     "sql check": "revenue.sql",
     "sql run": "ledger revenue.sql --ticks 2 -p 3",
+    "sql replica": "ledger --ticks 2 -p 3 --listen 127.0.0.1:7071",
     "sql query": "compute/main 'SELECT * FROM revenue'",
     "sql follow": "ledger revenue -p 3",
     "dataflow list": "",

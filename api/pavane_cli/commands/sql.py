@@ -7,6 +7,7 @@ from pavane_cli import lazy
 COMMANDS = {
     "check": "sql_views:check",
     "run": "sql_views:run_script",
+    "replica": "sql_replica:replica",
     "query": "sql_views:query",
     "follow": "sql_views:follow",
 }

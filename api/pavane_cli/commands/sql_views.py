@@ -69,7 +69,7 @@ def run_script(
     Kill it and start it again, here or elsewhere: nothing is lost or counted twice. Who starts last writes, the others
     end.
     """
-    run(_kept(reach, _parsed(script), Place(ticks, reach.partition), _engine(engine), interval))
+    run(_kept(reach, _parsed(script), Place(ticks, reach.partition), engine_of(engine), interval))
 
 
 @reaching
@@ -163,7 +163,8 @@ def _parsed(script: Path) -> Script:
         raise UserError(f"{script} is no text in UTF-8: {error}", ExitCode.USAGE) from error
 
 
-def _engine(name: EngineName) -> Callable[[], Engine]:
+def engine_of(name: EngineName) -> Callable[[], Engine]:
+    """Return what makes this engine."""
     if name is EngineName.PLAIN:
         return PlainEngine
     try:
@@ -176,6 +177,19 @@ def _engine(name: EngineName) -> Callable[[], Engine]:
     except RuntimeError as error:
         raise UserError(str(error)) from error
     return SparkEngine
+
+
+def make_clocks() -> Clocks:
+    """Return those of this machine."""
+    return Clocks(lambda: time.time_ns() // 1_000_000, time.monotonic, lambda: uuid.uuid4().hex)
+
+
+def stop_signal() -> asyncio.Event:
+    """Return what Ctrl-C and SIGTERM set from now on."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    return stopped
 
 
 async def _kept(reach: Reach, script: Script, place: Place, engine: Callable[[], Engine], interval_s: float) -> None:
@@ -194,13 +208,10 @@ async def _kept(reach: Reach, script: Script, place: Place, engine: Callable[[],
         said.clear()
         output.note(f"trying again: {what}")
 
-    clocks = Clocks(lambda: time.time_ns() // 1_000_000, time.monotonic, lambda: uuid.uuid4().hex)
-    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
+    stopped = stop_signal()
     async with reach.log() as log:
         await _checked(log, script, place)
-        keeper = Keeper(log, [script], place, engine, interval_s, clocks)
+        keeper = Keeper(log, [script], place, engine, interval_s, make_clocks())
         keeper.allowed.set()
         keeping = asyncio.create_task(keeper.run(moved, trouble))
         stopping = asyncio.create_task(stopped.wait())

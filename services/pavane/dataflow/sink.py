@@ -52,6 +52,11 @@ class ChainSink:
         self._own: Rank | None = None
         self._written_ms = 0
 
+    @property
+    def rank(self) -> Rank:
+        """The greatest rank that was read."""
+        return self._chain.rank
+
     async def open(self, as_of: int) -> int:
         """Read the chain to its end and return its upper; `as_of` where there is no chain yet.
 

@@ -1,0 +1,101 @@
+"""A script as a dataflow of the compute protocol, and back (docs/specs/compute.md 5, 14).
+
+Sources are the tables and steps the views, both under their names, because plans name what they read. A view's rows
+leave the dataflow by exports, which have ids of their own.
+"""
+
+from __future__ import annotations
+
+from pavane.compute import wire
+from pavane.dataflow.plan import Plan, PlanError
+from pavane.dataflow.ports import Column, Format, Mode, Script, Table, View
+
+APPEND, DIFF, UPSERT = "append", "diff", "upsert"
+"""Envelopes: what a row of a table means."""
+
+
+class DescriptionError(Exception):
+    """A dataflow that no script of this version can be."""
+
+
+def described(script: Script, ids: dict[str, str], as_of: int, initial_as_of: int) -> wire.DataflowDescription:
+    """Return a script whose views are all written to chains of their names. `ids` are the exports, by view."""
+    return wire.DataflowDescription(
+        as_of,
+        debug_name=", ".join(ids),
+        sources=tuple(_source(table) for table in script.tables),
+        steps=tuple(wire.BuildStep(view.name, view.plan, _relation(view.columns)) for view in script.views),
+        sink_exports=tuple(
+            wire.SinkExport(
+                ids[view.name],
+                view.name,
+                wire.MaterializedView(view.name, _relation(view.columns), initial_as_of=initial_as_of),
+            )
+            for view in script.views
+        ),
+    )
+
+
+def script_of(dataflow: wire.DataflowDescription) -> Script:
+    """Return what a dataflow computes. Raises `DescriptionError`."""
+    if dataflow.indexes:
+        raise DescriptionError("this replica imports tables of the log, not indexes: name the index's plan as a step")
+    try:
+        tables = tuple(_table(source) for source in dataflow.sources)
+        views = tuple(
+            View(step.id, "", _columns(step.relation), _read(Plan.decode(step.plan)), step.plan)
+            for step in dataflow.steps
+        )
+    except (PlanError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise DescriptionError(
+            f"the dataflow {dataflow.debug_name or dataflow.exports} cannot be read: {error}"
+        ) from error
+    known = {table.name for table in tables}
+    for view in views:
+        if unknown := set(view.tables) - known:
+            raise DescriptionError(
+                f"the step {view.name} reads {', '.join(sorted(unknown))}, which does not stand before it"
+            )
+        known.add(view.name)
+    names = {view.name for view in views}
+    for id_, on in [(e.id, e.on) for e in dataflow.index_exports] + [(e.id, e.from_) for e in dataflow.sink_exports]:
+        if on not in names:
+            raise DescriptionError(f"the export {id_} names {on}, which is no step of its dataflow")
+    return Script(tables, views)
+
+
+def _source(table: Table) -> wire.SourceImport:
+    names = [column.name for column in table.columns]
+    key = tuple(names.index(name) for name in table.key)
+    envelope = UPSERT if key else DIFF if table.diff else APPEND
+    return wire.SourceImport(
+        table.name, _relation(table.columns), table.partitions, table.format.value, envelope, key, table.mode.value
+    )
+
+
+def _table(source: wire.SourceImport) -> Table:
+    columns = _columns(source.relation)
+    if source.envelope not in (APPEND, DIFF, UPSERT):
+        raise ValueError(f"table {source.id}: the envelope {source.envelope!r} is not known")
+    return Table(
+        source.id,
+        columns,
+        source.partitions,
+        Format(source.format),
+        Mode(source.on_error),
+        source.envelope == DIFF,
+        tuple(columns[place].name for place in source.key) if source.envelope == UPSERT else (),
+    )
+
+
+def _read(plan: Plan) -> tuple[str, ...]:
+    sides = [side for part in plan.union or (plan,) for side in part.sides]
+    return tuple(dict.fromkeys(side.table for side in sides))
+
+
+def _relation(columns: tuple[Column, ...]) -> wire.Relation:
+    return wire.Relation(tuple(wire.Column(column.name, column.type) for column in columns))
+
+
+def _columns(relation: wire.Relation) -> tuple[Column, ...]:
+    return tuple(Column(column.name, column.type) for column in relation.columns)
