@@ -43,7 +43,7 @@ def script_of(dataflow: wire.DataflowDescription) -> Script:
     try:
         tables = tuple(_table(source) for source in dataflow.sources)
         views = tuple(
-            View(step.id, "", _columns(step.relation), _read(Plan.decode(step.plan)), step.plan)
+            View(step.id, "", _columns(step.relation), Plan.decode(step.plan).tables, step.plan)
             for step in dataflow.steps
         )
     except (PlanError, ValueError, KeyError, TypeError, IndexError) as error:
@@ -86,11 +86,6 @@ def _table(source: wire.SourceImport) -> Table:
         source.envelope == DIFF,
         tuple(columns[place].name for place in source.key) if source.envelope == UPSERT else (),
     )
-
-
-def _read(plan: Plan) -> tuple[str, ...]:
-    sides = [side for part in plan.union or (plan,) for side in part.sides]
-    return tuple(dict.fromkeys(side.table for side in sides))
 
 
 def _relation(columns: tuple[Column, ...]) -> wire.Relation:

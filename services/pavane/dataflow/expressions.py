@@ -59,6 +59,13 @@ class Places:
                 shown = part.sql(dialect="spark") if isinstance(part, exp.Expr) else name
                 self.refuse(part if isinstance(part, exp.Expr) else node, f"{shown} is not supported here")
 
+    def no_select(self, node: exp.Expr) -> None:
+        """Refuse an expression that has a SELECT in it."""
+        inner = node.find(exp.Query)
+        if inner is not None:
+            instead = "Join it in FROM, or write WHERE x IN (SELECT …)."
+            self.refuse(inner, "a SELECT is no part of an expression here", instead)
+
 
 @dataclass(slots=True)
 class Scope:
@@ -66,10 +73,16 @@ class Scope:
 
     places: Places
     columns: dict[tuple[str, str], tuple[str | exp.Identifier, str]] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
+    """Names that the SELECT does not use, of columns that were left out for it."""
 
     def add(self, qualifier: str, name: str, ref: str | exp.Identifier, kind: str) -> None:
         """Let `qualifier.name` mean the stage's column `ref`."""
         self.columns[qualifier.lower(), name.lower()] = ref, kind
+
+    def knows(self, node: exp.Column) -> bool:
+        """Whether there is a column that a name may mean."""
+        return any(n == node.name.lower() and node.table.lower() in ("", q) for q, n in self.columns)
 
     def resolve(self, node: exp.Column) -> Bound:
         """Return the column that a name means."""
@@ -79,8 +92,11 @@ class Scope:
         if len(found) > 1:
             self.places.refuse(node, f"column {node.name} is ambiguous", "Write TABLE.COLUMN.")
         if not found:
-            near = difflib.get_close_matches(name, {n for _, n in self.columns}, 1)
-            self.places.refuse(node, f"there is no column {node.sql()}", f"Is {near[0]} meant?" if near else "")
+            near = difflib.get_close_matches(name, {n for _, n in self.columns} | self.unread, 1)
+            instead = f"Is {near[0]} meant?" if near else ""
+            if qualifier not in {"", *(q for q, _ in self.columns)}:
+                instead = f"FROM of this SELECT has no {node.table}."
+            self.places.refuse(node, f"there is no column {node.sql()}", instead)
         return Bound(exp.column(found[0][0]), found[0][1])
 
 
@@ -119,6 +135,8 @@ class Binder:
             if type(node) is kind:
                 bound: Bound = getattr(self, handler)(node)
                 return bound
+        if isinstance(node, exp.Exists | exp.Subquery):
+            self._places.no_select(node)
         if isinstance(node, exp.AggFunc):
             self._places.refuse(
                 node, f"{node.sql(dialect='spark')} does not belong here", "Aggregates stand in SELECT and HAVING."
@@ -247,6 +265,9 @@ class Binder:
         return Bound(exp.paren(exp.Is(this=self.bind(node.this).node, expression=exp.null())), "BOOLEAN")
 
     def _in(self, node: exp.In) -> Bound:
+        if node.args.get("query") is not None:
+            instead = "For NOT IN write LEFT JOIN … WHERE b.x IS NULL."
+            self._places.refuse(node, "IN (SELECT …) stands in WHERE, alone or between AND", instead)
         self._places.only(node, "this", "expressions")
         sides, _ = self._alike([node.this, *node.expressions], "IN")
         return Bound(exp.paren(exp.In(this=sides[0], expressions=sides[1:])), "BOOLEAN")

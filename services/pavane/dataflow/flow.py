@@ -41,8 +41,8 @@ class ViewFlow:
 
     def __init__(self, view: View, engine: Engine) -> None:
         plan = Plan.decode(view.plan)
-        self._schema = arrow_schema(view.columns)
-        self._parts = [_Query(part, engine) for part in plan.union or (plan,)]
+        self._inner = [(each.name, _Relation(each.plan, each.columns, engine)) for each in plan.inner]
+        self._view = _Relation(plan, view.columns, engine)
 
     def step(self, inputs: Mapping[str, pa.Table], upper: int) -> pa.Table:
         """Return the updates of the view that follow from those of its inputs with times below `upper`.
@@ -50,8 +50,10 @@ class ViewFlow:
         Raises `EngineError`, and `ViewError` where a result does not fit its column.
         """
         try:
-            updates = chain.from_iterable(part.step(inputs, upper) for part in self._parts)
-            return table_of(consolidated(updates), self._schema)
+            known = dict(inputs)
+            for name, relation in self._inner:
+                known[name] = relation.step(known, upper)
+            return self._view.step(known, upper)
         except (pa.ArrowInvalid, OverflowError) as error:
             raise ViewError(f"a value does not fit its column: {error}") from error
 
@@ -78,6 +80,18 @@ class Latest:
                 self._rows[key] = row
                 out.append((row, time, 1))
         return table_of(consolidated(out), self._schema)
+
+
+class _Relation:
+    """The state of one SELECT, or of several with UNION ALL, and its columns."""
+
+    def __init__(self, plan: Plan, columns: tuple[Column, ...], engine: Engine) -> None:
+        self._schema = arrow_schema(columns)
+        self._parts = [_Query(part, engine) for part in plan.union or (plan,)]
+
+    def step(self, inputs: Mapping[str, pa.Table], upper: int) -> pa.Table:
+        updates = chain.from_iterable(part.step(inputs, upper) for part in self._parts)
+        return table_of(consolidated(updates), self._schema)
 
 
 class _Query:

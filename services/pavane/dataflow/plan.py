@@ -15,7 +15,7 @@ from typing import Any, Self
 from pavane.dataflow.ports import Column
 
 INPUT = "input"
-VERSION = 2
+VERSION = 3
 
 
 class PlanError(Exception):
@@ -77,6 +77,15 @@ class Top:
 
 
 @dataclass(frozen=True, slots=True)
+class Inner:
+    """What an inner SELECT or a join of more than two gives: a relation that only this view reads, at the same tick."""
+
+    name: str
+    columns: tuple[Column, ...]
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a view does. The first `width` columns of the last SELECT are the view's, others are there for the order.
 
@@ -96,6 +105,20 @@ class Plan:
     distinct: bool = False
     top: Top | None = None
     union: tuple[Plan, ...] = ()
+    inner: tuple[Inner, ...] = ()
+    """Of a view: relations that its sides read; each may read the ones before it."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Tables, views and inner relations that its sides name."""
+        return tuple(side.table for part in self.union or (self,) for side in part.sides)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables and views that a whole plan reads."""
+        inner = {each.name for each in self.inner}
+        read = (name for plan in (self, *(each.plan for each in self.inner)) for name in plan.reads)
+        return tuple(dict.fromkeys(name for name in read if name not in inner))
 
     def encode(self) -> bytes:
         """Return canonical JSON."""
@@ -123,8 +146,15 @@ class Plan:
             distinct=held["distinct"],
             top=Top(tuple(OrderBy(**each) for each in top["order"]), top["limit"], top["offset"]) if top else None,
             union=tuple(cls._decoded(each) for each in held["union"]),
+            inner=tuple(
+                Inner(each["name"], _columns(each["columns"]), cls._decoded(each["plan"])) for each in held["inner"]
+            ),
         )
 
 
 def _select(held: dict[str, Any]) -> Select:
-    return Select(held["sql"], tuple(Column(**each) for each in held["columns"]))
+    return Select(held["sql"], _columns(held["columns"]))
+
+
+def _columns(held: list[dict[str, str]]) -> tuple[Column, ...]:
+    return tuple(Column(**each) for each in held)

@@ -54,6 +54,24 @@ SHAPES = (  # one a line, as users write them
     "FROM orders WHERE NOT (paid AND cents BETWEEN 10 AND 60) OR customer IN ('ann', 'bob')",
     "SELECT customer, cents AS most FROM orders WHERE paid UNION ALL SELECT name, limit_cents FROM customers UNION ALL "
     "SELECT customer, max(cents) AS most FROM orders GROUP BY customer",
+    # Joins of more than two.
+    "SELECT o.id, c.city, l.name FROM orders o JOIN customers c ON o.customer = c.name LEFT JOIN customers l "
+    "ON l.limit_cents = o.cents AND l.city <> 'bob' WHERE coalesce(l.limit_cents, 0) < 90",
+    "SELECT o.id, c.city, d.name FROM orders o LEFT JOIN customers c ON o.customer = c.name LEFT JOIN customers d "
+    "ON c.city = d.name",
+    "SELECT c.city, count(*) AS n, sum(o.cents) AS total FROM orders o JOIN customers c ON o.customer = c.name "
+    "JOIN customers d ON d.city = c.city JOIN orders p ON p.id = o.id AND p.paid GROUP BY c.city",
+    # Inner SELECTs.
+    "SELECT o.id, o.cents, s.n, s.total FROM orders o JOIN (SELECT customer, count(*) AS n, sum(cents) AS total "
+    "FROM orders GROUP BY customer) s ON s.customer = o.customer WHERE o.cents * s.n > s.total",
+    "WITH sums AS (SELECT customer, sum(cents) AS total FROM orders GROUP BY customer), most AS (SELECT max(total) AS "
+    "total FROM sums) SELECT sums.customer, sums.total FROM sums JOIN most ON sums.total = most.total",
+    "SELECT name, n FROM (SELECT customer AS name, count(*) AS n FROM orders GROUP BY customer UNION SELECT name, "
+    "limit_cents FROM customers) u ORDER BY n DESC, name LIMIT 3",
+    "SELECT id, customer FROM orders WHERE customer IN (SELECT name FROM customers WHERE limit_cents > 30) "
+    "AND cents > 10 AND id IN (SELECT max(id) AS id FROM orders GROUP BY day)",
+    "SELECT c.city, count(*) AS n FROM orders o LEFT JOIN customers c ON o.customer = c.name "
+    "WHERE o.cents IN (SELECT limit_cents FROM customers) GROUP BY c.city",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+from pavane.dataflow.sql import parse
 from tests.services.waltz.running import running_log
 
 PAGE = Path(__file__).parents[3] / "docs" / "compute.md"
@@ -14,7 +15,8 @@ RUN_S = 100.0
 
 async def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
     blocks = re.findall(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    (script,) = [(name, text) for language, name, text in blocks if language == "sql"]
+    script, *others = [(name, text) for language, name, text in blocks if language == "sql"]
+    assert [view.name for _, text in others for view in parse(text).views] == ["good_customers", "their_orders"]
     (printed,) = [text for language, _, text in blocks if language == "text"]
     typed = "".join(
         text for language, name, text in blocks if language == "sh" and not name and "pip install" not in text

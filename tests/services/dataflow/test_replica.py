@@ -228,8 +228,10 @@ def test_a_script_travels_as_a_dataflow() -> None:
         "CREATE TABLE b (k STRING) USING waltz OPTIONS (partitions '2', format 'arrow', diff 'true');"
         "CREATE MATERIALIZED VIEW v AS SELECT a.k, n FROM a JOIN b ON a.k = b.k;"
         "CREATE MATERIALIZED VIEW w AS SELECT count(*) AS n FROM v;"
+        "CREATE MATERIALIZED VIEW x AS WITH s AS (SELECT k FROM a) "
+        "SELECT s.k FROM s JOIN v ON s.k = v.k JOIN b ON b.k = s.k;"
     )
     script = parse(text)
-    found = script_of(described(script, {"v": "u1", "w": "u2"}, 7, 5))
+    found = script_of(described(script, {"v": "u1", "w": "u2", "x": "u3"}, 7, 5))
     assert found.tables == script.tables
     assert found.views == tuple(replace(view, sql="") for view in script.views)

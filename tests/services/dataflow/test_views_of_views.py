@@ -31,9 +31,12 @@ CREATE MATERIALIZED VIEW big AS SELECT k, s FROM sums WHERE s > 20;
 CREATE MATERIALIZED VIEW shares AS SELECT t.k, t.x, big.s FROM t JOIN big ON t.k = big.k;
 CREATE MATERIALIZED VIEW both AS SELECT k, s FROM big UNION ALL SELECT k, x FROM t WHERE x > 5 UNION ALL
   SELECT s, count(*) AS n FROM sums GROUP BY s;
+CREATE MATERIALIZED VIEW nested AS WITH equal AS (SELECT s, count(*) AS n FROM sums GROUP BY s)
+  SELECT t.k, t.x, equal.n FROM t JOIN sums ON t.k = sums.k JOIN equal ON equal.s = sums.s
+  WHERE t.k IN (SELECT k FROM big);
 """
 SEEDS, LIVES, ROWS = 4, 5, 12
-VIEWS = ("last", "sums", "big", "shares", "both")
+VIEWS = ("last", "sums", "big", "shares", "both", "nested")
 
 
 def expected(rows: Counter[tuple[int, int]]) -> dict[str, Counter[Row]]:
@@ -46,7 +49,10 @@ def expected(rows: Counter[tuple[int, int]]) -> dict[str, Counter[Row]]:
     both.update({(k, x): count for (k, x), count in rows.items() if x > 5})
     both.update(Counter(sums.values()).items())
     shares = Counter({(k, x, of_big[k]): count for (k, x), count in rows.items() if k in of_big})
-    return {"sums": Counter(sums.items()), "big": Counter(of_big.items()), "shares": shares, "both": both}
+    equal = Counter(sums.values())
+    nested = Counter({(k, x, equal[sums[k]]): count for (k, x), count in rows.items() if k in of_big})
+    whole, some = Counter[Row](sums.items()), Counter[Row](of_big.items())
+    return {"sums": whole, "big": some, "shares": Counter[Row](shares), "both": both, "nested": Counter[Row](nested)}
 
 
 def change(random: Random, there: Counter[tuple[int, int]]) -> bytes:
