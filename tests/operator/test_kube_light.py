@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+import pavane
 from pavane_operator.kube import KubeClient, KubeError, Target
 from pavane_operator.kube.light import light
 from pavane_operator.kube.resources import NAMESPACES
@@ -55,7 +56,7 @@ async def a_server_that_asks_for_certificates(folder: Path) -> AsyncIterator[str
 
 
 @pytest.mark.parametrize("as_data", [True, False], ids=["data", "files"])
-async def test_a_client_certificate_is_shown(tmp_path: Path, as_data: bool) -> None:
+async def test_a_client_certificate_is_shown(tmp_path: Path, as_data: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_server_that_asks_for_certificates(tmp_path) as url:
         own = certificate(AUTHORITY, "user")
         given = {"client-certificate": own.certificate, "client-key": own.key}
@@ -70,6 +71,10 @@ async def test_a_client_certificate_is_shown(tmp_path: Path, as_data: bool) -> N
         assert light(target) is not None
         async with await KubeClient.connect(target, brief=True) as kube:
             assert await kube.raw("GET", "/version") == {"path": "/prefix/version"}
+        # An application that connects shows the same: it is let in, and finds a cluster without status.
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        with pytest.raises(pavane.CannotConnect, match=r"^Quorum: q serves nobody yet"):
+            await pavane.connect("q")
 
 
 async def test_a_server_of_another_authority_is_not_trusted(tmp_path: Path) -> None:

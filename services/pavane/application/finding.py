@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import ssl
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,20 +139,29 @@ def _client(path: Path) -> httpx2.Client:
     cluster, user = _named(config, "cluster", context.get("cluster")), _named(config, "user", context.get("user"))
     if not cluster.get("server"):
         raise CannotConnect(f"Address: {path} names no cluster in its current context")
-    authority = cluster.get("certificate-authority-data")
-    trusted = ssl.create_default_context(
-        cafile=cluster.get("certificate-authority"),
-        cadata=base64.b64decode(authority).decode() if authority else None,
-    )
-    if user.get("client-certificate"):
-        trusted.load_cert_chain(user["client-certificate"], user.get("client-key"))
-    elif not user.get("token"):
+    with tempfile.TemporaryDirectory() as folder:  # Python reads certificates and keys from files alone
+        authority = _file(path, cluster, "certificate-authority", folder)
+        certificate, key = (_file(path, user, what, folder) for what in ("client-certificate", "client-key"))
+        trusted = ssl.create_default_context(cafile=authority)
+        if certificate is not None:
+            trusted.load_cert_chain(certificate, key)
+    if certificate is None and not user.get("token"):
         raise CannotConnect(
-            f"Keys: {path} has neither token nor certificate file for us: set {VARIABLE} to what `pavane connection "
+            f"Keys: {path} has neither token nor certificate for us: set {VARIABLE} to what `pavane connection "
             "NAME -o file` prints"
         )
     headers = {"Authorization": f"Bearer {user['token']}"} if user.get("token") else {}
     return httpx2.Client(base_url=cluster["server"], headers=headers, verify=trusted, timeout=ASK_S, trust_env=False)
+
+
+def _file(path: Path, of: Mapping[str, Any], what: str, folder: str) -> Path | None:
+    """Return the file of a certificate or key: the one that the kubeconfig ``path`` names, or what it holds itself."""
+    data = of.get(f"{what}-data")
+    if not data:
+        return path.parent / of[what] if of.get(what) else None
+    made = Path(folder) / what
+    made.write_bytes(base64.b64decode(data))
+    return made
 
 
 def _named(config: Mapping[str, Any], kind: str, name: str | None) -> dict[str, Any]:
