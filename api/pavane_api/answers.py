@@ -14,6 +14,7 @@ from opentelemetry import trace
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from pavane_api.bodies import OCTETS
 from pavane_api.problems import (
     MEDIA_TYPE,
     TYPE_BASE,
@@ -69,11 +70,18 @@ def _describe(document: dict[str, Any]) -> dict[str, Any]:
     """Return a description in which errors have the type that they are sent with: FastAPI calls every model JSON.
 
     Who takes JSON answers 400 to what is no UTF-8, and 415 to everything else. No parameter can be null. What may be
-    answered 428 needs If-Match, unless If-None-Match would do.
+    answered 428 needs If-Match, unless If-None-Match would do. Generators of clients want a schema for bytes and cannot
+    write a default that is an object.
     """
+    for schema in document["components"]["schemas"].values():
+        for described in schema.get("properties", {}).values():
+            if isinstance(described.get("default"), dict):
+                del described["default"]
     for operation in (item for path in document["paths"].values() for item in path.values()):
-        taken = (operation.get("requestBody") or {}).get("content", {}).keys()
-        if taken and taken <= JSON_TYPES:
+        taken = (operation.get("requestBody") or {}).get("content", {})
+        if OCTETS in taken:
+            taken[OCTETS] = {"schema": {"type": "string", "format": "binary"}}
+        if taken and taken.keys() <= JSON_TYPES:
             for problem in (BadRequest, UnsupportedMediaType):
                 described = {"description": problem.title, "content": {MEDIA_TYPE: {"schema": DOCUMENT}}}
                 operation["responses"].setdefault(str(problem.status), described)

@@ -12,6 +12,8 @@ from pavane_operator.kube import KubeError
 
 BODY_BYTES_MAX = 11 * 1024 * 1024  # the largest that any request needs is an entry of 10 MiB, which says so itself
 
+OCTETS = "application/octet-stream"
+
 AUTHENTICATED = "/api/"
 """What begins the paths of all endpoints that ask who calls."""
 

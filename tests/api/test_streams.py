@@ -54,17 +54,13 @@ async def test_no_more_streams_than_there_may_be(monkeypatch: pytest.MonkeyPatch
     served.admit()
 
 
-def watching(api: Plane, path: str, stack: ExitStack) -> socket.socket:
+def watched(api: Plane, path: str, stack: ExitStack) -> bytes:
+    """Open a stream that nobody reads; returns the status of the answer, nothing where the connection was ended."""
     url = api.http.base_url
     made = stack.enter_context(socket.create_connection((url.host, url.port), ANSWER_S))
     made.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {api.token}\r\n\r\n".encode())
-    return made
-
-
-def status(watch: socket.socket) -> bytes:
-    """Return the status of the answer, nothing for a connection that was ended."""
     with suppress(ConnectionError):
-        return watch.recv(len(b"HTTP/1.1 200"))[-3:]
+        return made.recv(len(b"HTTP/1.1 200"))[-3:]
     return b""
 
 
@@ -75,8 +71,7 @@ async def test_1500_watches_hold_nobody_else_up(tmp_path: Path) -> None:
             # Those of resources first: each holds connections to the API server, which all others need too.
             paths = ["/api/v1/resources"] * 100 + [f"{BASE}?watch=true"] * 400
             paths += [f"{BASE}/q/keys?watch=true&prefix="] * 1000
-            watches = [await asyncio.to_thread(watching, api, path, stack) for path in paths]
-            found = Counter([await asyncio.to_thread(status, watch) for watch in watches])
+            found = Counter([await asyncio.to_thread(watched, api, path, stack) for path in paths])
             assert set(found) - {b""} == {b"200", b"429"}
             assert STREAMS_MAX <= found[b"200"] <= CONNECTIONS_MAX
             # Many watches are to be sent a megabyte that nobody reads.

@@ -8,7 +8,7 @@ import { Empty, Panel, Table, Told } from "./ui";
 const AGAIN_MS = 2000; // these lists have no stream
 const ENTRIES_SHOWN_MAX = 50;
 
-type Members = Schemas["pavane_api__raftmembers__schemas__Members"];
+type Members = Schemas["Members"];
 
 export function Raft({ path, resource }: { path: string; resource: Resource }) {
   const members = usePolled<Members>(`${path}/members`, AGAIN_MS);

@@ -12,7 +12,7 @@ type Transaction = Schemas["LogTransaction"];
 
 export function Waltz({ path }: { path: string }) {
   const [chosen, setChosen] = useState(0);
-  const partitions = usePolled<Schemas["pavane_api__waltzlog__schemas__Partitions"]>(`${path}/partitions`, AGAIN_MS);
+  const partitions = usePolled<Schemas["LogPartitions"]>(`${path}/partitions`, AGAIN_MS);
   const known = partitions.data?.items.find((each) => each.partition === chosen);
   return (
     <>
@@ -102,7 +102,7 @@ function Append({ path, seen }: { path: string; seen: number }) {
     const query = new URLSearchParams({ seen: String(seen) });
     for (const lock of locks.split(/[\s,]+/).filter(Boolean)) query.append("write", lock);
     try {
-      const { transaction } = await append<Schemas["pavane_api__waltzlog__schemas__Appended"]>(`${path}/transactions?${query}`, data);
+      const { transaction } = await append<Schemas["AppendedTransaction"]>(`${path}/transactions?${query}`, data);
       setSaid(`Committed as transaction ${transaction}.`);
       setData("");
     } catch (error) {

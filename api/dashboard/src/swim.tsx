@@ -13,7 +13,7 @@ const NODE_PX = 9;
 const NAMED_MAX = 16; // members whose names have room around one ring
 const PLACE_PX = { named: 44, many: 20 }; // between two members of a ring, and between two rings
 
-type Group = Schemas["pavane_api__swimmembers__schemas__Members"];
+type Group = Schemas["GroupMembers"];
 
 interface Member {
   id: number;

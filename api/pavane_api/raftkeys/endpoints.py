@@ -15,7 +15,7 @@ from pavane.raft.machines.limits import RANGE_ITEMS_MAX, VALUE_BYTES_MAX
 from pavane.raft.wire.frames import UINT_MAX
 from pavane_api import problems
 from pavane_api.auth import MayGet, MayUpdate
-from pavane_api.bodies import bounded
+from pavane_api.bodies import OCTETS, bounded
 from pavane_api.control import Control, Shared
 from pavane_api.problems import BadRequest, Problem, responses
 from pavane_api.raftkeys.schemas import (
@@ -36,7 +36,6 @@ from pavane_api.raftkeys.service import KeyService, expectation
 
 router = APIRouter(prefix="/namespaces/{namespace}/raftclusters/{name}", tags=["keys"])
 
-OCTETS = "application/octet-stream"
 RequestId = Annotated[
     str | None,
     Header(

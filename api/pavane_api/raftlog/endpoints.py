@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header, Query, Request
 from pavane.raft.wire.frames import UINT_MAX
 from pavane_api import problems
 from pavane_api.auth import MayGet, MayUpdate
-from pavane_api.bodies import bounded
+from pavane_api.bodies import OCTETS, bounded
 from pavane_api.control import Shared
 from pavane_api.problems import responses
 from pavane_api.raft_clients import Use
@@ -58,7 +58,7 @@ async def entries(
     status_code=201,
     response_model=Appended,
     responses=responses(problems.NotFound, problems.BadRequest, problems.Conflict, problems.TooLarge),
-    openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
+    openapi_extra={"requestBody": {"required": True, "content": {OCTETS: {}}}},
 )
 async def append(
     control: Shared, _: MayUpdate, request: Request, namespace: str, name: str, request_id: RequestId = None

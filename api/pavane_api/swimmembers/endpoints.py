@@ -10,7 +10,7 @@ from pavane_api.control import Shared
 from pavane_api.kinds import SWIM_GROUPS
 from pavane_api.problems import responses
 from pavane_api.swimmembers import service
-from pavane_api.swimmembers.schemas import Members
+from pavane_api.swimmembers.schemas import GroupMembers
 from pavane_operator.kube import Identity
 
 router = APIRouter(prefix="/namespaces/{namespace}/swimgroups/{name}", tags=["members"])
@@ -19,8 +19,11 @@ MayGet = Annotated[Identity, Depends(may("get", SWIM_GROUPS))]
 
 
 @router.get(
-    "/members", operation_id="list_swimgroup_members", response_model=Members, responses=responses(problems.NotFound)
+    "/members",
+    operation_id="list_swimgroup_members",
+    response_model=GroupMembers,
+    responses=responses(problems.NotFound),
 )
-async def list_members(control: Shared, _: MayGet, namespace: str, name: str) -> Members:
+async def list_members(control: Shared, _: MayGet, namespace: str, name: str) -> GroupMembers:
     """Return who is in the group, as one of its pods sees it at this moment."""
     return await service.members(control.kube, namespace, name)

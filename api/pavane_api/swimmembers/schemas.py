@@ -5,7 +5,7 @@ from pydantic import Field
 from pavane_api.resources.schemas import Document
 
 
-class Member(Document):
+class GroupMember(Document):
     """One member, as the pod that was asked sees it."""
 
     id: int
@@ -41,7 +41,7 @@ class DeadMember(Document):
     """Its last number; it comes back with a greater one."""
 
 
-class Members(Document):
+class GroupMembers(Document):
     """The group as one pod sees it; two pods may disagree for seconds."""
 
     asked: str
@@ -52,4 +52,4 @@ class Members(Document):
     """How many members it remembers as dead."""
     dead_members: list[DeadMember]
     """Those who died last, newest first; at most 100."""
-    items: list[Member] = Field(description="Who is alive or suspect, by id.")
+    items: list[GroupMember] = Field(description="Who is alive or suspect, by id.")

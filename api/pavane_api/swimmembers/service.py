@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from pavane_api.kinds import SWIM_GROUPS
 from pavane_api.problems import Unavailable
-from pavane_api.swimmembers.schemas import DeadMember, Member, Members
+from pavane_api.swimmembers.schemas import DeadMember, GroupMember, GroupMembers
 from pavane_operator import kube
 from pavane_operator.kinds.swim.access import NotServing, group_members
 from pavane_operator.kinds.swim.names import NAMES, member_id
 
 
-async def members(client: kube.KubeClient, namespace: str, name: str) -> Members:
+async def members(client: kube.KubeClient, namespace: str, name: str) -> GroupMembers:
     """Ask a pod of the active generation. Raises ``kube.NotFound``, and ``Unavailable`` while none answers."""
     document = await client.get(SWIM_GROUPS, name, namespace)
     try:
@@ -20,7 +20,7 @@ async def members(client: kube.KubeClient, namespace: str, name: str) -> Members
         raise Unavailable(f"{error}.") from error
     pods = _pods(document)
     items = [
-        Member(
+        GroupMember(
             id=each.id,
             pod=pods.get(each.id),
             foreign=each.id not in pods,
@@ -38,7 +38,7 @@ async def members(client: kube.KubeClient, namespace: str, name: str) -> Members
         for each in told.dead_members
     ]
     asked = pods.get(told.id, str(told.id))
-    return Members(asked=asked, digest=told.digest, dead=told.dead, dead_members=dead, items=items)
+    return GroupMembers(asked=asked, digest=told.digest, dead=told.dead, dead_members=dead, items=items)
 
 
 def _pods(document: kube.Object) -> Mapping[int, str]:

@@ -13,11 +13,11 @@ from pavane.waltz.wire.locks import lock_hash
 from pavane.wire import LocalProtocolError
 from pavane_api import problems
 from pavane_api.auth import may
-from pavane_api.bodies import bounded
+from pavane_api.bodies import OCTETS, bounded
 from pavane_api.control import Control, Shared
 from pavane_api.kinds import WALTZ_CLUSTERS
 from pavane_api.problems import BadRequest, Problem, responses
-from pavane_api.waltzlog.schemas import Appended, LogTransaction, LogTransactions, Partition, Partitions
+from pavane_api.waltzlog.schemas import AppendedTransaction, LogPartitions, LogTransaction, LogTransactions, Partition
 
 TRANSACTIONS_MAX = 1000  # per answer
 ANSWER_BYTES_MAX = 16 * 1024 * 1024  # data per answer; a single larger transaction is still sent whole
@@ -34,12 +34,12 @@ Locks = Annotated[list[str], Query(max_length=1000, description="Lock, NAME/NUMB
 LastEventId = Annotated[str | None, Header(pattern="^[0-9]{1,18}$", description="Where a broken stream goes on")]
 
 
-@router.get("", operation_id="list_partitions", response_model=Partitions, responses=responses(problems.NotFound))
-async def partitions(control: Shared, _: MayGet, namespace: str, name: str) -> Partitions:
+@router.get("", operation_id="list_partitions", response_model=LogPartitions, responses=responses(problems.NotFound))
+async def partitions(control: Shared, _: MayGet, namespace: str, name: str) -> LogPartitions:
     """List the partitions of the log: who may write to each, and its last transaction."""
     async with control.waltz.of(namespace, name) as log:
         infos = (await log.partitions()).items()
-        return Partitions(
+        return LogPartitions(
             items=[Partition.of(info, await _hwm_of(log, p) if info.server else None) for p, info in infos]
         )
 
@@ -48,11 +48,11 @@ async def partitions(control: Shared, _: MayGet, namespace: str, name: str) -> P
     "/{partition}/transactions",
     operation_id="append_transaction",
     status_code=201,
-    response_model=Appended,
+    response_model=AppendedTransaction,
     responses=responses(
         problems.NotFound, problems.BadRequest, problems.LockConflict, problems.TooLarge, problems.OutcomeUnknown
     ),
-    openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
+    openapi_extra={"requestBody": {"required": True, "content": {OCTETS: {}}}},
 )
 async def append(
     control: Shared,
@@ -67,7 +67,7 @@ async def append(
         int | None, Query(ge=-1, le=TXID_MAX, description="The last transaction that the data takes into account")
     ] = None,
     header: Annotated[int, Query(ge=-(1 << 31), lt=1 << 31, description="Readers see it beside the data")] = 0,
-) -> Appended:
+) -> AppendedTransaction:
     """Append the body as one transaction; the answer comes when it is on the disks of a majority.
 
     If a lock of it was written after `seen` nothing is written. Without `seen` it counts as having seen what the
@@ -78,7 +78,7 @@ async def append(
     async with control.waltz.of(namespace, name) as log:
         _check(log, partition)
         txid = await log.append(partition, body, header=header, write=locks[0], read=locks[1], seen=seen)
-    return Appended(partition=partition, transaction=txid)
+    return AppendedTransaction(partition=partition, transaction=txid)
 
 
 @router.get(

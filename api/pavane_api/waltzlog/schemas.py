@@ -15,7 +15,7 @@ class Document(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True)
 
 
-class Appended(Document):
+class AppendedTransaction(Document):
     """An append that was committed."""
 
     partition: int
@@ -68,7 +68,7 @@ class Partition(Document):
         )
 
 
-class Partitions(Document):
+class LogPartitions(Document):
     """All partitions."""
 
     items: list[Partition]

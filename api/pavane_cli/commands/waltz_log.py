@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import typer
 
 from pavane.waltz.client import Lock, NotFound, Rejected, Unavailable, Waltz
-from pavane_api.waltzlog.schemas import Appended, LogTransaction, Partition, Partitions
+from pavane_api.waltzlog.schemas import AppendedTransaction, LogPartitions, LogTransaction, Partition
 from pavane_cli import output
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
@@ -54,7 +54,7 @@ def append(
 
     txid = run(send())
     if form.structured:
-        done = Appended(partition=reach.partition, transaction=txid)
+        done = AppendedTransaction(partition=reach.partition, transaction=txid)
         output.structured(done.model_dump(mode="json", by_alias=True), form)
     else:
         output.say(str(txid))
@@ -128,7 +128,7 @@ def partitions(reach: Reach, form: Output = Format.TABLE) -> None:
 
     found = run(_partitions(reach))
     if form.structured:
-        output.structured(Partitions(items=found).model_dump(mode="json", by_alias=True), form)
+        output.structured(LogPartitions(items=found).model_dump(mode="json", by_alias=True), form)
         return
     rows = [
         (each.partition, each.server or "none", each.generation, each.stage, each.high_water_mark) for each in found
@@ -139,7 +139,7 @@ def partitions(reach: Reach, form: Output = Format.TABLE) -> None:
 async def _partitions(reach: Reach) -> list[Partition]:
     if not reach.servers:
         async with reach.rest() as rest:
-            return Partitions.model_validate(await rest.get(reach.path)).items
+            return LogPartitions.model_validate(await rest.get(reach.path)).items
     async with reach.log() as log:
         infos = await log.partitions()
         return [Partition.of(info, await _hwm_of(log, p) if info.server else None) for p, info in infos.items()]

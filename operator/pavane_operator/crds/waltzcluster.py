@@ -186,7 +186,7 @@ class WaltzClusterSpec(CommonSpec):
     """Whether the volumes of the storage nodes are kept when the resource is deleted."""
 
 
-class Partitions(StatusModel):
+class PartitionCounts(StatusModel):
     """Number of partitions and their state."""
 
     total: Count
@@ -200,7 +200,7 @@ class Partitions(StatusModel):
 class WaltzClusterStatus(Status):
     """Observed state of a WaltzCluster."""
 
-    partitions: Partitions | None = None
+    partitions: PartitionCounts | None = None
     """Its partitions."""
     writable: Name | None = None
     """The writable and all partitions, for a column: `4/4`."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pavane.waltz.wire.blobs import UNRESOLVED, PartitionAssignment, PartitionMetadata, Rollout
-from pavane_operator.crds.waltzcluster import Partitions, WaltzClusterSpec
+from pavane_operator.crds.waltzcluster import PartitionCounts, WaltzClusterSpec
 from pavane_operator.plan.model import Facts, OwnCondition, Problem, Resource
 
 SET_ROLLOUT = "SetRollout"
@@ -72,7 +72,7 @@ def facts(resource: Resource, registry: Registry | None) -> Facts:
         members=frozenset(),
         settling=bool(active) and (writable < total or len(counts.replicated) < total),
         own_status={
-            "partitions": Partitions(total=total, writable=writable, replicated=len(counts.replicated)),
+            "partitions": PartitionCounts(total=total, writable=writable, replicated=len(counts.replicated)),
             "writable": f"{writable}/{total}",
         },
         conditions=_conditions(counts, total) if active else (),
