@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from e2e.cluster import QUICK, RaftTest
+from e2e.targets import Capability
 from e2e.waiting import eventually
+from pavane.ambrosia.wire.links import Channel, Hello
+from pavane.pods.coordinator_settings import LINK_PORT
 from pavane_api.kinds import COORDINATORS
 from pavane_cli.failures import ExitCode
 from pavane_operator.kube.resources import CONFIG_MAPS
@@ -73,6 +78,28 @@ class BankTest(RaftTest):
         money = [await self.query(name, "money") for name in ACCOUNTS]
         return sum(each["balance"] + each["on_the_way"] for each in money)
 
+    async def clear_is_refused(self, name: str) -> None:
+        """Call as the coordinator of bob would, but without a certificate: nobody answers, and it is counted."""
+        (pod,) = await self.pods(name)
+        host = pod["status"]["podIP"]
+        before = await self.refused(host)
+        _, writer = await asyncio.open_connection(host, LINK_PORT)
+        writer.write(Hello("bob", name, Channel.DATA, "stranger", (99, 0), 1).encode())
+
+        async def counted() -> bool:
+            return await self.refused(host) > before
+
+        await eventually(counted, "a link in clear is refused")
+        writer.close()
+
+    async def refused(self, host: str) -> int:
+        """What the pod has counted."""
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            told = (await http.get(f"http://{host}:7071/metrics")).text
+        found = re.search(r"^pavane_ambrosia_links_refused_total (\d+)", told, re.MULTILINE)
+        assert found is not None, told
+        return int(found[1])
+
 
 @dataclass
 class Transfers:
@@ -120,6 +147,8 @@ async def test_the_bank_keeps_its_money_under_kills_and_a_rollout(raft: RaftTest
     assert await bank.call("alice", "transfer", "bob", 10, key="once") is True
     assert await bank.call("alice", "transfer", "bob", 10, key="once") is True
     assert (await bank.query("bob", "money"))["balance"] == MONEY + 10
+    if Capability.DIRECT in raft.platform.capabilities:
+        await bank.clear_is_refused("alice")
     refused = raft.platform.run("ambrosia", "call", "alice", "rob", "-n", raft.namespace, check=False)
     assert "alice has the methods deposit, open, transfer" in refused.stderr
     nobody = raft.platform.run("ambrosia", "call", "nobody", "open", "1", "-n", raft.namespace, check=False)

@@ -1,16 +1,25 @@
 """Coordinator's rendered objects and the judgement of what its pods say (docs/specs/operator.md 3.4, 4.1, 4.2)."""
 
+import base64
+import random
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 
 from pavane.pods.coordinator_settings import CoordinatorSettings, load
 from pavane.wire.stages import Stage
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.coordinator import CoordinatorSpec, CoordinatorStatus
+from pavane_operator.kinds.coordinator import kind as coordinator_kind
 from pavane_operator.kinds.coordinator.promotion import CoordinatorPromotion
 from pavane_operator.kinds.coordinator.render import CoordinatorRenderer
 from pavane_operator.kinds.fenced import ALLOW_WRITES, facts
+from pavane_operator.kinds.raft import kind as raft_kind
+from pavane_operator.kube.resources import SECRETS, custom
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
     UID_LABEL,
@@ -22,6 +31,11 @@ from pavane_operator.plan.model import (
     StageView,
     Writers,
 )
+from pavane_operator.runtime.cache import Cache
+from pavane_operator.runtime.metrics import Metrics
+from pavane_operator.runtime.observe import certificates_of
+from pavane_operator.runtime.operator import Operator
+from pavane_operator.runtime.reconcile import Shared
 from tests.operator.test_render_raft import DEFAULTS, UID, stored
 
 RENDERER = CoordinatorRenderer(DEFAULTS)
@@ -139,3 +153,55 @@ def test_an_immortal_that_nobody_leads_is_down() -> None:
     assert found.down is not None
     assert found.down.reason == "ActiveDown"
     assert facts(resource(), Observed(fresh=True), {}, "").down is None
+
+
+def secret(kind: str, of: str, name: str, authorities: str) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": kind, "app.kubernetes.io/instance": of}
+    data = {"ca.crt": base64.b64encode(authorities.encode()).decode()}
+    return {"metadata": {"name": name, "namespace": "data", "uid": name, "labels": labels}, "data": data}
+
+
+SECRETS_OF_ALL = (
+    secret("coordinator", "alice", "alice-tls", "A\n"),
+    secret("coordinator", "bob", "bob-tls", "B\n"),
+    secret("coordinator", "bob", "bob-ca", "the authority's own\n"),
+    secret("raftcluster", "carol", "carol-tls", "C\n"),
+    {"metadata": {"name": "mine-tls", "namespace": "data", "uid": "mine"}, "data": {}},
+)
+
+
+def test_coordinators_trust_the_authorities_of_those_of_their_namespace_unless_the_user_gives_one() -> None:
+    found = certificates_of("Coordinator", SECRETS_OF_ALL)
+    assert set(found) == {"Secret/alice-tls", "Secret/bob-tls"}
+
+    def live(**spec: Any) -> Mapping[str, str]:
+        manifests = RENDERER.shared(resource(1, **spec), Writers((1,), fence=1), found)
+        data: Mapping[str, str] = next(one for one in manifests if one.kind == "ConfigMap").body["data"]
+        return data
+
+    assert live()["peers.crt"] == "A\nB\n"
+    assert "peers.crt" not in live(tls={"mode": "Secret", "secretName": "mine-tls"})
+    assert "peers.crt" not in live(tls={"mode": "Disabled"})
+
+
+async def test_a_certificate_wakes_the_other_coordinators_of_its_namespace_also_one_that_the_operator_wrote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = Cache()
+    shared = cast("Shared", SimpleNamespace(cache=cache, rng=random.Random(1), metrics=Metrics()))
+    operator = Operator([coordinator_kind(DEFAULTS), raft_kind(DEFAULTS)], shared)
+    woken: list[str] = []
+    monkeypatch.setattr(operator.keepers, "wake", lambda uid, _: woken.append(uid))
+    for kind, name, namespace in (
+        ("Coordinator", "alice", "data"),
+        ("Coordinator", "bob", "data"),
+        ("Coordinator", "far", "elsewhere"),
+        ("RaftCluster", "meta", "data"),
+    ):
+        body = {"metadata": {"name": name, "namespace": namespace, "uid": name}}
+        operator.resource_seen(custom(kind, f"{kind.lower()}s"), body, deleted=False)
+    for certificate, expected in ((SECRETS_OF_ALL[1], {"alice", "bob"}), (SECRETS_OF_ALL[3], set[str]())):
+        woken.clear()
+        cache.seen(SECRETS, certificate)
+        operator.child_seen(SECRETS, certificate, deleted=False)
+        assert set(woken) == expected

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pavane_operator.crds.tls import TlsSpec
 from pavane_operator.kinds.port import Kind
 from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS, VOLUME_CLAIMS, Object
 from pavane_operator.kube.resources import Resource as ResourceType
@@ -19,6 +20,8 @@ from pavane_operator.plan.model import (
     StageView,
     parse_number,
 )
+from pavane_operator.runtime.cache import belongs_to
+from pavane_operator.tls.names import certificate_secret
 
 ENDED_MAX_CHARACTERS = 300
 """Of a container's last words in a message of the status, which has more to say."""
@@ -59,6 +62,16 @@ def children_of(uid: str, members: Iterable[tuple[ResourceType, Object]]) -> tup
         for resource, body in members
         if resource == VOLUME_CLAIMS or (resource not in (PODS, ENDPOINT_SLICES) and _owned_by(body, uid))
     )
+
+
+def certificates_of(kind: str, secrets: Iterable[Object]) -> dict[str, Object]:
+    """Of these Secrets the certificates that the operator keeps for resources of a kind, each as `Secret/name`."""
+    found = {}
+    for body in secrets:
+        name, _, resource = belongs_to(body) or ("", "", "")
+        if name == kind.lower() and body["metadata"]["name"] == certificate_secret(resource, TlsSpec()):
+            found[f"Secret/{body['metadata']['name']}"] = body
+    return found
 
 
 def pods_of(

@@ -13,7 +13,7 @@ import structlog
 from pavane.runtime.metrics import Metric
 from pavane_operator.kinds.port import Kind
 from pavane_operator.kube import KubeError
-from pavane_operator.kube.resources import GROUP, VERSION, Object
+from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import parse_time
 from pavane_operator.runtime.cache import belongs_to
@@ -73,6 +73,17 @@ class Operator:
         """Something that belongs to one of our resources, by its labels, came, changed or went."""
         if self._shared.cache.seen(child_type, body, deleted=deleted):
             self._wake_owner(body)
+        self._wake_others(child_type, body)  # also of what we wrote ourselves, which is no news
+
+    def _wake_others(self, child_type: ResourceType, body: Object) -> None:
+        """Those whose pods trust the certificate that has come, changed or gone."""
+        name, namespace, _ = belongs_to(body) or ("", "", "")
+        trusting = child_type == SECRETS and any(
+            kind.trusts_others for kind in self._kinds.values() if kind.name.lower() == name
+        )
+        for key, uid in self._uids.items() if trusting else ():
+            if key[:2] == (name, namespace):
+                self.keepers.wake(uid, "reference")
 
     def _wake_owner(self, body: Object) -> None:
         uid = self._uids.get(belongs_to(body) or ("", "", ""))
@@ -141,6 +152,7 @@ class Operator:
             log.info("a list was ahead of the watch", type=resource_type.kind, name=body["metadata"]["name"], gone=gone)
             if labels:
                 self._wake_owner(body)
+                self._wake_others(resource_type, body)
             else:
                 self._take_over(resource_type, body, deleted=gone)
 

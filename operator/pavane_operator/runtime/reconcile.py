@@ -61,7 +61,14 @@ from pavane_operator.runtime.cache import INSTANCE_LABEL, NAME_LABEL, Cache
 from pavane_operator.runtime.events import EventRecorder, EventType
 from pavane_operator.runtime.execute import Executor, failure_of
 from pavane_operator.runtime.metrics import Metrics, Outcome, Source
-from pavane_operator.runtime.observe import children_of, pods_of, resource_of, service_pods_of, standing_of
+from pavane_operator.runtime.observe import (
+    certificates_of,
+    children_of,
+    pods_of,
+    resource_of,
+    service_pods_of,
+    standing_of,
+)
 from pavane_operator.runtime.polls import PollTarget, StagePolls
 from pavane_operator.runtime.references import References
 from pavane_operator.runtime.spans import RunSpan
@@ -297,7 +304,7 @@ class Reconciler:
             service_pods=service_pods_of(resource.name, members),
             certificates=tls.plan,
             remembered=self._remembered,
-            references={**references, **targets},
+            references={**references, **targets, **self._others(resource)},
             failure=self._failure,
             step_call=self._steps.call if self._steps is not None else None,
             refusals=self._executor.refusals,
@@ -317,6 +324,12 @@ class Reconciler:
             if body is not None:
                 found[name] = body
         return found
+
+    def _others(self, resource: Resource) -> dict[str, Object]:
+        """The certificates of this kind in the namespace, if its pods speak with those of other resources."""
+        if not self._kind.trusts_others:
+            return {}
+        return certificates_of(self._kind.name, self._shared.cache.of_type(SECRETS, resource.namespace))
 
     def _remember(self, resource: Resource, children: Iterable[Child]) -> None:
         """What nobody can make a second time: Secrets, and what the active generation is made of."""

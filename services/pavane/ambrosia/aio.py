@@ -5,13 +5,14 @@ import errno
 import fcntl
 import random
 import socket
+import ssl
 import struct
 import termios
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pavane.ambrosia.core.coordinator import Coordinator
 from pavane.ambrosia.effects import (
@@ -29,6 +30,8 @@ from pavane.ambrosia.effects import (
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.ports import READ_BYTES, Streams, close_writer
 from pavane.ambrosia.storage import CheckpointReader, Replay, Store
+from pavane.ambrosia.tls import LinkTls
+from pavane.ambrosia.tls import accept as accept_tls
 from pavane.ambrosia.tracing import CoordinatorTracing
 from pavane.ambrosia.wire.limits import RECORD_BYTES
 from pavane.ambrosia.wire.links import HELLO_BYTES_MAX, Answer, Channel, Code, Hello
@@ -40,7 +43,7 @@ LINK_CONNECT_S = 5.0
 LINK_HELLO_S = 5.0
 LINK_BACKOFF_S = (0.1, 5.0)  # first, longest; doubled between
 LINK_STEADY_S = 10.0  # a stream that lived so long makes the next attempt quick again
-LINK_HELLOS_MAX = 64  # connections that have not said who they are
+LINK_HELLOS_MAX = 64  # connections that have not said who they are; beyond, the one that waits longest is ended
 STORAGE_QUEUE_MAX = 8  # pieces of a checkpoint on their way to the file
 REPLAY_BYTES = 1 << 20  # read from the log between two looks at the application
 FOLLOW_POLL_S = 0.05
@@ -80,16 +83,19 @@ class Runner:
         resolve: Resolve,
         say: Callable[[str], None],
         process: str,
+        tls: LinkTls | None = None,
     ) -> None:
         self.core = core
         self.store = store
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.states: dict[str, str] = {}  # per peer, why its link is not there
+        self.refused = 0  # connections that ended before a whole hello
         self._adapter: CoreAdapter[Effect] = CoreAdapter(_Driven(core), self._execute, self._failed)
         self._from_binding, self._to_binding, self._streams_of_binding = binding
         self._resolve = resolve
         self._say = say
         self._process = process
+        self._tls = tls
         self._storage: deque[Storage] = deque()
         self._storing = False
         self._thread = ThreadPoolExecutor(1, "ambrosia-storage")
@@ -102,7 +108,8 @@ class Runner:
         self._holds: dict[int, float] = {}
         self._there: dict[tuple[str, Channel], asyncio.Event] = {}  # the peer has dialled: no need to wait to dial it
         self._stream_numbers = 0
-        self._hellos = 0
+        self._hellos: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # oldest first
+        self._refusal = ""
         self._timers: set[asyncio.TimerHandle] = set()
         self._accepted: set[asyncio.Task[None]] = set()
         self._tracing = CoordinatorTracing(core.settings.name)
@@ -311,24 +318,47 @@ class Runner:
 
     def accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A peer has dialled; what ``asyncio.start_server`` calls."""
+        if self._adapter.ended:
+            writer.transport.abort()
+            return
+        if len(self._hellos) >= LINK_HELLOS_MAX:
+            oldest = next(iter(self._hellos))
+            self._hellos.pop(oldest).transport.abort()
         task = asyncio.ensure_future(self._serve(reader, writer))
+        self._hellos[task] = writer
         self._accepted.add(task)
         task.add_done_callback(self._accepted.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._hellos >= LINK_HELLOS_MAX or self._adapter.ended:
-            await close_writer(writer)
-            return
-        self._hellos += 1
+    async def _greeted(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[Hello, bytes, asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """Agree on TLS and read the hello; ``None`` when the peer was refused."""
+        task = asyncio.current_task()
+        host = (writer.get_extra_info("peername") or ("somebody",))[0]
+        first = writer
         try:
-            found = await asyncio.wait_for(_read_whole(reader, Hello.decode), LINK_HELLO_S)
+            async with asyncio.timeout(LINK_HELLO_S):
+                if self._tls is not None:
+                    reader, writer = await accept_tls(writer, self._tls.contexts().accepting, READ_BYTES)
+                return *await _read_whole(reader, Hello.decode), reader, writer
         except (RemoteProtocolError, OSError, TimeoutError) as error:
-            self._say(f"Error: a link was refused before its hello was whole: {error}")
+            self.refused += 1
+            why = _no_tls(error) if self._tls is not None and writer is first else str(error) or "it says nothing"
+            refusal = f"Error: a link from {host} was refused before its hello was whole: {why}"
+            if refusal != self._refusal:  # it comes again, and would fill the log
+                self._refusal = refusal
+                self._say(refusal)
             await close_writer(writer)
-            return
+            return None
         finally:
-            self._hellos -= 1
-        hello, rest = found
+            if task is not None:
+                self._hellos.pop(task, None)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        found = await self._greeted(reader, writer)
+        if found is None:
+            return
+        hello, rest, reader, writer = found
         number = self._next_stream()
         answer: list[Answer] = []
         self._writers[number] = _prepare(writer)
@@ -374,10 +404,10 @@ class Runner:
             return 0.0
         for host, port in addresses:
             try:
-                connecting = asyncio.open_connection(host, port, limit=READ_BYTES)
+                connecting = asyncio.open_connection(host, port, limit=READ_BYTES, **self._sealed())
                 reader, writer = await asyncio.wait_for(connecting, LINK_CONNECT_S)
             except (OSError, TimeoutError) as error:
-                self.states[peer] = f"unreachable: {error}"
+                self.states[peer] = f"unreachable: {self._fault(error)}"
                 continue
             try:
                 return await self._open(peer, channel, reader, _prepare(writer))
@@ -395,7 +425,7 @@ class Runner:
         try:
             answer, rest = await asyncio.wait_for(_read_whole(reader, Answer.decode), LINK_HELLO_S)
         except (RemoteProtocolError, OSError, TimeoutError) as error:
-            self.states[peer] = f"unreachable: {error}"
+            self.states[peer] = f"unreachable: {self._fault(error)}"
             return 0.0
         if answer.code == Code.OLD_TOKEN:
             await asyncio.to_thread(self.store.tenure.check)  # it knows better why
@@ -409,6 +439,16 @@ class Runner:
         self.call(lambda: self.core.links.dialled(number, peer, channel))
         await self._read_stream(number, reader, rest)
         return self._holds.pop(number, 0.0)
+
+    def _sealed(self) -> dict[str, Any]:
+        return {} if self._tls is None else {"ssl": self._tls.contexts().dialling, "server_hostname": ""}
+
+    def _fault(self, error: Exception) -> str:
+        if self._tls is not None and isinstance(error, ssl.SSLError):
+            return _no_tls(error)
+        if self._tls is not None and isinstance(error, ConnectionResetError):
+            return "it ended the connection: it is not ready, or speaks no TLS, see spec.tls of both"
+        return str(error)
 
     def _next_stream(self) -> int:
         self._stream_numbers += 1
@@ -470,6 +510,12 @@ def _read_some(replay: Replay, check: Callable[[], None] | None) -> tuple[list[L
     if check is not None:
         check()
     return records, more
+
+
+def _no_tls(error: Exception) -> str:
+    """Say what an end of a handshake means; what OpenSSL says of it is rarely of use alone."""
+    detail = error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error) or "no answer in time"
+    return f"no TLS with a certificate of an authority that both sides trust, see spec.tls of both ({detail})"
 
 
 async def _read_whole(

@@ -25,6 +25,7 @@ from pavane.ambrosia.errors import EXIT_UNEXPECTED, Fatal, FatalError, Supersede
 from pavane.ambrosia.ports import DETECT_S, BindingPort, SocketOrder, Streams
 from pavane.ambrosia.state import Meta, Phase, Progress
 from pavane.ambrosia.storage import LOG, CheckpointReader, Place, Registry, Replay, Row, Store
+from pavane.ambrosia.tls import LinkTls
 from pavane.ambrosia.wire.limits import MIB, NEW_NAME_BYTES_MAX
 from pavane.wal.files import DiskFolder
 
@@ -43,7 +44,7 @@ class Options:
     ``generation`` fences: a greater one takes over, a lower one ends. ``read_only``: follow until ``Server.promote``.
     ``version``: the one that the application must have had, ``None`` for any; it names the folder. ``upgrade_version``:
     the one that it has from this life on, ``None`` for no change. ``standby``: while another process leads, follow it,
-    and lead when it ends. ``place``: instead of folders on disk.
+    and lead when it ends. ``place``: instead of folders on disk. ``tls``: of the links; ``None``: in clear.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Options:
     detect_s: float = DETECT_S
     process: str = ""
     place: Place | None = None
+    tls: LinkTls | None = None
 
 
 def say(text: str) -> None:
@@ -149,6 +151,11 @@ class Server:
     def live(self) -> bool:
         """Whether this coordinator leads and its links are open."""
         return self._runner is not None and self._runner.core.live
+
+    @property
+    def links_refused(self) -> int:
+        """How many connections of this life ended before they had said who they are."""
+        return self._runner.refused if self._runner is not None else 0
 
     def status(self) -> dict[str, Any]:
         """Return what an operator wants to see: stage, numbers, links."""
@@ -267,7 +274,7 @@ class Server:
         return Settings(options.name, options.log_trigger_bytes, version=wanted)
 
     async def _serve(self, store: Store, binding: Any) -> None:
-        meta = store.refresh()
+        options, meta = self.options, store.refresh()
         settings = self._settings(meta)
         reader: CheckpointReader | None = None
         if meta.last_checkpoint:
@@ -278,12 +285,7 @@ class Server:
         else:
             core = Coordinator(settings, new_committer(), meta)
         runner = self._runner = Runner(
-            core,
-            store,
-            binding,
-            resolve=self._resolve,
-            say=self._say,
-            process=self._process,
+            core, store, binding, resolve=self._resolve, say=self._say, process=self._process, tls=options.tls
         )
         try:
             runner.start()

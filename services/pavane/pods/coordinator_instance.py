@@ -22,12 +22,14 @@ from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.server import Options, Server
 from pavane.ambrosia.storage import Place, Registry
 from pavane.ambrosia.tenure import read_fence
+from pavane.ambrosia.tls import LinkTls
 from pavane.ambrosia.wire.limits import MIB
 from pavane.compute.wire import Blocker, Token
 from pavane.pods import immortal_log
 from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
 from pavane.pods.coordinator_settings import (
     LINK_PORT,
+    PEERS_FILE,
     RECEIVE_PORT,
     SEND_PORT,
     CoordinatorConfig,
@@ -71,6 +73,7 @@ class Instance:
         namespace: str,
         generation: int,
         waltz_client: Path | None = None,
+        tls: LinkTls | None = None,
     ) -> None:
         """With ``waltz_client`` the files are on that log, and ``folder`` is for what was read of them."""
         self.generation = generation
@@ -97,6 +100,7 @@ class Instance:
             generation=generation,
             upgrade_version=config.version,
             standby=True,  # another pod of this generation may lead
+            tls=tls,
         )
         self._path = folder / config.log / f"{config.instance}_0"
         self._client = waltz_client
@@ -281,6 +285,7 @@ class CoordinatorPod:
             settings.pod_namespace,
             settings.generation,
             settings.waltz_client,
+            _tls(settings),
         )
         self._stage = StageServer(
             InstanceRole(self._instance), process.exit, host=settings.pod_ip, certificates=settings.tls
@@ -339,7 +344,11 @@ class CoordinatorPod:
         return self._instance.unready()
 
     def _metrics(self) -> list[Metric]:
-        return [] if self._process.ending else stage_metrics(self._stage)
+        if self._process.ending:
+            return []
+        server = self._instance.server
+        refused = 0 if server is None else server.links_refused
+        return [*stage_metrics(self._stage), Metric("pavane_ambrosia_links_refused_total", {}, refused)]
 
     def _instance_json(self) -> dict[str, Any] | None:
         server = self._instance.server
@@ -349,6 +358,12 @@ class CoordinatorPod:
         if self._last_words is not None:
             return self._last_words
         return stage_json(self._stage.report(), self._settings.generation)
+
+
+def _tls(settings: CoordinatorSettings) -> LinkTls | None:
+    if settings.tls is None:
+        return None
+    return LinkTls(settings.tls, settings.live.with_name(PEERS_FILE) if settings.live is not None else None)
 
 
 def run() -> int:

@@ -17,6 +17,8 @@ RECEIVE_PORT = 2000
 SEND_PORT = 2001
 """Gives the application what it handles."""
 PEERS_MAX = 1000
+PEERS_FILE = "peers.crt"
+"""Beside the live settings: the authorities of other Coordinators whose certificates count on links."""
 
 Address = Annotated[str, StringConstraints(pattern=r"^[^:]+:[0-9]{1,5}$", max_length=260)]
 

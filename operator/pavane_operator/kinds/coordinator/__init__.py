@@ -16,4 +16,5 @@ def kind(defaults: RenderDefaults) -> Kind:
         bootstrap_steps=BOOTSTRAP_STEPS,
         renderer=CoordinatorRenderer(defaults),
         promotion=CoordinatorPromotion,
+        trusts_others=True,
     )

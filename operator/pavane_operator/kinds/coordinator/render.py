@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
+from pavane.compute.tls import AUTHORITIES_FILE
+from pavane.pods.coordinator_settings import PEERS_FILE
 from pavane_operator.crds.coordinator import CoordinatorSpec
+from pavane_operator.crds.tls import TlsMode
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.coordinator import names, pod
 from pavane_operator.objects import generations
@@ -16,6 +20,8 @@ from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
 from pavane_operator.objects.policies import Ports, network_policies
 from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Repair, Resource, Writers
 
+OTHERS = "Secret/"
+"""So begins in `references` what Coordinators of the namespace show on their links (`Kind.trusts_others`)."""
 KEPT_BY_REPAIRS = ("instanceName", "storage")
 """Fields that the volume depends on (2.13)."""
 PORTS = Ports(
@@ -59,11 +65,11 @@ class CoordinatorRenderer(BaseRenderer):
         return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
 
     def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
-        """What all generations share: the volume's claim, ConfigMap `{name}-live`, ServiceAccount, NetworkPolicies and
-        PodDisruptionBudget."""
+        """What all generations share: the volume's claim, ConfigMap `{name}-live`, also with the authorities that count
+        on links, ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
         labels = self.labels(resource)
         live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
-        live["data"] = {LIVE_KEY: "{}\n"}
+        live["data"] = {LIVE_KEY: "{}\n", **_peers(resource, references)}
         pods = names.NAMES.of_resource(resource.name)
         selector = names.NAMES.all_pods(resource.name)
         spec = _spec(resource)
@@ -89,6 +95,16 @@ class CoordinatorRenderer(BaseRenderer):
 def _spec(resource: Resource) -> CoordinatorSpec:
     assert isinstance(resource.spec, CoordinatorSpec)  # noqa: S101 - the registry parses by the kind's model
     return resource.spec
+
+
+def _peers(resource: Resource, references: Mapping[str, Any]) -> dict[str, str]:
+    """The authorities of all Coordinators of the namespace for which the operator keeps one."""
+    if resource.spec.tls.mode is not TlsMode.SELF_SIGNED:
+        return {}
+    found = [
+        references[name].get("data", {}).get(AUTHORITIES_FILE, "") for name in references if name.startswith(OTHERS)
+    ]
+    return {PEERS_FILE: "".join(sorted(base64.b64decode(each).decode() for each in found))}
 
 
 def _claim(resource: Resource, spec: CoordinatorSpec, labels: Mapping[str, str]) -> Manifest:
