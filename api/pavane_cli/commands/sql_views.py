@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pavane.dataflow.controlling import Controller
 from pavane.dataflow.entries import EntryError
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
@@ -63,13 +64,29 @@ def run_script(
     ticks: TicksPartition,
     engine: Annotated[EngineName, typer.Option(help="plain: DuckDB; spark: Spark on this machine.")] = EngineName.PLAIN,
     interval: Annotated[float, typer.Option(min=0.01, max=10.0, help="Seconds between two ticks.")] = 0.2,
+    replica: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="Let this `pavane sql replica` compute; may be repeated."),
+    ] = None,
+    generation: Annotated[int, typer.Option(min=1, help="With --replica: that of the replicas.")] = 1,
 ) -> None:
     """Keep the views of a script up to date until Ctrl-C, in the partition that --partition names.
 
     Kill it and start it again, here or elsewhere: nothing is lost or counted twice. Who starts last writes, the others
     end.
+
+    With --replica this process is the controller: it mints ticks, and each replica computes all views. Replicas may
+    die and come back one by one. Those of a greater --generation build their views first and write from one moment on.
     """
-    run(_kept(reach, _parsed(script), Place(ticks, reach.partition), engine_of(engine), interval))
+    place, clocks = Place(ticks, reach.partition), make_clocks()
+    parsed = _parsed(script)
+
+    def keeper(log: Waltz) -> Keeper | Controller:
+        if replica:
+            return Controller(log, [parsed], place, {each: each for each in replica}, interval, clocks, generation)
+        return Keeper(log, [parsed], place, engine_of(engine), interval, clocks)
+
+    run(_kept(reach, parsed, place, keeper))
 
 
 @reaching
@@ -192,11 +209,11 @@ def stop_signal() -> asyncio.Event:
     return stopped
 
 
-async def _kept(reach: Reach, script: Script, place: Place, engine: Callable[[], Engine], interval_s: float) -> None:
+async def _kept(reach: Reach, script: Script, place: Place, make: Callable[[Waltz], Keeper | Controller]) -> None:
     said: dict[str, str] = {}
 
-    def moved(runner: Runner) -> None:
-        for each in runner.views:
+    def moved(progress: Runner | Controller) -> None:
+        for each in progress.views:
             if not each.upper and not each.failure:
                 continue  # nothing is written yet
             words = f"failed: {each.failure}" if each.failure else "up to date"
@@ -211,7 +228,7 @@ async def _kept(reach: Reach, script: Script, place: Place, engine: Callable[[],
     stopped = stop_signal()
     async with reach.log() as log:
         await _checked(log, script, place)
-        keeper = Keeper(log, [script], place, engine, interval_s, make_clocks())
+        keeper = make(log)
         keeper.allowed.set()
         keeping = asyncio.create_task(keeper.run(moved, trouble))
         stopping = asyncio.create_task(stopped.wait())

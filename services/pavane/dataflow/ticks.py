@@ -101,6 +101,11 @@ class Ticks:
         await self._append(Minted(CHAIN, self._own, tick, following, self._now_ms()))
         self._check(self._own)
 
+    def check(self) -> None:
+        """Raise `Fenced` if somebody with a greater token than our own has written here, as far as it was read."""
+        if self._own is not None:
+            self._check(self._own)
+
     def _check(self, own: Rank) -> None:
         if self._rank > own:
             raise Fenced(f"generation {self._rank.generation}, epoch {self._rank.epoch} mints ticks")

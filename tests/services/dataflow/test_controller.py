@@ -1,0 +1,188 @@
+"""A controller and two replicas as processes: either replica may die while rows come, and generations change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+from time import monotonic, time_ns
+from uuid import uuid4
+
+import pytest
+
+from pavane.dataflow.controlling import Controller
+from pavane.dataflow.keeping import Clocks, Place
+from pavane.dataflow.ports import DIFF, Fenced
+from pavane.dataflow.querying import QueryError
+from pavane.dataflow.rows import Row
+from pavane.dataflow.sql import parse
+from pavane.waltz.client import Waltz
+from tests.services.dataflow.recomputed import revenue, wrong_ticks
+from tests.services.dataflow.test_replica import replica
+from tests.services.dataflow.test_views_of_a_log import (
+    SCRIPT,
+    TICKS,
+    VIEWS,
+    WAIT_S,
+    Bench,
+    _async,
+    bench,
+    largest,
+    order,
+    until,
+)
+from tests.services.ports import free_ports
+
+CLOCKS = Clocks(lambda: time_ns() // 1_000_000, monotonic, lambda: uuid4().hex)
+
+
+class Traffic:
+    """Appends orders and peeks without a pause; an error ends it and the test."""
+
+    def __init__(self, log: Waltz, controller: Controller) -> None:
+        self.log = log
+        self.controller = controller
+        self.appended = 0
+        self.peeks = 0
+        self.tick = 0
+        self._stopped = asyncio.Event()
+        self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._peek())]
+
+    async def _write(self) -> None:
+        while not self._stopped.is_set():
+            await self.log.append(self.appended % 2, order(self.appended))
+            self.appended += 1
+            await asyncio.sleep(0.01)
+
+    async def _peek(self) -> None:
+        seen = 0
+        while not self._stopped.is_set():
+            async with asyncio.timeout(WAIT_S):
+                tick, rows = await self.controller.peek("revenue")
+            count = sum(row["n"] * row[DIFF] for row in rows.to_pylist())
+            assert tick >= self.tick
+            assert seen <= count <= self.appended + 1
+            seen, self.tick = count, tick
+            self.peeks += 1
+
+    async def more(self) -> None:
+        """Wait until rows came and were seen."""
+        appended, peeks = self.appended + 20, self.peeks + 5
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        await until(lambda: _async((self.appended > appended and self.peeks > peeks) or self._failed()))
+        if self._failed():
+            await self.stop()
+
+    def _failed(self) -> bool:
+        return any(task.done() for task in self._tasks)
+
+    async def stop(self) -> None:
+        self._stopped.set()
+        await asyncio.gather(*self._tasks)
+
+
+def ignored(*_: object) -> None:
+    """Nobody listens."""
+
+
+def controller_of(log: Waltz, ports: list[int], generation: int) -> Controller:
+    replicas = {f"r{number}": f"127.0.0.1:{port}" for number, port in enumerate(ports)}
+    return Controller(log, [parse(SCRIPT)], Place(TICKS, VIEWS), replicas, 0.1, CLOCKS, generation)
+
+
+async def counted(controller: Controller, view: str) -> Counter[Row]:
+    _, rows = await controller.peek(view)
+    found: Counter[Row] = Counter()
+    for row in rows.to_pylist():
+        count = row.pop(DIFF)
+        found[tuple(row.values())] += count
+    return found
+
+
+async def taken_over(views: Bench, ports: list[int]) -> asyncio.subprocess.Process:
+    """Start the controller of generation 2 by the command line; return when its views are written."""
+    options = [word for port in ports for word in ("--replica", f"127.0.0.1:{port}")]
+    process = await views.sql(
+        "run", str(views.script), "--ticks", str(TICKS), "--interval", "0.1", "--generation", "2", *options
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(WAIT_S):
+        line = await process.stdout.readline()
+    assert b"up to date at tick" in line, (line, await process.communicate())
+    return process
+
+
+@pytest.mark.timeout(240)
+async def test_either_replica_dies_and_a_generation_takes_over(tmp_path: Path) -> None:
+    async with bench(tmp_path) as (views, log), AsyncExitStack() as stack:
+        ports = free_ports(4)
+        processes = [await stack.enter_async_context(replica(views, port)) for port in ports[:2]]
+        controller = controller_of(log, list(ports[:2]), 1)
+        keeping = asyncio.create_task(controller.run(ignored, ignored))
+        await until(lambda: _async(controller.connected == {"r0", "r1"} or keeping.done()))
+        assert not keeping.done(), keeping.exception()
+        assert await log.hwm(VIEWS) == await log.hwm(TICKS) == -1  # nothing before it may write
+        controller.allowed.set()
+        traffic = Traffic(log, controller)
+        for number in (0, 1):
+            await traffic.more()
+            processes[number].kill()
+            await until(lambda number=number: _async(f"r{number}" not in controller.connected))  # type: ignore[misc]
+            await traffic.more()
+            processes[number] = await stack.enter_async_context(replica(views, ports[number]))
+            await until(lambda: _async(controller.hydrated == {"r0", "r1"}))
+        with pytest.raises(QueryError, match="there is no view revenu; views here: largest, revenue"):
+            await controller.peek("revenu")
+        await traffic.more()
+        newer = [await stack.enter_async_context(replica(views, port, 2)) for port in ports[2:]]
+        await traffic.stop()
+        second = await taken_over(views, list(ports[2:]))
+        try:
+            with pytest.raises(Fenced, match="generation 2, epoch 1"):
+                async with asyncio.timeout(WAIT_S):
+                    await keeping
+            async with asyncio.timeout(WAIT_S):
+                assert [await process.wait() for process in processes] == [0, 0]
+            newer[0].kill()
+            end = await log.append(0, order(traffic.appended))
+            after = ["--ticks", str(TICKS), "--after", f"0:{end}"]
+            assert await views.query("SELECT sum(n) AS n FROM revenue", *after) == [{"n": traffic.appended + 1}]
+        finally:
+            second.kill()
+            await second.communicate()
+        ticks, wrong = await wrong_ticks(log, (0, 1), TICKS, VIEWS, {"revenue": revenue, "largest": largest})
+        assert ticks > 10
+        assert wrong == []
+
+
+@pytest.mark.timeout(120)
+async def test_a_controller_that_starts_again_leads_the_replicas_it_finds(tmp_path: Path) -> None:
+    async with bench(tmp_path) as (views, log):
+        (port,) = free_ports(1)
+        orders = [json.loads(order(number)) for number in range(20)]
+        async with replica(views, port):
+            first = controller_of(log, [port], 1)
+            first.allowed.set()
+            keeping = asyncio.create_task(first.run(ignored, ignored))
+            for number in range(20):
+                await log.append(number % 2, order(number))
+            await until(lambda: _shown(first, revenue(orders)))
+            second = controller_of(log, [port], 1)
+            second.allowed.set()
+            again = asyncio.create_task(second.run(ignored, ignored))
+            with pytest.raises(Fenced):
+                async with asyncio.timeout(WAIT_S):
+                    await keeping
+            await log.append(0, order(20))
+            await until(lambda: _shown(second, revenue([*orders, json.loads(order(20))])))
+            again.cancel()
+            await asyncio.wait({again})
+        assert (await wrong_ticks(log, (0, 1), TICKS, VIEWS, {"revenue": revenue, "largest": largest}))[1] == []
+
+
+async def _shown(controller: Controller, rows: Counter[Row]) -> bool:
+    return await counted(controller, "revenue") == rows
