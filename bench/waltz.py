@@ -35,7 +35,7 @@ PRODUCERS = 50
 BULK = 20_000  # appends of one pipelined run
 PRODUCED = 10_000
 FED = 20_000  # transactions of one feed
-LEAST = {"pipelined": 20_000, "producers": 10_000, "feed": 50_000}
+LEAST = {"pipelined": 20_000, "producers": 10_000, "followers": 4_000, "feed": 50_000}
 Append = Callable[[bytes], Awaitable[object]]
 
 
@@ -135,6 +135,7 @@ def _rates(ours: _Series, theirs: _Series) -> list[Measure]:
     names = {
         "pipelined": f"appends of 100 B on one connection, {UNDER_WAY} under way",
         "producers": f"appends of 100 B by {PRODUCERS} producers, one at a time each",
+        "followers": f"the same, each of the {PRODUCERS} producers follows the feed of its partition",
         "feed": "transactions of 512 B read by one feed",
     }
     found = []
@@ -163,6 +164,10 @@ async def _run_ours(folder: Path, series: _Series) -> None:
             before = log.cpu_s()
             series.add("producers", await _by_producers(appends))
             series.spent("append of a producer", before, log.cpu_s(), PRODUCED)
+            async with _following(producers):
+                before = log.cpu_s()
+                series.add("followers", await _by_producers(appends))
+                series.spent("append of a producer that follows the feed", before, log.cpu_s(), PRODUCED)
             await _pipelined(lambda data: client.append(1, FEED_DATA), FED)
             start = await client.hwm(1) + 1 - FED
             began = time.perf_counter()
@@ -175,6 +180,29 @@ async def _run_ours(folder: Path, series: _Series) -> None:
             series.add("feed", FED / (time.perf_counter() - began))
     finally:
         log.stop()
+
+
+@contextlib.asynccontextmanager
+async def _following(producers: list[Waltz]) -> AsyncIterator[None]:
+    """Let each producer read whatever comes to its partition, once all of them have begun."""
+
+    async def follow(producer: Waltz, partition: int, begun: asyncio.Event) -> None:
+        async with contextlib.aclosing(producer.feed(partition, from_=await producer.hwm(partition))) as feed:
+            async for _ in feed:
+                begun.set()
+
+    events = [asyncio.Event() for _ in producers]
+    tasks = [
+        asyncio.create_task(follow(producer, number % PARTITIONS, events[number]))
+        for number, producer in enumerate(producers)
+    ]
+    await asyncio.gather(*(event.wait() for event in events))
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _appending(log: Waltz, partition: int) -> Append:
