@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
 from pavane_operator.kube import KubeClient, KubeError, Target
 from pavane_operator.kube.resources import (
@@ -99,6 +100,10 @@ class Run(ABC):
 
     def rests(self, status: Object) -> bool:
         """Whether what only this kind's status has will stay as it is."""
+        return True
+
+    def judges(self, resource: Resource, body: Object) -> bool:
+        """Whether the invariants of its generations hold for this object."""
         return True
 
     @asynccontextmanager
@@ -301,13 +306,14 @@ class Killing:
             for task in watching:
                 task.cancel()
             await asyncio.wait(watching)
-        assert run.invariants.broken == [], run.namespace
+        assert run.invariants.broken == [], (run.namespace, run.invariants.broken)
 
     async def _watch(self, run: Run, resource: Resource) -> None:
         while True:
             with contextlib.suppress(KubeError):
                 async for change in self.kube.watch(resource, run.namespace):
-                    run.invariants.seen(resource, change)
+                    if run.judges(resource, change.object):
+                        run.invariants.seen(resource, change)
 
 
 @asynccontextmanager
@@ -323,6 +329,7 @@ async def killing(folder: Path) -> AsyncIterator[Killing]:
             "POD_NAMESPACE": "pavane-system",
             "PAVANE_HEALTH_PORT": "0",
             "PAVANE_DEFAULT_IMAGE": "pavane:local",
+            HOSTS_FILE_VARIABLE: str(local.folder / "hosts" / "default"),  # as the kubelet tells an operator in a pod
         }
         operators = Operators(variables, folder / "operator.log")
         async with a_proxy(local.kubeconfig.read_text(), operators.kill) as (proxy, kubeconfig):

@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 
 from pavane_cli import output
-from tests.operator import killing_raft, killing_swim
+from tests.operator import killing_raft, killing_swim, killing_waltz
 from tests.operator.api_proxy import Moment
 from tests.operator.killing import Killing, killing
 
 ALL = os.environ.get("PAVANE_KILL_CALLS") == "all"
-SWIM_SAMPLE = ("roll",)
-"""What of SwimGroups is in every run: members that others run keep the times of a network, so each takes longer."""
+SWIM_SAMPLE = WALTZ_SAMPLE = ("roll",)
+"""What of these is in every run: members that others run keep the times of a network, and a log has many pods."""
 SCENARIOS = {
     **{f"raft-{name}": scenario for name, scenario in killing_raft.SCENARIOS.items()},
     **{f"swim-{name}": killing_swim.SCENARIOS[name] for name in (killing_swim.SCENARIOS if ALL else SWIM_SAMPLE)},
+    **{f"waltz-{name}": killing_waltz.SCENARIOS[name] for name in (killing_waltz.SCENARIOS if ALL else WALTZ_SAMPLE)},
 }
 
 pytestmark = [pytest.mark.platform, pytest.mark.timeout(0 if ALL else 300)]
