@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,15 +36,18 @@ TEST_S = 300.0
 class BankTest(RaftTest):
     """One namespace of a platform and the accounts in it."""
 
-    async def start(self) -> None:
-        """Apply the application and the accounts at once, wait until they serve, and put money in."""
+    async def start(self, **logs: dict[str, Any]) -> None:
+        """Apply the application and the accounts at once, wait until they serve, and put money in.
+
+        ``logs``: where an account's log is, unless on a volume.
+        """
         files = {"metadata": {"name": "bank-1"}, "data": {"bank.py": BANK.read_text(encoding="utf-8")}}
         await self.kube.apply(CONFIG_MAPS, files, self.namespace, manager="e2e", strict=True)
         application = {"command": ["pavane", "ambrosia", "run", "bank:Account"], "files": "bank-1"}
         for name in ACCOUNTS:
             body = {
                 "metadata": {"name": name},
-                "spec": {"application": application, "storage": {"size": "64Mi"}, **QUICK},
+                "spec": {"application": application, **_kept(logs.get(name)), **QUICK},
             }
             await self.kube.apply(self.type, body, self.namespace, manager="e2e", strict=True)
         for name in ACCOUNTS:
@@ -51,15 +55,15 @@ class BankTest(RaftTest):
             assert document["status"]["instance"] == name
             assert await self.call(name, "open", MONEY) == MONEY
 
-    async def upgrade(self, name: str) -> None:
+    async def upgrade(self, name: str, log: dict[str, Any] | None = None) -> None:
         """Roll an account out to the second version of the bank."""
         data = {path.name: path.read_text(encoding="utf-8") for path in (BANK, BANK.with_name("bank2.py"))}
         await self.kube.apply(
             CONFIG_MAPS, {"metadata": {"name": "bank-2"}, "data": data}, self.namespace, manager="e2e", strict=True
         )
         command = ["pavane", "ambrosia", "run", "bank:Account", "--upgrade", "bank2:Account"]
-        spec = {"application": {"command": command, "files": "bank-2", "version": 2}, "storage": {"size": "64Mi"}}
-        body = {"metadata": {"name": name}, "spec": {**spec, **QUICK}}
+        application = {"command": command, "files": "bank-2", "version": 2}
+        body = {"metadata": {"name": name}, "spec": {"application": application, **_kept(log), **QUICK}}
         await self.kube.apply(self.type, body, self.namespace, manager="e2e", strict=True)
 
     async def call(self, name: str, method: str, *arguments: Any, key: str = "") -> Any:
@@ -101,30 +105,35 @@ class BankTest(RaftTest):
         return int(found[1])
 
 
+def _kept(log: dict[str, Any] | None) -> dict[str, Any]:
+    return {"storage": {"size": "64Mi"}} if log is None else {"log": log}
+
+
 @dataclass
 class Transfers:
     """Moves one coin after the other, from each account to the other one."""
 
     bank: BankTest
-    done: int = 0
+    by: Counter[str] = field(default_factory=Counter)
+    """How many each account has made."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def more(self, what: str) -> None:
         """Wait for transfers that end from now on."""
-        before = self.done
+        before = self.by.total()
 
         async def enough() -> bool:
             for task in self.tasks:
                 assert not task.done() or task.result() is None, "a writer has ended"
-            return self.done >= before + MORE
+            return self.by.total() >= before + MORE
 
         await eventually(enough, f"transfers after {what}")
 
     async def _move(self, source: str, to: str) -> None:
         while not self.stopped.is_set():
             assert await self.bank.call(source, "transfer", to, 1) is True
-            self.done += 1
+            self.by[source] += 1
 
 
 @contextlib.asynccontextmanager

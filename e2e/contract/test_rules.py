@@ -111,6 +111,21 @@ BREACHES = {
     ),
     "interval must be between 10ms and 10s": Breach("spec.interval", compute(interval="1m"), of=COMPUTE_CLUSTERS),
     "instanceName cannot be changed": Breach("spec", {"instanceName": "one"}, {"instanceName": None}, of=COORDINATORS),
+    "log cannot be changed": Breach(
+        "spec.log",
+        {"log": {"waltzClusterRef": {"name": "ledger"}}},
+        {"log": {"waltzClusterRef": {"name": "ledger"}, "partition": 1}},
+        of=COORDINATORS,
+    ),
+    "log cannot be added or removed": Breach(
+        "spec", {"log": {"waltzClusterRef": {"name": "ledger"}}}, {"log": None}, of=COORDINATORS
+    ),
+    "replicas must be 1 with log": Breach(
+        "spec", {"log": {"waltzClusterRef": {"name": "ledger"}}, "replicas": 2}, of=COORDINATORS
+    ),
+    "storage.shared needs a volume": Breach(
+        "spec", {"log": {"waltzClusterRef": {"name": "ledger"}}, "storage": {"shared": True}}, of=COORDINATORS
+    ),
     "storage.shared cannot be changed": Breach(
         "spec.storage.shared", {"storage": {"shared": False}}, {"storage": {"shared": True}}, of=COORDINATORS
     ),

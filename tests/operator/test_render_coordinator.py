@@ -81,6 +81,42 @@ def test_a_pod_can_read_what_is_rendered_for_it_and_its_application_finds_it(tmp
     assert application["securityContext"] == coordinator["securityContext"]
 
 
+def test_with_a_log_on_waltz_there_is_no_volume_and_pods_reach_that_log(tmp_path: Path) -> None:
+    of = resource(1, log={"waltzClusterRef": {"name": "ledger"}, "partition": 3})
+    config, _, pods = RENDERER.generation(of, revision(of))
+    template = pods.body["spec"]["template"]["spec"]
+    path = tmp_path / "config.yaml"
+    path.write_text(config.body["data"]["config.yaml"])
+    own = {
+        name.removeprefix("PAVANE_").lower(): value for name, value in environment(template["containers"][0]).items()
+    }
+    pod = {"POD_NAME": "alice-instance-g1-0", "POD_NAMESPACE": "data", "POD_IP": "10.0.0.1"}
+    settings = CoordinatorSettings.model_validate({**own, **pod, "config": path})
+    assert load(settings).partition == 3
+    places = {one["mountPath"]: one["name"] for one in template["containers"][0]["volumeMounts"]}
+    volumes = {one["name"]: one for one in template["volumes"]}
+    assert volumes[places[str(settings.waltz_client)]]["secret"]["secretName"] == "ledger-client"
+    assert volumes[places[str(settings.ambrosia_log.parent)]]["emptyDir"] == {}
+    assert not any("persistentVolumeClaim" in one for one in template["volumes"])
+    assert "affinity" not in template
+    manifests = RENDERER.shared(of, Writers((1,), fence=1), {})
+    assert "PersistentVolumeClaim" not in {one.kind for one in manifests}
+    egress = next(one for one in manifests if one.name.endswith("-egress"))
+    assert "ledger" in str(egress.body["spec"]["egress"])
+    on_volume = next(one for one in RENDERER.shared(resource(1), Writers((1,), fence=1), {}) if one.name == egress.name)
+    assert "ledger" not in str(on_volume.body["spec"]["egress"])
+
+
+def test_a_log_that_is_not_there_is_waited_for() -> None:
+    of = resource(log={"waltzClusterRef": {"name": "ledger"}})
+    present: dict[str, Any] = {"WaltzCluster/ledger": {}, "ledger-client": {}}
+    assert set(RENDERER.targets(of)) | set(RENDERER.references(of)) == set(present)
+    assert RENDERER.problems(of, present) == ()
+    assert RENDERER.problems(resource(), {}) == ()
+    said = [RENDERER.problems(of, {name: {}})[0].message for name in ("ledger-client", "WaltzCluster/ledger")]
+    assert said == ["there is no WaltzCluster ledger", "WaltzCluster ledger has no Secret ledger-client yet"]
+
+
 def test_the_application_sends_its_spans_where_the_coordinator_does_unless_it_says_otherwise() -> None:
     renderer = CoordinatorRenderer(replace(DEFAULTS, otlp_endpoint="http://collector:4318"))
 

@@ -17,6 +17,7 @@ from pavane_operator.crds.base import (
     rules,
 )
 from pavane_operator.crds.common import CommonSpec, DeletionPolicy, EnvVar, ResourceRequirements, VolumeSpec
+from pavane_operator.crds.computecluster import PARTITION_MAX, WaltzClusterRef
 from pavane_operator.crds.descriptor import Definition, column
 from pavane_operator.crds.rollout import LAG_MAX, CaughtUpSpec, RolloutSpec
 from pavane_operator.crds.status import Status
@@ -91,6 +92,15 @@ class LogStorage(VolumeSpec):
     changed."""
 
 
+class PartitionLog(Model):
+    """A partition of a log that keeps what the volume would."""
+
+    waltz_cluster_ref: WaltzClusterRef
+    """The log."""
+    partition: int = Field(default=0, ge=0, le=PARTITION_MAX, json_schema_extra=marked(Mark.POD))
+    """The partition; nothing else may write to it."""
+
+
 class CoordinatorCaughtUp(CaughtUpSpec):
     """When a generation counts as caught up."""
 
@@ -111,6 +121,9 @@ class CoordinatorSpec(CommonSpec):
     model_config = ConfigDict(
         json_schema_extra=rules(
             rule("has(self.instanceName) == has(oldSelf.instanceName)", "instanceName cannot be changed"),
+            rule("has(self.log) == has(oldSelf.log)", "log cannot be added or removed"),
+            rule("!has(self.log) || self.replicas == 1", "replicas must be 1 with log"),
+            rule("!has(self.log) || !self.storage.shared", "storage.shared needs a volume, so no log"),
         )
     )
 
@@ -131,6 +144,11 @@ class CoordinatorSpec(CommonSpec):
     """Immortals elsewhere, `name: host:port`. All others are resources of the namespace."""
     checkpoint_mib: int = Field(default=1000, ge=1, le=1 << 20, json_schema_extra=marked(Mark.POD))
     """Take a checkpoint after this many MiB of log."""
+    log: PartitionLog | None = Field(
+        default=None, json_schema_extra=rules(rule("self == oldSelf", "log cannot be changed"))
+    )
+    """Keep log and checkpoints on a partition of a WaltzCluster; then there is no volume, and the pods of two
+    generations may run on different nodes. Default: on the volume. Cannot be changed, added or removed."""
     storage: LogStorage = Field(
         default_factory=LogStorage,
         json_schema_extra=rules(
@@ -141,7 +159,7 @@ class CoordinatorSpec(CommonSpec):
             ),
         ),
     )
-    """The volume with log and checkpoints."""
+    """The volume with log and checkpoints; unused with `log`."""
     resources: CoordinatorResources = Field(default_factory=CoordinatorResources)
     """Computing resources of the coordinator."""
     rollout: CoordinatorRollout = Field(default_factory=CoordinatorRollout)

@@ -6,10 +6,12 @@ from typing import Any
 
 from pavane_operator.crds.coordinator import Application, CoordinatorSpec
 from pavane_operator.kinds.coordinator import names
+from pavane_operator.kinds.waltz.names import client_secret
 from pavane_operator.objects import pods
 from pavane_operator.objects.pods import Inputs, Mount, variable
 
 LOG_MOUNT = "/var/lib/pavane"
+CLIENT_MOUNT = "/etc/pavane/waltz"
 APPLICATION_MOUNT = "/app"
 APPLICATION = "application"
 HOSTNAME = "kubernetes.io/hostname"
@@ -18,22 +20,24 @@ HOSTNAME = "kubernetes.io/hostname"
 def template(inputs: Inputs, spec: CoordinatorSpec) -> dict[str, Any]:
     """`spec.template` of the StatefulSet."""
     resource = inputs.resource
-    made = pods.template(
-        inputs,
-        names.NAMES,
-        (names.LINK,),
-        [Mount("log", LOG_MOUNT, claim=names.claim(resource))],
+    if spec.log is None:
+        mounts = [Mount("log", LOG_MOUNT, claim=names.claim(resource))]
         # A folder below the mount: the root of a real volume may hold what its file system put there.
-        [variable("PAVANE_AMBROSIA_LOG", f"{LOG_MOUNT}/ambrosia")],
-        resources=spec.resources,
-    )
+        places = [variable("PAVANE_AMBROSIA_LOG", f"{LOG_MOUNT}/ambrosia")]
+    else:
+        mounts = [Mount("log", CLIENT_MOUNT, secret=client_secret(spec.log.waltz_cluster_ref.name))]
+        places = [
+            variable("PAVANE_AMBROSIA_LOG", f"{pods.TEMPORARY_MOUNT}/ambrosia"),
+            variable("PAVANE_WALTZ_CLIENT", CLIENT_MOUNT),
+        ]
+    made = pods.template(inputs, names.NAMES, (names.LINK,), mounts, places, resources=spec.resources)
     # Clients find the pod that leads by its readiness, so a successor is to be seen soon.
     made["spec"]["containers"][0]["readinessProbe"] |= {"periodSeconds": 1, "failureThreshold": 1}
     made["spec"]["containers"].append(_application(inputs, spec.application, spec.instance_name or resource.name))
     if spec.application.files is not None:
         files = Mount("application", APPLICATION_MOUNT, config_map=spec.application.files)
         made["spec"]["volumes"].append(files.volume())
-    if not spec.storage.shared:
+    if spec.log is None and not spec.storage.shared:
         made["spec"]["affinity"] = _beside(made["spec"].get("affinity", {}), names.NAMES.all_pods(resource.name))
     return made
 

@@ -12,18 +12,21 @@ from pavane_operator.crds.coordinator import CoordinatorSpec
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.coordinator import names, pod
+from pavane_operator.kinds.port import NOTHING
+from pavane_operator.kinds.waltz.names import SERVERS as WALTZ_SERVERS
+from pavane_operator.kinds.waltz.names import WALTZ_PORT, client_secret
 from pavane_operator.objects import generations
 from pavane_operator.objects.budget import disruption_budget
 from pavane_operator.objects.generations import Content
 from pavane_operator.objects.owned import owned, service_account
 from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
 from pavane_operator.objects.policies import Ports, network_policies
-from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Repair, Resource, Writers
+from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
 
 OTHERS = "Secret/"
 """So begins in `references` what Coordinators of the namespace show on their links (`Kind.trusts_others`)."""
-KEPT_BY_REPAIRS = ("instanceName", "storage")
-"""Fields that the volume depends on (2.13)."""
+KEPT_BY_REPAIRS = ("instanceName", "log", "storage")
+"""Fields that the volume or the partition depends on (2.13)."""
 PORTS = Ports(
     peers=(names.LINK,),
     clients=(names.LINK, names.HTTP),
@@ -40,12 +43,26 @@ class CoordinatorRenderer(BaseRenderer):
     names = names.NAMES
     kept_by_repairs = KEPT_BY_REPAIRS
 
-    def references(self, resource: Resource, targets: Mapping[str, Any] = {}) -> tuple[str, ...]:
-        """None."""
-        return ()
+    def targets(self, resource: Resource) -> tuple[str, ...]:
+        """The WaltzCluster, if that keeps the log."""
+        log = _spec(resource).log
+        return () if log is None else (names.target(log),)
 
-    def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[()]:
-        """None."""
+    def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
+        """The Secret with which applications reach that log."""
+        log = _spec(resource).log
+        return () if log is None else (client_secret(log.waltz_cluster_ref.name),)
+
+    def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
+        """`ReferenceNotReady` without the log or its Secret."""
+        log = _spec(resource).log
+        if log is None:
+            return ()
+        name = log.waltz_cluster_ref.name
+        if names.target(log) not in references:
+            return (Problem("ReferenceNotReady", f"there is no WaltzCluster {name}"),)
+        if client_secret(name) not in references:
+            return (Problem("ReferenceNotReady", f"WaltzCluster {name} has no Secret {client_secret(name)} yet"),)
         return ()
 
     def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
@@ -58,6 +75,7 @@ class CoordinatorRenderer(BaseRenderer):
                 "log": names.folder(resource),
                 "peers": dict(spec.peers),
                 "checkpoint_mib": spec.checkpoint_mib,
+                **({} if spec.log is None else {"partition": spec.log.partition}),
             },
             template=pod.template(Inputs.of(resource, generation, defaults, repair), spec),
             ports=(names.LINK, names.HTTP, STAGE, OPS),
@@ -65,19 +83,22 @@ class CoordinatorRenderer(BaseRenderer):
         return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
 
     def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
-        """What all generations share: the volume's claim, ConfigMap `{name}-live`, also with the authorities that count
-        on links, ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
+        """What all generations share: the volume's claim if there is one, ConfigMap `{name}-live`, also with the
+        authorities that count on links, ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
         labels = self.labels(resource)
         live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
         live["data"] = {LIVE_KEY: "{}\n", **_peers(resource, references)}
         pods = names.NAMES.of_resource(resource.name)
         selector = names.NAMES.all_pods(resource.name)
         spec = _spec(resource)
+        logs = () if spec.log is None else (WALTZ_SERVERS.of_resource(spec.log.waltz_cluster_ref.name),)
         return (
-            _claim(resource, spec, labels),
+            *(() if logs else (_claim(resource, spec, labels),)),
             Manifest.of(live),
             service_account(resource, labels),
-            *network_policies(resource, labels, pods, PORTS, self._surroundings),
+            *network_policies(
+                resource, labels, pods, PORTS, self._surroundings, tuple((log, (WALTZ_PORT,)) for log in logs)
+            ),
             *disruption_budget(
                 resource, names.NAMES.role, labels, selector, writers, spare=0, waiting=spec.replicas - 1
             ),
