@@ -87,6 +87,7 @@ async def test_live_fields_change_objects_and_restart_nothing(raft: RaftTest) ->
     assert await processes(raft) == before
 
 
+@pytest.mark.long
 @pytest.mark.kinds
 async def test_what_somebody_changes_or_deletes_by_hand_comes_back(raft: RaftTest) -> None:
     await raft.apply(replicas=1)
@@ -107,6 +108,7 @@ async def test_what_somebody_changes_or_deletes_by_hand_comes_back(raft: RaftTes
     await eventually(back, "the objects are as they should be")
 
 
+@pytest.mark.long
 @pytest.mark.kinds
 async def test_nobody_may_be_evicted_while_a_generation_is_promoted(raft: RaftTest) -> None:
     await raft.apply()
@@ -145,6 +147,7 @@ async def test_volumes_of_a_retired_generation_are_kept_on_demand(raft: RaftTest
     await until_names(raft, VOLUME_CLAIMS, ["data-q-server-g3-0"])
 
 
+@pytest.mark.long
 @pytest.mark.needs(Capability.GROWTH)
 @pytest.mark.kinds
 async def test_volumes_grow_under_running_pods_and_never_shrink(raft: RaftTest) -> None:

@@ -52,6 +52,7 @@ async def kill_leader(raft: RaftTest) -> None:
     await eventually(killed, "a leader was killed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("victim", ["leader", pytest.param("operator", marks=pytest.mark.smoke)])
 async def test_a_rollout_survives_a_kill_at_a_random_moment(raft: RaftTest, victim: str) -> None:
     moments = random.Random(RUNS).sample(STATES, len(STATES))  # each in its turn

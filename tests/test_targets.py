@@ -26,6 +26,7 @@ def run_e2e(target: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.long
 def test_a_run_that_skipped_everything_fails_and_says_why() -> None:
     result = run_e2e("kind", "e2e/test_crash.py")
     assert "not run: e2e/test_crash.py::test_a_killed_cluster" in result.stdout
@@ -33,6 +34,7 @@ def test_a_run_that_skipped_everything_fails_and_says_why() -> None:
     assert result.returncode == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.long
 def test_an_unknown_target_is_named_with_those_that_there_are() -> None:
     result = run_e2e("moon", "e2e/test_crash.py")
     assert result.returncode != 0

@@ -47,6 +47,7 @@ async def measured(page: Page, what: str, selector: str = "") -> None:
     assert found["drawn"] < DRAWN_MAX
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_many_resources_are_scrolled_and_filtered(tmp_path: Path) -> None:
     requires("chromium")

@@ -64,6 +64,7 @@ def watched(api: Plane, path: str, stack: ExitStack) -> bytes:
     return b""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3 * ANSWER_S)
 async def test_1500_watches_hold_nobody_else_up(tmp_path: Path) -> None:
     async with plane(tmp_path) as api, served(api, tmp_path, "Tree"):

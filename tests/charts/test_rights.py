@@ -31,7 +31,7 @@ ONE = "/api/v1/namespaces/default/raftclusters/q"
 ONE_GROUP = "/api/v1/namespaces/groups/swimgroups/w"
 UNTIL_S = 120.0
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("rights")]
 """For the life of a cluster, which all tests share; 15 s on an idle machine."""
 
 

@@ -32,7 +32,10 @@ async def strike(cluster: Cluster, writing: Writer, rng: random.Random) -> None:
             cluster.resume(victim)
 
 
-@pytest.mark.parametrize(("kinds", "seed"), [("ojj", 1), ("joo", 2), ("oojjj", 3), ("ooojj", 4)])
+@pytest.mark.parametrize(
+    ("kinds", "seed"),
+    [("ojj", 1), *(pytest.param(*each, marks=pytest.mark.long) for each in (("joo", 2), ("oojjj", 3), ("ooojj", 4)))],
+)
 async def test_logs_stay_equal_and_nothing_acknowledged_is_lost_or_doubled(
     make: Make, js: Javascript, kinds: str, seed: int
 ) -> None:

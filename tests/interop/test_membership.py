@@ -105,7 +105,11 @@ async def test_one_change_at_a_time_and_one_per_request_id(make: Make, js: Javas
 @pytest.mark.proves("our client → JS", "&")
 @pytest.mark.proves("our peer → ours", "^", "%")
 @pytest.mark.proves("JS peer → ours", "^", "<")
-@pytest.mark.parametrize(("kinds", "joining"), [("jjj", "ooo"), ("ooo", "jjj")], ids=["js to ours", "ours to js"])
+@pytest.mark.parametrize(
+    ("kinds", "joining"),
+    [("jjj", "ooo"), pytest.param("ooo", "jjj", marks=pytest.mark.long)],
+    ids=["js to ours", "ours to js"],
+)
 async def test_a_cluster_moves_to_the_other_program_while_it_is_written_to(
     make: Make, kinds: str, joining: str
 ) -> None:

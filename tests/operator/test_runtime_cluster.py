@@ -190,6 +190,7 @@ async def test_a_namesake_counts_on_where_the_volumes_of_the_former_one_end(rig:
     assert await rig.names(VOLUME_CLAIMS) == {"data-log-server-g1-0", "data-log-server-g2-0"}
 
 
+@pytest.mark.long
 async def test_an_upgrade_of_the_operator_restarts_no_pod_and_changes_no_template(rig: Rig) -> None:
     """Another default image, other templates: both count from the next generation on (2.2, 9.8)."""
 
@@ -295,6 +296,7 @@ async def test_a_hot_standby_takes_over_as_soon_as_the_leader_ends_in_order(rig:
     assert "pavane_operator_leader 1\n" in await rig.metrics()
 
 
+@pytest.mark.long
 async def test_a_leader_that_was_frozen_ends_and_undoes_nothing(rig: Rig) -> None:
     """A later operator has the Lease when the first one wakes: it must be gone before it does anything."""
     await rig.apply()
@@ -315,6 +317,7 @@ async def test_a_leader_that_was_frozen_ends_and_undoes_nothing(rig: Rig) -> Non
     assert lease["spec"]["holderIdentity"].startswith("another-pod_")
 
 
+@pytest.mark.long
 async def test_a_leader_without_api_server_is_gone_before_another_one_acts(rig: Rig) -> None:
     await rig.stop_operator()
     async with a_proxy(rig.local.kubeconfig.read_text(), lambda: None) as (proxy, kubeconfig):

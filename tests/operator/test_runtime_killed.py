@@ -26,6 +26,7 @@ SCENARIOS = {
     **{f"waltz-{name}": killing_waltz.SCENARIOS[name] for name in (killing_waltz.SCENARIOS if ALL else WALTZ_SAMPLE)},
 }
 
+SHORT = ("raft-roll", "waltz-roll")
 pytestmark = [pytest.mark.platform, pytest.mark.timeout(0 if ALL else 300)]
 
 
@@ -45,7 +46,9 @@ def fates(calls: int) -> Iterator[tuple[int, Moment]]:
         yield 1 + calls // 2, Moment.BEFORE
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in SCENARIOS]
+)
 async def test_whenever_the_operator_is_killed_the_end_is_the_same(cluster: Killing, name: str) -> None:
     scenario = SCENARIOS[name]
     began = time.monotonic()

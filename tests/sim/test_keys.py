@@ -73,6 +73,7 @@ def test_the_seeds_cover_what_they_are_meant_to() -> None:
 # --- planted bugs ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_new_leader_that_gives_leases_less_than_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     original = LeaseKeeper.__init__
 
@@ -83,6 +84,7 @@ def test_a_new_leader_that_gives_leases_less_than_their_time(monkeypatch: pytest
     found(replace(KEYS, faults_s=6.0, only=("crash_leader",)), ["S10"])
 
 
+@pytest.mark.long
 def test_a_keep_alive_that_is_answered_without_a_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep_alive(self: Keyspace, route: Route, request_id: Frame, message: PvLease) -> None:
         if self._node.role == Role.LEADER:
@@ -98,6 +100,7 @@ def test_a_keep_alive_that_is_answered_without_a_barrier(monkeypatch: pytest.Mon
     found(ISOLATED, ["S10"])
 
 
+@pytest.mark.long
 def test_a_read_that_is_answered_without_a_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(self: Keyspace, route: Route, request_id: Frame, message: Any) -> None:
         if self._node.role == Role.LEADER:
@@ -109,6 +112,7 @@ def test_a_read_that_is_answered_without_a_barrier(monkeypatch: pytest.MonkeyPat
     found(ISOLATED, ["S10"])
 
 
+@pytest.mark.long
 def test_a_read_that_does_not_wait_for_its_revision(monkeypatch: pytest.MonkeyPatch) -> None:
     def read_at(self: Keyspace, read: Any) -> None:
         self._read(read.route, read.id, read.ops)
@@ -117,6 +121,7 @@ def test_a_read_that_does_not_wait_for_its_revision(monkeypatch: pytest.MonkeyPa
     found(KEYS, ["S10"])
 
 
+@pytest.mark.long
 def test_a_watcher_that_does_not_notice_a_lost_message(monkeypatch: pytest.MonkeyPatch) -> None:
     original = WatchCall._take
 
@@ -127,6 +132,7 @@ def test_a_watcher_that_does_not_notice_a_lost_message(monkeypatch: pytest.Monke
     found(STORMY, ["S12"])
 
 
+@pytest.mark.long
 def test_a_replica_whose_results_depend_on_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     original = KeyValue.apply
     machines: list[KeyValue] = []
@@ -141,6 +147,7 @@ def test_a_replica_whose_results_depend_on_itself(monkeypatch: pytest.MonkeyPatc
     found(KEYS, ["S4"])
 
 
+@pytest.mark.long
 def test_a_result_that_is_told_for_another_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def result_of(self: KeyValue, reqid: bytes) -> Result | None:
         del reqid
@@ -150,6 +157,7 @@ def test_a_result_that_is_told_for_another_command(monkeypatch: pytest.MonkeyPat
     found(KEYS, ["S6"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", ["taken while it is held", "written under any token"])
 def test_a_lock_whose_condition_is_not_looked_at(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     original = reads.holds

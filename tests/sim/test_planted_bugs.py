@@ -22,6 +22,8 @@ from tests.sim.world import Scenario, play
 SEEDS_MAX = 120  # each bug is found by far fewer
 LATE = Weather(very_late=0.05, late=0.1, loss=0.02)
 
+pytestmark = pytest.mark.long  # the simulations themselves play in every run
+
 
 def found(scenario: Scenario, invariants: Sequence[str]) -> None:
     """Play seeds until one of the invariants breaks."""

@@ -53,7 +53,7 @@ async def back_up(
     folder that holds something else.
     """
     async with RaftClient(urls, ident, curve=None if curve is None else curve.keys) as client:
-        members = (await client.configuration()).peers
+        members = (await client.configuration(timeout_s=SILENCE_S)).peers
         machine = await _machine(client, [url for _, url in members])
         goal = await _committed(client)
     seeds = tuple(dict.fromkeys((*urls, *(url for _, url in members))))

@@ -12,6 +12,8 @@ from tests.services.ambrosia.model import Model
 SEEDS = 60
 STEPS = 1500
 
+pytestmark = pytest.mark.long  # the simulations themselves play in every run
+
 
 def n2(patch: pytest.MonkeyPatch) -> None:
     """Never move the numbers to what the peer counts."""

@@ -137,6 +137,7 @@ def group(tmp_path: Path) -> Iterator[SwimPods]:
     made.stop()
 
 
+@pytest.mark.long
 async def test_generations_take_over_while_foreign_members_watch_nobody_die(group: SwimPods) -> None:
     first = group.start(1)
     # The first pod of a group has nobody to admit it; it allows itself, without any operator.

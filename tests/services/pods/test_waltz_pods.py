@@ -93,6 +93,7 @@ async def compare_beside(pod: WaltzPod, log: Waltz) -> None:
         await link.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)  # seven processes start, and the machine may be busy
 async def test_a_log_goes_on_through_a_new_generation_of_servers_and_kills_of_each_kind(cluster: WaltzPods) -> None:
     await cluster.begin()

@@ -161,7 +161,7 @@ def test_the_secret_comes_from_one_place(tmp_path: Path) -> None:
 def test_a_cluster_that_does_not_answer_is_an_error_for_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pavane.raft.client.client.READ_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(backup, "SILENCE_S", 0.2)
     with pytest.raises(UserError, match=r"127\.0\.0\.1") as refused:
         raft_backup.backup(tmp_path / "copy", free_url(), secret_file=secret_in(tmp_path))
     assert refused.value.code == ExitCode.TIME_OUT

@@ -16,6 +16,8 @@ from tests.sim.ambrosia.workload import play, slow_receivers, upgraded
 
 SEEDS_MAX = 100
 
+pytestmark = pytest.mark.long  # the simulations themselves play in every run
+
 
 def found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, world: Callable[[int], object] = play

@@ -64,23 +64,27 @@ def found() -> str:
     raise AssertionError(f"{PLANTED_SEEDS} seeds did not find the planted bug")
 
 
+@pytest.mark.long
 def test_a_dead_entry_that_rises_at_its_own_generation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(precedence.RULES, (State.ALIVE, State.DEAD), precedence.Rule.NOT_OLDER)
     assert "rose from the dead" in found()
 
 
+@pytest.mark.long
 def test_a_node_that_nobody_tells_that_it_is_not_tracked_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Answering, "_short", lambda *_: None)
     monkeypatch.setattr(Dialing, "_dial_lost", lambda _: None)
     assert "one view" in found()
 
 
+@pytest.mark.long
 def test_a_generation_that_falls_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     outbid = Updates.outbid
     monkeypatch.setattr(Updates, "outbid", lambda self, gen: outbid(self, gen - 100))
     assert "generation fell" in found()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "method", "told"),
     [(Admission, "_validated", "an observer admits"), (Updates, "unanswered", "an observer accuses")],

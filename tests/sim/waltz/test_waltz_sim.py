@@ -33,6 +33,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved(seeds: range) -> None:
     assert sum(peruser.read for _, peruser in plays) > 20 * len(seeds)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "product", [Product(rules=Rules(lossy=False)), Product(marks=False)], ids=["without lossy", "without the mark"]
 )
