@@ -18,7 +18,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-waltz-chaos bench-waltz-rollouts bench-ambrosia bench-ambrosia-chaos bench-ambrosia-rollouts bench-spark bench-views bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-waltz-chaos bench-waltz-rollouts bench-ambrosia bench-ambrosia-chaos bench-ambrosia-rollouts bench-ambrosia-waltz bench-spark bench-views bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -120,6 +120,9 @@ bench-ambrosia-chaos: setup ## four immortals that call each other under 200 SIG
 
 bench-ambrosia-rollouts: setup ## twenty rollouts of a Coordinator under 100 calls/s: six minutes
 	$(BIN)/python -m bench ambrosia-rollouts --runs 20
+
+bench-ambrosia-waltz: setup ## twenty kills of the servers that keep a bank's logs under 100 calls/s: seven minutes
+	$(BIN)/python -m bench ambrosia-waltz --kills 20
 
 bench-spark: setup ## the log beside JSON files in Spark, views beside a plain stream (installs the extra `spark`, 500 MB)
 	@$(call INSTALL,requirements/spark.lock)

@@ -16,6 +16,7 @@ from bench import (
     chaos,
     contest,
     coordinator_rollouts,
+    coordinator_waltz,
     crash,
     local,
     machine,
@@ -62,6 +63,7 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "ambrosia": ambrosia.measure,
     "ambrosia-chaos": ambrosia_chaos.measure,
     "ambrosia-rollouts": coordinator_rollouts.measure,
+    "ambrosia-waltz": coordinator_waltz.measure,
     "chaos": chaos.measure,
     "spark": spark.measure,
     "views": views.measure,
@@ -110,7 +112,7 @@ def _arguments() -> tuple[list[str], Options]:
         "--kills",
         type=int,
         default=defaults.kills,
-        help="of `local`, `crash`, both `chaos` and `views` (default: %(default)s)",
+        help="of `local`, `crash`, all `chaos`, `ambrosia-waltz` and `views` (default: %(default)s)",
     )
     parser.add_argument(
         "--resources", type=int, default=defaults.resources, help="of `operator` (default: %(default)s)"

@@ -117,10 +117,10 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
             for number, what in zip(range(options.runs), itertools.cycle(RUNS), strict=False):
                 version += what is UPGRADE
                 callers = Callers(rest)
-                before = await _balance(rest, PAYEE)
-                async with _calling(callers):
+                before = await balance(rest, PAYEE)
+                async with calling(callers):
                     gap_ms, took_s = await _roll(kube, what, version)
-                moved = await _balance(rest, PAYEE) - before
+                moved = await balance(rest, PAYEE) - before
                 lost += max(0, callers.answered - moved)
                 doubled += max(0, moved - callers.answered)
                 answered += callers.answered
@@ -130,7 +130,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
                     f"rollout {number + 1}, {what}: {callers.answered} answered, {moved} happened, longest wait "
                     f"{longest[what][-1]:.0f} ms, writeGapMs {gap_ms:.0f}, {took_s:.1f} s"
                 )
-            missing = MONEY - await _balance(rest, PAYER) - await _balance(rest, PAYEE)
+            missing = MONEY - await balance(rest, PAYER) - await balance(rest, PAYEE)
     each = list(itertools.chain.from_iterable(longest.values()))
     return [
         median_of("longest time without an answer, median", "ms", each, MEDIAN_MS),
@@ -145,7 +145,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
 
 
 @contextlib.asynccontextmanager
-async def _calling(callers: Callers) -> AsyncIterator[None]:
+async def calling(callers: Callers) -> AsyncIterator[None]:
     """Have calls answered before, during and after what is done inside."""
     callers.begin()
     try:
@@ -156,7 +156,7 @@ async def _calling(callers: Callers) -> AsyncIterator[None]:
         await callers.stop()
 
 
-async def _balance(rest: RestClient, account: str) -> int:
+async def balance(rest: RestClient, account: str) -> int:
     money: Mapping[str, int] = await ask(rest, "GET", f"{account}/query/money")
     return money["balance"]
 

@@ -22,7 +22,7 @@ from tests.services.waltz.running import Log, running_log
 ROOT = Path(__file__).parents[3]
 NET = f"127.{os.getpid() % 200 + 20}.{os.getpid() // 200 % 200 + 20}"
 CALLERS, CALLS = 4, 15
-KILLS = 3
+KILLS = 2
 
 
 class Pod:
