@@ -40,6 +40,11 @@ class Arrangement:
         self._rows = 0
         self._folded = 0
 
+    @property
+    def kept(self) -> int:
+        """How many updates there are in memory."""
+        return self._rows
+
     def take(self, updates: pa.Table) -> None:
         """Add updates."""
         self._parts.append(updates)

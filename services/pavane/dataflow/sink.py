@@ -88,6 +88,7 @@ class ChainSink:
     async def allow(self, token: tuple[int, int]) -> None:
         """Write from now on as (generation, epoch). Raises `Fenced` if somebody with a greater token does."""
         own = Rank(*token)
+        self._own = None  # another writer of this token may have fenced what our former token wrote
         await self._read_on()
         while self._chain.rank != own:
             if self._chain.rank > own:

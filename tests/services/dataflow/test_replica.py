@@ -55,7 +55,7 @@ Kind = TypeVar("Kind", bound=Response)
 @asynccontextmanager
 async def replica(views: Bench, port: int, generation: int = 1) -> AsyncIterator[asyncio.subprocess.Process]:
     """A replica in a process of its own, once it listens."""
-    options = ["--ticks", str(TICKS), "--listen", f"127.0.0.1:{port}", "--interval", "0.02"]
+    options = ["--ticks", str(TICKS), "--listen", f"127.0.0.1:{port}", "--interval", "0.1"]
     process = await views.sql("replica", *options, "--generation", str(generation))
     assert process.stdout is not None
     try:

@@ -1,0 +1,118 @@
+"""What a replica keeps of a view for peeks and subscribes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from pavane.compute.wire import CLOSED, Failure, Rows, SinkExport, Subscribe
+from pavane.dataflow import outlets
+from pavane.dataflow.entries import Batch, decode
+from pavane.dataflow.outlets import Arrangement, Subscription
+from pavane.dataflow.ports import DIFF, Column, View
+from pavane.dataflow.querying import Evaluator
+from pavane.dataflow.rows import table_of, updates_of
+from pavane.dataflow.sink import ChainSink
+from pavane.dataflow.types import arrow_schema
+from tests.services.dataflow.test_chains_under_faults import HOME, TICKS_PARTITION, FaultyLog
+from tests.services.dataflow.test_chains_under_faults import VIEW as X
+
+VIEW = View("v", "", (Column("x", "BIGINT"), Column("y", "STRING")), ("t",), b"")
+SCHEMA = arrow_schema(VIEW.columns)
+
+
+def contents(arrangement: Arrangement, tick: int, evaluator: Evaluator) -> Counter[tuple[object, ...]]:
+    parts = arrangement.at(tick, evaluator)
+    assert not isinstance(parts, Failure)
+    found: Counter[tuple[object, ...]] = Counter()
+    for part in parts:
+        with pa.ipc.open_stream(part.arrow_ipc) as stream:
+            for row in stream.read_all().to_pylist():
+                count = row.pop(DIFF)
+                assert count > 0
+                found[tuple(row.values())] += count
+    return found
+
+
+def test_contents_stay_right_and_memory_follows_the_view_while_the_past_is_folded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outlets, "FOLD_ROWS", 20)
+    monkeypatch.setattr(outlets, "PART_BYTES_MAX", 600)  # answers in several parts
+    random, evaluator, arrangement = Random(7), Evaluator(), Arrangement(VIEW)
+    held: Counter[tuple[object, ...]] = Counter()
+    at: dict[int, Counter[tuple[object, ...]]] = {}
+    most = 0
+    for tick in range(1, 200):
+        changes = []
+        for _ in range(5):
+            row = (random.randrange(12), random.choice(["a", None]))
+            diff = -1 if held[row] and random.random() < 0.5 else 1
+            held[row] += diff
+            changes.append((row, tick, diff))
+        arrangement.take(table_of(changes, SCHEMA))
+        at[tick] = +held
+        arrangement.since = max(1, tick - 3)
+        arrangement.fold(evaluator)
+        most = max(most, arrangement.kept)
+        for readable in (arrangement.since, tick):
+            assert contents(arrangement, readable, evaluator) == at[readable]
+    assert most < 150  # of 1000 updates
+
+
+def subscribed(subscription: Subscription, upper: int) -> tuple[int, list[tuple[int, int, int]]]:
+    batch = subscription.batch(upper)
+    assert batch is not None
+    assert isinstance(batch[1], Rows)
+    with pa.ipc.open_stream(batch[1].arrow_ipc) as stream:
+        return batch[0], [(row[0], time, diff) for row, time, diff in updates_of(stream.read_all())]
+
+
+def test_a_subscribe_tells_each_change_once_and_ends() -> None:
+    changes = [((number, "a"), number, 1) for number in range(5, 12)]
+
+    def following(told: int, *, initial: bool = False) -> Subscription:
+        export = SinkExport("t1", "v", Subscribe(), emit_initial=initial, up_to=10)
+        made = Subscription(export, 5, told)
+        made.take(table_of([each for each in changes if each[1] < 8], SCHEMA))
+        return made
+
+    first = following(0, initial=True)
+    assert subscribed(first, 8) == (8, [(5, 5, 1), (6, 6, 1), (7, 7, 1)])
+    assert first.batch(8) is None
+    assert subscribed(following(0), 8) == (8, [(6, 6, 1), (7, 7, 1)])  # without what was there at the beginning
+    again = following(7, initial=True)  # built anew after the engine failed
+    assert subscribed(again, 8) == (8, [(7, 7, 1)])
+    again.take(table_of([each for each in changes if each[1] >= 8], SCHEMA))
+    assert subscribed(again, 12) == (CLOSED, [(8, 8, 1), (9, 9, 1)])
+    again.take(table_of([((12, "a"), 12, 1)], SCHEMA))
+    assert again.batch(13) is None
+
+
+async def test_two_replicas_write_one_chain_by_one_token_also_by_the_next() -> None:
+    log = FaultyLog(Random(0), kind=True)
+    ids = iter(range(1000))
+    sinks = [ChainSink(log, HOME, TICKS_PARTITION, X, lambda: 0, lambda: str(next(ids))) for _ in range(2)]
+    for sink in sinks:
+        await sink.open(1)
+    for epoch in (1, 2):
+        for sink in sinks:
+            await sink.allow((1, epoch))
+        for upper in (2 * epoch, 2 * epoch + 1):
+            for sink in sinks:
+                sink.desire(table_of([((upper,), upper - 1, 1)], arrow_schema(X.columns)), upper)
+            first, second = sinks if upper % 2 else sinks[::-1]
+            assert await first.advance() == await second.advance() == upper
+    held = [update for record in log.partitions[HOME] for update in _written(record.header, record.data)]
+    assert held == [((upper,), upper - 1, 1) for upper in (2, 3, 4, 5)]
+
+
+def _written(header: int, data: bytes) -> list[tuple[object, int, int]]:
+    entry = decode(header, data)
+    if not isinstance(entry, Batch) or not entry.rows:
+        return []
+    with pa.ipc.open_stream(entry.rows) as stream:
+        return list(updates_of(stream.read_all()))
