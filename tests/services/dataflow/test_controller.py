@@ -50,7 +50,7 @@ class Traffic:
         self.tick = 0
         self._stopped = asyncio.Event()
         self._peeked = asyncio.Event()
-        self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._peek())]
+        self.tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._peek())]
 
     async def _write(self) -> None:
         while not self._stopped.is_set():
@@ -72,7 +72,7 @@ class Traffic:
     async def more(self) -> None:
         """Wait until rows came and were seen."""
         appended, peeks = self.appended + 20, self.peeks + 5
-        for task in self._tasks:
+        for task in self.tasks:
             if task.done():
                 task.result()
         await until(lambda: _async((self.appended > appended and self.peeks > peeks) or self._failed()))
@@ -80,17 +80,24 @@ class Traffic:
             await self.stop()
 
     def _failed(self) -> bool:
-        return any(task.done() for task in self._tasks)
+        return any(task.done() for task in self.tasks)
 
     async def no_peeks(self) -> None:
         """From now on rows come, and nobody reads them."""
         self._peeked.set()
-        await self._tasks[1]
+        await self.tasks[1]
 
     async def stop(self) -> None:
         self._stopped.set()
         self._peeked.set()
-        await asyncio.gather(*self._tasks)
+        await asyncio.gather(*self.tasks)
+
+
+async def ended(*tasks: asyncio.Future[None]) -> None:
+    """Cancel what still runs."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
 
 def ignored(*_: object) -> None:
@@ -129,11 +136,13 @@ async def test_either_replica_dies_and_a_generation_takes_over(tmp_path: Path) -
         first, second = [await stack.enter_async_context(replica(views, port)) for port in (one, other)]
         controller = controller_of(log, [one, other], 1)
         keeping = asyncio.create_task(controller.run(ignored, ignored))
+        stack.push_async_callback(ended, keeping)
         await until(lambda: _async(controller.connected == {"r0", "r1"} or keeping.done()))
         assert not keeping.done(), keeping.exception()
         assert await log.hwm(VIEWS) == await log.hwm(TICKS) == -1  # nothing before it may write
         controller.allowed.set()
         traffic = Traffic(log, controller)
+        stack.push_async_callback(ended, *traffic.tasks)
         await traffic.more()
         first.kill()
         await until(lambda: _async(controller.connected == {"r1"}))
@@ -192,8 +201,7 @@ async def test_a_controller_that_starts_again_leads_the_replicas_it_finds(tmp_pa
                     await keeping
             await log.append(0, order(20))
             await until(lambda: _shown(second, revenue([*orders, json.loads(order(20))])))
-            again.cancel()
-            await asyncio.wait({again})
+            await ended(again)
         assert (await wrong_ticks(log, (0, 1), TICKS, VIEWS, {"revenue": revenue, "largest": largest}))[1] == []
 
 
