@@ -18,7 +18,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-waltz-chaos bench-waltz-rollouts bench-ambrosia bench-ambrosia-chaos bench-ambrosia-rollouts bench-ambrosia-waltz bench-spark bench-views bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-waltz-chaos bench-waltz-rollouts bench-ambrosia bench-ambrosia-recovery bench-ambrosia-chaos bench-ambrosia-rollouts bench-ambrosia-waltz bench-spark bench-views bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -114,6 +114,9 @@ bench-waltz-rollouts: setup ## twenty rollouts of a log's servers under load, th
 
 bench-ambrosia: setup ## immortals beside gRPC without resilience; a minute or two
 	$(BIN)/python -m bench ambrosia
+
+bench-ambrosia-recovery: setup ## recovery of a log of 1 GiB, a checkpoint of 1 GiB, a message of 64 MiB; two minutes
+	$(BIN)/python -m bench ambrosia-recovery
 
 bench-ambrosia-chaos: setup ## four immortals that call each other under 200 SIGKILLs; five minutes
 	$(BIN)/python -m bench ambrosia-chaos --kills 200

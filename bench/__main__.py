@@ -13,6 +13,7 @@ from typing import Any
 from bench import (
     ambrosia,
     ambrosia_chaos,
+    ambrosia_recovery,
     chaos,
     contest,
     coordinator_rollouts,
@@ -61,6 +62,7 @@ BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Meas
     "waltz-rollouts": waltz_rollouts.measure,
     "waltz-traces": waltz_traces.measure,
     "ambrosia": ambrosia.measure,
+    "ambrosia-recovery": ambrosia_recovery.measure,
     "ambrosia-chaos": ambrosia_chaos.measure,
     "ambrosia-rollouts": coordinator_rollouts.measure,
     "ambrosia-waltz": coordinator_waltz.measure,

@@ -240,7 +240,7 @@ class Runner:
 
     def _give_binding(self, effect: ToBinding) -> None:
         """Write at once if nothing waits: another turn of the loop would be a tenth of a call."""
-        if self._to_write or not self._write_idle or self._to_binding.is_closing():
+        if self._to_write or not self._write_idle or len(effect.data) > READ_BYTES or self._to_binding.is_closing():
             self._to_write.append(effect)
             self._write_wake.set()
             return
@@ -264,8 +264,11 @@ class Runner:
                     if isinstance(item, BlobToBinding):
                         await self._write_blob(item.number)
                     else:
-                        if isinstance(item, ToBinding):
-                            self._to_binding.write(item.data)
+                        # In pieces: of what the socket does not take the transport makes a copy.
+                        data = memoryview(item.data if isinstance(item, ToBinding) else b"")
+                        for at in range(0, len(data), READ_BYTES):
+                            self._to_binding.write(data[at : at + READ_BYTES])
+                            await self._to_binding.drain()
                         await self._to_binding.drain()
                 except ConnectionError:
                     self.call(self.core.binding_closed)

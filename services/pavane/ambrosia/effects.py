@@ -26,10 +26,10 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Storage: append the record to the current log, durably; ``data`` is its form there."""
+    """Storage: append the record to the current log, durably; ``parts`` are its form there."""
 
     record: LogRecord
-    data: bytes
+    parts: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)

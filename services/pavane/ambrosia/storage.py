@@ -317,10 +317,10 @@ class Store:
     def carry_out(self, effect: Storage) -> None:
         """Do it and return when it is durable; ``Superseded`` means that it must not be acknowledged."""
         match effect:
-            case Append(data=data):
+            case Append(parts=parts):
                 if self._log is None:
                     raise AssertionError("append before a log was created")
-                self._log.append([data])
+                self._log.append(parts)
                 self._log.sync()
                 self.tenure.check()
             case CheckpointBytes(data):

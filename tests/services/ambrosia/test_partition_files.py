@@ -118,7 +118,7 @@ async def test_the_log_refuses_what_a_writer_sends_who_does_not_know_that_it_was
         with pytest.raises(error):
             await late
         assert await one._log.hwm(0) == end
-        assert replayed(two) == [append(0).data]
+        assert replayed(two) == [b"".join(append(0).parts)]
 
 
 async def test_a_reader_begins_with_the_last_checkpoint_and_finds_what_the_writer_wrote(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_a_reader_begins_with_the_last_checkpoint_and_finds_what_the_write
             reader = CheckpointReader(two, 2)
             assert b"".join(reader.blob()) == blob
             reader.close()
-            assert replayed(two, 2) == [append(0, b"second").data]
+            assert replayed(two, 2) == [b"".join(append(0, b"second").parts)]
             with pytest.raises(Superseded):
                 await writer_without_fence(two, 2)
 

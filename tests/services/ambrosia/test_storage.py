@@ -112,7 +112,7 @@ def test_what_was_carried_out_survives_a_power_cut() -> None:
             CheckpointBytes(b"state"),
             EndCheckpoint(1),
             StoreMeta(Meta(0, 1, 1, ("bob",)), Step.CHECKPOINT),
-            *(Append(record, data) for record, data in zip(RECORDS, DATA, strict=True)),
+            *(Append(record, record.parts()) for record in RECORDS),
         ]
         for effect in effects:
             first.carry_out(effect)
@@ -150,11 +150,11 @@ def test_a_fenced_writer_acknowledges_nothing() -> None:
     old, new = store(disk, 1), store(disk, 2)
     old.lock("old", "a:1")
     old.carry_out(CreateLog(1))
-    old.carry_out(Append(RECORDS[0], DATA[0]))
+    old.carry_out(Append(RECORDS[0], RECORDS[0].parts()))
     new.tenure.fence()
     assert read_fence(disk.folder("x")) == 2
     with pytest.raises(Superseded):
-        old.carry_out(Append(RECORDS[1], DATA[1]))
+        old.carry_out(Append(RECORDS[1], RECORDS[1].parts()))
     old.close()
     new.lock("new", "b:1")
     with pytest.raises(Superseded):

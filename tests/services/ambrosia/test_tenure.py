@@ -31,7 +31,7 @@ def record(seq: int, arguments: bytes = b"") -> Append:
     """Return what logs a record; the same number with other arguments is another history."""
     body = incoming(Call(7, RpcType.FORK, arguments)) if seq else OUR_INITIAL_MESSAGE
     found = LogRecord(7, seq, body, {"client": (seq, seq)} if seq else {})
-    return Append(found, found.encode())
+    return Append(found, found.parts())
 
 
 def checkpoint(number: int, blob: bytes) -> list[Storage]:

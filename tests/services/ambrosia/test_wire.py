@@ -413,3 +413,24 @@ def test_arbitrary_bytes_are_read_or_refused(data: bytes) -> None:
     for read in readers:
         with suppress(RemoteProtocolError):  # nothing else may come out
             read(data)
+
+
+def test_a_message_is_put_back_whether_its_bytes_were_kept_or_not() -> None:
+    buffer = MessageBuffer()
+    sent = [frame(0, b"a" * 10), frame(0, bytes(2 * limits.MIB)), frame(0, b"c")]
+    buffer.feed(b"".join(sent))
+    for raw in sent:
+        message = buffer.next()
+        assert message is not None
+        buffer.put_back(message)
+        assert buffer.next() == message
+        assert message.raw == raw
+    assert buffer.next() is None
+    assert len(buffer) == 0
+
+
+def test_a_large_call_is_split_as_a_small_one() -> None:
+    for size in (10, 2 * limits.MIB):
+        call = Call(7, RpcType.IMPULSE, bytes(size))
+        (message,) = read_frames(outgoing("bob", call))
+        assert split_outgoing(message) == ("bob", incoming(call), True)

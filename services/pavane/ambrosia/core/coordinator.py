@@ -221,8 +221,8 @@ class Coordinator:
     def stored(self, effect: Storage) -> None:
         """``effect`` is durable."""
         match effect:
-            case Append(record, data):
-                self._logged(record, len(data))
+            case Append(record, parts):
+                self._logged(record, sum(map(len, parts)))
             case StoreMeta(step=Step.LOG):
                 self._log_begun()
             case EndCheckpoint(number):

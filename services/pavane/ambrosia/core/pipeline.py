@@ -64,7 +64,7 @@ class Pipeline:
         self._logging_calls = self._calls
         self.clear_pending()
         self._logging = record
-        self._emit(Append(record, record.encode()))
+        self._emit(Append(record, record.parts()))
 
     def logged(self) -> int:
         """The record that was being logged is durable; return how many messages it holds."""

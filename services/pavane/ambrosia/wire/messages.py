@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import NamedTuple, Self
 
 from pavane.ambrosia.errors import Reason
-from pavane.ambrosia.wire.limits import BATCH_COUNT_MAX, CHECKPOINT_BYTES_MAX, MESSAGE_BYTES_MAX, NAME_BYTES_MAX
+from pavane.ambrosia.wire.limits import BATCH_COUNT_MAX, CHECKPOINT_BYTES_MAX, MESSAGE_BYTES_MAX, MIB, NAME_BYTES_MAX
 from pavane.ambrosia.wire.primitives import (
     ZZ32_BYTES_MAX,
     Buffer,
@@ -86,9 +86,12 @@ class Frame(NamedTuple):
     raw: bytes
 
 
-def frame(type_: int, data: bytes = b"") -> bytes:
+_TYPE_BYTES = tuple(bytes((each,)) for each in range(256))
+
+
+def frame(type_: int, data: Buffer = b"") -> bytes:
     """Encode one message."""
-    return b"%b%c%b" % (zz32(len(data) + 1), type_, data)
+    return b"".join((zz32(len(data) + 1), _TYPE_BYTES[type_], data))  # unlike %, it makes one copy of the data
 
 
 def read_frame(buffer: Buffer, position: int, bytes_max: int = MESSAGE_BYTES_MAX) -> tuple[Frame, int] | None:
@@ -109,7 +112,9 @@ def read_frame(buffer: Buffer, position: int, bytes_max: int = MESSAGE_BYTES_MAX
     end = start + size
     if end > len(buffer):
         return None
-    raw = bytes(buffer[position:end])
+    # Of a large message each copy counts, of a small one the time.
+    large = size > KEPT_BYTES_MAX and not isinstance(buffer, bytes)
+    raw = bytes(memoryview(buffer)[position:end] if large else buffer[position:end])
     head = start - position
     return Frame(raw[head], raw[head + 1 :], raw), end
 
@@ -125,6 +130,9 @@ def read_frames(data: Buffer) -> list[Frame]:
         message, position = found
         frames.append(message)
     return frames
+
+
+KEPT_BYTES_MAX = MIB  # of a buffer, behind which nobody reads any more
 
 
 class MessageBuffer:
@@ -153,11 +161,17 @@ class MessageBuffer:
         if found is None:
             return None
         message, self._position = found
+        if self._position > KEPT_BYTES_MAX:  # a large message would be held twice for as long as somebody handles it
+            del self._buffer[: self._position]
+            self._position = 0
         return message
 
     def put_back(self, message: Frame) -> None:
         """Undo the last ``next``."""
-        self._position -= len(message.raw)
+        if self._position < len(message.raw):
+            self._buffer[:0] = message.raw
+        else:
+            self._position -= len(message.raw)
 
     def take(self, size: int) -> bytes:
         """Return up to ``size`` of the bytes that are there."""
@@ -265,7 +279,7 @@ def split_outgoing(message: Frame) -> tuple[str, bytes, bool]:
         raise RemoteProtocolError(Reason.LENGTH, f"a destination of {length} bytes")
     if length > NAME_BYTES_MAX:
         raise LimitExceeded("NAME_BYTES_MAX", length, NAME_BYTES_MAX)
-    body = message.data[end:]
+    body: Buffer = message.data[end:] if len(message.data) < KEPT_BYTES_MAX else memoryview(message.data)[end:]
     return text(message.data[start:end]), frame(message.type, body), is_impulse(body)
 
 

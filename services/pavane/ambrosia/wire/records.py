@@ -144,7 +144,11 @@ class LogRecord:
 
     def encode(self) -> bytes:
         """Encode for the log."""
-        return b"".join((self.header().encode_logged(), self.body, _watermarks(self.inputs), _trims(self.trims)))
+        return b"".join(self.parts())
+
+    def parts(self) -> tuple[bytes, bytes, bytes]:
+        """The same in pieces: a body may be large, and a file takes it without another copy."""
+        return self.header().encode_logged(), self.body, _watermarks(self.inputs) + _trims(self.trims)
 
     @classmethod
     def decode(cls, cursor: Cursor) -> Self:
