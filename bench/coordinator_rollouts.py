@@ -119,7 +119,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
                 callers = Callers(rest)
                 before = await balance(rest, PAYEE)
                 async with calling(callers):
-                    gap_ms, took_s = await _roll(kube, what, version)
+                    gap_ms, took_s = await roll(kube, what, version)
                 moved = await balance(rest, PAYEE) - before
                 lost += max(0, callers.answered - moved)
                 doubled += max(0, moved - callers.answered)
@@ -161,7 +161,7 @@ async def balance(rest: RestClient, account: str) -> int:
     return money["balance"]
 
 
-async def _roll(kube: KubeClient, what: str, version: int) -> tuple[float, float]:
+async def roll(kube: KubeClient, what: str, version: int) -> tuple[float, float]:
     """One rollout; returns its `writeGapMs` and its seconds."""
     before = (await kube.get(COORDINATORS, PAYER, NAMESPACE))["status"]["activeGeneration"]
     began, killed = time.monotonic(), False

@@ -1,4 +1,4 @@
-"""The bank with its logs on partitions of Waltz (ambrosia.md 14.8): their owners are killed under calls, one by one."""
+"""The bank with its logs on partitions of Waltz (ambrosia.md 14.8): owners killed and rollouts under calls."""
 
 import asyncio
 import signal
@@ -10,7 +10,7 @@ import yaml
 
 from bench.cluster import BenchError, running
 from bench.coordinator_rollouts import EXAMPLE as BANK
-from bench.coordinator_rollouts import MONEY, PAYEE, PAYER, Callers, ask, balance, calling
+from bench.coordinator_rollouts import MONEY, PAYEE, PAYER, PLAIN, Callers, ask, balance, calling, roll
 from bench.options import Options
 from bench.report import Measure, greatest_of, median_of
 from bench.waltz_chaos import EXAMPLE as LEDGER
@@ -29,7 +29,7 @@ ANSWERS = 100
 
 
 async def measure(folder: Path, options: Options) -> list[Measure]:
-    """Kill the owner of one account's partition after the other while coins move from one to the other."""
+    """Kill owners of both accounts' partitions while coins move from one to the other; then roll the payer out."""
     longest: list[float] = []
     with running(folder, "--fast", str(_example(folder))) as cluster:
         await cluster.until_ready()
@@ -47,7 +47,17 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
                     output.note(
                         f"kill {number + 1}: {owner}, {callers.answered} answered, longest wait {longest[-1]:.2f} s"
                     )
-            took_s = time.monotonic() - began
+                took_s = time.monotonic() - began
+                gaps: list[float] = []
+                waits: list[float] = []
+                await until_settled(kube)
+                for _ in range(options.runs):
+                    await callers.reach(callers.answered + ANSWERS)
+                    callers.longest_s = 0.0
+                    gaps.append((await roll(kube, PLAIN, 0))[0])
+                    await callers.reach(callers.answered + ANSWERS)
+                    waits.append(callers.longest_s)
+                    output.note(f"rollout: writeGapMs {gaps[-1]:.0f}, longest wait {waits[-1]:.2f} s")
             payer, payee = await balance(rest, PAYER), await balance(rest, PAYEE)
     return [
         Measure("owners of an account's partition killed", options.kills, ""),
@@ -58,6 +68,8 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
         Measure("coins missing at the end", MONEY - payer - payee, "", 0, vital=True),
         median_of(f"longest time without an answer, session {SESSION}, median", "s", longest),
         greatest_of(f"longest time without an answer, session {SESSION}, each", "s", longest),
+        median_of("of a rollout", "s", waits),
+        greatest_of("writeGapMs of status.history, each", "ms", gaps),
     ]
 
 

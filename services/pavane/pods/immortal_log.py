@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from pavane.ambrosia.errors import Fatal, FatalError, Superseded
+from pavane.ambrosia.errors import Fatal, FatalError
 from pavane.ambrosia.storage import CHECKPOINT, LOG, Place, Registry
 from pavane.ambrosia.tenure import FENCE, TERM, Tenure, read_fence, read_number
 from pavane.wal.files import Buffer, DiskFile, DiskFolder, Folder, read_file
@@ -287,8 +287,7 @@ class PartitionTenure(Tenure):
         terms: list[int] = []
 
         def build() -> tuple[str, bytes]:
-            if read_fence(self._files) > self.generation:
-                raise Superseded(f"a generation later than {self.generation} of {self._instance} took over")
+            self.check()
             terms.append((read_number(self._files, TERM) or 0) + 1)
             return TERM, str(terms[-1]).encode()
 
