@@ -8,10 +8,9 @@ import typer
 from pavane.compute.core.replica import EXIT_FENCED, ReplicaCore
 from pavane.dataflow.keeping import Place
 from pavane.dataflow.replica import ReplicaEngine
-from pavane.waltz.client.link import parse_address
 from pavane_cli import output
-from pavane_cli.commands.sql_views import EngineName, TicksPartition, engine_of, make_clocks, stop_signal
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.commands.sql_views import EngineName, TicksPartition, address_of, engine_of, make_clocks, stop_signal
+from pavane_cli.failures import UserError
 from pavane_cli.target import run
 from pavane_cli.waltz_reach import Reach, reaching
 
@@ -32,10 +31,7 @@ def replica(
     The controller says what to compute, and when this process may write, to the partition that --partition names.
     Whoever reaches the port can do both: leave it on this machine, or on a network of your own.
     """
-    try:
-        host, port = parse_address(listen)
-    except ValueError as error:
-        raise UserError(f"--listen {listen}: {error}", ExitCode.USAGE) from error
+    host, port = address_of("--listen", listen)
     run(_served(reach, Place(ticks, reach.partition), engine, interval, generation, host, port))
 
 

@@ -27,6 +27,7 @@ from pavane.dataflow.sql import parse
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.views import Views
 from pavane.waltz.client import Waltz
+from pavane.waltz.client.link import parse_address
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError, lacks
 from pavane_cli.output import Format, Output
@@ -68,7 +69,9 @@ def run_script(
         list[str] | None,
         typer.Option(metavar="HOST:PORT", help="Let this `pavane sql replica` compute; may be repeated."),
     ] = None,
-    generation: Annotated[int, typer.Option(min=1, help="With --replica: that of the replicas.")] = 1,
+    generation: Annotated[
+        int | None, typer.Option(min=1, help="With --replica: that of the replicas; default: 1.")
+    ] = None,
 ) -> None:
     """Keep the views of a script up to date until Ctrl-C, in the partition that --partition names.
 
@@ -81,9 +84,16 @@ def run_script(
     place, clocks = Place(ticks, reach.partition), make_clocks()
     parsed = _parsed(script)
 
+    if replica and engine is not EngineName.PLAIN:
+        raise UserError("the replicas compute: give --engine to `pavane sql replica`", ExitCode.USAGE)
+    if not replica and generation is not None:
+        raise UserError("--generation is that of replicas: name them with --replica", ExitCode.USAGE)
+    for each in replica or ():
+        address_of("--replica", each)
+
     def keeper(log: Waltz) -> Keeper | Controller:
         if replica:
-            return Controller(log, [parsed], place, {each: each for each in replica}, interval, clocks, generation)
+            return Controller(log, [parsed], place, {each: each for each in replica}, interval, clocks, generation or 1)
         return Keeper(log, [parsed], place, engine_of(engine), interval, clocks)
 
     run(_kept(reach, parsed, place, keeper))
@@ -194,6 +204,14 @@ def engine_of(name: EngineName) -> Callable[[], Engine]:
     except RuntimeError as error:
         raise UserError(str(error)) from error
     return SparkEngine
+
+
+def address_of(option: str, text: str) -> tuple[str, int]:
+    """Return host and port. Raises `UserError` that names the option."""
+    try:
+        return parse_address(text)
+    except ValueError:
+        raise UserError(f"{option} {text}: write HOST:PORT, as 127.0.0.1:7070", ExitCode.USAGE) from None
 
 
 def make_clocks() -> Clocks:

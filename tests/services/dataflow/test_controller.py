@@ -11,6 +11,7 @@ from time import monotonic, time_ns
 from uuid import uuid4
 
 import pytest
+from typer.testing import CliRunner
 
 from pavane.dataflow.controlling import Controller
 from pavane.dataflow.keeping import Clocks, Place
@@ -20,6 +21,8 @@ from pavane.dataflow.rows import Row
 from pavane.dataflow.sql import parse
 from pavane.dataflow.views import Views
 from pavane.waltz.client import Waltz
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.main import app
 from tests.services.dataflow.recomputed import revenue, wrong_ticks
 from tests.services.dataflow.test_replica import replica
 from tests.services.dataflow.test_views_of_a_log import (
@@ -207,3 +210,41 @@ async def test_a_controller_that_starts_again_leads_the_replicas_it_finds(tmp_pa
 
 async def _shown(controller: Controller, rows: Counter[Row]) -> bool:
     return await counted(controller, "revenue") == rows
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--replica", "foo"], "--replica foo: write HOST:PORT"),
+        (["--generation", "2"], "name them with --replica"),
+        (["--replica", "127.0.0.1:7", "--engine", "spark"], "give --engine to `pavane sql replica`"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(tmp_path: Path, words: list[str], said: str) -> None:
+    script = tmp_path / "views.sql"
+    script.write_text(SCRIPT)
+    options = ["--servers", "127.0.0.1:1", "--no-tls", "--ticks", "2", "-p", "3"]
+    result = CliRunner().invoke(app, ["sql", "run", str(script), *options, *words])
+    assert isinstance(result.exception, UserError)
+    assert said in str(result.exception)
+    assert result.exception.code == ExitCode.USAGE
+
+
+@pytest.mark.timeout(60)
+async def test_a_replica_that_does_not_answer_is_named_once(tmp_path: Path) -> None:
+    async with bench(tmp_path) as (_, log):
+        (port,) = free_ports(1)
+        controller = controller_of(log, [port], 1)
+        controller.allowed.set()
+        troubles: list[str] = []
+        keeping = asyncio.create_task(controller.run(ignored, troubles.append))
+        await until(lambda: _async(controller.leads))
+        ticks = await log.hwm(TICKS)
+        await log.append(0, order(1))
+        await until(lambda: _grown(log, ticks))  # it mints, so who comes later finds the ticks
+        await ended(keeping)
+        assert troubles == [f"no replica answers: 127.0.0.1:{port}"]
+
+
+async def _grown(log: Waltz, ticks: int) -> bool:
+    return await log.hwm(TICKS) > ticks

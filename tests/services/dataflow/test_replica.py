@@ -213,6 +213,9 @@ async def test_a_dataflow_that_cannot_be_ends_the_process_and_says_why(minting: 
     await log.append(0, order(1))
     broken = replace(index_of(await minted(log, ticks)), sources=())
     async with replica(views, port) as process, ReplicaStream(f"127.0.0.1:{port}", Epoch(1, 1), INSTANCE) as stream:
+        twin = await views.sql("replica", "--ticks", str(TICKS), "--listen", f"127.0.0.1:{port}")
+        _, error = await twin.communicate()
+        assert (twin.returncode, b"is another one running there?; --listen names" in error) == (1, True), error
         for command in (CreateDataflow(broken), InitializationComplete(), Schedule("u1"), Schedule("t1")):
             await stream.send(command)
         ended = await end_of(stream)
