@@ -168,6 +168,9 @@ class Source(Protocol):
         the first of them get its tick). Waits for a server that lags. Bad rows go where the source was told to put
         them."""
 
+    def forget(self) -> None:
+        """Let go of rows that are kept for others who read the same."""
+
 
 class Sink(Protocol):
     """A materialized view's chain in its home partition: self-correcting, fenced."""

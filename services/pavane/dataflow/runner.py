@@ -23,6 +23,8 @@ TICKS_PER_STEP_MAX = 1000
 """A view that is far behind comes nearer in steps of so many ticks, which bounds what an engine holds."""
 HYDRATION_TRANSACTIONS = 5000
 """Of a partition in one step while a view is built from the log."""
+TOGETHER_TICKS = 100
+"""Views whose chains end so near to each other begin at one tick: then the log is read and decoded once for all."""
 
 Token = tuple[int, int]
 """Generation and epoch of a writer, compared left to right."""
@@ -98,6 +100,10 @@ class Runner:
         for each in reversed(self.views):  # who is read is there at least as early as who reads it
             for read in each.reads:
                 read.as_of = min(read.as_of, each.as_of)
+        first = 0
+        for each in sorted(self.views, key=lambda view: view.as_of):  # so readers still begin after whom they read
+            first = first if first and each.as_of - first <= TOGETHER_TICKS else each.as_of
+            each.as_of = first
         await self._ticks.start(min((each.as_of for each in self.views), default=1))
 
     async def allow(self, token: Token) -> None:
@@ -117,8 +123,7 @@ class Runner:
                 while not each.failure and await self._bring(each):
                     moved = True
             except ViewError as error:
-                each.failure = str(error)
-                each.waiting.clear()
+                _failed(each, error)
             each.upper = await each.sink.advance()
             if self._tracing is not None:
                 self._tracing.written(each.view.name, each.upper)
@@ -126,13 +131,12 @@ class Runner:
         least = min((seen.tick if seen is not None else 0 for seen in alive), default=self.tick)
         self._bindings = [binding for binding in self._bindings if binding.tick >= least]
         self._stepped = True
+        self._source.forget()
         return moved
 
     async def _bring(self, each: Maintained) -> bool:
         """Bring a view some ticks further; return whether there were any."""
-        for read in each.reads:
-            if read.failure:
-                raise ViewError(f"the view {read.view.name}, which it reads, failed: {read.failure}")
+        _check_reads(each)
         if each.flow is None:
             return await self._hydrate(each)
         reached = each.seen.tick if each.seen is not None else 0
@@ -141,20 +145,47 @@ class Runner:
             await self._step(each, each.flow, due)
         return bool(due)
 
-    async def _hydrate(self, each: Maintained) -> bool:
-        """Take all rows up to the tick at which the view begins, in pieces that are all of this tick."""
-        start = next((binding for binding in self._bindings if binding.tick >= each.as_of), None)
+    async def _hydrate(self, first: Maintained) -> bool:
+        """Build a view, and those behind it that begin at the same tick: take all rows up to there, in pieces that are
+        all of this tick."""
+        start = self._start(first)
         if start is None:
             return False
-        flow = self._flow(each.view)
-        each.latest = {table.name: Latest(table) for table in each.tables if table.key}
-        longest = max((start.next.get(p, 0) for table in each.tables for p in table.partitions), default=0)
-        pieces = longest // HYDRATION_TRANSACTIONS + 1
+        group = self._beside(first, start)
+        flows = [self._flow(each.view) for each in group]
+        for each in group:
+            each.latest = {table.name: Latest(table) for table in each.tables if table.key}
+        partitions = {p for each in group for table in each.tables for p in table.partitions}
+        pieces = max((start.next.get(p, 0) for p in partitions), default=0) // HYDRATION_TRANSACTIONS + 1
         for piece in range(1, pieces + 1):
             following = {p: end * piece // pieces for p, end in start.next.items()}
-            await self._step(each, flow, [Binding(start.tick, following, start.wall_ms)])
-        each.flow = flow
+            for each, flow in zip(group, flows, strict=True):
+                try:
+                    if not each.failure:
+                        _check_reads(each)
+                        await self._step(each, flow, [Binding(start.tick, following, start.wall_ms)])
+                except ViewError as error:
+                    _failed(each, error)
+        for each, flow in zip(group, flows, strict=True):
+            each.flow = flow
         return True
+
+    def _start(self, each: Maintained) -> Binding | None:
+        return next((binding for binding in self._bindings if binding.tick >= each.as_of), None)
+
+    def _beside(self, first: Maintained, start: Binding) -> list[Maintained]:
+        """Return the views that can be built together with one; what each reads is among them, or built already."""
+        group = [first]
+        for each in self.views:
+            if each is first or each.flow is not None or each.failure or self._start(each) != start:
+                continue
+            if all(
+                any(read is one for one in group)
+                or (read.flow is not None and read.seen is not None and read.seen.tick >= start.tick)
+                for read in each.reads
+            ):
+                group.append(each)
+        return group
 
     async def _step(self, each: Maintained, flow: Flow, due: list[Binding]) -> None:
         if self._tracing is not None:
@@ -173,6 +204,17 @@ class Runner:
         each.seen = due[-1]
         if self._tracing is not None:
             self._tracing.brought(each.view.name, each.seen.tick, changed=updates.num_rows > 0)
+
+
+def _check_reads(each: Maintained) -> None:
+    for read in each.reads:
+        if read.failure:
+            raise ViewError(f"the view {read.view.name}, which it reads, failed: {read.failure}")
+
+
+def _failed(each: Maintained, error: ViewError) -> None:
+    each.failure = str(error)
+    each.waiting.clear()
 
 
 def _computed(each: Maintained, flow: Flow, inputs: dict[str, pa.Table], upper: int) -> pa.Table:

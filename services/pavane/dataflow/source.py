@@ -31,6 +31,7 @@ class LogSource:
         self.bad: deque[BadRow] = deque(maxlen=BAD_ROWS_KEPT)
         self.bad_count = 0
         self.bad_of: Counter[Table] = Counter()
+        self._kept_rows: dict[Table, tuple[object, pa.Table, list[Transaction]]] = {}  # views read alike, in turn
         self._noted: dict[tuple[Table, int], int] = {}  # up to where the bad rows of a table's partition were counted
 
     async def read(self, table: Table, after: Binding | None, upto: Binding, ticks: Sequence[Binding]) -> pa.Table:
@@ -38,16 +39,33 @@ class LogSource:
 
         Waits for a server that lags. Raises `BadRowError` in mode FAILFAST.
         """
-        parts = []
+        wanted = after and after.next, upto.next, tuple(ticks)
+        held = self._kept_rows.get(table)
+        if held is not None and held[0] == wanted:
+            self._took(held[2])
+            return held[1]
+        parts: list[pa.Table] = []
+        taken: list[Transaction] = []
         for partition in table.partitions:
             start = after.next.get(partition, 0) if after is not None else 0
             transactions = await self._transactions(partition, start, upto.next.get(partition, 0))
+            taken += transactions if self._tracing is not None else ()
             ends = [binding.next.get(partition, 0) for binding in ticks]
             times = [ticks[bisect_right(ends, transaction.id)].tick for transaction in transactions]
             parts.append(self._decoded(table, partition, transactions, times))
             noted = max(self._noted.get((table, partition), 0), upto.next.get(partition, 0))
             self._noted[table, partition] = noted
-        return pa.concat_tables(parts)
+        self._took(taken)
+        self._kept_rows[table] = wanted, pa.concat_tables(parts), taken
+        return self._kept_rows[table][1]
+
+    def forget(self) -> None:
+        """Let go of the rows that were read last."""
+        self._kept_rows.clear()
+
+    def _took(self, transactions: list[Transaction]) -> None:
+        if self._tracing is not None:
+            self._tracing.took(transactions)
 
     async def _transactions(self, partition: int, start: int, stop: int) -> list[Transaction]:
         found: list[Transaction] = []
@@ -59,8 +77,6 @@ class LogSource:
                     found.append(transaction)
             if position < stop:
                 await asyncio.sleep(LAG_S)
-        if self._tracing is not None:
-            self._tracing.took(found)
         return found
 
     def _decoded(self, table: Table, partition: int, transactions: list[Transaction], times: list[int]) -> pa.Table:

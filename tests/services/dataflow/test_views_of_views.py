@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import AsyncIterator
 from random import Random
 from time import monotonic
 from uuid import uuid4
@@ -123,7 +124,9 @@ async def played(seed: int) -> tuple[int, list[tuple[str, int]]]:
     return wrong(log)
 
 
-async def test_every_view_is_right_at_every_tick() -> None:
+@pytest.mark.parametrize("piece", [runner.HYDRATION_TRANSACTIONS, 3])
+async def test_every_view_is_right_at_every_tick(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "HYDRATION_TRANSACTIONS", piece)
     found = [await played(seed) for seed in range(SEEDS)]
     assert [each for _, each in found] == [[]] * SEEDS
     assert all(compared > ROWS for compared, _ in found)  # a view without changes writes no tick
@@ -137,6 +140,38 @@ async def test_a_view_that_reads_too_late_is_found(monkeypatch: pytest.MonkeyPat
         if (await played(seed))[1]:
             return
     pytest.fail("no seed shows it")
+
+
+class CountedLog(FaultyLog):
+    """Counts reads of the table's rows."""
+
+    reads = 0
+
+    async def read(self, partition: int, start: int, stop: int) -> AsyncIterator[Record]:
+        self.reads += partition == DATA
+        async for record in super().read(partition, start, stop):
+            yield record
+
+
+async def test_all_views_are_built_from_one_reading_of_the_log() -> None:
+    log = CountedLog(Random(0), kind=True)
+    log.partitions[DATA] += [Record(number, 0, b'{"k": 1, "x": %d}' % number) for number in range(9)]
+    script = parse(
+        "CREATE TABLE t (k BIGINT, x BIGINT) USING waltz OPTIONS (partitions '0');"
+        "CREATE MATERIALIZED VIEW sums AS SELECT k, sum(x) AS s FROM t GROUP BY k;"
+        "CREATE MATERIALIZED VIEW both AS SELECT t.x, s FROM t JOIN sums ON t.k = sums.k;"
+        "CREATE MATERIALIZED VIEW most AS SELECT max(x) AS x FROM t;"
+    )
+    clocks, place = Clocks(lambda: 0, monotonic, lambda: uuid4().hex), Place(TICKS_PARTITION, HOME)
+    keeper = Keeper(log, [script], place, PlainEngine, 0.01, clocks)
+    keeper.allowed.set()
+    running = asyncio.create_task(keeper.run(lambda _: None, lambda _: None))
+    async with asyncio.timeout(30.0):
+        while keeper.runner is None or keeper.runner.reached < 1:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait({running})
+    assert log.reads == 1
 
 
 async def test_a_reader_of_a_view_that_failed_fails() -> None:
