@@ -6,11 +6,12 @@ objects, or objects one a line.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from decimal import Context as DecimalContext
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -26,11 +27,16 @@ INTEGER_RANGES = {pa.int8(): 2**7, pa.int16(): 2**15, pa.int32(): 2**31, pa.int6
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One row to be: the text, and its object or why it is none."""
+    """One row to be: its object or why it is none, and the text, None where it was one of an array."""
 
-    text: str
+    written: str | None
     value: dict[str, Any] | None
     problem: str = ""
+
+    @property
+    def text(self) -> str:
+        """The text, made only for whoever asks for it."""
+        return self.written if self.written is not None else json.dumps(self.value, default=str)
 
 
 class Unfit(Exception):
@@ -106,7 +112,7 @@ def documents(item: bytes) -> Iterator[Document]:
         return
     if isinstance(whole, list):
         for value in whole:
-            yield _row(json.dumps(value, default=str), value)
+            yield _row(None if isinstance(value, dict) else json.dumps(value, default=str), value)
     else:
         yield _row(text, whole)
 
@@ -119,7 +125,7 @@ def _document(line: bytes) -> Document:
         return Document(text, None, str(error))
 
 
-def _row(text: str, value: object) -> Document:
+def _row(text: str | None, value: object) -> Document:
     if isinstance(value, dict):
         return Document(text, value)
     return Document(text, None, f"it is {_named(value)}, not an object")
@@ -156,10 +162,15 @@ def converted(value: object, kind: pa.DataType) -> object:
     """Return a JSON value as the Python value of a column. Raise Unfit if the column cannot take it."""
     if value is None:
         return None
-    for test, convert in CONVERSIONS:
-        if test(kind):
-            return convert(value, kind)
-    raise Unfit(f"no column of type {kind} comes from JSON")
+    convert = _conversion(kind)
+    if convert is None:
+        raise Unfit(f"no column of type {kind} comes from JSON")
+    return convert(value, kind)
+
+
+@cache
+def _conversion(kind: pa.DataType) -> Callable[[Any, pa.DataType], object] | None:
+    return next((convert for test, convert in CONVERSIONS if test(kind)), None)
 
 
 def _boolean(value: Any, _kind: pa.DataType) -> object:
