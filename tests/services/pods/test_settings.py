@@ -33,6 +33,13 @@ def test_everything_of_the_environment_arrives(pod: Pod) -> None:
     assert config.source == pod.address
 
 
+def test_a_pod_with_its_own_network_also_listens_where_a_forwarded_port_comes_in(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POD_IP", "10.1.2.3")
+    assert load(RaftSettings.load()).bind == "tcp://0.0.0.0:8047"
+
+
 @pytest.mark.parametrize("secret", [b"", b"\n", b"\x00\xff", b"two\n\n"])
 def test_a_secret_is_its_bytes_without_one_newline(pod: Pod, secret: bytes) -> None:
     (pod.folder / "secret").write_bytes(secret)
