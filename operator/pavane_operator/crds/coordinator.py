@@ -145,7 +145,8 @@ class CoordinatorSpec(CommonSpec):
     checkpoint_mib: int = Field(default=1000, ge=1, le=1 << 20, json_schema_extra=marked(Mark.POD))
     """Take a checkpoint after this many MiB of log."""
     log: PartitionLog | None = Field(
-        default=None, json_schema_extra=rules(rule("self == oldSelf", "log cannot be changed"))
+        default=None,
+        json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "log cannot be changed"))),
     )
     """Keep log and checkpoints on a partition of a WaltzCluster; then there is no volume, and the pods of two
     generations may run on different nodes. Default: on the volume. Cannot be changed, added or removed."""

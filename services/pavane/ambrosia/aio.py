@@ -147,6 +147,8 @@ class Runner:
     async def close(self) -> None:
         """End all streams and the application's, then release the files."""
         await self._adapter.close()
+        for writer in self._hellos.values():
+            writer.transport.abort()  # a task that is cancelled before its first step would not
         for task in self._accepted:
             task.cancel()
         await asyncio.gather(*self._accepted, return_exceptions=True)

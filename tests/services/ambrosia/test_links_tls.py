@@ -4,7 +4,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -213,6 +213,22 @@ async def test_strangers_who_say_nothing_keep_nobody_out_and_are_ended(
         await calls.arrive()
         for _, writer in strangers:
             await close_writer(writer)
+
+
+@pytest.mark.parametrize("agree", [False, True], ids=["before TLS", "after TLS"])
+async def test_who_said_nothing_is_ended_with_the_coordinator(tmp_path: Path, *, agree: bool) -> None:
+    alice = Peer(tmp_path, "alice", authority())
+    assert alice.tls is not None
+    context: ssl.SSLContext | None = alice.tls.contexts().dialling if agree else None
+    async with alice.alive() as one:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", alice.options.port, ssl=context, server_hostname="" if agree else None
+        )
+        await until(lambda: one.server._runner is not None and len(one.server._runner._hellos) == 1, "accepted")
+    async with asyncio.timeout(WAIT_S):
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+    await close_writer(writer)
 
 
 @pytest.mark.parametrize("agree", [False, True], ids=["before TLS", "after TLS"])
