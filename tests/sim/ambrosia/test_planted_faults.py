@@ -12,7 +12,7 @@ from pavane.ambrosia.core.coordinator import Coordinator
 from pavane.ambrosia.core.links import Links, Stream
 from pavane.ambrosia.state import End, Message, Output
 from pavane.ambrosia.wire.messages import Commit, ReplayFrom
-from tests.sim.ambrosia.workload import play, slow_receivers, upgraded
+from tests.sim.ambrosia.workload import forgetful_receivers, play, slow_receivers, upgraded
 
 SEEDS_MAX = 100
 
@@ -43,6 +43,17 @@ def free_by_all_numbers(patch: pytest.MonkeyPatch) -> None:
 def never_renumber(patch: pytest.MonkeyPatch) -> None:
     """N2: the numbers stay as they were counted in this life."""
     patch.setattr(Output, "_shift", lambda self, difference: None)
+
+
+def renumber_once(patch: pytest.MonkeyPatch) -> None:
+    """N2: the first ReplayFrom of a life moves the numbers, a later one for less does not."""
+    shift = Output._shift
+
+    def once(self: Output, difference: int) -> None:
+        if self.joined is None:
+            shift(self, difference)
+
+    patch.setattr(Output, "_shift", once)
 
 
 def lose_early_commits(patch: pytest.MonkeyPatch) -> None:
@@ -112,6 +123,10 @@ def test_a_rule_taken_out_is_found(
 
 def test_an_old_stream_that_is_read_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found(read_the_old_stream_on, monkeypatch, slow_receivers)
+
+
+def test_numbers_that_move_once_alone_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(renumber_once, monkeypatch, forgetful_receivers)
 
 
 def remember_the_version_too_soon(patch: pytest.MonkeyPatch) -> None:

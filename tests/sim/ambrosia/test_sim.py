@@ -1,6 +1,6 @@
 """Whole groups of coordinators and applications from one seed: nothing is lost, doubled or reordered (21.2)."""
 
-from tests.sim.ambrosia.workload import NAMES, duel, play, slow_receivers, upgraded
+from tests.sim.ambrosia.workload import NAMES, duel, forgetful_receivers, play, slow_receivers, upgraded
 from tests.sim.kit.seeds import played
 
 
@@ -15,6 +15,12 @@ def test_every_call_happens_exactly_once(seeds: range) -> None:
 def test_links_that_break_under_slow_receivers_lose_nothing(seeds: range) -> None:
     for seed in seeds:
         slow_receivers(seed)
+
+
+@played(per_test=5, one_in=10)
+def test_receivers_that_forget_what_they_had_asked_behind_lose_nothing(seeds: range) -> None:
+    for seed in seeds:
+        forgetful_receivers(seed)
 
 
 @played(per_test=5, one_in=20)

@@ -3,8 +3,10 @@
 import contextlib
 import itertools
 from functools import partial
+from unittest import mock
 
 from pavane.ambrosia import CoordinatorLost, Immortal, first, method
+from pavane.ambrosia.client import simulated
 from pavane.ambrosia.testing import World
 
 NAMES = ("ann", "bob", "cid")
@@ -13,6 +15,7 @@ EVENTS = 60
 DUEL_EVENTS = 200
 ROUNDS = 12
 SECONDS = 6.0
+FORGETFUL_S = (0.5, 3.0)  # of a disk: so long that a sender starts again and joins meanwhile
 LOG_BYTES = 3000  # so that logs rotate
 
 
@@ -176,3 +179,26 @@ def slow_receivers(seed: int) -> None:
 def happen(world: World, number: int) -> None:
     source, to = world.rng.choice(NAMES), world.rng.choice(NAMES)
     world.impulse(source, to, Peer.event, number, world.rng.sample(NAMES, 2))
+
+
+def forgetful_receivers(seed: int) -> None:
+    """A sender comes back while its receiver has calls in memory alone; then the receiver forgets them."""
+    with mock.patch.object(simulated, "SLOW_S", FORGETFUL_S), World(seed, log_trigger_bytes=LOG_BYTES) as world:
+        rng = world.rng
+        for name in PAIR:
+            world.start(Peer, name)
+        numbers = itertools.count()
+        for _ in range(ROUNDS):
+            sender, receiver = rng.sample(PAIR, 2)
+            world.slow_until[receiver] = world.time + max(FORGETFUL_S)
+            for _ in range(3):
+                for _ in range(rng.randint(1, 4)):
+                    world.impulse(sender, receiver, Peer.event, next(numbers), [sender])
+                    world.impulse(sender, sender, Peer.event, next(numbers), [receiver])
+                world.run(rng.uniform(0.005, 0.05))
+            world.crash(sender)
+            world.run(rng.uniform(0.3, 1.2))
+            world.crash(receiver)
+            world.slow_until[receiver] = 0
+            world.run(rng.uniform(0.3, 2.0))
+    check(world, PAIR)
