@@ -9,7 +9,7 @@ from tests.requires import requires
 SIZE = 5
 
 
-@pytest.mark.long
+@pytest.mark.long  # of the benchmark, not of the service: nothing shorter runs it
 @pytest.mark.timeout(300)
 async def test_a_group_is_measured_beside_one_of_memberlist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requires("go")

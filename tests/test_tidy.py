@@ -1,6 +1,7 @@
 """Rules of the repository that no linter knows."""
 
 import ast
+import itertools
 import re
 import subprocess
 import tomllib
@@ -14,6 +15,7 @@ SOURCES = ("services", "operator", "api")
 MODULE_LINES_MAX = 600
 LOCAL_CLUSTER_LINES_MAX = 4000  # docs/specs/operator.md 6: a convenience, never a second Kubernetes
 FILE_BYTES_MAX = 600_000  # the largest is the description of the REST API, which has the schema of every kind
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 
 
@@ -96,6 +98,42 @@ def test_links_in_the_documents_lead_somewhere() -> None:
     links = [(path, target) for path in tracked(".md") for target in link.findall(path.read_text(encoding="utf-8"))]
     broken = [f"{path.relative_to(ROOT)} -> {target}" for path, target in links if not (path.parent / target).exists()]
     assert broken == []
+
+
+def unexplained_long(path: Path) -> bool:
+    """Whether all tests of the file are `long` and one of the marks has no comment."""
+    source = path.read_text(encoding="utf-8")
+    body = ast.parse(source).body
+    tests = [each for each in body if isinstance(each, FUNCTIONS) and each.name.startswith("test_")]
+    whole = [
+        each.value for each in body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "pytestmark"
+    ]
+    of_all = [mark for mark in whole if "mark.long" in ast.unparse(mark)]
+    of_each = [[mark for mark in test.decorator_list if ast.unparse(mark) == "pytest.mark.long"] for test in tests]
+    if not tests or not (of_all or all(of_each)):
+        return False
+    lines = source.splitlines()
+    return any("  # " not in lines[(mark.end_lineno or 0) - 1] for mark in of_all or itertools.chain(*of_each))
+
+
+def test_a_file_of_long_tests_says_what_make_test_runs_instead() -> None:
+    files = [path for path in below(python_files(), "tests", "e2e") if path.name.startswith("test_")]
+    assert [path.name for path in files if unexplained_long(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("@pytest.mark.long\ndef test_a(): ...", True),
+        ("@pytest.mark.long  # b covers it\ndef test_a(): ...", False),
+        ("@pytest.mark.long\ndef test_a(): ...\ndef test_b(): ...", False),
+        ("pytestmark = [pytest.mark.long]\nasync def test_a(): ...", True),
+        ("pytestmark = pytest.mark.long  # b covers it\ndef test_a(): ...", False),
+    ],
+)
+def test_a_long_file_without_a_reason_is_found(tmp_path: Path, text: str, wrong: bool) -> None:
+    (tmp_path / "test_x.py").write_text(text)
+    assert unexplained_long(tmp_path / "test_x.py") is wrong
 
 
 def unset_attributes(path: Path) -> Iterator[str]:

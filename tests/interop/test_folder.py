@@ -73,7 +73,7 @@ def compact(cluster: Cluster, node: str, package: Path) -> None:
         subprocess.run([node, "--no-deprecation", str(script), *arguments], check=True)
 
 
-@pytest.mark.long
+@pytest.mark.long  # each way by itself: tests/services/raft/test_offline.py
 @pytest.mark.timeout(180)  # seven starts of two processes each
 async def test_peers_move_from_one_program_to_the_other_and_back(
     make: Make, tmp_path: Path, node: str, package: Path

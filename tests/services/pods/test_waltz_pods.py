@@ -93,7 +93,7 @@ async def compare_beside(pod: WaltzPod, log: Waltz) -> None:
         await link.close()
 
 
-@pytest.mark.long
+@pytest.mark.long  # kills and a rollout under an operator: e2e/test_waltz.py
 @pytest.mark.timeout(240)  # seven processes start, and the machine may be busy
 async def test_a_log_goes_on_through_a_new_generation_of_servers_and_kills_of_each_kind(cluster: WaltzPods) -> None:
     await cluster.begin()
