@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pavane.ambrosia.core.coordinator import Coordinator
 from pavane.ambrosia.effects import (
@@ -30,8 +30,7 @@ from pavane.ambrosia.effects import (
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.ports import READ_BYTES, Streams, close_writer
 from pavane.ambrosia.storage import CheckpointReader, Replay, Store
-from pavane.ambrosia.tls import LinkTls
-from pavane.ambrosia.tls import accept as accept_tls
+from pavane.ambrosia.tls import LinkTls, agree
 from pavane.ambrosia.tracing import CoordinatorTracing
 from pavane.ambrosia.wire.limits import RECORD_BYTES
 from pavane.ambrosia.wire.links import HELLO_BYTES_MAX, Answer, Channel, Code, Hello
@@ -344,7 +343,7 @@ class Runner:
         try:
             async with asyncio.timeout(LINK_HELLO_S):
                 if self._tls is not None:
-                    reader, writer = await accept_tls(writer, self._tls.contexts().accepting, READ_BYTES)
+                    reader, writer = await agree(writer, self._tls.contexts().accepting, READ_BYTES, accepting=True)
                 return *await _read_whole(reader, Hello.decode), reader, writer
         except (RemoteProtocolError, OSError, TimeoutError) as error:
             self.refused += 1
@@ -353,7 +352,7 @@ class Runner:
             if refusal != self._refusal:  # it comes again, and would fill the log
                 self._refusal = refusal
                 self._say(refusal)
-            await close_writer(writer)
+            writer.transport.abort()  # within a handshake nobody would say that it is closed
             return None
         finally:
             if task is not None:
@@ -397,7 +396,8 @@ class Runner:
             await asyncio.sleep(hold)
             try:
                 wait = backoff * random.uniform(0.75, 1.25)  # noqa: S311 -- spreads, hides nothing
-                await asyncio.wait_for(there.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await there.wait()
                 backoff = shortest
             except TimeoutError:
                 backoff = min(backoff * 2, longest)
@@ -409,8 +409,11 @@ class Runner:
             return 0.0
         for host, port in addresses:
             try:
-                connecting = asyncio.open_connection(host, port, limit=READ_BYTES, **self._sealed())
-                reader, writer = await asyncio.wait_for(connecting, LINK_CONNECT_S)
+                # No `wait_for`: in Python 3.11 it forgets that it was cancelled if the connection is there just then.
+                async with asyncio.timeout(LINK_CONNECT_S):
+                    reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES)
+                    if self._tls is not None:
+                        reader, writer = await agree(writer, self._tls.contexts().dialling, READ_BYTES, accepting=False)
             except (OSError, TimeoutError) as error:
                 self.states[peer] = f"unreachable: {self._fault(error)}"
                 continue
@@ -428,7 +431,8 @@ class Runner:
         )
         writer.write(hello.encode())
         try:
-            answer, rest = await asyncio.wait_for(_read_whole(reader, Answer.decode), LINK_HELLO_S)
+            async with asyncio.timeout(LINK_HELLO_S):
+                answer, rest = await _read_whole(reader, Answer.decode)
         except (RemoteProtocolError, OSError, TimeoutError) as error:
             self.states[peer] = f"unreachable: {self._fault(error)}"
             return 0.0
@@ -444,9 +448,6 @@ class Runner:
         self.call(lambda: self.core.links.dialled(number, peer, channel))
         await self._read_stream(number, reader, rest)
         return self._holds.pop(number, 0.0)
-
-    def _sealed(self) -> dict[str, Any]:
-        return {} if self._tls is None else {"ssl": self._tls.contexts().dialling, "server_hostname": ""}
 
     def _fault(self, error: Exception) -> str:
         if self._tls is not None and isinstance(error, ssl.SSLError):

@@ -71,17 +71,22 @@ class _Sealed(asyncio.StreamReaderProtocol):
         self._below = below  # a writer that is forgotten closes what it wrote to
 
 
-async def accept(
-    writer: asyncio.StreamWriter, context: ssl.SSLContext, limit: int
+async def agree(
+    writer: asyncio.StreamWriter, context: ssl.SSLContext, limit: int, *, accepting: bool
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Agree on TLS with the one who dialled; call it before anything was awaited, and bound its time.
+    """Agree on TLS with the other side; call it before anything else was awaited, and bound its time.
 
-    Raises ``OSError`` (``ssl.SSLError``) when the other side cannot, or shows no certificate that counts.
+    Raises ``OSError`` (``ssl.SSLError``) when the other side cannot, or shows no certificate that counts. Whatever it
+    raises, the connection is closed.
     """
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit, loop)
     protocol = _Sealed(reader, writer, loop)
-    transport = await loop.start_tls(writer.transport, protocol, context, server_side=True)
+    try:
+        transport = await loop.start_tls(writer.transport, protocol, context, server_side=accepting)
+    except BaseException:
+        writer.transport.abort()
+        raise
     if transport is None:
         raise ConnectionResetError("the connection ended within its handshake")
     protocol.connection_made(transport)
