@@ -117,6 +117,7 @@ async def test_a_full_port_serves_those_who_are_there_and_sends_others_away(
         crowd[0] = await connected(log, which)
         for each_one in crowd:
             each_one.hang_up("done")
+        await eventually(lambda: len(present) <= had)
 
 
 @pytest.mark.parametrize("which", PORTS)
@@ -166,7 +167,8 @@ async def test_whoever_asks_and_does_not_read_is_dropped_before_memory_is_full(t
         await eventually(dropped)
         grown = max(seen) - before
         _logger.info("%d MiB asked for at the %s port and not read: %.0f MiB more", ASKED, which, grown / MIB)
-        assert grown < 3 * stream.UNSENT_BYTES_MAX
+        if which == "storage":  # at the client port what is read for one connection is bounded by its number alone
+            assert grown < 3 * stream.UNSENT_BYTES_MAX
         slow._transport.abort()
 
 
