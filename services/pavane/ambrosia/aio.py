@@ -372,7 +372,14 @@ class Runner:
         writer.write(answer[0].encode())
         if answer[0].code != Code.SUCCESS:
             self._writers.pop(number, None)
-            writer.close()
+            writer.close()  # TLS says goodbye and waits for the other side's
+            try:
+                async with asyncio.timeout(LINK_HELLO_S):
+                    await writer.wait_closed()
+            except (OSError, TimeoutError):
+                pass
+            finally:
+                writer.transport.abort()
             return
         self.call(lambda: self.core.links.begin(number))
         for channel in Channel:
