@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from enum import Enum
 
 from pavane.ambrosia.errors import Fatal, FatalError
@@ -15,6 +16,7 @@ LB_CONNECT_S = 60.0  # slow applications
 LOOK_S = 0.05  # how soon it is seen that the application went before both were open
 READ_BYTES = 256 * 1024
 LB_DIAL_S = 5.0
+ACCEPT_TURNS = 4  # of the loop, until a connection that was accepted has come to us and was ended
 
 
 class SocketOrder(Enum):
@@ -149,3 +151,17 @@ async def close_writer(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
     with suppress(OSError):
         await writer.wait_closed()
+
+
+@asynccontextmanager
+async def served(server: asyncio.Server) -> AsyncIterator[None]:
+    """Close ``server`` at the end. asyncio leaves a socket open that it accepted in the turn in which that happens."""
+    try:
+        yield
+    finally:
+        for listener in server.sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        server.close()
+        await server.wait_closed()

@@ -22,7 +22,7 @@ from pavane.ambrosia import options as opts
 from pavane.ambrosia.aio import FOLLOW_POLL_S, Resolve, Runner
 from pavane.ambrosia.core.coordinator import LOG_TRIGGER_BYTES, Coordinator, Settings
 from pavane.ambrosia.errors import EXIT_UNEXPECTED, Fatal, FatalError, Superseded
-from pavane.ambrosia.ports import DETECT_S, BindingPort, SocketOrder, Streams
+from pavane.ambrosia.ports import DETECT_S, BindingPort, SocketOrder, Streams, served
 from pavane.ambrosia.state import Meta, Phase, Progress
 from pavane.ambrosia.storage import LOG, CheckpointReader, Place, Registry, Replay, Row, Store
 from pavane.ambrosia.tls import LinkTls
@@ -196,8 +196,7 @@ class Server:
             self._say(f"Logs directory: {self._folder}")
             self._say("Every record is synced to disk before it is acknowledged")
             port.listen()
-            links = await self._listen()
-            async with links:
+            async with served(await self._listen()):
                 self._say("Ready ...")
                 binding = await self._or_stopped(port.accept())
                 if binding is not None:
