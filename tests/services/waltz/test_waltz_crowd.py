@@ -167,8 +167,24 @@ async def test_whoever_asks_and_does_not_read_is_dropped_before_memory_is_full(t
         await eventually(dropped)
         grown = max(seen) - before
         _logger.info("%d MiB asked for at the %s port and not read: %.0f MiB more", ASKED, which, grown / MIB)
-        if which == "storage":  # at the client port what is read for one connection is bounded by its number alone
-            assert grown < 3 * stream.UNSENT_BYTES_MAX
+        assert grown < 3 * stream.UNSENT_BYTES_MAX
+        slow._transport.abort()
+
+
+async def test_what_is_answered_in_one_turn_is_bounded(tmp_path: Path) -> None:
+    async with running_log(tmp_path) as log, used(log):
+        known = set(streams_of(log, "client"))
+        slow = await connected(log, "client")
+        assert slow._transport is not None
+        slow._transport.pause_reading()
+        assert isinstance(slow, RawClient)
+        (served,) = set(streams_of(log, "client")) - known
+        assert served._transport is not None
+        for _ in range(ASKED):  # as many as a client asks for in one packet; nobody may write meanwhile
+            served.send(m.TransactionDataResponse(slow.reqid(), 0, bytes(MIB)))
+            kept = len(served._pending) + served._transport.get_write_buffer_size()
+            assert kept < stream.UNSENT_BYTES_MAX + 3 * MIB
+        assert served._transport.is_closing()
         slow._transport.abort()
 
 

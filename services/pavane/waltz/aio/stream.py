@@ -14,6 +14,7 @@ KEEP_ALIVE_S = 600.0
 SILENT_S, PROBE_S, PROBES = 60, 10, 6  # without a byte, after which the kernel asks whether the peer is still there
 WRITE_HIGH_BYTES, WRITE_LOW_BYTES = 256 * 1024, 64 * 1024
 UNSENT_BYTES_MAX = 64 * 1024 * 1024  # of one connection that does not read; then it is closed
+WRITE_BYTES = 1024 * 1024  # written at once: a turn may answer a thousand requests, each with as much
 
 _logger = logging.getLogger(__name__)
 
@@ -21,7 +22,8 @@ _logger = logging.getLogger(__name__)
 class Stream(asyncio.Protocol):
     """Speaks one side of a link. What it hears goes to the hooks, which a subclass overrides.
 
-    Everything is called on the loop. ``send`` collects; what was collected in one turn of the loop is one write.
+    Everything is called on the loop. ``send`` collects; what was collected in one turn of the loop is one write, or
+    several of WRITE_BYTES.
     """
 
     def __init__(self, side: Side, *, connecting: bool, versions: tuple[int, ...] | None = None) -> None:
@@ -63,7 +65,7 @@ class Stream(asyncio.Protocol):
 
     def send(self, message: Any) -> None:
         """Send a message, soon; dropped when the connection is closed."""
-        if self.closed:
+        if self.closed or (self._transport is not None and self._transport.is_closing()):
             return
         try:
             frame = self.channel.encode(message)
@@ -73,6 +75,8 @@ class Stream(asyncio.Protocol):
         if not self._pending:
             self._loop.call_soon(self._flush)
         self._pending += frame
+        if len(self._pending) >= WRITE_BYTES:
+            self._flush()
 
     def hang_up(self, reason: str) -> None:
         """Close the connection once what was sent is delivered."""
