@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections import Counter
@@ -50,7 +51,27 @@ class Bench:
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "pavane_cli.main", "sql", *words, *self.options,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONFAULTHANDLER": "1"},
         )  # fmt: skip
+
+    @asynccontextmanager
+    async def watching(self, sql: str) -> AsyncIterator[asyncio.StreamReader]:
+        """What `--watch` prints, until Ctrl-C. A failure says how the process ended, and leaves none behind."""
+        process = await self.sql("query", sql, "--watch", "-o", "yaml")
+        assert process.stdout is not None
+        try:
+            yield process.stdout
+            process.send_signal(signal.SIGINT)
+            async with asyncio.timeout(WAIT_S):
+                await process.wait()
+        except (AssertionError, TimeoutError) as error:
+            process.send_signal(signal.SIGABRT)  # with PYTHONFAULTHANDLER it says where it stood
+            out, told = await process.communicate()
+            raise AssertionError(f"{error!r}; also printed {out!r}, {told.decode()}") from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
 
     async def said(self, *words: str) -> str:
         process = await self.sql(*words)
@@ -156,14 +177,10 @@ async def test_who_starts_last_writes(tmp_path: Path) -> None:
             end = await log.append(0, order(20))
             after = ["--ticks", str(TICKS), "--after", f"0:{end}"]
             assert await views.query("SELECT sum(n) AS n FROM revenue", *after) == [{"n": 21}]
-            watching = await views.sql("query", "SELECT max(id) AS last FROM largest", "--watch", "-o", "yaml")
-            assert watching.stdout is not None
-            async with asyncio.timeout(WAIT_S):
-                assert [await watching.stdout.readline() for _ in range(3)][2] == b"- last: 14\n"
+            async with views.watching("SELECT max(id) AS last FROM largest") as shown, asyncio.timeout(WAIT_S):
+                assert [await shown.readline() for _ in range(3)][2] == b"- last: 14\n"
                 await log.append(1, b'{"id": 999, "customer": "ann", "cents": 999}')
-                assert [await watching.stdout.readline() for _ in range(3)][2] == b"- last: 999\n"
-                watching.send_signal(signal.SIGINT)
-                await watching.communicate()
+                assert [await shown.readline() for _ in range(3)][2] == b"- last: 999\n"
             followed = await views.said("follow", "largest", "--count", "1")
             assert {json.loads(line)["row"]["cents"] for line in followed.splitlines()} >= {98, 91}
         assert (await wrong(log))[1] == []
