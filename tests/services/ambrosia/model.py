@@ -1,5 +1,6 @@
 """Coordinators, files in memory and a small application in one process, stepped by one generator (21.2)."""
 
+import copy
 import json
 import random
 from collections import deque
@@ -8,15 +9,18 @@ from typing import Any
 from pavane.ambrosia.core.coordinator import Coordinator, Settings
 from pavane.ambrosia.effects import (
     Attach,
+    BeginCheckpoint,
     BlobToBinding,
     CloseStream,
     Effect,
+    EndCheckpoint,
     Say,
     Storage,
     Timer,
     ToBinding,
     ToStream,
 )
+from pavane.ambrosia.errors import FatalError, Superseded
 from pavane.ambrosia.state import Progress
 from pavane.ambrosia.storage import CheckpointReader, Registry, Replay, Store
 from pavane.ambrosia.wire.links import Channel, Code, Hello
@@ -147,6 +151,8 @@ class Node:
         self.up = False
         self.lives = 0
         self.said: list[str] = []
+        self.ghosts: list[Node] = []
+        """Former lives that stood still and go on: applications and files, no streams (14)."""
         self.start()
 
     def start(self) -> None:
@@ -157,7 +163,11 @@ class Node:
         self.attached: set[str] = set()
         self.timers: list[str] = []
         self.store = Store(self.disk.folder(self.name), Registry(self.disk.folder("registry")), self.name)
-        meta = self.store.lock("model", self.name)
+        try:
+            meta = self.store.lock("model", self.name)
+        except FatalError:  # who stood still holds the lock
+            self.store.tenure.overtake()
+            meta = self.store.lock("model", self.name)
         self.up = True
         settings = Settings(self.name, log_trigger_bytes=self.trigger)
         if not meta.last_checkpoint:
@@ -171,7 +181,7 @@ class Node:
             replay = Replay(self.store.folder, meta.last_checkpoint, meta.last_log, progress)
             while (record := replay.next()) is not None:
                 self.core.replay(record)
-            replay.finish()
+            self.store.finish(replay)
             self.core.replayed(promotion=self.model.rng.random() < PROMOTIONS)
         self.flush()
 
@@ -200,16 +210,53 @@ class Node:
 
     def crash(self) -> None:
         self.up = False
+        self.disconnect()
+        for life in (self, *self.ghosts):
+            life.store.close()
+        self.ghosts.clear()
+        self.disk.crash(self.model.rng)
+
+    def stand_still(self) -> None:
+        """Stop in the middle of whatever this does; another process overtakes it, and later it goes on."""
+        self.disconnect()
+        ghost = copy.copy(self)
+        ghost.said = []
+        self.ghosts.append(ghost)
+        self.start()
+
+    @property
+    def writes_checkpoint(self) -> bool:
+        """Whether a checkpoint is on its way to the disk: what comes of it is decided now."""
+        return any(isinstance(effect, BeginCheckpoint | EndCheckpoint) for effect in self.storage)
+
+    def disconnect(self) -> None:
         for pipe in list(self.model.pipes.values()):
             if self in pipe.ends:
                 self.model.cut(pipe.number)
-        self.store.close()
-        self.disk.crash(self.model.rng)
+
+    def haunt(self, ghost: "Node") -> None:
+        """Let a former life do its next step; it ends when it notices that it was overtaken."""
+        possible = ghost.own_steps()
+        try:
+            if not possible:
+                raise Superseded("nothing is left to do")
+            self.model.rng.choice(possible)()
+        except (FatalError, Superseded):
+            self.ghosts.remove(ghost)
+            ghost.store.close()
 
     def steps(self) -> list[Any]:
         """What may happen next here."""
         if not self.up:
             return [self.start]
+        possible = self.own_steps()
+        possible += [lambda ghost=ghost: self.haunt(ghost) for ghost in self.ghosts]
+        if self.timers:
+            possible.append(self.ring)
+        possible += [lambda peer=peer: self.model.dial(self, peer) for peer in self.attached]
+        return possible
+
+    def own_steps(self) -> list[Any]:
         possible: list[Any] = []
         if self.storage:
             possible.append(self.persist)
@@ -217,9 +264,6 @@ class Node:
             possible.append(self.deliver)
         if self.app.outgoing:
             possible.append(self.listen)
-        if self.timers:
-            possible.append(self.ring)
-        possible += [lambda peer=peer: self.model.dial(self, peer) for peer in self.attached]
         return possible
 
     def persist(self) -> None:
@@ -265,7 +309,7 @@ class Model:
             if any(pipe.ends == (node, target) and pipe.channel is channel for pipe in self.pipes.values()):
                 continue
             self.numbers += 1
-            hello = Hello(node.name, peer, channel, "model", (0, 0), node.core.committer)
+            hello = Hello(node.name, peer, channel, "model", node.store.tenure.token, node.core.committer)
             found = Hello.decode(hello.encode())
             assert found is not None
             answer = target.core.links.accept(self.numbers, found[0])
@@ -321,7 +365,9 @@ class Model:
             elif draw < 0.06 and node.up:
                 node.crash()
                 crashes += 1
-            elif draw < 0.065 and self.pipes:
+            elif draw < (0.1 if node.writes_checkpoint else 0.062) and node.up:
+                node.stand_still()
+            elif draw < 0.067 and self.pipes:
                 self.cut(self.rng.choice(list(self.pipes)))
             self.step()
         return crashes
