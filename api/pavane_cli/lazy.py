@@ -4,6 +4,7 @@ So ``pavane pod`` never loads the API server, and ``pavane raft peer`` never loa
 """
 
 import importlib
+import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -29,6 +30,26 @@ class Listed(NamedTuple):
     """Heading in the group's help, if not the usual one."""
 
 
+class Group(TyperGroup):
+    """Lists its commands under headings, each with the first paragraph of its help.
+
+    It writes plain text: importing rich for it took longer than all else that ``pavane --help`` does.
+    """
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                paragraph = inspect.cleandoc(command.help or "").partition("\n\n")[0]
+                panel = getattr(command, "rich_help_panel", None) or "Commands"
+                panels.setdefault(panel, []).append((name, " ".join(paragraph.split())))
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
+
 def group(commands: Mapping[str, str | Listed], extra: str = "local") -> type[TyperGroup]:
     """Return a group class for ``commands``: name → ``module:attribute`` below ``pavane_cli.commands``.
 
@@ -36,16 +57,16 @@ def group(commands: Mapping[str, str | Listed], extra: str = "local") -> type[Ty
     ``extra`` is that of the commands that ``EXTRAS`` does not name.
     """
 
-    class LazyGroup(TyperGroup):
+    class LazyGroup(Group):
         """Imports the module of a command when the command is asked for."""
 
         listing = False
 
-        def format_help(self, ctx: Any, formatter: Any) -> None:
-            """Write the help of the group."""
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            """Write the commands, without importing them."""
             self.listing = True
             try:
-                super().format_help(ctx, formatter)
+                super().format_commands(ctx, formatter)
             finally:
                 self.listing = False
 
@@ -67,9 +88,10 @@ def group(commands: Mapping[str, str | Listed], extra: str = "local") -> type[Ty
             except ModuleNotFoundError as error:
                 part = _absent(lacks(error, EXTRAS.get(cmd_name, extra)))
             if isinstance(part, typer.Typer):
+                part.rich_markup_mode = None
                 command: Any = typer.main.get_group(part)
             else:
-                single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+                single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
                 single.command(
                     cmd_name,
                     cls=getattr(part, "command_class", None),

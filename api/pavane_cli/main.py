@@ -116,6 +116,7 @@ app = typer.Typer(
     help="Coordination services on Kubernetes, rolled out by fenced generations.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 

@@ -10,6 +10,7 @@ from pavane.runtime.process import write_termination_log
 from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli import output
 from pavane_cli.failures import UserError
+from pavane_cli.lazy import Group
 from pavane_cli.target import Where, cluster, run
 from pavane_operator import kube
 from pavane_operator.crds.definitions import definitions
@@ -23,7 +24,7 @@ SUFFIX_BYTES = 3
 """Two tests of one cluster at a time shall not meet."""
 SAMPLE_STORAGE = "64Mi"
 
-app = typer.Typer(help="Hooks of the Helm chart (in a container).", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Hooks of the Helm chart (in a container).", no_args_is_help=True)
 
 Namespaces = Annotated[
     list[str] | None, typer.Option("--namespace", "-n", help="Look only in this namespace; may be repeated.")

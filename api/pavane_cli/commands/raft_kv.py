@@ -21,6 +21,7 @@ from pavane_cli.archive import export_to, import_from
 from pavane_cli.changes import Count, From, print_changes
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.lazy import Group
 from pavane_cli.output import Format, Output
 from pavane_cli.reach import MinRevision, Reach, Stale, Store, commands
 from pavane_cli.target import run
@@ -31,6 +32,7 @@ UNFINISHED = ".unfinished"  # behind the name of a file until it is whole
 SIGNALLED = 128  # and the number of the signal: how a shell tells what ended a program
 
 app = typer.Typer(
+    cls=Group,
     help="Keys of a RaftCluster with the state machine KeyValue or Tree: by its NAME, or with --peers.",
     no_args_is_help=True,
 )

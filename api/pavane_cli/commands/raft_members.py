@@ -10,6 +10,7 @@ import typer
 from pavane_api.raftmembers import service
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.lazy import Group
 from pavane_cli.output import Format, Output
 from pavane_cli.reach import Reach, commands, reaching
 from pavane_cli.target import run
@@ -17,6 +18,7 @@ from pavane_cli.target import run
 LOOK_S = 1.0  # between two looks of `watch`: elections take less, rollouts more
 
 config = typer.Typer(
+    cls=Group,
     help="Change the members of a cluster without a platform; for a RaftCluster use `pavane scale`.",
     no_args_is_help=True,
 )

@@ -12,12 +12,15 @@ from pavane_cli import output
 from pavane_cli.changes import Count, From, print_changes
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.lazy import Group
 from pavane_cli.output import Format, Output
 from pavane_cli.reach import MinRevision, Reach, Stale, commands
 from pavane_cli.target import run
 
 app = typer.Typer(
-    help="Nodes of a RaftCluster with the state machine Tree: by its NAME, or with --peers.", no_args_is_help=True
+    cls=Group,
+    help="Nodes of a RaftCluster with the state machine Tree: by its NAME, or with --peers.",
+    no_args_is_help=True,
 )
 command = commands(app)
 

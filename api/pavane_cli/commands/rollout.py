@@ -12,6 +12,7 @@ from pavane_api.rollout.actions import ACTIONS, Refused
 from pavane_cli import output
 from pavane_cli.commands.resources import changes, condition, is_current, is_settled, summary, wait_ready, wait_until
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.lazy import Group
 from pavane_cli.live import View
 from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
@@ -21,7 +22,7 @@ from pavane_operator.crds.common import pod_fields
 from pavane_operator.crds.definitions import spec_model
 from pavane_operator.kube.resources import CONTROLLER_REVISIONS
 
-app = typer.Typer(help="Watch a rollout and decide about it.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Watch a rollout and decide about it.", no_args_is_help=True)
 
 Generation = Annotated[int | None, typer.Option(help="Number of the attempt; fails if it is no longer current.")]
 

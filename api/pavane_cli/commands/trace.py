@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pavane_cli import output
+from pavane_cli.lazy import Group
 from pavane_cli.options import Api, Context, Kubeconfig, Token
 from pavane_cli.output import Format, Output
 from pavane_cli.plane import control_plane
@@ -16,7 +17,7 @@ from pavane_cli.target import Where, run
 BAR_COLUMNS = 32
 NAME_COLUMNS_MAX = 60
 
-app = typer.Typer(help="Traces over all message paths.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Traces over all message paths.", no_args_is_help=True)
 
 
 @app.command("list")
