@@ -11,7 +11,7 @@ from pavane.ambrosia.state import Meta
 from pavane.ambrosia.wire.files import CheckpointHead
 from pavane.ambrosia.wire.records import LogRecord
 
-COMMIT_COALESCE_S = 0.002  # acknowledgements free memory, nobody waits for them
+COMMIT_COALESCE_S = 0.02  # acknowledgements free memory, nobody waits for them
 COMMIT_COALESCE_MESSAGES = 1000
 LINK_DIVERGED_S = 30.0  # a person is needed
 

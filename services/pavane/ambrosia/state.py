@@ -11,6 +11,7 @@ from enum import Enum, StrEnum
 from typing import NamedTuple
 
 from pavane.ambrosia.errors import Reason
+from pavane.ambrosia.wire.batches import count_calls
 from pavane.ambrosia.wire.files import PAGE_BYTES, CheckpointHead, Page, SavedOutput
 from pavane.ambrosia.wire.messages import (
     CALL_TYPES,
@@ -18,7 +19,6 @@ from pavane.ambrosia.wire.messages import (
     Commit,
     ReplayFrom,
     Type,
-    count_calls,
     is_impulse,
     read_frames,
 )
@@ -224,9 +224,9 @@ class Output:
         self._next = 0
 
     @property
-    def streaming(self) -> bool:
-        """Whether the peer has said what it wants."""
-        return self._next > 0
+    def waits(self) -> bool:
+        """Whether anything may go on a stream now."""
+        return self._next > 0 and bool(self._waiting)
 
     def commit(self, commit: Commit, *, complete: bool) -> bool:
         """Free what the peer holds durably (N1); return whether its replayable number grew.
@@ -254,12 +254,14 @@ class Output:
 
     def take(self, bytes_max: int) -> list[Message]:
         """Return what goes next on the stream, in order, at least one message if any waits, and note it as sent."""
+        waiting = self._waiting
         taken: list[Message] = []
         size = 0
-        while self._waiting and self._next and (not taken or size + len(self._waiting[0].raw) <= bytes_max):
-            message = self._waiting.popleft()
-            size += len(message.raw)
-            taken.append(message)
+        while waiting and self._next:
+            size += len(waiting[0].raw)
+            if taken and size > bytes_max:
+                break
+            taken.append(waiting.popleft())
         self._sent.extend(taken)
         return taken
 

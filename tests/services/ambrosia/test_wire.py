@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pavane.ambrosia.errors import Reason
 from pavane.ambrosia.wire import limits
+from pavane.ambrosia.wire.batches import count_calls
 from pavane.ambrosia.wire.files import CheckpointHead, Page, SavedOutput
 from pavane.ambrosia.wire.links import Answer, Channel, Hello
 from pavane.ambrosia.wire.messages import (
@@ -29,7 +30,6 @@ from pavane.ambrosia.wire.messages import (
     attach_to,
     batch,
     checkpoint,
-    count_calls,
     frame,
     incoming,
     is_impulse,

@@ -1,6 +1,7 @@
 """What a class of an application says: methods with their numbers, queries, state (docs/specs/ambrosia.md 18.6)."""
 
 import enum
+import functools
 import inspect
 import sys
 import types
@@ -77,6 +78,11 @@ class Signature:
 
     def check(self, plain: Any) -> list[Any]:
         """Return arguments given as a sequence, or as a map by name; raises ``ValueError`` or ``TypeError``."""
+        if type(plain) is tuple and len(plain) == len(self.parameters):
+            try:
+                return [codec.check(value) for (_, codec, _), value in zip(self.parameters, plain, strict=True)]
+            except ValueError:
+                pass  # which parameter it is comes out below
         if isinstance(plain, dict):
             known = [name for name, _, _ in self.parameters]
             if unknown := [str(name) for name in plain if name not in known]:
@@ -129,7 +135,6 @@ class Method(Generic[S, P, R]):
         self.number = xxhash.xxh64_intdigest(self.name.encode()) % (1 << NUMBER_BITS) if number is None else number
         self.is_flow = inspect.iscoroutinefunction(function)
         self.title = function.__qualname__
-        self._signature: Signature | None = None
 
     @overload
     def __get__(self, instance: None, owner: Any) -> "Method[S, P, R]": ...
@@ -138,12 +143,10 @@ class Method(Generic[S, P, R]):
     def __get__(self, instance: object | None, owner: Any) -> "Method[S, P, R] | Callable[P, R]":
         return self if instance is None else types.MethodType(self.function, instance)
 
-    @property
+    @functools.cached_property
     def signature(self) -> Signature:
         """Parameters and result; raises ``DefinitionError``."""
-        if self._signature is None:
-            self._signature = Signature(self.function, self.title)
-        return self._signature
+        return Signature(self.function, self.title)
 
 
 class Query(Generic[S, P, R]):
@@ -154,7 +157,6 @@ class Query(Generic[S, P, R]):
         self.name = function.__name__
         self.__doc__ = function.__doc__
         self.title = function.__qualname__
-        self._signature: Signature | None = None
         if inspect.iscoroutinefunction(function):
             raise DefinitionError(f"{place(function)}: {self.title}: a query is a plain def: it answers at once")
 
@@ -165,12 +167,10 @@ class Query(Generic[S, P, R]):
     def __get__(self, instance: object | None, owner: Any) -> "Query[S, P, R] | Callable[P, R]":
         return self if instance is None else types.MethodType(self.function, instance)
 
-    @property
+    @functools.cached_property
     def signature(self) -> Signature:
         """Parameters and result; raises ``DefinitionError``."""
-        if self._signature is None:
-            self._signature = Signature(self.function, self.title)
-        return self._signature
+        return Signature(self.function, self.title)
 
 
 @overload

@@ -8,7 +8,7 @@ import sys
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import xxhash
@@ -42,6 +42,7 @@ KEYS_KEPT = 10_000  # idempotency keys whose results are part of the state
 FLOWS_OPEN_MAX = 10_000  # flows under way: all of them are part of each checkpoint
 DIGESTS_KEPT = 250_000  # handled messages since the last checkpoint of which it holds four bytes each: 1 MB
 _NONE = pack(None)
+_NOBODY = Origin()
 _SCALARS = (int, str, bytes, bool, float, type(None))
 
 
@@ -123,13 +124,13 @@ class Engine:
     def step(self) -> bool:
         """Handle one message; says whether there was one. Raises what must end the process."""
         event = self.binding.next()
+        if event is None:
+            return False
+        if isinstance(event, core.Received):  # nearly always
+            rpc, self._handled, seed = event.rpc, event.seq, f"{event.seq}/{event.index}"
+            self._marked(self._called(rpc, seed) if isinstance(rpc, Call) else self._answered(rpc, seed))
+            return True
         match event:
-            case None:
-                return False
-            case core.Received(seq, index, rpc):
-                self._handled = seq
-                seed = f"{seq}/{index}"
-                self._marked(self._called(rpc, seed) if isinstance(rpc, Call) else self._answered(rpc, seed))
             case core.FirstStart():
                 self._handled = event.seq
                 self._marked(self._hook("first_start", "handler", f"{event.seq}"))
@@ -256,7 +257,7 @@ class Engine:
             take_over(self.object, state)
         title = f"{self.kind.__qualname__}.upgrade"
         try:
-            self.guarded(title, "upgrade", f"upgrade {version}", lambda: self.object.upgrade(former, old))
+            self.guarded(title, "upgrade", f"upgrade {version}", self.object.upgrade, former, old)
         except Exception as error:
             text = f"{title} failed from version {former} to {version}: {type(error).__name__}: {error}"
             raise ImmortalError(f"{text}, at {place(self.kind.upgrade)}") from error
@@ -275,7 +276,7 @@ class Engine:
         if event.method < 0:
             return self._internal(event, seed)
         method = self.definition.methods.get(event.method)
-        origin = Origin(event.sender, event.number) if event.rpc is RpcType.ASYNC else Origin()
+        origin = Origin(event.sender, event.number) if event.rpc is RpcType.ASYNC else _NOBODY
         if method is None:
             name = f"method {event.method}"
             text = f"{self.name} has no {name}; its class {self.kind.__qualname__} has other methods"
@@ -293,7 +294,7 @@ class Engine:
             span = self._span(origin, method.title)
             try:
                 arguments = method.signature.unpack(data)
-                value = self.guarded(method.title, "handler", seed, lambda: method.function(self.object, *arguments))
+                value = self.guarded(method.title, "handler", seed, method.function, self.object, *arguments)
                 state, answer = VALUE, method.signature.result.pack(value)
             except (RecursionError, MemoryError):
                 raise
@@ -302,12 +303,12 @@ class Engine:
             self._finish(origin, method.title, state, answer, error, span)
             self._drain(seed, span)
 
-    def guarded(self, title: str, mode: str, seed: str, body: Callable[[], Any]) -> Any:
+    def guarded(self, title: str, mode: str, seed: str, body: Callable[..., Any], *args: Any) -> Any:
         """Run code of the application."""
         outer = self._context
         self._context = _Context(title, mode, seed)
         try:
-            return self.guard.run(title, body)
+            return self.guard.run(title, body, *args)
         finally:
             self._context = outer
 
@@ -315,7 +316,7 @@ class Engine:
         """Begin the flows that a handler started, or a flow; ``cause`` is its span."""
         while self.begun:
             method, data = self.begun.popleft()
-            self._begin(method, data, Origin(), seed, cause)
+            self._begin(method, data, _NOBODY, seed, cause)
 
     def _span(self, origin: Origin, title: str, cause: Any = None, *, resumed: bool = False) -> Any:
         """Begin the span of a handler or flow. A replay is one span as a whole."""
@@ -417,7 +418,7 @@ class Engine:
                 self.effects.append(Result(token, ERROR, pack({"type": "KeyReused", "message": text})))
             elif known[1] == OPEN:
                 flow = next(flow for flow in self.flows.values() if flow.origin.key == key)
-                flow.origin = replace(flow.origin, tokens=(*flow.origin.tokens, token))
+                flow.origin = flow.origin._replace(tokens=(*flow.origin.tokens, token))
                 if self.tracing is not None and flow.span is not None:
                     self.tracing.joined(flow.span, token)
             else:
@@ -466,7 +467,7 @@ class Engine:
         """Run a flow until it waits or ends."""
         error: BaseException | None = None
         try:
-            waits = self.guarded(flow.title, "flow", f"flow {flow.number}", lambda: flowing.drive(flow))
+            waits = self.guarded(flow.title, "flow", f"flow {flow.number}", flowing.drive, flow)
             if waits:
                 return
             state, value = VALUE, self.definition.methods[flow.method].signature.result.pack(flow.details.pop(-1))
@@ -585,7 +586,7 @@ class Engine:
 
     def ask(self, query: Query[Any, ..., Any], arguments: list[Any]) -> Any:
         """Answer a query by the state as it is; raises what the query raises."""
-        return self.guarded(query.title, "query", "query", lambda: query.function(self.object, *arguments))
+        return self.guarded(query.title, "query", "query", query.function, self.object, *arguments)
 
     def _marked(self, title: str) -> None:
         """Note four bytes of what this message did, so that a replay finds the first one that differs."""

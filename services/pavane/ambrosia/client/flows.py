@@ -11,7 +11,7 @@ import sys
 import types
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -47,8 +47,7 @@ class Step:
         return [getattr(self, name) for name in self.__slots__]
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Who waits for the result: nobody, a caller (``sender``, ``number``), or requests from outside (``key``)."""
 
     sender: str = ""

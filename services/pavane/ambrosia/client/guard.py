@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import random
@@ -95,41 +96,44 @@ class Guard:
         # A collection in between would run other people's finalizers, and they would be blamed on the handler.
         collecting = gc.isenabled()
         gc.disable()
-        saved = [(module, name, getattr(module, name)) for module, name, _ in _PATCHES]
-        for (module, name, original), wrapper in zip(saved, _wrappers(), strict=True):
-            wrapper.__wrapped__ = original
-            setattr(module, name, wrapper)
+        modules = _watched()
+        for module in modules:
+            module.begin()
         Guard._ready = True
         try:
             yield
         finally:
             Guard._ready = False
-            for module, name, original in saved:
-                setattr(module, name, original)
+            for module in modules:
+                module.end()
             if collecting:
                 gc.enable()
 
-    def run(self, title: str, body: Callable[[], Any]) -> Any:
+    def run(self, title: str, body: Callable[..., Any], *args: Any) -> Any:
         """Run a handler named ``title``; what it does that is forbidden is raised, even if the handler caught it."""
         if Guard._active is not None:
-            return body()
+            return body(*args)
         if not Guard._ready:
             with self.ready():
-                return self.run(title, body)
-        profile = sys.getprofile()
+                return self.run(title, body, *args)
         Guard._title, Guard._trip, Guard._active = title, None, threading.get_ident()
-        if self._strict:
-            sys.setprofile(_profile)
         try:
-            result = body()
+            result = _profiled(body, args) if self._strict else body(*args)
         finally:
-            if self._strict:
-                sys.setprofile(profile)
             Guard._active = None
         if Guard._trip is not None:
             trip, Guard._trip = Guard._trip, None
             raise trip
         return result
+
+
+def _profiled(body: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    profile = sys.getprofile()
+    sys.setprofile(_profile)
+    try:
+        return body(*args)
+    finally:
+        sys.setprofile(profile)
 
 
 @contextlib.contextmanager
@@ -183,13 +187,30 @@ def _wrapper(module: Any, name: str, remedy: str) -> Any:
     return guarded
 
 
-_made: list[Any] = []
+class _Watched:
+    """One module whose forbidden functions are replaced, all at once."""
+
+    def __init__(self, module: Any) -> None:
+        self._space = module.__dict__
+        self._wrappers = {name: _wrapper(*patch) for patch in _PATCHES if patch[0] is module for name in patch[1:2]}
+        self._originals: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        space = self._space
+        originals = {name: space[name] for name in self._wrappers}
+        if originals != self._originals:  # at first, and where a test has put something else in their place
+            self._originals = originals
+            for name, original in originals.items():
+                self._wrappers[name].__wrapped__ = original
+        space.update(self._wrappers)
+
+    def end(self) -> None:
+        self._space.update(self._originals)
 
 
-def _wrappers() -> list[Any]:
-    if not _made:
-        _made.extend(_wrapper(*patch) for patch in _PATCHES)
-    return _made
+@functools.cache
+def _watched() -> list[_Watched]:
+    return [_Watched(module) for module in dict.fromkeys(patch[0] for patch in _PATCHES)]
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:

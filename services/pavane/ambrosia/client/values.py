@@ -15,6 +15,11 @@ MARKER = b"\xff"
 """First byte of arguments that are not JSON."""
 
 
+_SCALARS = frozenset({bool, bytes, float, int, str, type(None)})
+_packers = [msgpack.Packer()]  # for what it knows: no Python runs in it, so threads may share it
+PACKER_BYTES_MAX = 1 << 20  # it keeps as much memory as its largest value needed
+
+
 def _other(value: Any) -> Any:
     """What MessagePack does not know: sets sorted by their bytes, whole numbers beyond 64 bits and the rest as text."""
     if isinstance(value, (set, frozenset)):
@@ -26,7 +31,12 @@ def _other(value: Any) -> Any:
 
 def pack(value: Any) -> bytes:
     """Return plain ``value`` (also dates, decimals, sets …) as MessagePack."""
-    packed: bytes = msgpack.packb(value, default=_other)
+    try:
+        packed: bytes = _packers[0].pack(value)
+    except (TypeError, OverflowError):
+        packed = msgpack.packb(value, default=_other)
+    if len(packed) > PACKER_BYTES_MAX:
+        _packers[0] = msgpack.Packer()
     return packed
 
 
@@ -41,14 +51,18 @@ def unpack(data: bytes | memoryview) -> Any:
 class Codec:
     """Values of one annotated type; raises what pydantic raises for a type that it does not know."""
 
-    __slots__ = ("_adapter",)
+    __slots__ = ("_adapter", "_plain")
 
     def __init__(self, kind: Any) -> None:
         with unwatched():
             self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        self._plain = kind if isinstance(kind, type) and kind in _SCALARS else Codec
+        """A value of this very type is as MessagePack writes it."""
 
     def plain(self, value: Any) -> Any:
         """Return ``value`` in what MessagePack can write; raises ``ValueError`` if it is not of the type."""
+        if type(value) is self._plain:
+            return value
         return self._adapter.serializer.to_python(value, warnings="error")
 
     def pack(self, value: Any) -> bytes:

@@ -52,7 +52,7 @@ class Host(Protocol):
     object: Any
     begun: deque[tuple[Method[Any, ..., Any], bytes]]
 
-    def guarded(self, title: str, mode: str, seed: str, body: Callable[[], Any]) -> Any:
+    def guarded(self, title: str, mode: str, seed: str, body: Callable[..., Any], *args: Any) -> Any:
         """Run code of the application."""
 
     def new_call(self, flow: Flow) -> int:
@@ -70,6 +70,7 @@ class FlowTools:
 
     def __init__(self, engine: Host, flow: Flow) -> None:
         self._engine = engine
+        self._offered: dict[str, Callable[..., Any]] = {}
         self.name = engine.name
         self.fields = engine.definition.fields
         self.app_version = flow.version
@@ -105,9 +106,12 @@ class FlowTools:
 
     def tool(self, flow: Flow, name: str) -> Callable[..., Any]:
         """Return what a flow may send or wait for."""
-        if name == "impulse":
-            raise OutsideHandler("self.impulse() in a flow", remedy="use `self.fork` or `self.call`")
-        return functools.partial(getattr(self, f"_flow_{name}"), flow)
+        found = self._offered.get(name)
+        if found is None:
+            if name == "impulse":
+                raise OutsideHandler("self.impulse() in a flow", remedy="use `self.fork` or `self.call`")
+            found = self._offered[name] = functools.partial(getattr(self, f"_flow_{name}"), flow)
+        return found
 
     def _flow_call(self, flow: Flow, method: Method[Any, ..., Any], to: str, *args: Any, **kwargs: Any) -> Pending:
         data = method.signature.pack(args, kwargs)
@@ -167,14 +171,14 @@ def view_of(kind: type) -> Any:
 
     def getattribute(self: Any, name: str) -> Any:
         get = object.__getattribute__
-        if name.startswith("__") or name in _OURS:
+        if name[0] == "_" and (name[:2] == "__" or name in _OURS):
             return get(self, name)
         tools: FlowTools = get(self, "_tools")
         flow: Flow = get(self, "_flow")
-        if name in tools.fields:
-            return tools.read(flow, name)
         if name in _TOOLS:
             return tools.tool(flow, name)
+        if name in tools.fields:
+            return tools.read(flow, name)
         if name == "random":
             return flow.chance
         if name in _PLAIN:

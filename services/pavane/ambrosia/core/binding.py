@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import xxhash
 
+from pavane.ambrosia.wire.batches import read_calls
 from pavane.ambrosia.wire.messages import (
-    BATCH_TYPES,
     CALL_TYPES,
     OUR_INITIAL_MESSAGE,
     PROGRESS,
-    RPC_TYPES,
     Call,
     Frame,
     Return,
@@ -27,10 +26,8 @@ from pavane.ambrosia.wire.messages import (
     checkpoint,
     frame,
     outgoing,
-    read_batch,
     read_checkpoint,
     read_frames,
-    read_rpc,
 )
 from pavane.ambrosia.wire.primitives import i64
 from pavane.ambrosia.wire.records import RecordBuffer
@@ -111,6 +108,7 @@ class Binding:
         self._received = RecordBuffer()
         self._events: deque[Event] = deque()
         self._frames: deque[Frame] = deque()
+        self._calls: deque[Call | Return] = deque()  # of the frame that was opened last
         self._record_seq = FIRST_SEQ
         self._index = 0
         self._blob_bytes = -1  # of the checkpoint that is being received
@@ -132,6 +130,10 @@ class Binding:
     def next(self) -> Event | None:
         """Return the next event; raises ``RemoteProtocolError`` that names type, seq and state."""
         while not self._owes_checkpoint or self._events:
+            if self._calls:
+                received = Received(self.seq, self._index, self._calls.popleft())
+                self._index += 1
+                return received
             if self._events:
                 return self._events.popleft()
             if self._blob_bytes >= 0:
@@ -165,15 +167,12 @@ class Binding:
         return True
 
     def _message(self, message: Frame) -> None:
-        if message.type in CALL_TYPES and self.life is Life.FRESH:
-            raise self._unexpected(message.type)
-        if message.type in BATCH_TYPES:
-            self._frames.extendleft(reversed(read_batch(message)))
-        elif message.type in RPC_TYPES:
-            self._events.append(Received(self.seq, self._index, read_rpc(message.data)))
-            self._index += 1
-        else:
+        if message.type not in CALL_TYPES:
             self._control(message)
+        elif self.life is Life.FRESH:
+            raise self._unexpected(message.type)
+        else:
+            self._calls.extend(read_calls(message))
 
     def _control(self, message: Frame) -> None:
         match message.type, self.life:
@@ -239,7 +238,7 @@ class Binding:
 
     def progress(self) -> None:
         """Say how far the replay is; a coordinator that does not know this drops it, as it does every Impulse then."""
-        handled = self.seq - 1 if self._frames or self._events else self.seq
+        handled = self.seq - 1 if self._calls or self._frames or self._events else self.seq
         self._queue(self._outgoing("", Call(PROGRESS, RpcType.IMPULSE, i64(handled))))
 
     def _send(self, to: str, rpc: Call | Return) -> None:

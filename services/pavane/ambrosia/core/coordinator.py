@@ -38,6 +38,7 @@ from pavane.ambrosia.state import (
     Sent,
     sort_sent,
 )
+from pavane.ambrosia.wire.batches import split_calls
 from pavane.ambrosia.wire.files import CheckpointHead
 from pavane.ambrosia.wire.limits import (
     MESSAGE_BYTES_MAX,
@@ -55,19 +56,15 @@ from pavane.ambrosia.wire.messages import (
     RpcType,
     Type,
     checkpoint,
-    outgoing,
     read_attach_to,
-    read_batch,
     read_checkpoint,
-    read_frames,
-    split_outgoing,
 )
 from pavane.ambrosia.wire.primitives import Cursor
 from pavane.ambrosia.wire.records import LogRecord, checkpoint_record, control_record
 from pavane.wire import RemoteProtocolError
 
 LOG_TRIGGER_BYTES = 1000 * MIB  # the default of every program of this kind
-_PROGRESS = read_frames(outgoing("", Call(PROGRESS, RpcType.IMPULSE, b"")))[0].data
+_PROGRESS = Call(PROGRESS, RpcType.IMPULSE, b"").body()
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,8 +319,7 @@ class Coordinator:
             raise self._illegal(f"type {message.type} ({sent.value}), {len(message.data)} bytes,")
         try:
             if sent is Sent.REPLAYABLE:
-                for call in read_batch(message) if message.type == Type.RPC_BATCH else (message,):
-                    self._call(call)
+                self._calls(split_calls(message))
             elif action is Action.KEEP:
                 self._pipeline.pending += message.raw
                 self.phase = Phase.FIRST
@@ -340,28 +336,40 @@ class Coordinator:
         text = f"Illegal leading byte in local message: {what} is not legal in phase {self.phase.value}"
         return FatalError(Fatal.UNEXPECTED, text)
 
-    def _call(self, message: Frame) -> None:
-        if message.data.startswith(_PROGRESS):
-            self.handled = Cursor(message.data[len(_PROGRESS) :]).i64()
-            return
-        destination, raw, impulse = split_outgoing(message)
-        if LB_TABLE[Sent.IMPULSE if impulse else Sent.REPLAYABLE, self.phase] is Action.DROP:
-            if impulse and not self.impulses_dropped:
-                text = "an Impulse during replay was dropped: only a primary may send one"
+    def _calls(self, calls: list[tuple[str, bytes, bool]]) -> None:
+        drops = [LB_TABLE[sent, self.phase] is Action.DROP for sent in (Sent.REPLAYABLE, Sent.IMPULSE)]
+        early = self.next_seq == 0 and not self._early_warned
+        for destination, raw, impulse in calls:
+            if impulse and destination == OURSELVES and raw[2:].startswith(_PROGRESS):
+                self.handled = Cursor(raw[2 + len(_PROGRESS) :]).i64()
+                continue
+            if drops[impulse]:
+                self._drop(impulse=impulse)
+                continue
+            if early and not impulse:
+                early, self._early_warned = False, True
+                text = "the application sent a call before its InitialMessage came back: a crash may lose it"
                 self._effects.append(Say(text, error=True))
-            self.impulses_dropped += impulse
-            return
+            output = self.links.outputs.get(destination)
+            if output is None or destination not in self.links.attached:
+                output = self._output(destination)
+            output.add(raw, impulse=impulse)
+
+    def _drop(self, *, impulse: bool) -> None:
+        if impulse and not self.impulses_dropped:
+            text = "an Impulse during replay was dropped: only a primary may send one"
+            self._effects.append(Say(text, error=True))
+        self.impulses_dropped += impulse
+
+    def _output(self, destination: str) -> Output:
+        """Return where calls to ``destination`` go; without AttachTo they would wait for ever."""
         if destination == self.settings.name:
             destination = OURSELVES
         if destination != OURSELVES and destination not in self.links.attached:
             text = f"{destination} was called without AttachTo; it is attached now"
             self._effects.append(Say(text, error=True))
             self.links.attach(destination)
-        if not impulse and self.next_seq == 0 and not self._early_warned:
-            self._early_warned = True
-            text = "the application sent a call before its InitialMessage came back: a crash may lose it"
-            self._effects.append(Say(text, error=True))
-        self.links.output(destination).add(raw, impulse=impulse)
+        return self.links.output(destination)
 
     def _attached(self, name: str) -> None:
         if name not in self.meta.connections and self.phase in (Phase.CHECKPOINT, Phase.LIVE):

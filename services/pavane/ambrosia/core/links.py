@@ -17,6 +17,7 @@ from pavane.ambrosia.effects import (
 )
 from pavane.ambrosia.errors import Fatal, FatalError, Reason
 from pavane.ambrosia.state import OURSELVES, STREAM_TABLE, Diverged, End, Output
+from pavane.ambrosia.wire.batches import count_calls
 from pavane.ambrosia.wire.limits import BATCH_BYTES, LINK_SEND_BYTES, PEERS_MAX
 from pavane.ambrosia.wire.links import Answer, Channel, Code, Hello, Token
 from pavane.ambrosia.wire.messages import (
@@ -27,7 +28,6 @@ from pavane.ambrosia.wire.messages import (
     ReplayFrom,
     Type,
     batch,
-    count_calls,
     read_batch,
     read_trim_to,
     trim_to,
@@ -218,17 +218,19 @@ class Links:
         """Go on wherever something waited: messages to oneself, streams with more to say, inputs without room."""
         if not self.live:
             return
-        self._pump_ourselves()
-        for stream in list(self._streams.values()):
-            if stream.end is End.DATA_SENDER:
+        for name, output in self.outputs.items():
+            if not output.waits:
+                continue
+            if name == OURSELVES:
+                self._pump_ourselves()
+            elif (stream := self._by_end.get((name, End.DATA_SENDER))) is not None:
                 self._send(stream)
 
     def resume(self) -> None:
         """Read on where the pending record had no room."""
         if self.live:
-            for stream in list(self._streams.values()):
-                if stream.blocked:
-                    self._read(stream)
+            for stream in [stream for stream in self._streams.values() if stream.blocked]:
+                self._read(stream)
 
     def _read(self, stream: Stream) -> None:
         stream.blocked = False
@@ -353,7 +355,7 @@ class Links:
             taken = output.take(BATCH_BYTES)
             if not taken:
                 return
-            impulses = sum(message.impulse for message in taken)
+            impulses = sum([message.impulse for message in taken])
             self._write(stream, batch([message.raw for message in taken], impulses=impulses))
 
     def _write(self, stream: Stream, data: bytes) -> None:

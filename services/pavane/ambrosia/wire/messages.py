@@ -3,6 +3,7 @@
 Calls stay opaque to a coordinator: it reads only what it must know, whether a message is an Impulse and where it goes.
 """
 
+import functools
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Self
@@ -72,6 +73,7 @@ class RpcKind(IntEnum):
 
 
 _KINDS = tuple(RpcKind)
+_EXCEPTION, _IMPULSE = int(RpcKind.EXCEPTION), int(RpcType.IMPULSE)  # a name of an enumeration costs its time
 
 
 PROGRESS = -20
@@ -86,12 +88,12 @@ class Frame(NamedTuple):
     raw: bytes
 
 
-_TYPE_BYTES = tuple(bytes((each,)) for each in range(256))
+TYPE_BYTES = tuple(bytes((each,)) for each in range(256))
 
 
 def frame(type_: int, data: Buffer = b"") -> bytes:
     """Encode one message."""
-    return b"".join((zz32(len(data) + 1), _TYPE_BYTES[type_], data))  # unlike %, it makes one copy of the data
+    return b"".join((zz32(len(data) + 1), TYPE_BYTES[type_], data))  # unlike %, it makes one copy of the data
 
 
 def read_frame(buffer: Buffer, position: int, bytes_max: int = MESSAGE_BYTES_MAX) -> tuple[Frame, int] | None:
@@ -214,17 +216,17 @@ class Return(NamedTuple):
 
 def read_rpc(data: Buffer) -> Call | Return:
     """Decode the data of an incoming RPC; raises ``RemoteProtocolError``."""
-    kind = _byte(data, 0, "kind", RpcKind.EXCEPTION)
-    if kind != RpcKind.CALL:
+    kind = _byte(data, 0, "kind", _EXCEPTION)
+    if kind:
         sender, number, position = _numbered(data, 1)
         if kind == RpcKind.VOID and position != len(data):
             raise RemoteProtocolError(Reason.TRAILING, f"{len(data) - position} bytes behind a void answer")
         return Return(_KINDS[kind], sender, number, bytes(data[position:]))
     method, position = read_zz32(data, 1)
-    rpc = _byte(data, position, "type of call", RpcType.IMPULSE)
-    if rpc == RpcType.ASYNC:
+    rpc = _byte(data, position, "type of call", _IMPULSE)
+    if not rpc:
         sender, number, position = _numbered(data, position + 1)
-        return Call(method, RpcType.ASYNC, bytes(data[position:]), sender, number)
+        return Call(method, _RPC_TYPES[rpc], bytes(data[position:]), sender, number)
     return Call(method, _RPC_TYPES[rpc], bytes(data[position + 1 :]))
 
 
@@ -243,6 +245,9 @@ def call_of(data: Buffer) -> tuple[RpcKind, str, int] | None:
     return _KINDS[kind], sender, number
 
 
+_known = functools.lru_cache(maxsize=1024)(text)  # names of peers, again and again
+
+
 def _byte(data: Buffer, position: int, what: str, greatest: int) -> int:
     if position >= len(data):
         raise RemoteProtocolError(Reason.SHORT, f"a call without {what}")
@@ -258,7 +263,7 @@ def _numbered(data: Buffer, position: int) -> tuple[str, int, int]:
     if not 0 <= length <= NAME_BYTES_MAX:
         raise RemoteProtocolError(Reason.NAME, f"{length} bytes")
     number, position = read_zz64(data, start + length)  # it says if the name is cut off
-    return text(data[start : start + length]), number, position
+    return _known(bytes(data[start : start + length])), number, position
 
 
 def incoming(rpc: Call | Return) -> bytes:
@@ -268,7 +273,8 @@ def incoming(rpc: Call | Return) -> bytes:
 
 def outgoing(destination: str, rpc: Call | Return) -> bytes:
     """Encode an RPC as the application sends it; an empty ``destination`` is oneself."""
-    return frame(Type.RPC, string(destination) + rpc.body())
+    name, body = string(destination), rpc.body()
+    return b"".join((zz32(len(name) + len(body) + 1), b"\0", name, body))
 
 
 def split_outgoing(message: Frame) -> tuple[str, bytes, bool]:
@@ -322,14 +328,6 @@ def read_batch(message: Frame) -> list[Frame]:
     if replayable is not None and replayable != sum(not is_impulse(inner.data) for inner in frames):
         raise RemoteProtocolError(Reason.COUNT, f"{replayable} replayable messages announced, others found")
     return frames
-
-
-def count_calls(message: Frame) -> tuple[int, int]:
-    """Return how many messages, and how many replayable ones, a call or batch in incoming form holds."""
-    if message.type in BATCH_TYPES:
-        frames = read_batch(message)
-        return len(frames), sum(not is_impulse(inner.data) for inner in frames)
-    return 1, int(not is_impulse(message.data))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ Buffer = bytes | bytearray | memoryview
 
 def zz32(value: int) -> bytes:
     """Encode a 32-bit number in its shortest form; ``LocalProtocolError`` beyond 32 bits."""
+    if 0 <= value < 0x40:
+        return _SMALL[value << 1]
     if not -(1 << 31) <= value < 1 << 31:
         raise LocalProtocolError(f"{value} does not fit 32 bits")
     return _zigzag(value, 31)
@@ -26,6 +28,8 @@ def zz32(value: int) -> bytes:
 
 def zz64(value: int) -> bytes:
     """Encode a 64-bit number in its shortest form; ``LocalProtocolError`` beyond 64 bits."""
+    if 0 <= value < 0x40:
+        return _SMALL[value << 1]
     if not -(1 << 63) <= value < 1 << 63:
         raise LocalProtocolError(f"{value} does not fit 64 bits")
     return _zigzag(value, 63)
@@ -37,6 +41,8 @@ def _zigzag(value: int, shift: int) -> bytes:
         return _SMALL[rest]
     if rest < 0x4000:
         return bytes((rest & 0x7F | 0x80, rest >> 7))
+    if rest < 0x200000:
+        return bytes((rest & 0x7F | 0x80, rest >> 7 & 0x7F | 0x80, rest >> 14))
     out = bytearray()
     while rest >= 0x80:
         out.append(rest & 0x7F | 0x80)
@@ -63,8 +69,11 @@ def read_zz64(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def _read(data: Buffer, position: int, bytes_max: int, bits: int) -> tuple[int, int]:
-    value = shift = 0
     end = len(data)
+    if 0 <= position < end - 1 and (byte := data[position + 1]) < 0x80 <= (first := data[position]):  # two bytes
+        value = first & 0x7F | byte << 7
+        return (value >> 1) ^ -(value & 1), position + 2
+    value = shift = 0
     for at in range(position, position + bytes_max):
         if at >= end:
             raise RemoteProtocolError(Reason.SHORT, "number is cut off")
