@@ -163,7 +163,8 @@ class Runner:
                 try:
                     if not each.failure:
                         _check_reads(each)
-                        await self._step(each, flow, [Binding(start.tick, following, start.wall_ms)])
+                        due = [Binding(start.tick, following, start.wall_ms)]
+                        await self._step(each, flow, due, whole=piece == pieces)
                 except ViewError as error:
                     _failed(each, error)
         for each, flow in zip(group, flows, strict=True):
@@ -187,7 +188,7 @@ class Runner:
                 group.append(each)
         return group
 
-    async def _step(self, each: Maintained, flow: Flow, due: list[Binding]) -> None:
+    async def _step(self, each: Maintained, flow: Flow, due: list[Binding], *, whole: bool = True) -> None:
         if self._tracing is not None:
             self._tracing.began()
         inputs: dict[str, pa.Table] = {}
@@ -200,7 +201,8 @@ class Runner:
         for reader in each.readers:
             if not reader.failure:
                 reader.waiting[each.view.name].append(updates)
-        each.sink.desire(updates, upper)
+        # A tick of which more pieces come is not complete: if one of them fails, nobody may ever read the others.
+        each.sink.desire(updates, upper if whole else due[0].tick)
         each.seen = due[-1]
         if self._tracing is not None:
             self._tracing.brought(each.view.name, each.seen.tick, changed=updates.num_rows > 0)

@@ -14,7 +14,7 @@ import pytest
 
 from pavane.dataflow import runner
 from pavane.dataflow.chain import Chain
-from pavane.dataflow.entries import Minted, decode
+from pavane.dataflow.entries import Batch, Minted, decode
 from pavane.dataflow.flow import Latest
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
@@ -151,6 +151,32 @@ class CountedLog(FaultyLog):
         self.reads += partition == DATA
         async for record in super().read(partition, start, stop):
             yield record
+
+
+async def test_a_view_that_fails_while_it_is_built_writes_no_part_of_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "HYDRATION_TRANSACTIONS", 3)
+    log = FaultyLog(Random(0), kind=True)
+    rows = [*range(8), 2**63 - 1]  # the last piece has the row that no sum can hold
+    log.partitions[DATA] += [Record(number, 0, b'{"k": 1, "x": %d}' % x) for number, x in enumerate(rows)]
+    script = parse(
+        "CREATE TABLE t (k BIGINT, x BIGINT) USING waltz OPTIONS (partitions '0');"
+        "CREATE MATERIALIZED VIEW sums AS SELECT k, sum(x) AS s FROM t GROUP BY k;"
+        "CREATE MATERIALIZED VIEW big AS SELECT k FROM sums WHERE s > 2;"
+        "CREATE MATERIALIZED VIEW all_rows AS SELECT x FROM t;"
+    )
+    clocks, place = Clocks(lambda: 0, monotonic, lambda: uuid4().hex), Place(TICKS_PARTITION, HOME)
+    keeper = Keeper(log, [script], place, PlainEngine, 0.01, clocks)
+    keeper.allowed.set()
+    running = asyncio.create_task(keeper.run(lambda _: None, lambda _: None))
+    async with asyncio.timeout(30.0):
+        while keeper.runner is None or any(each.upper < 2 and not each.failure for each in keeper.runner.views):
+            await asyncio.sleep(0.01)
+    failed = {each.view.name for each in keeper.runner.views if each.failure}
+    running.cancel()
+    await asyncio.wait({running})
+    assert failed == {"sums", "big"}
+    batches = [entry for each in log.partitions[HOME] if isinstance(entry := decode(each.header, each.data), Batch)]
+    assert {batch.chain for batch in batches} == {"all_rows"}
 
 
 async def test_all_views_are_built_from_one_reading_of_the_log() -> None:
