@@ -115,7 +115,7 @@ async def _roll(kube: KubeClient, what: str, aborted: set[int]) -> tuple[float, 
                 await act(kube, COMPUTE_CLUSTERS, NAMESPACE, NAME, ACTIONS["abort"])
                 done = True
             elif not done and what is KILL_OLD and state == "Promoting":
-                done = await kill_pod(kube, NAMESPACE, f"{NAME}-replica-g{before}-")
+                done = await kill_pod(kube, NAMESPACE, f"{NAME}-controller-g{before}-")
             elif not done and what is KILL_OPERATOR and state in ("CatchingUp", "CaughtUp", "Promoting"):
                 done = await kill_pod(kube, "pavane-system", "operator")
             if what is ABORT and done and state in ("Idle", "Aborted", "Failed") and len(status["generations"]) == 1:

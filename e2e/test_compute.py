@@ -162,9 +162,9 @@ async def test_views_are_exact_under_kills_and_while_generations_change(
         writing = asyncio.create_task(orders.write())
         try:
             await orders.more()
-            views.kill("main-replica-g1-0")
+            views.kill("main-controller-g1-0")
             await orders.more()
-            await views.until_again("main-replica-g1-0")
+            await views.until_again("main-controller-g1-0")
             # A script that is refused rolls nothing out, and says where it is wrong.
             await views.apply_script("cuont(*)")
             await views.until_dataflow("Ready", "InvalidScript", "line 3, column")
@@ -178,7 +178,7 @@ async def test_views_are_exact_under_kills_and_while_generations_change(
             orders.stopped.set()
             await writing
         await views.are_exact(log, orders.appended)
-        assert await views.stateful_sets("main") == ["main-replica-g2"]
+        assert await views.stateful_sets("main") == ["main-controller-g2"]
         await log.append(1, b"no JSON")
         await views.until_bad_row()
         status = await views.until_dataflow("UpToDate", "UpToDate")

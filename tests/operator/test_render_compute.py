@@ -6,12 +6,15 @@ from typing import Any
 import yaml
 
 from pavane.pods.compute_settings import ComputeSettings, Engine, load
+from pavane.pods.main import program_of
 from pavane_operator.charts.rules import rules
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.computecluster import ComputeClusterSpec, ComputeClusterStatus
 from pavane_operator.kinds.computecluster.promotion import ComputePromotion
 from pavane_operator.kinds.computecluster.render import ComputeRenderer
-from pavane_operator.plan.model import Child, Resource, Writers
+from pavane_operator.objects.names import Names
+from pavane_operator.plan.model import Child, Observed, OwnCondition, Pod, Resource, Writers
+from tests.operator.network import Party, connects
 from tests.operator.test_render_raft import DEFAULTS, UID, stored
 
 RENDERER = ComputeRenderer(DEFAULTS)
@@ -41,14 +44,14 @@ def problems(of: Resource, references: dict[str, Any] | None = None) -> list[tup
 def test_a_pod_can_read_what_is_rendered_for_it(tmp_path: Path) -> None:
     of = resource(1, interval="50ms", engine="Spark")
     config, _, pods = RENDERER.generation(of, revision(of, 2))
-    assert (pods.name, pods.body["spec"]["replicas"]) == ("main-replica-g2", 1)
+    assert (pods.name, pods.body["spec"]["replicas"]) == ("main-controller-g2", 1)
     template = pods.body["spec"]["template"]["spec"]
     (container,) = template["containers"]
     path = tmp_path / "config.yaml"
     path.write_text(config.body["data"]["config.yaml"])
     environment = {one["name"]: one.get("value", "") for one in container["env"]}
     own = {name.removeprefix("PAVANE_").lower(): value for name, value in environment.items()}
-    pod = {"POD_NAME": "main-replica-g2-0", "POD_NAMESPACE": "data", "POD_IP": "10.0.0.1"}
+    pod = {"POD_NAME": "main-controller-g2-0", "POD_NAMESPACE": "data", "POD_IP": "10.0.0.1"}
     settings = ComputeSettings.model_validate({**own, **pod, "config": path})
     found = load(settings)
     assert (found.ticks, found.views, found.engine, found.interval_ms) == (2, 3, Engine.SPARK, 50)
@@ -77,6 +80,99 @@ def test_pods_may_reach_the_log_and_nobody_else_reaches_them() -> None:
     peers = [peer for rule in policies["main-egress"]["egress"] for peer in rule.get("to", ())]
     selected = [peer.get("podSelector", {}).get("matchLabels", {}) for peer in peers]
     assert "ledger" in {labels.get("app.kubernetes.io/instance") for labels in selected}
+
+
+def test_controller_and_replicas_read_what_is_rendered_for_them(tmp_path: Path) -> None:
+    of = resource(1, replicas=2, engine="Spark", resources={"requests": {"cpu": "2"}})
+    manifests = RENDERER.generation(of, revision(of, 2))
+    sets = {
+        one.body["metadata"]["labels"]["app.kubernetes.io/component"]: one.body["spec"]
+        for one in manifests
+        if one.kind == "StatefulSet"
+    }
+    configs = {one.name: one.body["data"]["config.yaml"] for one in manifests if one.kind == "ConfigMap"}
+    assert {role: spec["replicas"] for role, spec in sets.items()} == {"controller": 1, "replica": 2}
+    assert {
+        role
+        for role, spec in sets.items()
+        if spec["template"]["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
+    } == {"replica"}
+    found = {}
+    for role in sets:
+        path = tmp_path / role
+        path.write_text(configs[f"main-{role}-g2"])
+        found[role] = load(ComputeSettings.model_construct(config=path))
+        assert program_of("ComputeCluster", role) == f"pavane.pods.compute_{role}"
+    replicas = found["controller"].replicas
+    assert [view.name for script in found["controller"].parsed() for view in script.views] == ["v"]
+    assert replicas == {
+        f"main-replica-g2-{ordinal}": f"main-replica-g2-{ordinal}.main-replica-g2.data.svc:7072" for ordinal in (0, 1)
+    }
+    assert (found["replica"].engine, found["replica"].ticks, found["replica"].views) == (Engine.SPARK, 2, 3)
+    services = {one.name: one.body["spec"] for one in manifests if one.kind == "Service"}
+    assert services["main-replica-g2"]["publishNotReadyAddresses"]  # the controller dials who is not ready yet
+
+
+def test_without_replicas_one_pod_does_everything() -> None:
+    of = resource(1)
+    assert [one.kind for one in RENDERER.generation(of, revision(of))] == ["ConfigMap", "Service", "StatefulSet"]
+    assert rollout_id("ComputeCluster", of.spec) == rollout_id("ComputeCluster", resource(1, replicas=0).spec)
+
+
+def test_a_repair_cannot_change_the_number_of_replicas() -> None:
+    problem = RENDERER.repair_problem(resource(1, replicas=3), revision(resource(1, replicas=2)))
+    assert problem is not None
+    assert "spec.replicas" in problem.message
+
+
+def test_only_the_controller_of_its_generation_reaches_a_replica() -> None:
+    of = resource(1, replicas=2)
+    policies = [
+        one.body
+        for one in (*RENDERER.shared(of, Writers((1,)), PRESENT), *RENDERER.generation(of, revision(of, 2)))
+        if one.kind == "NetworkPolicy"
+    ]
+
+    def pod(role: str, generation: int, name: str = "main") -> Party:
+        labels = Names("ComputeCluster", role).labels(name, "0.1.0", generation)
+        return Party("10.1.0.9", "data", labels, {"kubernetes.io/metadata.name": "data"})
+
+    def platform(component: str) -> Party:
+        labels = {"app.kubernetes.io/part-of": "pavane", "app.kubernetes.io/component": component}
+        return Party("10.1.0.9", "pavane-system", labels, {"kubernetes.io/metadata.name": "pavane-system"})
+
+    shop = Party("10.1.0.9", "data", {"app": "shop"}, {"kubernetes.io/metadata.name": "data"})
+    target = pod("replica", 2)
+    assert connects(policies, pod("controller", 2), target, 7072)
+    strangers = (pod("controller", 1), pod("replica", 2), pod("controller", 2, "other"), platform("operator"), shop)
+    for stranger in strangers:
+        assert not connects(policies, stranger, target, 7072)
+    for port in (7070, 7071, 7072):  # nobody has any business with the pods of views but the platform
+        assert not connects(policies, shop, pod("controller", 2), port)
+    assert connects(policies, platform("operator"), pod("controller", 2), 7070)
+    off = resource(1, replicas=2, networkPolicy={"enabled": False})
+    assert not [one for one in RENDERER.generation(off, revision(off, 2)) if one.kind == "NetworkPolicy"]
+
+
+async def test_a_replica_that_is_missing_is_named() -> None:
+    of = resource(1, replicas=2)
+    children = tuple(stored(one) for one in RENDERER.generation(of, revision(of)))
+    names = [f"main-replica-g1-{ordinal}" for ordinal in (0, 1)]
+
+    async def replicated(*ready: bool) -> OwnCondition:
+        pods = tuple(
+            Pod(name, name, "1", 1, "10.0.0.1", one, follows=True) for name, one in zip(names, ready, strict=True)
+        )
+        facts = await ComputePromotion("data", "main", UID).observe(of, Observed(True, children, pods))
+        return next(each for each in facts.conditions if each.type == "Replicated")
+
+    assert (await replicated(True, True)).status is True
+    missing = await replicated(True, False)
+    assert (missing.status, missing.reason) == (False, "ReplicaMissing")
+    assert missing.message == "1 of 2 replicas compute the views, not main-replica-g1-1"
+    alone = tuple(stored(one) for one in RENDERER.generation(resource(1), revision(resource(1))))
+    facts = await ComputePromotion("data", "main", UID).observe(resource(1), Observed(True, alone, ()))
+    assert [each.type for each in facts.conditions] == ["WritesAllowed"]
 
 
 SPARK: dict[str, Any] = {"engine": "Spark", "image": "mine:1", "spark": {"master": "kubernetes"}}

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from pavane.compute.certificates import dns_names
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.plan.model import ApplyChild, Child, CreateChild, Resource
-from pavane_operator.tls.certificates import Pair, authorities_in, dns_names, new_authority, new_certificate
+from pavane_operator.tls.certificates import Pair, authorities_in, new_authority, new_certificate
 from pavane_operator.tls.issue import SPREAD
 from pavane_operator.tls.secrets import Identity, Tls, look
 

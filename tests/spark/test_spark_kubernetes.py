@@ -10,7 +10,7 @@ from pavane_operator.kinds.computecluster import executors as rendered
 
 CONTAINER = {"name": "executor", "image": "mine:1", "imagePullPolicy": "Always"}
 TEMPLATE: dict[str, Any] = {"metadata": {"labels": {}}, "spec": {"containers": [CONTAINER]}}
-DRIVER = Driver("main-replica-g1-0", "data", "10.0.0.7", "10.96.0.1:443")
+DRIVER = Driver("main-controller-g1-0", "data", "10.0.0.7", "10.96.0.1:443")
 GIVEN = {
     "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.0.0.7:7078",
     "SPARK_EXECUTOR_ID": "1",

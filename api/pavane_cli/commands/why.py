@@ -45,12 +45,14 @@ ADVICE = {
     "ComputeClusterMissing": "Create it, or correct spec.computeClusterRef.",
     "RollingOut": "`pavane why compute/NAME` says what the ComputeCluster waits for.",
     "ViewFailed": "Correct the script or the rows; the view is built anew by the next generation.",
+    "ReplicaMissing": "The views go on while another replica is there; the pod builds its views when it is back, and "
+    "its log says what it waits for.",
     "Rejected": "The cluster refused the pods: correct the spec.",
 }
 """What a user can do, by reason."""
 
-ROOM = "VolumesHaveRoom"
-"""Condition of a RaftCluster; the conditions that all kinds have tell of what else is wrong with it."""
+OWN = ("VolumesHaveRoom", "Replicated")
+"""Conditions of a RaftCluster and of a ComputeCluster; those that all kinds have tell of what else is wrong with it."""
 
 AFTERWARDS = {
     "DeadlineExceeded": "Correct the spec, or try again with `pavane rollout retry {reference}`.",
@@ -82,9 +84,9 @@ def _waits(document: dict[str, Any], reference: str) -> list[str]:
     status = document.get("status") or {}
     rollout = status.get("rollout") or {}
     sentences = []
-    for name in ("Stalled", "Ready", "UpToDate", ROOM):
+    for name in ("Stalled", "Ready", "UpToDate", *OWN):
         found = condition(document, name)
-        if name == ROOM and not _lacks_room(document):
+        if name in OWN and name not in _lacking(document):
             continue
         if found is None or _is_fine(found) or (name == "UpToDate" and _state(document) != "Idle"):
             continue
@@ -128,7 +130,7 @@ def _standing(document: dict[str, Any], reference: str) -> str:
         return "" if _waits(document, reference) else f"{reference} waits for nothing: its views are up to date."
     if state == "Idle":
         settled = all(_is_fine(condition(document, name) or {"type": name}) for name in ("Ready", "UpToDate"))
-        settled = settled and not _lacks_room(document)
+        settled = settled and not _lacking(document)
         return f"{reference} waits for nothing: generation {active} is active." if settled else f"{reference} is idle."
     beside = f", generation {active} is active and untouched" if active and state != "Promoting" else ""
     return f"{reference} is {state} with generation {upcoming}{beside}."
@@ -139,9 +141,9 @@ def _is_fine(condition: dict[str, Any]) -> bool:
     return condition.get("status") == ("False" if bad_when_true else "True")
 
 
-def _lacks_room(document: dict[str, Any]) -> bool:
-    """Whether a volume is known to be full; other kinds do not say, and a cluster that is down cannot."""
-    return (condition(document, ROOM) or {}).get("status") == "False"
+def _lacking(document: dict[str, Any]) -> list[str]:
+    """Own conditions known to be false; other kinds do not have them, and a cluster that is down cannot say."""
+    return [name for name in OWN if (condition(document, name) or {}).get("status") == "False"]
 
 
 def _because(failed: dict[str, Any]) -> str:

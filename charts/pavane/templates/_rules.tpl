@@ -102,7 +102,7 @@
   resources: [computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [create, update, patch, delete]
 - apiGroups: [pavane.dev]
-  resources: [coordinators/scale, raftclusters/scale, swimgroups/scale]
+  resources: [computeclusters/scale, coordinators/scale, raftclusters/scale, swimgroups/scale]
   verbs: [get, patch, update]
 {{- end }}
 

@@ -15,6 +15,7 @@ from pavane_operator.crds.values import Duration, Quantity
 SCRIPT_MAX_CHARACTERS = 65_536
 SCRIPTS_MAX = 32
 PARTITION_MAX = 4095
+REPLICAS_MAX = 8
 EXECUTORS_MAX = 64
 CORES_MAX = 16
 LAG_DEFAULT = 10
@@ -25,7 +26,7 @@ COMPUTE_REQUESTS: dict[str, Quantity] = {"cpu": "100m", "memory": "256Mi"}
 
 
 class ComputeResources(ResourceRequirements):
-    """Computing resources of the pod."""
+    """Computing resources of a pod that computes."""
 
     requests: dict[str, Quantity] | None = Field(
         default=COMPUTE_REQUESTS, max_length=MAP_MAX_ENTRIES, json_schema_extra=marked(Mark.POD)
@@ -140,6 +141,8 @@ class ComputeClusterSpec(CommonSpec):
     """`Plain`: DuckDB; `Spark`: Spark, which the image must have."""
     spark: SparkSpec | None = Field(default=None, json_schema_extra=marked(Mark.POD))
     """Where Spark evaluates; only with engine Spark. Default: in the pod itself."""
+    replicas: int = Field(default=0, ge=0, le=REPLICAS_MAX, json_schema_extra=marked(Mark.POD))
+    """Pods that compute, each of them all views; one more tells them what. 0: a single pod does all of it."""
     interval: Duration = Field(
         default="200ms",
         json_schema_extra=marked(
@@ -154,7 +157,7 @@ class ComputeClusterSpec(CommonSpec):
     )
     """Time between two ticks, 10ms to 10s."""
     resources: ComputeResources = Field(default_factory=ComputeResources)
-    """Computing resources of the pod."""
+    """Computing resources of a pod that computes."""
     rollout: ComputeRollout = Field(default_factory=ComputeRollout)
     """How a new generation becomes the active one."""
 

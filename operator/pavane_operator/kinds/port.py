@@ -129,6 +129,8 @@ class Kind:
     partings: int = 1
     """In how many batches at least the pods of a former generation go, the next one when `Facts.parting` lets it; 1 =
     all at once."""
+    followers: frozenset[str] = frozenset()
+    """Roles of a generation whose pods are led by those of its other role, not by the operator."""
     trusts_others: bool = False
     """Whether its pods speak TLS with those of other resources of the kind: `references` then also holds the
     certificates that the operator keeps for those of the namespace, each as `Secret/name`."""

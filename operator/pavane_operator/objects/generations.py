@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -61,10 +61,12 @@ def revision(
     content: Content,
     repair: Repair | None,
     standing: Mapping[StandingNames, Content] | None = None,
+    followers: Mapping[Names, Content] | None = None,
 ) -> Manifest:
     """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair; create only.
 
-    `standing` is what the roles that belong to the resource are made of once this generation serves.
+    `standing` is what the roles that belong to the resource are made of once this generation serves, `followers` what
+    the roles of the generation are whose pods those of `names` lead.
     """
     time = 0 if repair is None else repair.time
     labels = names.labels(resource.name, defaults.version, number)
@@ -92,6 +94,14 @@ def revision(
             )
             for each, content in standing.items()
         }
+    if followers:
+        body["data"]["followers"] = {
+            each.role: {
+                **_recorded(resource, each, number, content),
+                "statefulSet": _stateful_set(resource, each, number, content),
+            }
+            for each, content in followers.items()
+        }
     return Manifest.of(body, create_only=True)
 
 
@@ -108,6 +118,14 @@ def repair_problem(resource: Resource, standing: Child, kept: Sequence[str]) -> 
 def objects(resource: Resource, names: Names, standing: Child, replicas: int) -> tuple[Manifest, ...]:
     """ConfigMap, headless Service and StatefulSet `{name}-{role}-g{n}` of the generation of this revision."""
     recorded = Recorded.of(standing)
+    follower = (standing.body["data"].get("followers") or {}).get(names.role)
+    if follower is not None:
+        recorded = replace(
+            recorded,
+            config=str(follower["config"]),
+            service=dict(follower["service"]),
+            stateful_set=dict(follower["statefulSet"]),
+        )
     config = recorded.object(resource, names, "v1", "ConfigMap")
     config["metadata"]["name"] = names.config_map(resource.name, recorded.generation, recorded.repair)
     config["immutable"] = True

@@ -79,7 +79,7 @@ def network_policies(
         ],
     }
     egress: list[dict[str, Any]] = [
-        {"to": peers, "ports": _ports(ports.peers)},
+        *_opening([{"to": peers, "ports": _ports(ports.peers)}]),
         *([{"to": clients, "ports": _ports(ports.of_clients)}] if ports.of_clients else []),
         *(rule_to(pods, of) for pods, of in targets),
         # Anywhere: the address of a cluster's DNS, often the node's own, is not known here.
@@ -88,7 +88,8 @@ def network_policies(
     ]
     if wanted.egress_cidrs:
         egress.append({"to": _blocks(wanted.egress_cidrs)})
-    specs = {name: {"policyTypes": ["Ingress"], "ingress": rules} for name, rules in ingress.items()}
+    # To an API server a rule without ports opens all of them.
+    specs = {name: {"policyTypes": ["Ingress"], "ingress": _opening(rules)} for name, rules in ingress.items()}
     specs["egress"] = {"policyTypes": ["Egress"], "egress": egress}
     manifests = []
     for name, spec in specs.items():
@@ -107,6 +108,10 @@ def rule_to(pods: Mapping[str, str] | None, ports: tuple[Port, ...]) -> dict[str
     """A rule of egress to these pods of the namespace, or anywhere."""
     to = {} if pods is None else {"to": [{"podSelector": {"matchLabels": dict(pods)}}]}
     return {**to, "ports": _ports(ports)}
+
+
+def _opening(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [rule for rule in rules if rule["ports"]]
 
 
 def _from(peers: list[dict[str, Any]], ports: tuple[Port, ...]) -> dict[str, Any]:

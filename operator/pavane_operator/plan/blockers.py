@@ -1,6 +1,6 @@
 """What an attempt waits for (docs/specs/operator.md 2.6)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -93,7 +93,7 @@ def cause(rollout: Rollout) -> str:
 
 def image_pull_overdue(view: View) -> Blocker | None:
     """A blocker that says an image could not be pulled for longer than the operator allows (C5)."""
-    failing = {pod.name for pod in view.live_pods(view.next) if pod.waiting_reason in IMAGE_REASONS}
+    failing = {pod.name for pod in view.running_pods(view.next) if pod.waiting_reason in IMAGE_REASONS}
     for blocker in view.rollout.blockers:
         overdue = view.now - blocker.since >= view.settings.image_pull_limit
         if overdue and blocker.reason == "ImagePull" and blocker.pod in failing:
@@ -137,9 +137,10 @@ def _before_promotion(view: View, rollout: Rollout) -> Iterator[_Found]:
     yield from (_of(problem) for problem in view.problems if problem.reason in ("ReferenceNotReady", "KeysLost"))
     yield from _standing(view)
     yield from _pods(view, number, lag=state in (State.CATCHING_UP, State.CAUGHT_UP) and not view.bootstrap)
+    yield from _followers(view, number)
     expected = view.expected_pods(number)
     for pod in view.pods(number):
-        if pod.name not in expected:
+        if pod.name not in expected and not pod.follows:
             yield _Found("PodTerminating", "the pod is stopping, for fewer replicas are wanted", pod.name)
     if not expected:
         yield _Found("PodPending", f"the objects of generation {number} are being created")
@@ -173,6 +174,7 @@ def _promoting(view: View) -> Iterator[_Found]:
     if not view.irreversible and view.facts.safety is not None and not view.bootstrap:
         yield _of(view.facts.safety)
     yield from _standing(view)
+    yield from _followers(view, view.next)
     pods = _pods(view, view.next, lag=False)
     yield from (found for found in pods if not (handing_over and found.reason == "NoLeader"))
     if view.selected == view.next and not (view.serves and not view.facts.leads):
@@ -186,6 +188,7 @@ def _keeping(view: View) -> Iterator[_Found]:
     if view.facts.safety is not None:
         yield _of(view.facts.safety)
     yield from _failed_step(view)
+    yield from _followers(view, view.active)
     yield from _pods(view, view.active, lag=False)
     wanted = view.expected_pods(view.active)
     for pod in view.joining if view.facts.members else ():
@@ -204,8 +207,18 @@ def _exchanging(view: View) -> Iterator[_Found]:
 
 def _standing(view: View) -> Iterator[_Found]:
     """Pods of the roles that belong to the resource, which the pods of its generations need."""
-    pods = {pod.name: pod for pod in view.observed.standing}
-    for name in pods_of_sets(view.standing):
+    yield from _unstaged(view, view.observed.standing, pods_of_sets(view.standing))
+
+
+def _followers(view: View, generation: int) -> Iterator[_Found]:
+    """Pods that those of a generation lead."""
+    yield from _unstaged(view, view.pods(generation), view.expected_followers(generation))
+
+
+def _unstaged(view: View, of: Iterable[Pod], expected: Iterable[str]) -> Iterator[_Found]:
+    """Pods without stages that are not Ready."""
+    pods = {pod.name: pod for pod in of}
+    for name in expected:
         if name not in pods:
             yield _Found(
                 "PodPending",

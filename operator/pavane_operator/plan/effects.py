@@ -530,7 +530,8 @@ def _put(view: View, manifest: Manifest) -> CreateChild | ApplyChild:
 
 def _withdrawals(view: View) -> tuple[Action, ...]:
     """Policies and budgets that the spec no longer asks for."""
-    wanted = {(manifest.kind, manifest.name) for manifest in view.shared}
+    manifests = (*view.shared, *view.rendered(view.active), *view.rendered(view.next))
+    wanted = {(manifest.kind, manifest.name) for manifest in manifests}
     return tuple(
         deletion(child)
         for child in view.observed.children

@@ -7,7 +7,7 @@ from typing import Any
 from pavane_operator.crds.status import State
 from pavane_operator.plan.attempt import SERVE, Attempt
 from pavane_operator.plan.children import REVISION, STATEFUL_SET, find, pods_of_sets
-from pavane_operator.plan.model import Manifest, Pod, Writers
+from pavane_operator.plan.model import COMPONENT_LABEL, Manifest, Pod, Writers
 from pavane_operator.plan.sizes import differs, size_of, sized
 from pavane_operator.plan.standing import outdated_pods, standing_manifests
 
@@ -27,6 +27,10 @@ class Intent(Attempt):
                 for manifest in self.rendered(generation)
             )
         return self._manifests[generation]
+
+    def follows(self, manifest: Manifest) -> bool:
+        """Whether the pods of a rendered StatefulSet are led by other pods, not by the operator."""
+        return manifest.body["metadata"]["labels"].get(COMPONENT_LABEL) in self.kind.followers
 
     @cached_property
     def standing(self) -> tuple[Manifest, ...]:

@@ -17,6 +17,8 @@ from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.status import Status
 
 GENERATION_LABEL = "pavane.dev/generation"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+"""The role."""
 UID_LABEL = "pavane.dev/uid"
 SPEC_HASH_ANNOTATION = "pavane.dev/spec-hash"
 ROLLOUT_ID_ANNOTATION = "pavane.dev/rollout-id"
@@ -151,6 +153,8 @@ class Pod:
     """Which repair of its generation its template is from (2.13); 0 = the one it was created with."""
     template: str = ""
     """What `TEMPLATE_ANNOTATION` says on it."""
+    follows: bool = False
+    """Another pod of its generation leads it, not the operator: it has no stages here, and counts by being Ready."""
     stage: StageView | None = None
     """None while nothing was heard of it."""
 

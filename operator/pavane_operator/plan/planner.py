@@ -68,7 +68,7 @@ def plan(kind: Kind, resource: Resource, observed: Observed, now: datetime, sett
     if status.rollout is None and resource.deleted_at is None:
         rebuilt = rebuilt_status(view)
         if rebuilt is None:
-            streams = frozenset(pod.name for pod in observed.pods if pod.address)
+            streams = frozenset(pod.name for pod in observed.pods if pod.address and not pod.follows)
             return Plan(row="2.3", wake_at=now + WAKE_INTERVAL, streams=streams)
         if rebuilt.rollout is not None and rebuilt.rollout.state is not State.IDLE:
             return Plan(row="2.3", status=rebuilt, critical=True)
@@ -143,6 +143,7 @@ def _status(view: View, decision: Decision) -> Status:
     if step is not None and rollout.state is view.state:
         step = step.model_copy(update={"detail": found[0].message if found else None})
     rollout = rollout.model_copy(update={"blockers": found, "step": step})
+    running = view.running_pods(view.active)
     own = {name: value for name, value in view.facts.own_status.items() if name not in Status.model_fields}
     status = view.status.model_copy(
         update={
@@ -151,7 +152,7 @@ def _status(view: View, decision: Decision) -> Status:
             "rollout": rollout,
             "observed_generation": view.resource.metadata_generation,
             "endpoints": _endpoints(view),
-            "replicas": len(view.live_pods(view.active)),
+            "replicas": sum(pod.follows for pod in running) or len(running),
             "selector": _selector(view),
         }
     )
@@ -225,8 +226,8 @@ def _generation(view: View, number: int, role: GenerationRole) -> Generation:
         role=role,
         image=view.image_of(number),
         id=view.id_of(number) or view.rollout.id or "",
-        pods_ready=sum(pod.ready for pod in pods),
-        pods=len(view.expected_pods(number)),
+        pods_ready=sum(pod.ready for pod in view.running_pods(number)),
+        pods=len(view.expected_pods(number)) + len(view.expected_followers(number)),
         stage=Stage(lowest).title if lowest is not None else None,
         progress=progress,
         target=target,
@@ -252,9 +253,13 @@ def _endpoints(view: View) -> list[Endpoint]:
 
 
 def _selector(view: View) -> str:
-    """The labels that the public Service selects when it leads to the active generation, as the API writes them."""
+    """The labels of the pods that are counted in `replicas`, as the API writes them: those that others lead, else those
+    that the public Service selects when it leads to the active generation."""
     service = view.kind.renderer.public_service(view.resource, view.active)
-    return ",".join(f"{key}={value}" for key, value in service.body["spec"]["selector"].items())
+    led = (each for each in view.rendered(view.active) if each.kind == STATEFUL_SET and view.follows(each))
+    selectors = (each.body["spec"]["selector"]["matchLabels"] for each in led)
+    labels = next(selectors, service.body["spec"]["selector"])
+    return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def _settled(view: View, status: Status) -> tuple[Status | None, datetime | None]:

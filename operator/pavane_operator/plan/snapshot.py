@@ -192,7 +192,11 @@ class Snapshot:
         return [pod for pod in self.observed.pods if pod.generation == generation]
 
     def live_pods(self, generation: int) -> list[Pod]:
-        """Pods of a generation that are not being deleted."""
+        """Pods of a generation that the operator leads and that are not being deleted."""
+        return [pod for pod in self.running_pods(generation) if not pod.follows]
+
+    def running_pods(self, generation: int) -> list[Pod]:
+        """The same, and those that they lead."""
         return [pod for pod in self.pods(generation) if not pod.deleting]
 
 

@@ -92,7 +92,7 @@ def _repairable(view: View) -> bool:
 
 def _failure(view: View) -> Problem | None:
     limit = view.spec.rollout.crash_limit
-    for pod in view.live_pods(view.next):
+    for pod in view.running_pods(view.next):
         if limit and pod.restarts > limit:
             last = f"last with {pod.ended}" if pod.ended else "see its logs"  # which are gone with the pod
             return Problem("CrashLoop", f"pod {pod.name} restarted {pod.restarts} times; {last}")

@@ -22,8 +22,12 @@ class View(Intent):
     # ---- pods
 
     def expected_pods(self, generation: int) -> tuple[str, ...]:
-        """Names of the pods that a generation should have."""
-        return pods_of_sets(self.manifests(generation))
+        """Names of the pods that a generation should have and that the operator leads."""
+        return pods_of_sets(each for each in self.manifests(generation) if not self.follows(each))
+
+    def expected_followers(self, generation: int) -> tuple[str, ...]:
+        """Names of the pods that those are to lead."""
+        return pods_of_sets(each for each in self.manifests(generation) if self.follows(each))
 
     def complete(self, generation: int, *, stage: Stage) -> bool:
         """Whether every pod of the generation is there and has reached the stage."""
@@ -40,8 +44,8 @@ class View(Intent):
 
     def ready(self, generation: int) -> bool:
         """Whether every pod of the generation is there and Ready."""
-        ready = {pod.name for pod in self.live_pods(generation) if pod.ready}
-        expected = self.expected_pods(generation)
+        ready = {pod.name for pod in self.running_pods(generation) if pod.ready}
+        expected = (*self.expected_pods(generation), *self.expected_followers(generation))
         return bool(expected) and ready.issuperset(expected)
 
     @cached_property
@@ -60,7 +64,7 @@ class View(Intent):
         elif self.state in BEFORE_PROMOTION:
             pods = self.live_pods(self.next)
         else:
-            pods = [pod for pod in self.observed.pods if not pod.deleting]
+            pods = [pod for pod in self.observed.pods if not (pod.deleting or pod.follows)]
         return frozenset(pod.name for pod in pods if pod.address)
 
     @cached_property
@@ -143,4 +147,4 @@ class View(Intent):
             return []
         revision = self.revision(self.repair[0])
         standing = repair_of(revision) if revision is not None else 0
-        return [pod for pod in self.live_pods(self.repair[0]) if not pod.ready and pod.repair < standing]
+        return [pod for pod in self.running_pods(self.repair[0]) if not pod.ready and pod.repair < standing]

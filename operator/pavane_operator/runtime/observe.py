@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from pavane_operator.kinds.port import Kind
 from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS, VOLUME_CLAIMS, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import (
+    COMPONENT_LABEL,
     GENERATION_LABEL,
     REPAIR_ANNOTATION,
     TEMPLATE_ANNOTATION,
@@ -75,14 +77,18 @@ def certificates_of(kind: str, secrets: Iterable[Object]) -> dict[str, Object]:
 
 
 def pods_of(
-    members: Iterable[tuple[ResourceType, Object]], stage: Callable[[Object], StageView | None]
+    members: Iterable[tuple[ResourceType, Object]],
+    stage: Callable[[Object], StageView | None],
+    followers: Container[str] = (),
 ) -> tuple[Pod, ...]:
-    """The pods of the resource; `stage` tells what is known of the staged life of one."""
+    """The pods of the resource; `stage` tells what is known of the staged life of one, but of these roles."""
     found = []
     for resource, body in members:
         generation = parse_number((body["metadata"].get("labels") or {}).get(GENERATION_LABEL))
         if resource == PODS and generation is not None:
-            found.append(_pod(body, generation, stage(body)))
+            follows = body["metadata"]["labels"].get(COMPONENT_LABEL) in followers
+            pod = _pod(body, generation, None if follows else stage(body))
+            found.append(replace(pod, follows=follows))
     return tuple(found)
 
 

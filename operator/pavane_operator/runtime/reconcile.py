@@ -299,7 +299,7 @@ class Reconciler:
         observed = Observed(
             fresh=self._listed_at is not None,
             children=children,
-            pods=pods_of(members, self._stage_of),
+            pods=pods_of(members, self._stage_of, self._kind.followers),
             standing=standing_of(members),
             service_pods=service_pods_of(resource.name, members),
             certificates=tls.plan,
@@ -362,7 +362,7 @@ class Reconciler:
         """Hear of all pods before the first plan, so that a status does not say for a moment that none is known."""
         snapshot = await self._observe()
         if snapshot is not None:
-            pods = [pod for pod in snapshot[1].pods if not pod.deleting]
+            pods = [pod for pod in snapshot[1].pods if not (pod.deleting or pod.follows)]
             self._polls.keep({PollTarget(pod.uid, pod.address, pod.restarts): None for pod in pods if pod.address})
             await self._polls.asked()
 
@@ -370,7 +370,7 @@ class Reconciler:
         wanted: dict[str, tuple[str, int]] = {}
         polled: dict[PollTarget, StageView | None] = {}
         for pod in observed.pods:
-            if pod.address is None or pod.deleting:
+            if pod.address is None or pod.deleting or pod.follows:
                 continue
             if pod.name in plan.streams and self._streams.context.dialable:
                 wanted[pod.name] = (socket_address(pod.address, STAGE_PORT), pod.generation)

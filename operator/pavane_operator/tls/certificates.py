@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from pavane.compute.certificates import dns_names
+
 CLOCK_SKEW = timedelta(minutes=5)
 """Certificates are valid from this long before they are issued: clocks of nodes differ."""
 COMMON_NAME_MAX_CHARACTERS = 64
@@ -95,15 +97,6 @@ def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
-
-
-def dns_names(certificate: x509.Certificate) -> tuple[str, ...]:
-    """The DNS names that the certificate holds, in its order."""
-    try:
-        alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (x509.ExtensionNotFound, ValueError):
-        return ()
-    return tuple(alternatives.value.get_values_for_type(x509.DNSName))
 
 
 def fault_in(pair: Pair, authorities: bytes, now: datetime) -> str | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pavane.compute.certificates import dns_names, expected_name
 from pavane.compute.tls import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE, StageCredentials
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration
@@ -20,7 +21,6 @@ from pavane_operator.tls.certificates import (
     Pair,
     authorities_in,
     certificate_in,
-    dns_names,
     fault_in,
     id_of,
     is_signed_by,
@@ -34,9 +34,6 @@ FORMER_CERTIFICATE_KEY = "former.crt"
 FORMER_KEY_KEY = "former.key"
 """In `{name}-ca`: the authority that is being replaced."""
 SECRET_TYPE = "kubernetes.io/tls"  # noqa: S105 - of Secrets that hold `tls.crt` and `tls.key`
-WILDCARD = "*"
-ANY_LABEL = "pod"
-"""Stands for the label that a wildcard stands for, where one name is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +178,7 @@ def _put(
 
 
 def _credentials(pair: Pair, authorities: bytes) -> StageCredentials:
-    name = dns_names(_certificate(pair))[0]
-    return StageCredentials(authorities, pair.certificate, pair.key, name.replace(WILDCARD, ANY_LABEL, 1))
+    return StageCredentials(authorities, pair.certificate, pair.key, expected_name(_certificate(pair)))
 
 
 def _data(secret: Mapping[str, Any]) -> dict[str, bytes]:

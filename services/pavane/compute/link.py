@@ -12,6 +12,7 @@ from pavane.compute.core.controller import ControllerCore, Effect, Hang, Send
 from pavane.compute.tls import StageCredentials
 from pavane.compute.wire import Command, CreateInstance, Epoch, RuntimeConfig
 from pavane.parts.backoff import backoff_s
+from pavane.runtime.names import look_up, resolve
 
 DIAL_FIRST_SECONDS = 0.05
 DIAL_SECONDS_MAX = 1.0
@@ -23,9 +24,10 @@ _logger = logging.getLogger(__name__)
 class ReplicaLinks:
     """Keeps a stream to each replica open and hands everything to ``core``.
 
-    ``addresses`` maps names of replicas to ``host:port``. ``on_effect`` gets what is not for a replica: answers,
-    updates, ends. ``on_superseded`` is called when a replica follows another controller: whoever does not know of one
-    should stop. Call ``carry_out`` with what other calls of the core return; all of it in one event loop.
+    ``credentials`` are asked for at each dial, so that certificates may change. ``on_effect`` gets what is not for a
+    replica: answers, updates, ends. ``on_superseded`` is called when a replica follows another controller: whoever does
+    not know of one should stop. Call ``carry_out`` with what other calls of the core return; all of it in one event
+    loop.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class ReplicaLinks:
         on_superseded: Callable[[str], None],
         *,
         config: RuntimeConfig | None = None,
-        credentials: StageCredentials | None = None,
+        credentials: Callable[[], StageCredentials] | None = None,
     ) -> None:
         self.core = core
         self._instance = instance
@@ -50,17 +52,14 @@ class ReplicaLinks:
         self._rng = random.Random()  # noqa: S311 -- spreads dialling, guards nothing
 
     async def run(self, replica: str, address: str) -> None:
-        """Stay connected to ``replica`` until cancelled."""
+        """Stay connected to ``replica`` at ``host:port`` until cancelled."""
         failures = 0
         try:
             while True:
                 connection = self.core.connect(replica)
                 queue = self._queues[replica] = _Queue(connection)
                 try:
-                    stream = ReplicaStream(
-                        address, connection, self._instance, config=self._config, credentials=self._credentials
-                    )
-                    async with stream:
+                    async with await self._stream(address, connection) as stream:
                         failures = 0
                         self.carry_out(self.core.opened(replica, connection))
                         await self._pump(replica, stream, queue)
@@ -72,12 +71,22 @@ class ReplicaLinks:
                     if ended.exit_code is not None:
                         now = asyncio.get_running_loop().time()
                         self.carry_out(self.core.exited(ended.exit_code, ended.text, now))
+                except (OSError, ValueError) as error:  # no such host, or certificates that cannot be read
+                    _logger.info("replica %s cannot be dialled: %s", replica, error)
+                    failures += 1
                 finally:
                     self.carry_out(self.core.closed(replica, connection))
                 await asyncio.sleep(backoff_s(failures, DIAL_FIRST_SECONDS, DIAL_SECONDS_MAX, self._rng))
         finally:
             self._queues.pop(replica, None)
             self.carry_out(self.core.remove(replica))
+
+    async def _stream(self, address: str, connection: Epoch) -> ReplicaStream:
+        host, _, port = address.rpartition(":")
+        found = (await look_up(resolve, host.strip("[]")))[0]
+        dialled = f"[{found}]:{port}" if ":" in found else f"{found}:{port}"
+        credentials = None if self._credentials is None else self._credentials()
+        return ReplicaStream(dialled, connection, self._instance, config=self._config, credentials=credentials)
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Do what a call of the core has led to."""

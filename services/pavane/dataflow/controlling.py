@@ -12,11 +12,15 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from pavane.compute.core.collections import Collection
 from pavane.compute.core.controller import Answered, ControllerCore, Effect, Quarantined
 from pavane.compute.core.replica import KIND
 from pavane.compute.link import ReplicaLinks
 from pavane.compute.state.as_of import choose_as_of
+from pavane.compute.tls import StageCredentials
 from pavane.compute.wire import CreateInstance, DataflowDescription, Failure, Rows, Token
+from pavane.dataflow import badrows
+from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.description import described
 from pavane.dataflow.keeping import RETRY_S, Clocks, Place
 from pavane.dataflow.log import Log
@@ -39,11 +43,19 @@ class Position:
     failure: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Taking:
+    """A take-over that has begun: at which tick, and when, if there was somebody to take over from."""
+
+    tick: int
+    begun_s: float | None
+
+
 class Controller:
     """Keeps the views of some scripts up to date on replicas, `host:port` by name, until it is cancelled or fenced.
 
     `generation` is that of the replicas. It has no files: its boot number is the wall clock in ms, so of two
-    controllers the one that started last leads the replicas.
+    controllers the one that started last leads the replicas. With `credentials` it speaks mutual TLS to them.
     """
 
     def __init__(
@@ -55,6 +67,7 @@ class Controller:
         interval_s: float,
         clocks: Clocks,
         generation: int,
+        credentials: Callable[[], StageCredentials] | None = None,
     ) -> None:
         self._log = log
         self._scripts = scripts
@@ -65,13 +78,61 @@ class Controller:
         self._generation = generation
         self._ids = {view: f"u{number}" for number, view in enumerate(self._all_views(), 1)}
         self._core = ControllerCore(generation, clocks.now_ms())
-        self._links = ReplicaLinks(self._core, CreateInstance(KIND, generation), self._carry_out, self._superseded)
+        self._links = ReplicaLinks(
+            self._core,
+            CreateInstance(KIND, generation),
+            self._carry_out,
+            self._superseded,
+            credentials=credentials,
+        )
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._peeks: dict[bytes, asyncio.Future[tuple[int, tuple[Rows, ...]]]] = {}
         self._tick = 0
+        self._looked = False  # else no tick says nothing
+        self._taking: _Taking | None = None
+        self.took_over_s: float | None = None
+        """How long nobody could write when it took over from another generation or controller."""
         self.allowed = asyncio.Event()
         """It may write, as soon as its views are near to the present."""
         self.leads = False
+
+    @property
+    def tick(self) -> int:
+        """The last tick that was read; 0 before the first."""
+        return self._tick
+
+    @property
+    def reached(self) -> int:
+        """The tick up to which some replica has computed each view that has not failed."""
+        return max(0, min((each.output for each in self._alive()), default=self._tick + 1) - 1)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it leads, and the views stand in the log at the tick with which it began."""
+        return self.leads and self._taking is None
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Replicas that do not compute every view now, and why; where there is no tick yet, there is nothing to do."""
+        hydrated, idle = self.hydrated, self._looked and not self._tick
+        found = {}
+        for name in self._replicas:
+            if name not in self._core.connected:
+                found[name] = "is not connected"
+            elif not idle and name not in hydrated:
+                found[name] = "builds its views"
+        return found
+
+    @property
+    def bad_rows(self) -> BadRows:
+        """Rows that could not be decoded, by the replica that has met most: all read the same ones."""
+        told = [
+            BadRows.told(blocker)
+            for report in self._core.connected.values()
+            for blocker in (report.blockers if report is not None else ())
+            if blocker.reason == badrows.REASON
+        ]
+        return max(told, key=lambda each: each.count, default=BadRows())
 
     @property
     def connected(self) -> frozenset[str]:
@@ -80,8 +141,8 @@ class Controller:
 
     @property
     def hydrated(self) -> frozenset[str]:
-        """Replicas that have computed every view beyond the tick at which it begins."""
-        collections = self._core.collections.values()
+        """Replicas that have computed every view that has not failed beyond the tick at which it begins."""
+        collections = self._alive()
         return frozenset(
             name
             for name in self._core.connected
@@ -91,11 +152,7 @@ class Controller:
     @property
     def views(self) -> tuple[Position, ...]:
         """Where the views are."""
-        failures = {
-            blocker.detail.get("id", ""): blocker.text
-            for report in self._core.connected.values()
-            for blocker in (report.blockers if report is not None else ())
-        }
+        failures = self._failures()
         found = []
         for view, id_ in self._ids.items():
             collection = self._core.collections.get(id_)
@@ -103,6 +160,24 @@ class Controller:
             upper = collection.write if collection is not None and written else 0
             found.append(Position(view, upper, failures.get(id_, "")))
         return tuple(found)
+
+    def _failures(self) -> dict[str, str]:
+        """Why views stay as they are, by id."""
+        return {
+            blocker.detail["id"]: blocker.text
+            for report in self._core.connected.values()
+            for blocker in (report.blockers if report is not None else ())
+            if "id" in blocker.detail
+        }
+
+    def _alive(self) -> list[Collection]:
+        """The views that have not failed."""
+        failures = self._failures()
+        return [each for id_, each in self._core.collections.items() if id_ not in failures]
+
+    async def written_by(self) -> int:
+        """Return the generation that has the right to write, 0 while nobody ever had."""
+        return (await self._ticks().rank()).generation
 
     async def run(self, moved: Callable[[Controller], None], trouble: Callable[[str], None]) -> None:
         """Keep the views, through outages of log and replicas. `moved` is called after each turn, `trouble` with what
@@ -174,10 +249,12 @@ class Controller:
         elif self.allowed.is_set():
             await self._take_over(ticks)
         await self._read_on(ticks)
+        self._note_written()
 
     async def _read_on(self, ticks: Ticks) -> None:
         """Tell the core how far the inputs are. Raises `Fenced` when a greater token stands in the tick log."""
         came = await ticks.read_on()
+        self._looked = True
         if self.leads:
             ticks.check()
         if came:
@@ -189,6 +266,7 @@ class Controller:
 
     async def _take_over(self, ticks: Ticks) -> None:
         """Fence the tick log and let the replicas write, once nobody has to wait for them."""
+        begun = self._clocks.steady_s()
         former = await ticks.rank()
         if former.generation > self._generation:
             raise Fenced(f"generation {former.generation} mints ticks")
@@ -202,11 +280,20 @@ class Controller:
         # A tick before the one that the former leader minted last is never taken for the present.
         self._links.carry_out(self._core.tick(self._tick, self._tick))
         self._links.carry_out(self._core.allow_writes(token))
+        self._taking = _Taking(self._tick, begun if former.generation else None)
         self.leads = True
 
+    def _note_written(self) -> None:
+        """Once the views stand in the log at the tick of the take-over, it is over."""
+        taking = self._taking
+        if taking is None or any(each.write <= taking.tick for each in self._alive()):
+            return
+        self._taking = None
+        if taking.begun_s is not None:
+            self.took_over_s = self._clocks.steady_s() - taking.begun_s
+
     def _near(self) -> bool:
-        collections = self._core.collections.values()
-        return bool(self.hydrated) and all(each.output + NEAR_TICKS > self._tick for each in collections)
+        return bool(self.hydrated) and all(each.output + NEAR_TICKS > self._tick for each in self._alive())
 
     async def _define(self, ticks: Ticks) -> None:
         """Begin each script where the chains of its views end."""

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pavane.compute.core.ports import (
     AllowSink,
@@ -37,6 +38,7 @@ from pavane.compute.wire import (
     Subscribe,
     Token,
 )
+from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.description import DescriptionError, script_of
 from pavane.dataflow.entries import EntryError
 from pavane.dataflow.flow import ViewFlow
@@ -138,13 +140,20 @@ class ReplicaEngine:
         self._asked.set()
 
     async def serve(
-        self, exit_process: Callable[[int, str], None], *, host: str, port: int, listening: Callable[[int], None]
+        self,
+        exit_process: Callable[[int, str], None],
+        *,
+        host: str,
+        port: int,
+        listening: Callable[[int], None],
+        certificates: Path | None = None,
     ) -> None:
         """Listen and work until cancelled; `listening` is told the port. Raises `OSError` for an address in use.
 
-        `exit_process(code, reason)` is called when the protocol demands the end of the process.
+        `exit_process(code, reason)` is called when the protocol demands the end of the process. With a folder of
+        `certificates` it speaks mutual TLS.
         """
-        server = ReplicaServer(self.core, self, exit_process, host=host, port=port)
+        server = ReplicaServer(self.core, self, exit_process, host=host, port=port, certificates=certificates)
         self._tell = server.carry_out
         await server.start()
         listening(server.port)
@@ -152,6 +161,16 @@ class ReplicaEngine:
             await self._run()
         finally:
             await server.stop()
+
+    @property
+    def built(self) -> bool:
+        """Whether each dataflow that has not failed is built from the log."""
+        runners = [flow.runner for flow in self._flows.values() if not flow.failed]
+        return all(runner is not None and runner.built for runner in runners)
+
+    def _bad_rows(self) -> tuple[Blocker, ...]:
+        noted = BadRows.of_source(self._source)
+        return (noted.blocker(),) if noted.count else ()
 
     async def _run(self) -> None:
         evaluator = Evaluator()
@@ -162,7 +181,7 @@ class ReplicaEngine:
                     engine = await asyncio.to_thread(self._make_engine)
                     await self._work(engine, evaluator)
                 except (Unavailable, OutcomeUnknown) as error:
-                    self._tell(self.core.blocked((Blocker("LogUnavailable", str(error)),)))
+                    self._tell(self.core.blocked((Blocker("LogUnavailable", str(error)), *self._bad_rows())))
                     await asyncio.sleep(RETRY_S)
                 except EngineError as error:
                     self._engine_failed(str(error))
@@ -181,8 +200,8 @@ class ReplicaEngine:
             for each in list(self._flows.values()):
                 if each.started and self._flows.get(each.number) is each:
                     await self._bring(each, engine, evaluator)
-            if self.core.blockers:
-                self._tell(self.core.blocked(()))
+            if self.core.blockers != (told := self._bad_rows()):
+                self._tell(self.core.blocked(told))
             await self._answer(evaluator)
             left = max(0.0, begun + self._interval_s - self._clocks.steady_s())
             try:

@@ -14,6 +14,8 @@ from pavane.pods.settings import PodSettings, read_yaml
 from pavane.runtime.settings import SettingsError
 
 SCRIPTS_MAX = 32
+REPLICA_PORT = 7072
+"""Where a replica listens for its controller."""
 
 
 class Engine(StrEnum):
@@ -66,6 +68,8 @@ class ComputeConfig(BaseModel):
     """Between two ticks."""
     executors: ExecutorsConfig | None = None
     """None: Spark evaluates in the pod itself."""
+    replicas: dict[str, str] = Field(default_factory=dict)
+    """`host:port` of the pods that compute, by name, for their controller; empty: the pod computes by itself."""
 
     def parsed(self) -> list[Script]:
         """Return the scripts. Raises ``SettingsError`` that names the one that is wrong, line and column."""

@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from pavane.compute import link as link_module
-from pavane.compute.client import ReplicaStream
+from pavane.compute.certificates import client_credentials
+from pavane.compute.client import ReplicaStream, StreamEnded
 from pavane.compute.core.controller import Answered, ControllerCore, Effect, Quarantined
 from pavane.compute.core.ports import Build, Drop, Read, Request
 from pavane.compute.core.replica import ReplicaCore
@@ -18,6 +21,7 @@ from pavane.compute.wire import CreateInstance, Epoch, Frontiers, Rows
 from tests.services.compute.replicas import GENERATION, UUID, index
 from tests.services.eventually import eventually
 from tests.services.ports import free_ports
+from tests.services.stage.certificates import authority, certificate, publish
 
 HOST = "127.0.0.1"
 INSTANCE = CreateInstance("compute", GENERATION)
@@ -105,6 +109,41 @@ async def test_a_dataflow_and_a_peek_outlive_their_replica(world: World) -> None
     await eventually(lambda: not core.collections)
     await second.stop()
     assert world.exits == []
+
+
+async def test_certificates_are_read_again_at_each_dial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "DIAL_SECONDS_MAX", 0.05)
+    first, second = authority(), authority()
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+        publish(tmp_path / name, certificate(first), first)
+    core = ControllerCore(GENERATION, 7)
+    credentials = functools.partial(client_credentials, tmp_path / "ours")
+    links = ReplicaLinks(core, INSTANCE, ignored, ignored, credentials=credentials)
+    (port,) = free_ports(1)
+    engine = Counting(20, "")
+    server = engine.server = ReplicaServer(
+        ReplicaCore(GENERATION), engine, ignored, host=HOST, port=port, certificates=tmp_path / "theirs"
+    )
+    await server.start()
+    task = asyncio.create_task(links.run("r0", f"localhost:{port}"))
+    try:
+        await eventually(lambda: core.connected)
+        with pytest.raises(StreamEnded):  # in clear nobody gets in
+            await ReplicaStream(f"{HOST}:{port}", Epoch(99, 1), INSTANCE).open()
+        publish(tmp_path / "theirs", certificate(second), second)
+        server._sessions[max(server._sessions)].end("UNAVAILABLE", "as the test asked")
+        await eventually(lambda: not core.connected)
+        publish(tmp_path / "ours", certificate(second), second)
+        await eventually(lambda: core.connected)
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        await server.stop()
+
+
+def ignored(*_: object) -> None:
+    """Nobody listens."""
 
 
 async def test_a_replica_that_lives_on_drops_and_builds_again(world: World) -> None:

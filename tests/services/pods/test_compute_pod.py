@@ -7,16 +7,22 @@ import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
 
+from pavane.compute.core.replica import ReplicaCore
+from pavane.dataflow.keeping import Place
 from pavane.dataflow.plain import PlainEngine
-from pavane.pods import compute_replica
-from pavane.pods.compute_replica import Replica
+from pavane.dataflow.replica import ReplicaEngine
+from pavane.pods import computing
+from pavane.pods.compute_controller import LedViews, OwnViews
 from pavane.pods.compute_settings import ComputeConfig, ComputeSettings
+from pavane.pods.computing import Kept, make_clocks
 from pavane.waltz.client import Waltz
 from tests.services.eventually import eventually
+from tests.services.ports import free_ports
 from tests.services.waltz.running import running_log
 
 SCRIPT = """
@@ -41,14 +47,19 @@ class SlowEngine(PlainEngine):
         return super().evaluate(sql, tables)
 
 
+V = TypeVar("V", OwnViews, LedViews)
+
+
 @asynccontextmanager
-async def replica(folder: Path, generation: int) -> AsyncIterator[Replica]:
+async def replica(
+    folder: Path, generation: int, kind: type[V], replicas: Mapping[str, str] | None = None
+) -> AsyncIterator[V]:
     """The views of one generation, led to ReadOnly."""
     settings = ComputeSettings.model_validate(
         {
             "resource": "main",
             "kind": "ComputeCluster",
-            "role": "replica",
+            "role": "controller",
             "generation": generation,
             "config": folder / "config.yaml",
             "waltz_client": folder,
@@ -57,7 +68,8 @@ async def replica(folder: Path, generation: int) -> AsyncIterator[Replica]:
             "POD_IP": "127.0.0.1",
         }
     )
-    found = Replica(settings, ComputeConfig(scripts={"totals": SCRIPT}, ticks=1, views=2, interval_ms=20))
+    config = ComputeConfig(scripts={"totals": SCRIPT}, ticks=1, views=2, interval_ms=20, replicas=dict(replicas or {}))
+    found = kind(settings, config)
     found.following.set()
     running = asyncio.create_task(found.run())
     try:
@@ -67,7 +79,23 @@ async def replica(folder: Path, generation: int) -> AsyncIterator[Replica]:
         await asyncio.wait({running})
 
 
-def waits_for(of: Replica) -> list[str]:
+@asynccontextmanager
+async def replica_of(generation: int, port: int, log: Waltz) -> AsyncIterator[ReplicaEngine]:
+    """A replica of a generation, once it listens."""
+    engine = ReplicaEngine(ReplicaCore(generation), log, Place(1, 2), PlainEngine, 0.02, make_clocks())
+    listening = asyncio.Event()
+    serving = asyncio.create_task(
+        engine.serve(lambda *_: None, host="127.0.0.1", port=port, listening=lambda _: listening.set())
+    )
+    await listening.wait()
+    try:
+        yield engine
+    finally:
+        serving.cancel()
+        await asyncio.wait({serving})
+
+
+def waits_for(of: Kept[Any]) -> list[str]:
     return [blocker.reason for blocker in of.report().blockers]
 
 
@@ -77,15 +105,15 @@ async def test_a_replica_is_not_hydrated_until_its_engine_started_and_its_views_
     async with running_log(tmp_path / "log", partitions=3, nodes=3) as log:
         await log.settled()
         (tmp_path / "servers").write_text(f"127.0.0.1:{log.servers[0].port}")
-        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client, replica(tmp_path, 1) as first:
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client, replica(tmp_path, 1, OwnViews) as first:
             # With no tick in the log there is nothing to build: the first generation may write.
             await eventually(lambda: waits_for(first) == [], WAIT_S)
             await client.append(0, b'{"id": 1, "cents": 7}')
             first.allowed.set()
             await eventually(lambda: first.report().progress > 0, WAIT_S)
-            monkeypatch.setattr(compute_replica, "PlainEngine", SlowEngine)
-            async with replica(tmp_path, 2) as second:
-                await eventually(lambda: second.keeper is not None, WAIT_S)
+            monkeypatch.setattr(computing, "PlainEngine", SlowEngine)
+            async with replica(tmp_path, 2, OwnViews) as second:
+                await eventually(lambda: second.keeping is not None, WAIT_S)
                 assert waits_for(second) == ["NotHydrated"]
                 assert second.unready() == "the views are not built yet"
                 SlowEngine.start.set()
@@ -96,3 +124,45 @@ async def test_a_replica_is_not_hydrated_until_its_engine_started_and_its_views_
                 told = second.report()
                 assert told.progress == told.target > 0
                 assert second.unready() is None
+
+
+async def test_a_controller_says_which_replica_it_waits_for_and_takes_over_when_all_have_built_the_views(
+    tmp_path: Path,
+) -> None:
+    old, one, other = free_ports(3)
+    both = {"a": f"127.0.0.1:{one}", "b": f"127.0.0.1:{other}"}
+    async with running_log(tmp_path / "log", partitions=3, nodes=3) as log:
+        await log.settled()
+        (tmp_path / "servers").write_text(f"127.0.0.1:{log.servers[0].port}")
+        async with (
+            Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client,
+            replica(tmp_path, 1, LedViews, {"old": f"127.0.0.1:{old}"}) as first,
+            replica_of(1, old, client),
+        ):
+            # With no tick in the log there is nothing to build: the first generation may write.
+            await eventually(lambda: waits_for(first) == [], WAIT_S)
+            assert not first.report().leads
+            await client.append(0, b'{"id": 1, "cents": 7}')
+            await client.append(0, b"no JSON")
+            first.allowed.set()
+            await eventually(lambda: first.report().leads and first.unready() is None, WAIT_S)
+            assert first.report().write_gap_ms == 0  # nobody wrote before it
+            assert [view["name"] for view in first.views()["views"]] == ["total"]
+            await eventually(lambda: first.views()["views"][0]["badRows"] == {"orders": 1}, WAIT_S)
+            assert [row["transaction"] for row in first.views()["lastBadRows"]] == [1]
+            async with replica(tmp_path, 2, LedViews, both) as second, replica_of(2, one, client):
+                await eventually(lambda: second.keeping is not None and "a" not in second.keeping.missing, WAIT_S)
+                assert waits_for(second) == ["NotHydrated"]
+                assert second.unready() == "b is not connected"
+                async with replica_of(2, other, client):
+                    await eventually(lambda: waits_for(second) == [], WAIT_S)
+                    assert second.unready() is None
+                    assert not second.report().leads
+                    second.allowed.set()
+                    await eventually(lambda: second.report().leads, WAIT_S)
+                    assert second.report().write_gap_ms > 0
+                    await eventually(lambda: first.fenced, WAIT_S)
+                await eventually(lambda: waits_for(second) == ["ReplicaMissing"], WAIT_S)
+                assert second.report().blockers[0].text == "b is not connected"
+                assert second.unready() is None  # one is enough
+            await eventually(lambda: first.report().done, WAIT_S)

@@ -1,6 +1,7 @@
 """ComputeCluster: rendered objects and promotion (docs/specs/operator.md 3.5, 4)."""
 
 from pavane_operator.crds.computecluster import DEFINITION
+from pavane_operator.kinds.computecluster.names import REPLICAS
 from pavane_operator.kinds.computecluster.promotion import ComputePromotion
 from pavane_operator.kinds.computecluster.render import ComputeRenderer
 from pavane_operator.kinds.defaults import RenderDefaults
@@ -16,4 +17,5 @@ def kind(defaults: RenderDefaults) -> Kind:
         bootstrap_steps=BOOTSTRAP_STEPS,
         renderer=ComputeRenderer(defaults),
         promotion=ComputePromotion,
+        followers=frozenset({REPLICAS.role}),
     )

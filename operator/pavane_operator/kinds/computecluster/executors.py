@@ -8,7 +8,7 @@ from typing import Any
 
 from pavane_operator.crds.computecluster import ComputeClusterSpec
 from pavane_operator.crds.values import parse_quantity
-from pavane_operator.kinds.computecluster.names import EXECUTORS, NAMES
+from pavane_operator.kinds.computecluster.names import CONTROLLER, EXECUTORS
 from pavane_operator.kube.resources import PODS, ROLES
 from pavane_operator.objects import pods
 from pavane_operator.objects.owned import owned
@@ -82,7 +82,7 @@ def _template(spec: ComputeClusterSpec, inputs: Inputs) -> dict[str, Any]:
 
 
 def _policies(resource: Resource, labels: Mapping[str, str]) -> tuple[Manifest, ...]:
-    drivers, executors = NAMES.of_resource(resource.name), EXECUTORS.of_resource(resource.name)
+    drivers, executors = CONTROLLER.of_resource(resource.name), EXECUTORS.of_resource(resource.name)
     rules = {
         "driver": (
             drivers,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pavane_operator.crds.computecluster import ComputeClusterSpec
+from pavane_operator.kinds.computecluster.names import REPLICAS
 from pavane_operator.kinds.fenced import FencedPromotion
-from pavane_operator.plan.model import Pod, Resource
+from pavane_operator.plan.children import STATEFUL_SET, find, pods_of_sets
+from pavane_operator.plan.model import Facts, Manifest, Observed, OwnCondition, Pod, Resource
 
 
 class ComputePromotion(FencedPromotion):
@@ -19,3 +22,22 @@ class ComputePromotion(FencedPromotion):
         spec = resource.spec
         assert isinstance(spec, ComputeClusterSpec)  # noqa: S101 - parsed by the kind's model
         return {"log": spec.waltz_cluster_ref.name}
+
+    async def observe(self, resource: Resource, observed: Observed) -> Facts:
+        """See `FencedPromotion`; and whether each replica of the active generation computes."""
+        found = await super().observe(resource, observed)
+        return replace(found, conditions=(*found.conditions, *_replicated(resource, observed)))
+
+
+def _replicated(resource: Resource, observed: Observed) -> tuple[OwnCondition, ...]:
+    active = resource.status.active_generation if resource.status is not None else None
+    live = find(observed.children, STATEFUL_SET, REPLICAS.stateful_set(resource.name, active)) if active else None
+    if live is None:
+        return ()
+    ready = {pod.name for pod in observed.pods if pod.ready and not pod.deleting}
+    wanted = pods_of_sets((Manifest(live.body),))
+    missing = [name for name in wanted if name not in ready]
+    text = f"{len(wanted) - len(missing)} of {len(wanted)} replicas compute the views"
+    if not missing:
+        return (OwnCondition("Replicated", True, "AllReplicas", text),)
+    return (OwnCondition("Replicated", False, "ReplicaMissing", f"{text}, not {' and not '.join(missing)}"),)

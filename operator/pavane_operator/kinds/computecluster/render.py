@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from pavane_operator.crds.computecluster import ComputeClusterSpec
+from pavane_operator.crds.common import ResourceRequirements
+from pavane_operator.crds.computecluster import ComputeClusterSpec, ComputeResources
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.computecluster import executors, names
@@ -16,15 +17,16 @@ from pavane_operator.kinds.waltz.names import SERVERS as WALTZ_SERVERS
 from pavane_operator.kinds.waltz.names import WALTZ_PORT, client_secret
 from pavane_operator.objects import generations, pods
 from pavane_operator.objects.budget import disruption_budget
-from pavane_operator.objects.generations import Content
+from pavane_operator.objects.generations import Content, Recorded
+from pavane_operator.objects.names import Names
 from pavane_operator.objects.owned import owned, service_account
 from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs, Mount, variable
-from pavane_operator.objects.policies import Ports, network_policies
+from pavane_operator.objects.policies import Ports, network_policies, rule_from
 from pavane_operator.plan.model import Child, Manifest, Problem, Repair, Resource, Writers
 
-KEPT_BY_REPAIRS = ("waltzClusterRef", "partitions")
-"""Fields that the chains in the log depend on (2.13)."""
-REPLICAS = 1
+KEPT_BY_REPAIRS = ("waltzClusterRef", "partitions", "replicas")
+"""Fields that the chains in the log, or the pods of a generation among each other, depend on (2.13)."""
+CONTROLLERS = 1
 PORTS = Ports(peers=(), clients=(), operator=(STAGE, OPS), control_plane=(OPS,))
 """Who may connect to which port."""
 CLIENT_MOUNT = "/etc/pavane/waltz"
@@ -33,7 +35,7 @@ CLIENT_MOUNT = "/etc/pavane/waltz"
 class ComputeRenderer(BaseRenderer):
     """Implements `pavane_operator.kinds.port.Renderer`."""
 
-    names = names.NAMES
+    names = names.CONTROLLER
     kept_by_repairs = KEPT_BY_REPAIRS
 
     def targets(self, resource: Resource) -> tuple[str, ...]:
@@ -64,51 +66,101 @@ class ComputeRenderer(BaseRenderer):
         """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair: what this generation is made of, for ever."""
         spec, defaults = _spec(resource), self._defaults
         inputs = Inputs.of(resource, generation, defaults, repair)
-        template = pods.template(
-            inputs,
-            names.NAMES,
-            (),
-            [Mount("log", CLIENT_MOUNT, secret=client_secret(spec.waltz_cluster_ref.name))],
-            [variable("PAVANE_WALTZ_CLIENT", CLIENT_MOUNT)],
-            resources=spec.resources,
-        )
-        content = Content(
-            config={
-                "scripts": dict(spec.scripts),
-                "ticks": spec.partitions.ticks,
-                "views": spec.partitions.views,
-                "engine": spec.engine.value,
-                "interval_ms": parse_duration(spec.interval) // timedelta(milliseconds=1),
-                **executors.config(spec, inputs),
-            },
-            template=executors.may_make_pods(spec, template),
+        common = {
+            "ticks": spec.partitions.ticks,
+            "views": spec.partitions.views,
+            "interval_ms": parse_duration(spec.interval) // timedelta(milliseconds=1),
+        }
+        scripts = {"scripts": dict(spec.scripts)}
+        computing = {"engine": spec.engine.value, **executors.config(spec, inputs)}
+        if not spec.replicas:
+            alone = _computing(inputs, names.CONTROLLER, spec, {**common, **scripts, **computing})
+            return generations.revision(resource, names.CONTROLLER, defaults, generation, rollout_id, alone, repair)
+        addresses = names.replica_addresses(resource.name, resource.namespace, generation, spec.replicas)
+        leading = Content(
+            config={**common, **scripts, "replicas": addresses},
+            template=_template(inputs, names.CONTROLLER, spec, ComputeResources()),
             ports=(STAGE, OPS),
         )
-        return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
+        led = {names.REPLICAS: _computing(inputs, names.REPLICAS, spec, {**common, "scripts": {}, **computing})}
+        return generations.revision(
+            resource, names.CONTROLLER, defaults, generation, rollout_id, leading, repair, followers=led
+        )
 
     def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
         """What all generations share: ConfigMap `{name}-live`, ServiceAccount, NetworkPolicies, PodDisruptionBudget."""
         labels = self.labels(resource)
         live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
         live["data"] = {LIVE_KEY: "{}\n"}
-        own = names.NAMES.of_resource(resource.name)
-        log = WALTZ_SERVERS.of_resource(_spec(resource).waltz_cluster_ref.name)
-        selector = names.NAMES.all_pods(resource.name)
+        spec = _spec(resource)
+        own = names.CONTROLLER.of_resource(resource.name)
+        log = WALTZ_SERVERS.of_resource(spec.waltz_cluster_ref.name)
+        # Also without replicas now: a former generation may have some.
+        targets = ((log, (WALTZ_PORT,)), (names.REPLICAS.all_pods(resource.name), (names.COMPUTE_PORT,)))
         return (
             Manifest.of(live),
             service_account(resource, labels),
-            *network_policies(resource, labels, own, PORTS, self._surroundings, ((log, (WALTZ_PORT,)),)),
-            *disruption_budget(resource, names.NAMES.role, labels, selector, writers, spare=0),
-            *executors.shared(resource, _spec(resource), labels),
+            *network_policies(resource, labels, own, PORTS, self._surroundings, targets),
+            *_budgets(resource, spec, labels, writers),
+            *executors.shared(resource, spec, labels),
         )
 
     def public_service(self, resource: Resource, generation: int) -> Manifest:
         """Service `{name}`: the pod that writes the views."""
-        return generations.public_service(resource, names.NAMES, self._defaults, generation, (OPS,))
+        return generations.public_service(resource, names.CONTROLLER, self._defaults, generation, (OPS,))
 
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
-        """ConfigMap, headless Service and StatefulSet `{name}-replica-g{n}` of the generation of this revision."""
-        return generations.objects(resource, names.NAMES, revision, REPLICAS)
+        """ConfigMap, headless Service and StatefulSet `{name}-controller-g{n}` of the generation of this revision, and
+        with replicas the same of `{name}-replica-g{n}`, and the NetworkPolicy of these."""
+        controller = generations.objects(resource, names.CONTROLLER, revision, CONTROLLERS)
+        replicas = int(revision.body["data"]["fields"].get("replicas", 0))
+        if not replicas:
+            return controller
+        led = generations.objects(resource, names.REPLICAS, revision, replicas)
+        policy = (_replica_policy(resource, revision),) if resource.spec.network_policy.enabled else ()
+        return (*policy, *led, *controller)
+
+
+def _computing(inputs: Inputs, role: Names, spec: ComputeClusterSpec, config: Mapping[str, Any]) -> Content:
+    """A role whose pods compute."""
+    template = executors.may_make_pods(spec, _template(inputs, role, spec, spec.resources))
+    ports = (names.COMPUTE_PORT, OPS) if role is names.REPLICAS else (STAGE, OPS)
+    return Content(config=config, template=template, ports=ports)
+
+
+def _template(inputs: Inputs, role: Names, spec: ComputeClusterSpec, resources: ResourceRequirements) -> dict[str, Any]:
+    return pods.template(
+        inputs,
+        role,
+        (names.COMPUTE_PORT,) if role is names.REPLICAS else (),
+        [Mount("log", CLIENT_MOUNT, secret=client_secret(spec.waltz_cluster_ref.name))],
+        [variable("PAVANE_WALTZ_CLIENT", CLIENT_MOUNT)],
+        resources=resources,
+    )
+
+
+def _budgets(
+    resource: Resource, spec: ComputeClusterSpec, labels: Mapping[str, str], writers: Writers
+) -> tuple[Manifest, ...]:
+    controller, replicas = names.CONTROLLER, names.REPLICAS
+    found = disruption_budget(resource, controller.role, labels, controller.all_pods(resource.name), writers, spare=0)
+    if not spec.replicas:
+        return found
+    selector = replicas.all_pods(resource.name)
+    return *found, *disruption_budget(resource, replicas.role, labels, selector, writers, spare=spec.replicas - 1)
+
+
+def _replica_policy(resource: Resource, revision: Child) -> Manifest:
+    """Only the controller of the generation reaches the port of its replicas."""
+    recorded = Recorded.of(revision)
+    number = recorded.generation
+    body = recorded.object(resource, names.REPLICAS, "networking.k8s.io/v1", "NetworkPolicy")
+    body["spec"] = {
+        "podSelector": {"matchLabels": names.REPLICAS.selector(resource.name, number)},
+        "policyTypes": ["Ingress"],
+        "ingress": [rule_from(names.CONTROLLER.selector(resource.name, number), (names.COMPUTE_PORT,))],
+    }
+    return Manifest.of(body)
 
 
 def _spec(resource: Resource) -> ComputeClusterSpec:

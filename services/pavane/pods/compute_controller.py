@@ -1,0 +1,301 @@
+"""The pod of a ComputeCluster that the operator leads: views over a log, stage port, ops port, and the pod's fence.
+
+It computes the views itself, or is the controller of replicas that do (`compute_replica`). The fence is in the log: the
+greatest token in the partition of ticks. The pod of the next generation builds its views beside the old one, and writes
+from the moment on at which its own token stands there. Specified in docs/specs/compute.md 11.
+"""
+
+import asyncio
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pavane.compute.certificates import client_credentials
+from pavane.compute.wire import Blocker, Token
+from pavane.dataflow.badrows import BadRows
+from pavane.dataflow.controlling import Controller
+from pavane.dataflow.entries import EntryError
+from pavane.dataflow.keeping import Keeper
+from pavane.dataflow.ports import EngineError, Table, View
+from pavane.dataflow.tracing import Tracing
+from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
+from pavane.pods.compute_settings import ComputeConfig, ComputeSettings, load
+from pavane.pods.computing import Kept, engine_of, make_clocks
+from pavane.runtime.metrics import Metric
+from pavane.runtime.ops import OpsServer
+from pavane.runtime.process import EXIT_FAILED, Process
+from pavane.runtime.settings import SettingsError
+from pavane.stage.role import RoleReport
+from pavane.stage.server import StageServer
+from pavane.waltz.client import Waltz, WaltzError
+from pavane.wire import Stage
+
+KIND = "computecluster"  # CreateInstance.kind (docs/specs/compute.md 5)
+LOOK_S = 0.2  # how often the pod looks at its fence while it does not write
+
+
+class OwnViews(Kept[Keeper]):
+    """Views that this process computes."""
+
+    def __init__(self, settings: ComputeSettings, config: ComputeConfig) -> None:
+        super().__init__(settings, config)
+        self._engine = engine_of(settings, config)
+
+    def _made(self, log: Waltz) -> Keeper:
+        tracing = Tracing(log.cluster)
+        return Keeper(
+            log, self._scripts, self._place, self._engine, self._interval_s, make_clocks(), self.generation, tracing
+        )
+
+    @property
+    def leads(self) -> bool:
+        """See `Kept`."""
+        return self.keeping is not None and self.keeping.leads
+
+    @property
+    def unbuilt(self) -> str | None:
+        """See `Kept`; the engine, too, has started."""
+        runner = self.keeping.runner if self.keeping is not None else None
+        return None if runner is not None and runner.built else "the views are not built yet"
+
+    def report(self) -> RoleReport:
+        """See `Kept`."""
+        keeper = self.keeping
+        runner = keeper.runner if keeper is not None else None
+        failed = [each for each in (runner.views if runner is not None else ()) if each.failure]
+        blockers = self._blockers()
+        if not self.fenced:
+            blockers += tuple(Blocker("ViewFailed", f"{each.view.name}: {each.failure}") for each in failed)
+        if keeper is None or runner is None:
+            return RoleReport(blockers=blockers, done=self.fenced)
+        return RoleReport(
+            progress=runner.reached,
+            target=max(runner.tick, runner.reached),
+            blockers=blockers,
+            leads=keeper.leads,
+            done=self.fenced,
+            write_gap_ms=milliseconds(keeper.took_over_s),
+        )
+
+    def views(self) -> dict[str, Any]:
+        """See `Kept`."""
+        runner = self.keeping.runner if self.keeping is not None else None
+        if self.keeping is None or runner is None:
+            return shown(0, [], BadRows())
+        bad = BadRows.of_source(self.keeping.source)
+        return shown(runner.tick, [(each.view, each.upper, each.failure, each.tables) for each in runner.views], bad)
+
+
+class LedViews(Kept[Controller]):
+    """Views that replicas in pods of their own compute; this process is their controller (docs/specs/compute.md 10)."""
+
+    def __init__(self, settings: ComputeSettings, config: ComputeConfig) -> None:
+        super().__init__(settings, config)
+        self._replicas = dict(config.replicas)
+
+    def _made(self, log: Waltz) -> Controller:
+        folder = self._settings.tls
+        credentials = None if folder is None else functools.partial(client_credentials, folder)
+        return Controller(
+            log,
+            self._scripts,
+            self._place,
+            self._replicas,
+            self._interval_s,
+            make_clocks(),
+            self.generation,
+            credentials,
+        )
+
+    @property
+    def leads(self) -> bool:
+        """See `Kept`; the views stand in the log, which only replicas can do."""
+        return self.keeping is not None and self.keeping.writes
+
+    @property
+    def unbuilt(self) -> str | None:
+        """See `Kept`: before the generation writes all replicas must have built the views, and then one of them."""
+        if self.keeping is None:
+            return "the views are not built yet"
+        enough = 1 if self.keeping.leads else len(self._replicas)
+        return None if len(self._replicas) - len(self.keeping.missing) >= enough else self._missing()
+
+    def _missing(self) -> str:
+        missing = self.keeping.missing if self.keeping is not None else {}
+        return "; ".join(f"{name} {why}" for name, why in missing.items())
+
+    def report(self) -> RoleReport:
+        """See `Kept`."""
+        controller = self.keeping
+        if controller is None:
+            return RoleReport(blockers=self._blockers(), done=self.fenced)
+        blockers = self._blockers()
+        if controller.leads and controller.missing:
+            blockers += (Blocker("ReplicaMissing", self._missing()),)
+        failed = [each for each in controller.views if each.failure]
+        blockers += tuple(Blocker("ViewFailed", f"{each.view.name}: {each.failure}") for each in failed)
+        return RoleReport(
+            progress=controller.reached,
+            target=max(controller.tick, controller.reached),
+            blockers=() if self.fenced else blockers,
+            leads=controller.writes,
+            done=self.fenced,
+            write_gap_ms=milliseconds(controller.took_over_s),
+        )
+
+    def views(self) -> dict[str, Any]:
+        """See `Kept`."""
+        controller = self.keeping
+        if controller is None:
+            return shown(0, [], BadRows())
+        tables = {
+            view: [table for table in script.tables if table.name in view.tables]
+            for script in self._scripts
+            for view in script.views
+        }
+        found = [(each.view, each.upper, each.failure, tables[each.view]) for each in controller.views]
+        return shown(controller.tick, found, controller.bad_rows)
+
+
+def milliseconds(gap_s: float | None) -> int:
+    """A write gap as it is reported: 0 = there was none."""
+    return 0 if gap_s is None else max(1, round(gap_s * 1000))
+
+
+def shown(tick: int, views: Iterable[tuple[View, int, str, Iterable[Table]]], bad: BadRows) -> dict[str, Any]:
+    """Return what ``/views`` shows: of each view its upper, its failure and its tables."""
+    return {
+        "tick": tick,
+        "views": [
+            {
+                "name": view.name,
+                "upper": upper,
+                "failure": failure or None,
+                "badRows": {table.name: bad.of_table(table) for table in tables},
+            }
+            for view, upper, failure, tables in views
+        ],
+        "badRows": bad.count,
+        "lastBadRows": [
+            {
+                "table": row.table,
+                "tick": row.tick,
+                "partition": row.partition,
+                "transaction": row.txid,
+                "reason": row.reason,
+            }
+            for row in bad.last
+        ],
+    }
+
+
+class ControllerRole:
+    """The stage server's view of the views."""
+
+    kind = KIND
+    unit = "ticks"
+    live_settings: frozenset[str] = frozenset()
+    told_settings: frozenset[str] = frozenset()
+    token: Token | None = None  # the log remembers
+
+    def __init__(self, kept: Kept[Any]) -> None:
+        self.kept = kept
+        self.generation = kept.generation
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """A pod has no live settings, so the stage server never calls this."""
+
+    async def read_only(self) -> None:
+        """Build the views beside who writes them."""
+        self.kept.following.set()
+
+    async def read_write(self, token: Token, told: Mapping[str, str]) -> bool:
+        """Let the keeper fence and write; the fence in the log is what counts, and it takes what time it takes."""
+        self.kept.allowed.set()
+        return True
+
+    def report(self) -> RoleReport:
+        """Return what the views say of themselves."""
+        return self.kept.report()
+
+
+class ComputePod:
+    """One pod: the views and everything around them, between ``start`` and ``stop``."""
+
+    def __init__(self, settings: ComputeSettings, config: ComputeConfig, process: Process) -> None:
+        self._settings = settings
+        self._process = process
+        self._kept: Kept[Any] = LedViews(settings, config) if config.replicas else OwnViews(settings, config)
+        self._stage = StageServer(
+            ControllerRole(self._kept), process.exit, host=settings.pod_ip, certificates=settings.tls
+        )
+        self._ops = OpsServer(
+            host=settings.pod_ip,
+            live=lambda: None,  # what ends the keeper ends the process
+            ready=self._ready_fault,
+            metrics=self._metrics,
+            documents={"/stage": self._stage_json, "/views": self._kept.views},
+        )
+        self._last_words: dict[str, Any] | None = None
+
+    async def start(self) -> None:
+        """Open the ops port and the stage port; the rest follows from there."""
+        await self._ops.start(self._process)
+        await self._stage.start()
+        self._process.spawn(self._run(), name="views")
+        self._process.spawn(self._follow_fence(), name="fence")
+
+    async def stop(self) -> None:
+        """Stop in order: streams hear that the pod goes, then the ports close."""
+        self._last_words = self._stage_json()
+        await self._stage.stop()
+        await self._ops.stop()
+
+    async def _run(self) -> None:
+        try:
+            await self._kept.run()
+        except (EngineError, EntryError, WaltzError) as error:
+            self._process.exit(EXIT_FAILED, str(error))
+        except OSError as error:
+            self._process.exit(EXIT_FAILED, f"{error.filename}: {error.strerror}")
+        else:
+            await rest_fenced(self._process, self._stage, self._settings.generation)
+
+    async def _follow_fence(self) -> None:
+        """Walk as far as the log allows: a pod that starts again in the generation that writes needs nobody."""
+        kept, stage = self._kept, self._stage
+        while not self._process.ending and not kept.allowed.is_set():
+            try:
+                fence = await kept.keeping.written_by() if kept.keeping is not None else 0
+            except WaltzError:
+                fence = 0
+            if fence > kept.generation and not kept.following.is_set():
+                kept.fenced = True
+                await rest_fenced(self._process, stage, kept.generation)
+            if fence == kept.generation and stage.stage < Stage.READ_WRITE:
+                await stage.walk()
+            stage.notify()
+            await asyncio.sleep(LOOK_S)
+        while not self._process.ending:
+            stage.notify()
+            await asyncio.sleep(LOOK_S)
+
+    def _ready_fault(self) -> str | None:
+        if self._process.ending:
+            return "the pod stops"
+        if self._stage.stage < Stage.READ_ONLY:
+            return f"stage {self._stage.stage.title}"
+        return self._kept.unready()
+
+    def _metrics(self) -> list[Metric]:
+        return [] if self._process.ending else stage_metrics(self._stage)
+
+    def _stage_json(self) -> dict[str, Any]:
+        if self._last_words is not None:
+            return self._last_words
+        return stage_json(self._stage.report(), self._settings.generation)
+
+
+def run() -> int:
+    """Run this pod and return its exit code: 0 stopped or fenced, 1 what a person must look at, 2 wrong settings."""
+    return run_pod("compute", ComputeSettings, load, ComputePod, {SettingsError: EXIT_FAILED, OSError: EXIT_FAILED})

@@ -1,0 +1,173 @@
+"""What the pods of a ComputeCluster have in common: their log, their engine, and views that are kept until a fence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from pavane.compute.wire import Blocker
+from pavane.dataflow.keeping import Clocks, Place
+from pavane.dataflow.plain import PlainEngine
+from pavane.dataflow.ports import Engine as SqlEngine
+from pavane.dataflow.ports import Fenced
+from pavane.pods.compute_settings import ComputeConfig, ComputeSettings, Engine
+from pavane.runtime.settings import SettingsError
+from pavane.stage.role import RoleReport
+from pavane.waltz.client import Unavailable, Waltz, trusting
+
+AGAIN_S = 1.0  # until a log that did not answer is asked again
+
+_logger = logging.getLogger(__name__)
+
+
+class Keeping(Protocol):
+    """What keeps views: `Keeper` in this process, `Controller` with replicas."""
+
+    allowed: asyncio.Event
+    leads: bool
+
+    async def written_by(self) -> int:
+        """Return the generation that has the right to write, 0 while nobody ever had."""
+
+    async def run(self, moved: Callable[[Any], None], trouble: Callable[[str], None]) -> None:
+        """Keep the views until somebody else writes: `Fenced`."""
+
+
+K = TypeVar("K", bound=Keeping)
+
+
+class Kept(ABC, Generic[K]):
+    """The views of this pod, and what it says of them."""
+
+    def __init__(self, settings: ComputeSettings, config: ComputeConfig) -> None:
+        self.generation = settings.generation
+        self.fenced = False
+        self.fault = "the log was not reached yet"
+        self.keeping: K | None = None
+        self.allowed = asyncio.Event()
+        self.following = asyncio.Event()
+        """It builds its views beside an older generation."""
+        self._settings = settings
+        self._scripts = config.parsed()
+        self._place = Place(config.ticks, config.views)
+        self._interval_s = config.interval_ms / 1000
+
+    async def run(self) -> None:
+        """Keep the views until a later generation writes. Raises ``EngineError``, ``EntryError``, ``OSError``."""
+        while not self.fenced:
+            try:
+                await self._connected()
+            except Unavailable as error:
+                self.fault = str(error)
+                await asyncio.sleep(AGAIN_S)
+            except Fenced:
+                self.fenced = True
+            finally:
+                self.keeping = None
+
+    async def _connected(self) -> None:
+        async with log_of(self._settings) as log:
+            keeping = self._made(log)
+            self.keeping, self.fault = keeping, ""
+            permission = asyncio.ensure_future(self.allowed.wait())
+            begin = asyncio.ensure_future(self.following.wait())
+            try:
+                await asyncio.wait({permission, begin}, return_when=asyncio.FIRST_COMPLETED)
+                running = asyncio.ensure_future(keeping.run(self._moved, self._troubled))
+                try:
+                    await asyncio.wait({running, permission}, return_when=asyncio.FIRST_COMPLETED)
+                    if permission.done():
+                        keeping.allowed.set()
+                    await running
+                finally:
+                    running.cancel()
+            finally:
+                permission.cancel()
+                begin.cancel()
+
+    def _moved(self, _: object) -> None:
+        self.fault = ""
+
+    def _troubled(self, what: str) -> None:
+        self.fault = what
+        _logger.warning("the views are held up: %s", what)
+
+    @abstractmethod
+    def _made(self, log: Waltz) -> K:
+        """Return what keeps the views over this connection."""
+
+    @property
+    @abstractmethod
+    def leads(self) -> bool:
+        """Whether it writes the views."""
+
+    @property
+    @abstractmethod
+    def unbuilt(self) -> str | None:
+        """Why the views are not built up to the tick at which they began."""
+
+    @abstractmethod
+    def report(self) -> RoleReport:
+        """Return what the views say of themselves to an operator."""
+
+    @abstractmethod
+    def views(self) -> dict[str, Any]:
+        """Return what ``/views`` shows."""
+
+    def unready(self) -> str | None:
+        """Return why the pod cannot do its work now."""
+        if self.fenced:
+            return "fenced by a later generation"
+        if self.fault:
+            return self.fault
+        if self.keeping is None or (self.following.is_set() and self.unbuilt is not None):
+            return self.unbuilt or "the views are not built yet"
+        if self.allowed.is_set() and not self.leads:
+            return "the views are not written yet"
+        return None
+
+    def _blockers(self) -> tuple[Blocker, ...]:
+        if self.fenced:
+            return ()
+        found = [Blocker("LogUnavailable", self.fault)] if self.fault else []
+        if self.following.is_set() and (why := self.unbuilt) is not None:
+            found.append(Blocker("NotHydrated", why))  # and so has not caught up, whatever the progress
+        return tuple(found)
+
+
+def log_of(settings: ComputeSettings) -> Waltz:
+    """Return a client of the log. Raises ``OSError``."""
+    folder = settings.waltz_client
+    servers = (folder / "servers").read_text(encoding="utf-8").split()
+    authority = folder / "ca.crt"
+    tls = trusting(authority.read_text(encoding="utf-8")) if authority.exists() else None
+    return Waltz(servers, tls=tls)
+
+
+def make_clocks() -> Clocks:
+    """Return the clocks of this machine."""
+    return Clocks(lambda: time.time_ns() // 1_000_000, time.monotonic, lambda: uuid.uuid4().hex)
+
+
+def engine_of(settings: ComputeSettings, config: ComputeConfig) -> Callable[[], SqlEngine]:
+    """Return what makes the engine. Raises ``SettingsError`` for one that this pod cannot have."""
+    if config.engine is Engine.PLAIN:
+        return PlainEngine
+    try:
+        from pavane.spark import engine, kubernetes, session  # noqa: PLC0415 - in images with Spark only
+
+        session.prepare()
+    except (ModuleNotFoundError, RuntimeError) as error:
+        raise SettingsError(f"engine Spark: {error}; use an image with Spark, or engine Plain") from None
+    if config.executors is None:
+        return engine.SparkEngine
+    if not settings.api_server:
+        raise SettingsError("spark.master kubernetes: KUBERNETES_SERVICE_HOST is not set; run in a pod of a cluster")
+    driver = kubernetes.Driver(settings.pod_name, settings.pod_namespace, settings.pod_ip, settings.api_server)
+    executors = kubernetes.Executors(**dict(config.executors))
+    return lambda: engine.SparkEngine(start=lambda: kubernetes.start(driver, executors))
