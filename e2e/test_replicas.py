@@ -57,7 +57,7 @@ class ReplicasTest(ViewsTest):
         return " ".join(done.stdout.split())
 
 
-@pytest.mark.timeout(TEST_S)
+@pytest.mark.timeout(2 * TEST_S)
 async def test_any_pod_may_die_and_a_generation_takes_over(raft: RaftTest, monkeypatch: pytest.MonkeyPatch) -> None:
     if isinstance(raft.platform, ProcessTarget):
         hosts = raft.platform.folder / ".pavane" / "hosts" / raft.namespace
@@ -100,3 +100,5 @@ async def test_any_pod_may_die_and_a_generation_takes_over(raft: RaftTest, monke
         assert await views.stateful_sets("main") == ["main-controller-g2", "main-replica-g2"]
         await log.append(1, b"no JSON")
         await views.until_bad_row()
+        status = await views.until_dataflow("UpToDate", "UpToDate")
+        assert [view["name"] for view in status["views"]] == ["revenue"]
