@@ -3,6 +3,7 @@
 import asyncio
 import signal
 
+import hypothesis
 import pytest
 
 # Python 3.11 makes an event loop for whoever asks for "the current one" in a synchronous test, and nobody closes it.
@@ -10,6 +11,12 @@ asyncio.set_event_loop(None)
 
 # A shell starts what runs in its background with SIGINT ignored, and processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How fast a machine makes examples says nothing about what is tested with them.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

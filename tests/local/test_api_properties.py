@@ -72,7 +72,7 @@ def broken(body: Object, changes: list[tuple[tuple[str, ...], Any]]) -> Object:
     return changed
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(st.lists(bodies, min_size=3, max_size=8))
 def test_no_body_makes_a_write_fail_in_another_way_than_a_refusal(tried: list[Any]) -> None:
     async def body(cluster: Cluster) -> None:
@@ -96,7 +96,7 @@ def test_no_body_makes_a_write_fail_in_another_way_than_a_refusal(tried: list[An
     in_cluster(body)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(st.lists(st.tuples(st.sampled_from(["one", "two", "three"]), specs), min_size=1, max_size=6))
 def test_an_applied_object_holds_what_was_applied_and_nothing_without_owner(applied: list[tuple[str, Object]]) -> None:
     async def body(cluster: Cluster) -> None:
@@ -118,7 +118,7 @@ def test_an_applied_object_holds_what_was_applied_and_nothing_without_owner(appl
     in_cluster(body)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(specs)
 def test_ownership_survives_its_stored_form(spec: Object) -> None:
     async def body(cluster: Cluster) -> None:

@@ -389,7 +389,7 @@ OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
 
 
 @each_kind
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_the_model_accepts_what_the_schema_accepts_and_nothing_else(kind: str, data: st.DataObject) -> None:
     spec = data.draw(_object(**COMMON, **OWN[kind]))

@@ -269,7 +269,7 @@ RESOURCES = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(RESOURCES, OBSERVED)
 def test_every_input_has_a_plan_whose_status_the_schema_accepts(resource: Resource, observed: Observed) -> None:
     decided = plan(KIND, resource, observed, START)

@@ -88,7 +88,7 @@ def test_the_first_certificate_takes_an_authority_and_then_a_signature() -> None
 spans = st.integers(min_value=1, max_value=60 * 24 * 365).map(lambda minutes: timedelta(minutes=minutes))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(renew_before=spans, kept=spans, late=st.lists(st.integers(0, 100), min_size=200, max_size=200))
 def test_everybody_can_talk_at_each_moment_of_many_years(
     renew_before: timedelta, kept: timedelta, late: list[int]

@@ -113,7 +113,7 @@ VALUES = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(VALUES, min_size=1, max_size=4), st.booleans())
 def test_whole_blocks_mean_what_single_documents_mean(documents: list[dict[str, Any]], ascii_only: bool) -> None:
     items = [json.dumps(document, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") for document in documents]
@@ -148,7 +148,7 @@ FULL = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(FULL, max_size=5), st.sampled_from([Format.JSON, Format.ARROW]))
 def test_what_is_written_is_read_back(values: list[dict[str, Any]], kind: Format) -> None:
     batch = pa.RecordBatch.from_pylist(values, schema=SCHEMA)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.fuzz.raft_attack import attack
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(st.binary(min_size=200, max_size=600))
 def test_a_peer_survives_any_attack(data: bytes) -> None:
     attack(data)

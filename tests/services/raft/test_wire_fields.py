@@ -5,7 +5,7 @@ import struct
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pavane.raft.wire import (
@@ -33,7 +33,6 @@ from pavane.raft.wire.reqid import COUNTER_MODULUS
 from pavane.wire import LocalProtocolError, RemoteProtocolError
 
 REQID = bytes.fromhex("5956dc8826f27e10dcccab20")
-UNTIMED = settings(deadline=None)
 
 
 def values(integers: st.SearchStrategy[int]) -> st.SearchStrategy[Value]:
@@ -66,7 +65,6 @@ def test_uint_beyond_its_range_is_our_mistake(value: int) -> None:
         encode_uint(value)
 
 
-@UNTIMED
 @given(st.integers(0, (1 << 53) - 1))
 def test_uint_round_trip_is_minimal(value: int) -> None:
     frame = encode_uint(value)
@@ -118,13 +116,11 @@ def test_integers_that_a_double_would_change_are_our_mistake() -> None:
         encode_pv(1 << 64)
 
 
-@UNTIMED
 @given(values(st.integers(-(1 << 53), 1 << 53)))
 def test_js_round_trip(value: Value) -> None:
     assert decode(memoryview(encode_js(value))) == value
 
 
-@UNTIMED
 @given(values(st.integers(-(1 << 63), (1 << 64) - 1)))
 def test_pv_round_trip(value: Value) -> None:
     assert decode(memoryview(encode_pv(value))) == value
@@ -231,7 +227,6 @@ def test_bad_entries_are_refused(entry: bytes) -> None:
     assert caught.value.reason == "entry"
 
 
-@UNTIMED
 @given(st.lists(st.binary(min_size=1, max_size=40)))
 def test_blob_round_trip_and_every_cut_is_refused(datas: list[bytes]) -> None:
     entries = tuple(encode_entry(REQID, EntryType.STATE, 3, data) for data in datas)

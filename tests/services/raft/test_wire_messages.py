@@ -73,7 +73,7 @@ from pavane.raft.wire.frames import ENTRY_DATA_BYTES, FRAMES_MAX
 IDENT = b"s3cr3t"
 REQID = bytes(range(12))
 RPC_ID = b"\x01"
-UNTIMED = settings(deadline=None, max_examples=50)
+FEW = settings(max_examples=50)
 ENTRY = encode_entry(REQID, 0, 3, b"data")
 CONFIG_ENTRY = encode_entry(REQID, 1, 3, encode_configuration([("1", "tcp://127.0.0.1:1")]))
 BAD_CONFIG_ENTRY = encode_entry(REQID, 1, 3, b"\xc0")
@@ -182,7 +182,7 @@ def framed(request: Request) -> tuple[memoryview, ...]:
 
 @pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
 def test_request_round_trip(kind: type[Request]) -> None:
-    @UNTIMED
+    @FEW
     @given(REQUESTS[kind])
     def check(request: Request) -> None:
         assert decode_request(framed(request), IDENT) == request
@@ -192,7 +192,7 @@ def test_request_round_trip(kind: type[Request]) -> None:
 
 @pytest.mark.parametrize("kind", REPLIES, ids=lambda kind: kind.__name__)
 def test_reply_round_trip(kind: type[Reply]) -> None:
-    @UNTIMED
+    @FEW
     @given(REPLIES[kind])
     def check(reply: Reply) -> None:
         assert decode_reply(kind, tuple(memoryview(bytes(frame)) for frame in reply.encode())) == reply
@@ -233,7 +233,7 @@ def test_every_broken_reply_is_a_message_or_a_reason(kind: type[Reply]) -> None:
         assert isinstance(decode_reply(kind, frames), kind | Drop)
 
 
-@UNTIMED
+@FEW
 @given(st.lists(st.binary(max_size=30), max_size=12), st.sampled_from([None, *"?+$^%=&<*", "pv.vote", "pv.update"]))
 def test_any_frames_are_a_request_or_a_reason(frames: list[bytes], kind: str | None) -> None:
     if kind is not None:
@@ -241,7 +241,7 @@ def test_any_frames_are_a_request_or_a_reason(frames: list[bytes], kind: str | N
     assert isinstance(decode_request(frames, IDENT), Request | Drop)
 
 
-@UNTIMED
+@FEW
 @given(st.sampled_from(list(REPLIES)), st.lists(st.binary(max_size=30), max_size=10))
 def test_any_frames_are_a_reply_or_a_reason(kind: type[Reply], frames: list[bytes]) -> None:
     assert isinstance(decode_reply(kind, frames), kind | Drop)

@@ -94,7 +94,7 @@ def test_a_log_that_ends_before_the_position_is_a_loss() -> None:
     assert offsets.check_held({0: 1, 1: 30}, {0: 10, 1: 20}, fail=False) == {0: 1, 1: 20}
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     st.dictionaries(st.integers(0, 9), st.tuples(st.integers(0, 50), st.integers(0, 1000)), min_size=1),
     st.integers(1, 2000),
@@ -112,7 +112,7 @@ def test_a_trigger_takes_no_more_than_its_limit_and_reaches_the_end(
         position = after
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 9), st.integers(0, 500))),
     st.integers(1, 20),

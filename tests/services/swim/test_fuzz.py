@@ -129,7 +129,7 @@ def test_a_burst_is_spread_over_time() -> None:
     assert len(leaves) == 401
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(min_size=100, max_size=600))
 def test_a_member_survives_any_attack(data: bytes) -> None:
     attack(data)

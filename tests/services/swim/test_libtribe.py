@@ -86,7 +86,7 @@ def test_there_is_no_leave() -> None:
 @given(st.one_of(st.binary(max_size=100), st.sampled_from([bytes.fromhex(row["hex"]) for row in ROWS]).flatmap(
     lambda data: st.integers(0, len(data)).map(lambda size: data[:size])
 )))  # fmt: skip
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_any_bytes_parse_or_are_refused(data: bytes) -> None:
     try:
         found = decode(data)

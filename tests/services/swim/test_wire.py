@@ -172,7 +172,7 @@ def read(data: bytes) -> Message | None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_any_bytes_parse_or_are_refused(data: bytes) -> None:
     read(data)
 
@@ -181,7 +181,7 @@ def test_any_bytes_parse_or_are_refused(data: bytes) -> None:
     st.sampled_from([bytes.fromhex(row["hex"]) for row in VECTORS["positive"]]),
     st.lists(st.tuples(st.integers(0, 140), st.binary(max_size=3), st.integers(0, 3)), max_size=4),
 )
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_mutated_vectors_parse_to_what_writes_the_same_again(
     data: bytes, changes: list[tuple[int, bytes, int]]
 ) -> None:
@@ -223,7 +223,7 @@ payloads = st.builds(
 
 
 @given(st.builds(PingRequest, nodes, nodes, st.integers(0, 255), payloads))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_written_is_read(ping: PingRequest) -> None:
     assert decode(ping.encode()) == ping
 

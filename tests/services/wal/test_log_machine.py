@@ -126,6 +126,6 @@ class DiskLogMachine(LogMachine):
 
 
 TestMemoryLog = MemoryLogMachine.TestCase
-TestMemoryLog.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestMemoryLog.settings = settings(max_examples=150, stateful_step_count=30)
 TestDiskLog = DiskLogMachine.TestCase
-TestDiskLog.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestDiskLog.settings = settings(max_examples=25, stateful_step_count=20)

@@ -467,7 +467,7 @@ TABLES = dict(tables())
 def test_every_type_comes_back_as_it_was_sent(table: str) -> None:
     kinds = [layout.cls for layout in TABLES[table]._rows.values()]
 
-    @settings(max_examples=15 * len(kinds), deadline=None)
+    @settings(max_examples=15 * len(kinds))
     @given(st.one_of(*(built(kind) for kind in kinds)))
     def comes_back(message: Any) -> None:
         assert TABLES[table].decode(bytes(TABLES[table].encode(message))) == message
@@ -480,7 +480,7 @@ LAYOUTS = [value for name, value in vars(blobs).items() if isinstance(value, Lay
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.cls.__name__)
 def test_every_blob_comes_back_as_it_was_written(layout: Layout[Any]) -> None:
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     @given(built(layout.cls))
     def comes_back(blob: Any) -> None:
         assert layout.decode(layout.encode(blob)) == blob
@@ -499,7 +499,7 @@ def test_anything_is_decoded_or_refused(table: str) -> None:
         and not getattr(message, "read", ())
     ]
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(
         st.one_of(
             st.builds(lambda kind, rest: bytes([kind]) + rest, st.sampled_from(kinds), st.binary(max_size=120)),
