@@ -22,7 +22,7 @@ from pavane.dataflow.types import arrow_schema
 TICKS_PER_STEP_MAX = 1000
 """A view that is far behind comes nearer in steps of so many ticks, which bounds what an engine holds."""
 HYDRATION_TRANSACTIONS = 5000
-"""Of a partition in one step while a view is built from the log."""
+"""Of a partition in one step while a view is built from the log, unless the source adds its rows up."""
 TOGETHER_TICKS = 100
 """Views whose chains end so near to each other begin at one tick: then the log is read and decoded once for all."""
 
@@ -155,7 +155,7 @@ class Runner:
         flows = [self._flow(each.view) for each in group]
         for each in group:
             each.latest = {table.name: Latest(table) for table in each.tables if table.key}
-        partitions = {p for each in group for table in each.tables for p in table.partitions}
+        partitions = {p for each in group for table in each.tables if not table.diff for p in table.partitions}
         pieces = max((start.next.get(p, 0) for p in partitions), default=0) // HYDRATION_TRANSACTIONS + 1
         for piece in range(1, pieces + 1):
             following = {p: end * piece // pieces for p, end in start.next.items()}

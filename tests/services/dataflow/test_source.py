@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pavane.dataflow import source as source_module
 from pavane.dataflow.entries import CHAIN_HEADER
 from pavane.dataflow.ports import DIFF, TIME, BadRowError, Binding, Table
 from pavane.dataflow.source import LogSource
@@ -102,9 +103,28 @@ async def test_a_table_may_bring_its_own_diff() -> None:
         b'{"id": 1, "__diff": 2}', b'{"id": 1, "__diff": -1}', b'{"id": 1}', b'{"id": 2, "price": "x", "__diff": 1}'
     )
     source = LogSource(log)
-    rows = await read(source, table(", diff 'true'"), 4)
+    rows = await read(source, table(", diff 'true'"), 1, 4)
     assert [(row["id"], row[DIFF]) for row in rows] == [(1, 2), (1, -1)]
     assert source.bad_count == 2  # one without a diff, and one that would count a row of which nobody knows what it was
+
+
+@pytest.mark.parametrize("piece", [source_module.PIECE_TRANSACTIONS, 1])
+async def test_of_one_tick_only_what_is_left_is_read(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "PIECE_TRANSACTIONS", piece)
+    columns = "flag BOOLEAN, n BIGINT, x DOUBLE, s STRING, b BINARY, d DECIMAL(8,2), day DATE, at TIMESTAMP"
+    whole = (
+        '{"flag": true, "n": %d, "x": 0.5, "s": "s", "b": "Yg==", "d": "1.50", "day": "2026-01-02", '
+        '"at": "2026-01-02T03:04:05Z", "__diff": %d}'
+    )
+    empty = '{"__diff": %d}'
+    lines = [whole % (1, 1), whole % (2, 1), empty % 1, whole % (1, -1), empty % -1, whole % (2, 2), empty % 1]
+    source = LogSource(Records(*(line.encode() for line in lines)))
+    rows = await read(source, table(", diff 'true'", columns), len(lines))
+    assert sorted((row["n"] or 0, row["d"], row[TIME], row[DIFF]) for row in rows) == [
+        (0, None, 1, 1),
+        (2, Decimal("1.50"), 1, 3),
+    ]
+    assert source.bad_count == 0
 
 
 async def test_a_table_with_a_key_takes_no_row_without_it_and_none_that_does_not_fit() -> None:
