@@ -53,6 +53,7 @@ async def _owner(bank: BankTest, partition: int) -> str:
 
 @pytest.mark.timeout(TEST_S)
 @pytest.mark.kinds
+@pytest.mark.long  # the bank with its logs in files: test_coordinator.py; logs on a partition: tests/services/ambrosia
 async def test_the_bank_keeps_its_money_on_waltz_under_kills_of_owners_and_a_rollout(raft: RaftTest) -> None:
     bank = BankTest(raft.platform, raft.kube, raft.namespace, COORDINATORS)
     await _apply_log(raft)

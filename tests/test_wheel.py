@@ -5,6 +5,7 @@ the extra does not ask for is not there.
 """
 
 import asyncio
+import functools
 import os
 import re
 import subprocess
@@ -144,14 +145,17 @@ async def test_an_application_connects_with_the_default_install(default: Run, tm
             assert ended.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)", program)
 
 
+PART = functools.partial(pytest.param, marks=pytest.mark.long)
+
+
 # Each imports all that it needs.
 @pytest.mark.parametrize(
     ("extra", "modules"),
     [
-        ("services", "pavane.pods.raft_server, pavane.pods.swim_member, pavane_cli.commands.swim_member"),
-        ("operator", "pavane_operator.runtime.main"),
-        ("api", "pavane_api.main"),
-        ("dataflow", "pavane_cli.commands.sql_views"),
+        PART("services", "pavane.pods.raft_server, pavane.pods.swim_member, pavane_cli.commands.swim_member"),
+        PART("operator", "pavane_operator.runtime.main"),
+        PART("api", "pavane_api.main"),
+        PART("dataflow", "pavane_cli.commands.sql_views"),
         ("local", "pavane_cli.up, pavane_cli.commands.demo, pavane_api.main, pavane_operator.runtime.main"),
     ],
 )

@@ -18,6 +18,8 @@ from tests.api.browser import SHOWN_MS, opened
 from tests.api.plane import plane, raft_cluster
 from tests.requires import requires
 
+pytestmark = pytest.mark.long  # how fluid the pages are; what they show: test_dashboard*.py
+
 RESOURCES = int(os.environ.get("RESOURCES", "150"))
 SPANS = 2000
 DRAWN_MAX = 100

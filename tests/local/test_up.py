@@ -162,6 +162,7 @@ async def test_a_killed_pod_comes_back_and_its_former_log_can_be_read(cli: Cli) 
     assert cli("logs", "--previous", "w-0") == "up\n"
 
 
+@pytest.mark.long
 async def test_sigkill_at_any_moment_leaves_no_child_and_the_next_start_recovers(cli: Cli) -> None:
     file = cli.write(writers())
     rng = random.Random(int(os.environ.get("PAVANE_SEED", "7")))

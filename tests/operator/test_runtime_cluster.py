@@ -123,6 +123,7 @@ async def test_manual_waits_for_the_number_of_the_attempt(rig: Rig) -> None:
     await rig.until_active(2)
 
 
+@pytest.mark.long
 async def test_a_settings_error_stalls_and_touches_no_pod(rig: Rig) -> None:
     await rig.apply()
     await rig.until_active(1)
@@ -133,6 +134,7 @@ async def test_a_settings_error_stalls_and_touches_no_pod(rig: Rig) -> None:
     assert await rig.names(STATEFUL_SETS) == {"log-server-g1"}
 
 
+@pytest.mark.long
 async def test_keys_and_revision_that_somebody_deletes_come_back_although_another_operator_made_them(rig: Rig) -> None:
     await rig.apply()
     await rig.until_active(1)
@@ -156,6 +158,7 @@ async def test_keys_and_revision_that_somebody_deletes_come_back_although_anothe
     assert await rig.kube.get_or_none(SECRETS, "log-keys", NAMESPACE) is None
 
 
+@pytest.mark.long
 async def test_a_killed_pod_comes_back_by_itself_while_the_operator_is_away(rig: Rig) -> None:
     await rig.apply()
     await rig.until_active(1)
@@ -179,6 +182,7 @@ async def test_a_deletion_takes_all_along_and_the_volumes_as_asked(rig: Rig, pol
     assert await rig.names(VOLUME_CLAIMS) == kept
 
 
+@pytest.mark.long
 async def test_a_namesake_counts_on_where_the_volumes_of_the_former_one_end(rig: Rig) -> None:
     await rig.apply()
     await rig.until_active(1)
@@ -222,6 +226,7 @@ async def test_an_upgrade_of_the_operator_restarts_no_pod_and_changes_no_templat
     assert template["spec"]["containers"][0]["image"] == "pavane:next"
 
 
+@pytest.mark.long
 async def test_a_template_that_somebody_changed_is_told_and_rolls_nothing(rig: Rig) -> None:
     await rig.apply()
     await rig.until_active(1)
@@ -268,6 +273,7 @@ async def test_a_child_that_somebody_deleted_comes_back(rig: Rig) -> None:
         await rig.until_present(resource, name, other_than=former)
 
 
+@pytest.mark.long
 async def test_what_belongs_to_somebody_else_is_not_taken_over(rig: Rig) -> None:
     theirs = {"metadata": {"name": "log-live"}, "data": {"precious": "yes"}}
     await rig.kube.create(CONFIG_MAPS, theirs, NAMESPACE)
@@ -339,6 +345,7 @@ async def test_a_leader_without_api_server_is_gone_before_another_one_acts(rig: 
     assert lease["spec"]["holderIdentity"].startswith("another-pod_")
 
 
+@pytest.mark.long
 async def test_an_operator_of_one_namespace_looks_after_no_other(rig: Rig) -> None:
     await rig.stop_operator()
     await rig.kube.create(NAMESPACES, {"metadata": {"name": "elsewhere"}})

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from pavane.dataflow import runner
+from pavane.dataflow import runner, source
 from pavane.dataflow.chain import Chain
 from pavane.dataflow.entries import Batch, Minted, decode
 from pavane.dataflow.flow import Latest
@@ -124,9 +124,10 @@ async def played(seed: int) -> tuple[int, list[tuple[str, int]]]:
     return wrong(log)
 
 
-@pytest.mark.parametrize("piece", [runner.HYDRATION_TRANSACTIONS, 3])
+@pytest.mark.parametrize("piece", [pytest.param(runner.HYDRATION_TRANSACTIONS, marks=pytest.mark.long), 3])
 async def test_every_view_is_right_at_every_tick(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "HYDRATION_TRANSACTIONS", piece)
+    monkeypatch.setattr(source, "PIECE_TRANSACTIONS", piece)
     found = [await played(seed) for seed in range(SEEDS)]
     assert [each for _, each in found] == [[]] * SEEDS
     assert all(compared > ROWS for compared, _ in found)  # a view without changes writes no tick

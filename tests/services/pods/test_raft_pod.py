@@ -172,6 +172,7 @@ async def rests_and_ends(fenced: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     assert end.reason.startswith("fenced")
 
 
+@pytest.mark.long
 async def test_a_member_that_lost_its_volume_stays_read_only(pods: Pods) -> None:
     members = [pods.add(1, index) for index in range(3)]
     initial = json.dumps([[pod.name, pod.url] for pod in members])
@@ -239,6 +240,7 @@ async def test_the_secret_is_never_printed(pods: Pods) -> None:
     assert SECRET.decode() not in metrics.text
 
 
+@pytest.mark.long
 async def test_a_pod_that_stops_says_to_the_end_where_it_was(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
     member = pods.add(1)
     await pods.bootstrap(member)
@@ -266,6 +268,7 @@ async def test_a_pod_that_stops_says_to_the_end_where_it_was(pods: Pods, monkeyp
     assert all(each["progress"] >= before["progress"] > 0 for each in answers)
 
 
+@pytest.mark.long
 async def test_a_pod_with_keys_takes_snapshots_as_its_live_settings_say(pods: Pods) -> None:
     pod = pods.add(1)
     pod.configure(machine="KeyValue")
