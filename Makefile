@@ -118,13 +118,13 @@ bench-ambrosia: setup ## immortals beside gRPC without resilience; a minute or t
 bench-ambrosia-recovery: setup ## recovery of a log of 1 GiB, a checkpoint of 1 GiB, a message of 64 MiB; two minutes
 	$(BIN)/python -m bench ambrosia-recovery
 
-bench-ambrosia-chaos: setup ## four immortals that call each other under 200 SIGKILLs; five minutes
+bench-ambrosia-chaos: setup ## four Coordinators that call each other under 200 SIGKILLs, also of `pavane up`; ten minutes
 	$(BIN)/python -m bench ambrosia-chaos --kills 200
 
 bench-ambrosia-rollouts: setup ## twenty rollouts of a Coordinator under 100 calls/s: six minutes
 	$(BIN)/python -m bench ambrosia-rollouts --runs 20
 
-bench-ambrosia-waltz: setup ## twenty kills of the servers that keep a bank's logs under 100 calls/s: seven minutes
+bench-ambrosia-waltz: setup ## twenty kills of the servers that keep a bank's logs, and their metadata disturbed, under 100 calls/s: nine minutes
 	$(BIN)/python -m bench ambrosia-waltz --kills 20
 
 bench-spark: setup ## the log beside JSON files in Spark, views beside a plain stream (installs the extra `spark`, 500 MB)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pavane.ambrosia import Immortal, gather, method, query
 
-WINDOW = 8
+WINDOW = 32
 """Calls of a pair that are under way together."""
 ROUNDS = 40
 """Of a flow; its history is part of each checkpoint, so another one goes on."""

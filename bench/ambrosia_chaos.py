@@ -1,230 +1,220 @@
-"""Four immortals that call each other under SIGKILL of applications, coordinators and both (ambrosia.md 21.1).
+"""Four Coordinators that call each other under SIGKILL of all that runs (ambrosia.md 21.1).
 
-Each call carries its number of its pair. Its receiver counts whatever is not the next one, so a call that is lost,
-doubled or overtaken is found there; at the end each log is handled again, from each checkpoint.
+Applications, coordinators, both together, whole pods and `pavane up` itself are killed at random moments. The callers
+notice a call that is lost, doubled or overtaken (`bench.ambrosia_callers`). At the end `pavane ambrosia replay` handles
+each log again and compares output and state with every checkpoint.
 """
 
 import asyncio
 import contextlib
-import json
-import os
 import random
+import re
+import shutil
 import signal
-import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
+import yaml
 
-from bench.cluster import BenchError
+from bench.cluster import PAVANE, BenchError, LocalCluster, start, stop
+from bench.coordinator_rollouts import NAMESPACE, ask
 from bench.options import Options
 from bench.report import Measure
-from pavane.ambrosia import Immortal, gather, method, query
-from pavane.ambrosia.testing import replay
+from pavane_api.kinds import COORDINATORS
+from pavane_cli import output
+from pavane_cli.failures import UserError
+from pavane_cli.plane import RestClient, control_plane
+from pavane_cli.target import Where
+from pavane_local.kubelet.spawn import signal_container
+from pavane_operator.kinds.coordinator.pod import APPLICATION
+from pavane_operator.kube import KubeError
+from pavane_operator.kube.resources import PODS
 
+APPLICATION_FILE = Path(__file__).with_name("ambrosia_callers.py")
+MODULE = "callers"
 NAMES = ("one", "two", "three", "four")
-WINDOW = 8
-"""Calls of a pair that are under way together."""
-ROUNDS = 40
-"""Of a flow; its history is part of each checkpoint, so another one goes on."""
-PAUSE_S = (0.5, 2.0)
-PATIENCE_S = 120.0
+CLUSTER, POD = "`pavane up`", "pod"
+VICTIMS = ("application", "coordinator", "application and coordinator", POD)
+CLUSTER_EVERY = 20
+"""So many kills of something else, then `pavane up` and with it all that runs."""
+PAUSE_S = (0.8, 4.0)
+UNDER_KILLS_S = 600.0
+CALLS_PER_S = 500.0
+PATIENCE_S = 180.0
 POLL_S = 0.1
-TARGETS = (("application",), ("coordinator",), ("application", "coordinator"))
 
 
-class Caller(Immortal):
-    """Calls the others for ever, and counts what they call."""
+class Chaos:
+    """The cluster, started again whenever it was killed."""
 
-    made: dict[str, int]
-    answered: dict[str, int]
-    seen: dict[str, int]
-    wrong: int = 0
-    open: int = 0
-    stopping: bool = False
-
-    @method
-    def begin(self, peers: list[str]) -> None:
-        """Start a flow for each of them."""
-        for peer in peers:
-            self.again(peer)
-
-    @method
-    def stop(self) -> None:
-        """Have the flows end."""
-        self.stopping = True
-
-    @method
-    def take(self, sender: str, number: int) -> int:
-        """Count a call; the answer is its number."""
-        self.wrong += number != self.seen.get(sender, 0) + 1
-        self.seen[sender] = number
-        return number
-
-    def numbers(self, peer: str) -> list[int]:
-        """Number the next calls, none when it is to end."""
-        first = self.made.get(peer, 0) + 1
-        if self.stopping:
-            return []
-        self.made[peer] = first + WINDOW - 1
-        return list(range(first, first + WINDOW))
-
-    def finished(self, peer: str, asked: list[int], told: list[int]) -> None:
-        """Count answers."""
-        self.wrong += asked != told
-        self.answered[peer] = asked[-1]
-
-    def again(self, peer: str) -> None:
-        """Go on with a flow that has no history yet."""
-        self.open += 1
-        self.start(Caller.work, peer)
-
-    def ended(self) -> None:
-        """A flow has ended."""
-        self.open -= 1
-
-    @method
-    async def work(self, peer: str) -> None:
-        """Call in rounds."""
-        for _ in range(ROUNDS):
-            asked = self.numbers(peer)
-            if not asked:
-                break
-            told = await gather(*(self.call(Caller.take, peer, self.name, number) for number in asked))
-            self.finished(peer, asked, list(told))
-        else:
-            self.again(peer)
-        self.ended()
-
-    @query
-    def count(self) -> dict[str, Any]:
-        """Return all that is counted."""
-        return {
-            "made": self.made,
-            "answered": self.answered,
-            "seen": self.seen,
-            "wrong": self.wrong,
-            "open": self.open,
-        }
-
-
-class Member:
-    """One immortal: its process is started again whenever it ends, as a kubelet would."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name = name
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._process: asyncio.subprocess.Process | None = None
+        self._cluster = self._start()
+        self.kills: Counter[str] = Counter()
 
-    async def keep(self) -> None:
-        """Start it for ever."""
-        while True:
-            with (self._folder / f"{self.name}.out").open("ab") as out:
-                self._process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    *("-m", "pavane_cli.main", "ambrosia", "run", "bench.ambrosia_chaos:Caller"),
-                    *("--name", self.name, "--log", str(self._folder)),
-                    stdout=out,
-                    stderr=out,
-                    env={**os.environ, "PYTHONHASHSEED": "0"},
-                )
-            try:
-                await self._process.wait()
-            except asyncio.CancelledError:
-                self._process.terminate()
-                await self._process.wait()
-                raise
+    def _start(self) -> LocalCluster:
+        return start(self._folder, "--fast", str(_example(self._folder)))
 
-    async def kill(self, *what: str) -> None:
-        """Kill application, coordinator or both, whatever they are doing."""
-        if "coordinator" in what:
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                row = json.loads((self._folder / "registry" / f"{self.name}.json").read_bytes())
-                os.kill(int(row["process"].rpartition(":")[2]), signal.SIGKILL)
-        if "application" in what and self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+    async def until_ready(self) -> None:
+        """Wait until all immortals lead."""
+        await self._cluster.until_ready()
 
-    async def ask(self, verb: str, path: str, body: Any = None, key: str = "") -> Any:
-        """Repeat until it answers."""
-        async with asyncio.timeout(PATIENCE_S), httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
+    def stop(self) -> None:
+        """Stop it in order."""
+        stop(self._cluster)
+
+    async def kill(self) -> None:
+        """Kill what comes next, whatever it is doing, and count it."""
+        if (self.kills.total() + 1) % CLUSTER_EVERY == 0:
+            self._cluster.kill()
+            self._cluster = self._start()
+            await self._cluster.until_serving()
+            self.kills[CLUSTER] += 1
+            return
+        victim = random.choice(VICTIMS)
+        while not await self._kill(victim, random.choice(NAMES)):
+            await asyncio.sleep(POLL_S)  # it has not been started again
+        self.kills[victim] += 1
+
+    async def _kill(self, victim: str, name: str) -> bool:
+        async with self._cluster.client() as kube:
+            pods = (await kube.list_all(PODS, NAMESPACE)).items
+            pod = next((each for each in pods if each["metadata"]["name"].startswith(f"{name}-instance-")), None)
+            hit = False
+            for status in (pod or {}).get("status", {}).get("containerStatuses") or ():
+                kind = "application" if status["name"] == APPLICATION else "coordinator"
+                if (victim == POD or kind in victim) and status.get("containerID"):
+                    hit |= signal_container(status["containerID"], signal.SIGKILL)
+            if pod is not None and hit and victim == POD:
+                with contextlib.suppress(KubeError):
+                    await kube.delete(PODS, pod["metadata"]["name"], NAMESPACE)  # another one takes its place
+            return hit
+
+    @contextlib.asynccontextmanager
+    async def asking(self) -> AsyncIterator[RestClient]:
+        """Lend a client of the control plane, once it answers."""
+        until = asyncio.get_running_loop().time() + PATIENCE_S
+        async with contextlib.AsyncExitStack() as stack:
             while True:
-                with contextlib.suppress(httpx2.HTTPError, FileNotFoundError):
-                    address = (self._folder / f"{self.name}.http").read_text().strip()
-                    headers = {"Idempotency-Key": key} if key else {}
-                    answer = await client.request(verb, f"http://{address}{path}", headers=headers, json=body)
-                    if answer.is_success:
-                        return answer.json()["result"]
-                await asyncio.sleep(POLL_S)
+                try:
+                    rest = await stack.enter_async_context(control_plane(Where(self._cluster.kubeconfig), None, None))
+                    break
+                except UserError:
+                    if asyncio.get_running_loop().time() > until:
+                        raise
+                    await asyncio.sleep(POLL_S)
+            yield rest
 
 
 async def measure(folder: Path, options: Options) -> list[Measure]:
     """Kill, let everything arrive, compare both ends of each pair, and handle the logs again."""
     loop = asyncio.get_running_loop()
-    members = [Member(folder, name) for name in NAMES]
-    async with _kept(members):
-        for member in members:
-            peers = [name for name in NAMES if name != member.name]
-            await member.ask("POST", "/call/begin", [peers], "begin")
-        began, before = loop.time(), await _answered(members)
-        for _ in range(options.kills):
+    chaos = Chaos(folder)
+    try:
+        await chaos.until_ready()
+        async with chaos.asking() as rest:
+            for name in NAMES:
+                await ask(rest, "POST", f"{name}/call/begin", [[peer for peer in NAMES if peer != name]], "begin")
+            began, before = loop.time(), _answered(await _counts(rest))
+        while chaos.kills.total() < options.kills:
             await asyncio.sleep(random.uniform(*PAUSE_S))
-            await random.choice(members).kill(*random.choice(TARGETS))
-        for member in members:
-            await member.ask("POST", "/call/stop", [], "stop")
-        seconds = loop.time() - began
-        counts = await _settled(members)
-    made = sum(sum(count["made"].values()) for count in counts.values())
-    answered = sum(sum(count["answered"].values()) for count in counts.values())
-    received = sum(sum(count["seen"].values()) for count in counts.values())
-    differ = sum(
-        abs(count["made"].get(peer, 0) - counts[peer]["seen"].get(name, 0))
-        for name, count in counts.items()
-        for peer in NAMES
-        if peer != name
-    )
-    handled = await asyncio.to_thread(_replayed, folder)
+            await chaos.kill()
+            output.note(f"kill {chaos.kills.total()} after {loop.time() - began:.0f} s")
+        async with chaos.asking() as rest, asyncio.timeout(PATIENCE_S):
+            for name in NAMES:
+                await ask(rest, "POST", f"{name}/call/stop", [], "stop")
+            seconds = loop.time() - began
+            counts = await _settled(rest)
+    finally:
+        chaos.stop()
+    handled = [await _replayed(folder, name) for name in NAMES]
     return [
-        Measure("kills of applications, coordinators and both", options.kills, ""),
-        Measure("calls between four immortals meanwhile", (answered - before) / seconds, "/s"),
-        Measure("calls made", made, ""),
-        Measure("answers that are missing", made - answered, "", 0, vital=True),
-        Measure("calls lost or doubled", differ, "", 0, vital=True),
-        Measure("calls or answers out of order", sum(each["wrong"] for each in counts.values()), "", 0, vital=True),
-        Measure("records handled again with the same state and output", handled, "", least=1),
-        Measure("calls received", received, ""),
+        *(Measure(f"kills of {what}", count, "") for what, count in sorted(chaos.kills.items())),
+        Measure("kills, all", chaos.kills.total(), ""),
+        Measure("time under kills", seconds, "s", UNDER_KILLS_S),
+        Measure(
+            "calls between four immortals meanwhile",
+            (_answered(counts) - before) / seconds,
+            "/s",
+            None,
+            (),
+            False,
+            CALLS_PER_S,
+        ),
+        *_compared(counts),
+        Measure("records handled again with the same output and state", sum(each[0] for each in handled), "", least=1),
+        Measure("checkpoints that they were held against", sum(each[1] for each in handled), "", least=1),
     ]
 
 
-@contextlib.asynccontextmanager
-async def _kept(members: list[Member]) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(member.keep()) for member in members]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+def _compared(counts: dict[str, Any]) -> list[Measure]:
+    made = sum(sum(count["made"].values()) for count in counts.values())
+    pairs = [(name, peer) for name in NAMES for peer in NAMES if peer != name]
+    differ = sum(abs(counts[name]["made"].get(peer, 0) - counts[peer]["seen"].get(name, 0)) for name, peer in pairs)
+    wrong = sum(count["wrong"] for count in counts.values())
+    return [
+        Measure("calls made", made, ""),
+        Measure("answers that are missing", made - _answered(counts), "", 0, vital=True),
+        Measure("calls lost or doubled", differ, "", 0, vital=True),
+        Measure("calls or answers out of order", wrong, "", 0, vital=True),
+    ]
 
 
-async def _answered(members: list[Member]) -> int:
-    return sum([sum((await member.ask("GET", "/query/count"))["answered"].values()) for member in members])
+def _answered(counts: dict[str, Any]) -> int:
+    return sum(sum(count["answered"].values()) for count in counts.values())
 
 
-async def _settled(members: list[Member]) -> dict[str, Any]:
+async def _counts(rest: RestClient) -> dict[str, Any]:
+    return {name: await ask(rest, "GET", f"{name}/query/count") for name in NAMES}
+
+
+async def _settled(rest: RestClient) -> dict[str, Any]:
     """Wait until no flow is open and return what each of them has counted."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                counts = {member.name: await member.ask("GET", "/query/count") for member in members}
-                if not any(count["open"] for count in counts.values()):
-                    return counts
-                await asyncio.sleep(POLL_S)
-    except TimeoutError as error:
-        raise BenchError(f"calls are not answered within {PATIENCE_S:.0f} s: {counts}") from error
+    while True:
+        counts = await _counts(rest)
+        if not any(count["open"] for count in counts.values()):
+            return counts
+        await asyncio.sleep(POLL_S)
 
 
-def _replayed(folder: Path) -> int:
-    """Handle each log again from each of its checkpoints; raises ``Diverged``."""
-    return sum(replay(Caller, folder / f"{name}_0").records for name in NAMES)
+async def _replayed(folder: Path, name: str) -> tuple[int, int]:
+    """Have the command replay the log of an immortal; return how many records and checkpoints it compared."""
+    (logs,) = {path.parent for path in (folder / ".pavane").rglob(f"{name}_0") if path.is_dir()}
+    shutil.copyfile(APPLICATION_FILE, folder / f"{MODULE}.py")
+    process = await asyncio.create_subprocess_exec(
+        *PAVANE,
+        *("ambrosia", "replay", f"{MODULE}:Caller", name, "--log", str(logs.resolve())),
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    told = (await process.communicate())[0].decode()
+    output.note(told.strip())
+    found = re.search(r"(\d+) records replayed, .* of (\d+) later checkpoints", told)
+    if process.returncode or found is None:
+        raise BenchError(f"the log of {name} does not replay: {told.strip()}")
+    return int(found[1]), int(found[2])
+
+
+def _example(folder: Path) -> Path:
+    """The four immortals as resources."""
+    code = {MODULE + ".py": APPLICATION_FILE.read_text(encoding="utf-8")}
+    documents: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MODULE, "namespace": NAMESPACE}, "data": code}
+    ]
+    application = {"command": ["pavane", "ambrosia", "run", f"{MODULE}:Caller"], "files": MODULE}
+    documents += [
+        {
+            "apiVersion": COORDINATORS.api_version,
+            "kind": COORDINATORS.kind,
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"application": application, "storage": {"size": "1Gi"}},
+        }
+        for name in NAMES
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "callers.yaml"
+    path.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+    return path

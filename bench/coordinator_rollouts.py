@@ -1,7 +1,8 @@
 """Rollouts of a Coordinator under calls through the REST API (ambrosia.md 14): the longest time without an answer.
 
 Alice pays Bob one coin after the other, several callers at a time. What she and he have afterwards tells whether a call
-was lost or doubled. In some runs the operator is killed in the middle, in some the application gets a greater version.
+was lost or doubled. In every second run the application gets a greater version; in every second run
+of either kind the operator is killed in the middle.
 """
 
 import asyncio
@@ -39,8 +40,8 @@ WARM_UP_CALLS = 100
 """Answered before a rollout begins, and again after it."""
 GAP_MS, MEDIAN_MS = 1000.0, 500.0
 ROLLOUT_TIMEOUT_S = 120.0
-PLAIN, UPGRADE, KILL_OPERATOR = "plain", "upgraded", "operator killed"
-RUNS = (PLAIN, PLAIN, KILL_OPERATOR, PLAIN, UPGRADE)
+PLAIN, UPGRADE, KILL_OPERATOR, BOTH = "plain", "upgraded", "operator killed", "upgraded, operator killed"
+RUNS = (PLAIN, UPGRADE, KILL_OPERATOR, BOTH)
 """What happens in one run after the other, again and again."""
 
 
@@ -115,7 +116,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
             await ask(rest, "POST", f"{PAYER}/call/open", [MONEY], uuid.uuid4().hex)
             version = 0
             for number, what in zip(range(options.runs), itertools.cycle(RUNS), strict=False):
-                version += what is UPGRADE
+                version += what in (UPGRADE, BOTH)
                 callers = Callers(rest)
                 before = await balance(rest, PAYEE)
                 async with calling(callers):
@@ -165,7 +166,7 @@ async def roll(kube: KubeClient, what: str, version: int) -> tuple[float, float]
     """One rollout; returns its `writeGapMs` and its seconds."""
     before = (await kube.get(COORDINATORS, PAYER, NAMESPACE))["status"]["activeGeneration"]
     began, killed = time.monotonic(), False
-    if what is UPGRADE:
+    if what in (UPGRADE, BOTH):
         await _upgrade(kube, version)
     else:
         await act(kube, COORDINATORS, NAMESPACE, PAYER, ACTIONS["restart"])
@@ -173,10 +174,10 @@ async def roll(kube: KubeClient, what: str, version: int) -> tuple[float, float]
         async for change in changes(kube, COORDINATORS, NAMESPACE, PAYER):
             status = change.object["status"]
             state = (status.get("rollout") or {}).get("state", "Idle")
-            if what is KILL_OPERATOR and not killed and state in ("CaughtUp", "Promoting"):
+            if what in (KILL_OPERATOR, BOTH) and not killed and state in ("CaughtUp", "Promoting"):
                 killed = await kill_pod(kube, "pavane-system", "operator")
             if is_current(change.object) and status["activeGeneration"] > before:
-                if what is KILL_OPERATOR and not killed:
+                if what in (KILL_OPERATOR, BOTH) and not killed:
                     raise BenchError("the rollout was over before the operator could be killed")
                 return float(status["history"][0]["writeGapMs"]), time.monotonic() - began
     raise BenchError("the watch of the resource ended")
