@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pavane.waltz.aio.admin import StorageAdmin
+from pavane.waltz.aio.stream import connect
 from pavane.waltz.client import Waltz
 from pavane.waltz.client.tools import recover, validate
 from pavane.waltz.errors import StorageRefused, Unavailable
@@ -75,9 +76,7 @@ async def test_who_does_not_know_the_cluster_learns_nothing(tmp_path: Path) -> N
     async with a_log(tmp_path, 0) as (log, _):
         with pytest.raises(StorageRefused, match=f"belongs to cluster {KEY} with 2 partitions"):
             await StorageAdmin.connect(log.admin(0), KEY, 3, None)
-        loop = asyncio.get_running_loop()
-        _, silent = await loop.create_connection(lambda: StorageAdmin("it"), "127.0.0.1", log.nodes[0].tools.port)
-        await silent._ready
+        silent = await connect(lambda: StorageAdmin("it"), log.admin(0), None)
         with pytest.raises(Unavailable):
             await silent.ask(s.MetricsRequest(1))
 

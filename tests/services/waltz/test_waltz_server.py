@@ -227,10 +227,42 @@ async def test_appends_of_several_partitions_go_to_storage_together_under_load(
         client.hang_up("done")
 
 
-def test_a_partition_waits_for_others_only_under_load_and_not_for_long() -> None:
-    class Waiting:
-        def append_queued(self) -> None: ...
+class Waiting:
+    """A partition with appends that wait."""
 
+    def __init__(self) -> None:
+        self.queued = 0
+
+    def append_queued(self) -> None: ...
+
+
+def test_a_round_begins_when_nearly_all_have_come_again_that_the_last_one_has_answered() -> None:
+    one, other = Waiting(), Waiting()
+    shared = rounds.Rounds()
+    shared.now = 10.0
+    shared.begin(one, 30)
+    shared.begin(other, 10)
+    one.queued = 10
+    shared.now = 10.004
+    shared.end(one)
+    assert not shared.is_open(one), "the others are under way"
+    shared.end(other)
+    other.queued = 32
+    assert not shared.is_open(other)
+    assert shared.next_due() == pytest.approx(10.008), "no longer than the round took"
+    other.queued = 33  # with the 10 that wait elsewhere 7/8 of these and of the 40 that were answered
+    assert shared.is_open(other)
+    other.queued = 0
+    shared.now = 10.008
+    assert shared.is_open(one)
+    shared.begin(one, rounds.SHARED_APPENDS_MIN - 1)
+    shared.now = 10.1
+    shared.end(one)
+    one.queued = 1
+    assert shared.is_open(one), "so few that nobody waits for them"
+
+
+def test_a_partition_waits_for_others_only_under_load_and_not_for_long() -> None:
     one, other = Waiting(), Waiting()
     shared = rounds.Rounds()
     shared.now = 10.0

@@ -165,14 +165,14 @@ def test_the_context_of_an_append_never_changes() -> None:
 async def conversation(folder: Path, patch: pytest.MonkeyPatch) -> list[bytes]:
     """Return every byte that each connection got while clients of all versions append and read."""
     heard: dict[Stream, bytearray] = {}
-    take = Stream.data_received
+    take = Stream.buffer_updated
 
-    def data_received(self: Stream, data: bytes) -> None:
-        heard.setdefault(self, bytearray()).extend(data)
-        take(self, data)
+    def buffer_updated(self: Stream, nbytes: int) -> None:
+        heard.setdefault(self, bytearray()).extend(self.get_buffer(nbytes)[:nbytes])
+        take(self, nbytes)
 
     with patch.context() as recording:
-        recording.setattr(Stream, "data_received", data_received)
+        recording.setattr(Stream, "buffer_updated", buffer_updated)
         recording.setattr(stream, "KEEP_ALIVE_S", 3600)
         # One storage node: of three, the order in which they answer would show in the bytes.
         async with running_log(folder, nodes=1) as log:

@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 from uuid import UUID
 
-from pavane.runtime.names import look_up, resolve
 from pavane.waltz.aio.listener import Listener
-from pavane.waltz.aio.stream import Stream
+from pavane.waltz.aio.stream import Stream, connect
 from pavane.waltz.errors import StorageRefused, Unavailable
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.frame import ADMIN_CLIENT, ADMIN_SERVER
@@ -94,21 +93,15 @@ class StorageAdmin(Stream):
     def __init__(self, address: str) -> None:
         super().__init__(ADMIN_CLIENT, connecting=True)
         self.address = address
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._seq = 0
 
     @classmethod
     async def connect(cls, address: str, key: UUID, partitions: int, tls: ssl.SSLContext | None) -> Self:
         """Connect to ``host:port`` and open. Raises ``Unavailable``, ``StorageRefused``."""
-        host, _, port = address.rpartition(":")
-        options: dict[str, Any] = {"ssl": tls, "server_hostname": ""} if tls is not None else {}
         try:
             async with asyncio.timeout(ANSWER_S):
-                found = (await look_up(resolve, host))[0]
-                loop = asyncio.get_running_loop()
-                _, self = await loop.create_connection(lambda: cls(address), found, int(port), **options)
-                await self._ready
+                self = await connect(lambda: cls(address), address, tls)
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"storage node {address}: {error or 'no answer in time'}") from error
         try:
@@ -140,10 +133,6 @@ class StorageAdmin(Stream):
         self._seq += 1
         return self._seq
 
-    def opened(self) -> None:
-        """Both Hellos were said."""
-        self._ready.set_result(None)
-
     def heard(self, message: Any) -> None:
         """Hand an answer to who waits for it."""
         waiting = self._waiting.get(message.seq)
@@ -152,7 +141,7 @@ class StorageAdmin(Stream):
 
     def ended(self, reason: str) -> None:
         """Nobody gets an answer any more."""
-        for waiting in [self._ready, *self._waiting.values()]:
+        for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(Unavailable(f"storage node {self.address}: {reason}"))
                 waiting.exception()  # it may be that nobody waits

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from pavane.runtime.names import look_up, resolve
-from pavane.waltz.aio.stream import Stream
+from pavane.waltz.aio.stream import Stream, connect
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.frame import STORAGE_CLIENT
 
@@ -46,13 +45,12 @@ class StorageLink:
 
     async def run(self) -> None:
         """Connect, again and again."""
-        host, _, port = self.address.rpartition(":")
         delay = RETRY_S
         while True:
             stream = None
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    stream = await self._connect(host, int(port))
+                    stream = await connect(lambda: _Link(self), self.address, self._tls)
                     await stream.ready
                 self._stream, self.fault = stream, ""
                 delay = RETRY_S
@@ -71,13 +69,6 @@ class StorageLink:
                     self.down(self.address)
             await asyncio.sleep(delay)
             delay = min(2 * delay, RETRY_S_MAX)
-
-    async def _connect(self, host: str, port: int) -> "_Link":
-        address = (await look_up(resolve, host))[0]
-        loop = asyncio.get_running_loop()
-        options: dict[str, Any] = {"ssl": self._tls, "server_hostname": ""} if self._tls is not None else {}
-        _, stream = await loop.create_connection(lambda: _Link(self), address, port, **options)
-        return stream
 
 
 class _Link(Stream):

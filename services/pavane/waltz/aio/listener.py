@@ -45,7 +45,7 @@ class Listener(Generic[S]):
         await asyncio.sleep(0)
         self._server = None
 
-    def _accept(self) -> asyncio.Protocol:
+    def _accept(self) -> asyncio.BaseProtocol:
         if len(self.streams) >= self._max:
             self.refused += 1
             return _Refusal(self._admit)

@@ -1,12 +1,14 @@
 """A storage node's port: connections, and the one thread that does everything on the disk (docs/specs/waltz.md 10).
 
-Messages queue up while the disk works; the thread then takes all of them, so they share their syncs.
+Messages queue up while the disk works; the thread then takes all of them, so they share their syncs. Only syncs of
+several partitions are made by several threads: the file system makes one commit of what it is asked for together.
 """
 
 import asyncio
 import logging
 import ssl
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
@@ -15,7 +17,8 @@ from pavane.waltz.aio.admin import AdminPort
 from pavane.waltz.aio.listener import Listener
 from pavane.waltz.aio.stream import Stream
 from pavane.waltz.core.admin import Admin
-from pavane.waltz.core.node import DISK_RESERVE_BYTES, Node
+from pavane.waltz.core.node import DISK_RESERVE_BYTES, Node, Sync
+from pavane.waltz.state.store import PartitionStore
 from pavane.waltz.storage import Directory
 from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import storage as s
@@ -25,6 +28,7 @@ UNANSWERED_HIGH, UNANSWERED_LOW = 600, 300  # messages of one connection: betwee
 BATCH_MESSAGES_MAX = 1000
 BATCH_READS_MAX = 16  # of one batch: each answer may have 4 MiB, and all of them are kept until the batch is done
 MARK_SYNC_S = 0.1
+SYNCS_MAX = 8  # partitions that are synced together
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +42,7 @@ class StorageServer:
     def __init__(
         self, directory: Directory, key: UUID, *, cluster: str = "", disk_reserve_bytes: int = DISK_RESERVE_BYTES
     ) -> None:
-        self.node = Node(directory, disk_reserve_bytes=disk_reserve_bytes)
+        self.node = Node(directory, disk_reserve_bytes=disk_reserve_bytes, each=self._together)
         self.directory = directory
         self.key = key
         self.requests = self.failures = 0
@@ -47,6 +51,7 @@ class StorageServer:
         self._queue: deque[tuple[_Connection, Any, int]] = deque()
         self._arrived = asyncio.Event()
         self._disk = ThreadPoolExecutor(1, "waltz-disk")
+        self._syncs = ThreadPoolExecutor(SYNCS_MAX - 1, "waltz-sync")
         self._worker: asyncio.Task[None] | None = None
         self._admin = Admin(directory, lambda: {"requests": self.requests, "failures": self.failures})
         self.tools = AdminPort(key, directory.partitions, self._administer)
@@ -83,6 +88,7 @@ class StorageServer:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
         self._disk.shutdown(wait=True)
+        self._syncs.shutdown(wait=True)
         self.directory.close()
 
     def submit(self, connection: "_Connection", message: Any) -> None:
@@ -140,6 +146,10 @@ class StorageServer:
             for stream in list(self.streams):
                 stream.hang_up("a partition was assigned")
         return answer
+
+    def _together(self, sync: Sync, partitions: Sequence[PartitionStore]) -> list[OSError | None]:
+        others = [self._syncs.submit(sync, one) for one in partitions[1:]]
+        return [*map(sync, partitions[:1]), *(other.result() for other in others)]
 
     def _sync_marks(self) -> None:
         try:

@@ -3,9 +3,12 @@
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
+from pavane.runtime.names import look_up, resolve
 from pavane.waltz.wire.frame import Channel, Side
 from pavane.wire import ProtocolError
 
@@ -15,16 +18,45 @@ SILENT_S, PROBE_S, PROBES = 60, 10, 6  # without a byte, after which the kernel 
 WRITE_HIGH_BYTES, WRITE_LOW_BYTES = 256 * 1024, 64 * 1024
 UNSENT_BYTES_MAX = 64 * 1024 * 1024  # of one connection that does not read; then it is closed
 WRITE_BYTES = 1024 * 1024  # written at once: a turn may answer a thousand requests, each with as much
+READ_BYTES = 256 * 1024  # at once
 
 _logger = logging.getLogger(__name__)
 
 
-class Stream(asyncio.Protocol):
+class _Turn:
+    """What all connections of a loop share: what they read into, and who has to write at the end of this turn.
+
+    A buffer of its own for each read costs more than all that is done with a small message.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self._loop = loop
+        self._unsent: list[Stream] = []
+
+    def add(self, stream: "Stream") -> None:
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(stream)
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        for stream in unsent:
+            stream.flush()
+
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn] = WeakKeyDictionary()
+
+
+class Stream(asyncio.BufferedProtocol):
     """Speaks one side of a link. What it hears goes to the hooks, which a subclass overrides.
 
     Everything is called on the loop. ``send`` collects; what was collected in one turn of the loop is one write, or
     several of WRITE_BYTES.
     """
+
+    bounded = True
+    """Whether a peer that does not read is given up; else what is sent has a bound elsewhere."""
 
     def __init__(self, side: Side, *, connecting: bool, versions: tuple[int, ...] | None = None) -> None:
         self.channel = Channel(side, versions)
@@ -32,7 +64,11 @@ class Stream(asyncio.Protocol):
         self.joined: Callable[[asyncio.BaseTransport], None] = lambda _: None
         self.forget: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
-        self._connecting = connecting
+        if (turn := _turns.get(self._loop)) is None:
+            turn = _turns[self._loop] = _Turn(self._loop)
+        self._turn = turn
+        self._buffer = turn.buffer
+        self._greeting: asyncio.Future[None] | None = self._loop.create_future() if connecting else None
         self._transport: asyncio.Transport | None = None
         self._pending = bytearray()
         self._timer: asyncio.TimerHandle | None = None
@@ -63,33 +99,55 @@ class Stream(asyncio.Protocol):
         found = self._transport.get_extra_info("peername") if self._transport is not None else None
         return f"{found[0]}:{found[1]}" if found else "?"
 
+    async def greeted(self) -> None:
+        """Wait until the peer's Hello was taken, at the end that connects. Raises ``ConnectionError``."""
+        assert self._greeting is not None  # noqa: S101 -- only the end that connects waits
+        await self._greeting
+
     def send(self, message: Any) -> None:
-        """Send a message, soon; dropped when the connection is closed."""
-        if self.closed or (self._transport is not None and self._transport.is_closing()):
-            return
+        """Send a message, soon; dropped when the connection is closed, which it is if the message cannot be sent."""
         try:
-            frame = self.channel.encode(message)
+            self.put(message)
         except ProtocolError as error:  # it does not fit a frame, or this version
             self.hang_up(f"{type(message).__name__} cannot be sent: {error}")
+
+    def put(self, message: Any) -> None:
+        """Send a message, soon; dropped when the connection is closed. Raises ``LocalProtocolError``."""
+        if self.closed or (self._transport is not None and self._transport.is_closing()):
             return
+        frame = self.channel.encode(message)
         if not self._pending:
-            self._loop.call_soon(self._flush)
+            self._turn.add(self)
         self._pending += frame
         if len(self._pending) >= WRITE_BYTES:
-            self._flush()
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was sent now, instead of at the end of this turn of the loop."""
+        if self._pending and self._transport is not None and not self.closed:
+            data, self._pending = self._pending, bytearray()
+            self._transport.write(data)
+            if self.bounded and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+                self._transport.abort()
 
     def hang_up(self, reason: str) -> None:
         """Close the connection once what was sent is delivered."""
         if not self.closed:
-            self._flush()
+            self.flush()
             _logger.info("%s: connection closed: %s", self.peer, reason)
             self._end(reason)
             if self._transport is not None:
                 self._transport.close()
 
+    def abort(self, reason: str) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end(reason)
+
     def drain(self) -> None:
         """Write what was sent; ``writable`` is called once the peer has taken it, soon or when it reads again."""
-        self._flush()
+        self.flush()
         self._loop.call_soon(self._drained)
 
     def pause_reading(self, paused: bool) -> None:
@@ -101,7 +159,7 @@ class Stream(asyncio.Protocol):
             else:
                 self._transport.resume_reading()
 
-    # -- asyncio.Protocol ---------------------------------------------------------------------------------------
+    # -- asyncio.BufferedProtocol -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say Hello."""
@@ -112,10 +170,14 @@ class Stream(asyncio.Protocol):
         self._transport.write(self.channel.hello())
         self._timer = self._loop.call_later(HELLO_S, self._no_hello)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return what is read into; whoever reads calls ``buffer_updated`` before anybody else reads."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Take messages."""
         greeted = self.channel.version is not None
-        self.channel.receive(data)
+        self.channel.receive(self._buffer[:nbytes])
         while not self.closed:
             try:
                 message = self.channel.message()
@@ -153,8 +215,10 @@ class Stream(asyncio.Protocol):
     def _greeted(self) -> None:
         assert self._timer is not None  # noqa: S101 -- set with the transport
         self._timer.cancel()
-        if self._connecting:
+        if self._greeting is not None:
             self._timer = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
+            if not self._greeting.done():
+                self._greeting.set_result(None)
         self.opened()
 
     def _keep_alive(self) -> None:
@@ -165,21 +229,37 @@ class Stream(asyncio.Protocol):
     def _no_hello(self) -> None:
         self.hang_up(f"no Hello within {HELLO_S:g} s")
 
-    def _flush(self) -> None:
-        if self._pending and self._transport is not None and not self.closed:
-            data, self._pending = self._pending, bytearray()
-            self._transport.write(data)
-            if self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-                self._transport.abort()
-
     def _end(self, reason: str) -> None:
         if not self.closed:
             self.closed = True
             self._pending.clear()
             if self._timer is not None:
                 self._timer.cancel()
+            if self._greeting is not None and not self._greeting.done():
+                self._greeting.set_exception(ConnectionResetError(reason))
+                self._greeting.exception()  # nobody may be waiting for it any more
             self.forget()
             self.ended(reason)
+
+
+S = TypeVar("S", bound=Stream)
+
+
+async def connect(make: Callable[[], S], address: str, tls: ssl.SSLContext | None, name: str = "") -> S:
+    """Connect to ``host:port`` and return what ``make`` makes once both Hellos were said. Raises ``OSError``.
+
+    ``name`` is compared with the peer's certificate if ``tls`` compares names.
+    """
+    host, _, port = address.rpartition(":")
+    found = (await look_up(resolve, host.strip("[]")))[0]
+    options: dict[str, Any] = {"ssl": tls, "server_hostname": name} if tls is not None else {}
+    _, stream = await asyncio.get_running_loop().create_connection(make, found, int(port), **options)
+    try:
+        await stream.greeted()
+    except BaseException:
+        stream.abort("no Hello came")
+        raise
+    return stream
 
 
 def _notice_the_end(transport: asyncio.BaseTransport) -> None:

@@ -110,7 +110,7 @@ class Appending:
         match output:
             case Send():
                 if self._link is not None:
-                    self._link.send(output.message)
+                    self._link.put(output.message)
             case Done():
                 token = output.token
                 self.leave_room()
@@ -121,7 +121,7 @@ class Appending:
                 self._stale.set()
             case Drop():
                 if self._link is not None:
-                    self._link.abort()
+                    self._link.abort("a newer connection took its place, or it is dead")
 
     def _failed(self, error: Exception) -> None:
         self._error = error
@@ -165,7 +165,7 @@ class Appending:
             self._link = link
             link.listeners[self._partition] = self._received
             link.on_lost.append(self._lost)
-            if link.lost.is_set():
+            if link.closed:
                 self._leave()
                 raise Unavailable("the connection ended at once")
         self._generation = owner.generation

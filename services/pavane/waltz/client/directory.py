@@ -139,7 +139,7 @@ class Directory:
     async def link(self, address: Address) -> Link:
         """Return the shared link to ``address``. Raises ``Unavailable``."""
         task = self._links.get(address)
-        if task is None or (task.done() and (task.cancelled() or task.exception() or task.result().lost.is_set())):
+        if task is None or (task.done() and (task.cancelled() or task.exception() or task.result().closed)):
             task = self._links[address] = asyncio.create_task(self._connect(address), name="waltz-connect")
             task.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
         return await asyncio.shield(task)
@@ -151,7 +151,7 @@ class Directory:
         if owner is None:
             raise Unavailable(f"partition {partition} has no owner")
         idle = self._idle.setdefault(owner.address, [])
-        while idle and idle[-1].lost.is_set():
+        while idle and idle[-1].closed:
             idle.pop()
         link = idle.pop() if idle else await self._connect(owner.address)
         try:
@@ -159,7 +159,7 @@ class Directory:
         except BaseException:
             await self._close_link(link)
             raise
-        if link.lost.is_set() or len(idle) >= IDLE_LINKS_MAX or self._closed:
+        if link.closed or len(idle) >= IDLE_LINKS_MAX or self._closed:
             await self._close_link(link)
         else:
             idle.append(link)
@@ -225,7 +225,7 @@ class Directory:
         try:
             answer = await link.ask(m.ViewRequest(self.reqid(0), flags), ANSWER_SECONDS)
         except Unavailable:
-            link.abort()  # it answers this from memory: the server is stopped or the connection is dead
+            link.abort("no answer")  # it answers this from memory: the server is stopped or the connection is dead
             raise
         if isinstance(answer, m.Reject):
             raise Unavailable(f"{link.address[0]}:{link.address[1]}: {answer.code.name}: {answer.message}")

@@ -252,7 +252,7 @@ class Waltz:
         reqid = self._directory.reqid(partition)
         items_used = bytes_used = 0
         left = CREDIT_ITEMS if stop is None else min(CREDIT_ITEMS, stop - 1 - hwm)
-        link.send(m.FeedBatchRequest(reqid, hwm, left, CREDIT_BYTES, 0, -1, 0))
+        link.put(m.FeedBatchRequest(reqid, hwm, left, CREDIT_BYTES, 0, -1, 0))
         while stop is None or hwm + 1 < stop:
             batch = await self._next(link, partition, arrived)
             if batch is None:
@@ -277,7 +277,7 @@ class Waltz:
             if 2 * items_used > CREDIT_ITEMS or 2 * bytes_used > CREDIT_BYTES:
                 # A bounded read never grants more than it wants: its feed then sleeps and the link can be lent again.
                 add = items_used if stop is None else max(0, min(items_used, stop - 1 - hwm - left))
-                link.send(m.FeedCredit(reqid, add, bytes_used))
+                link.put(m.FeedCredit(reqid, add, bytes_used))
                 left += add
                 items_used = bytes_used = 0
 

@@ -108,7 +108,8 @@ class Appender:
     _asked: ReqId | None = None
     _asked_at: float = 0.0
     _retry_at: float | None = None
-    _timer_at: float = 0.0
+    _look_at: float | None = None
+    """When ``handle_timer`` is due: soon, while anything is under way."""
     _target: int = -1
     _waiting: deque[Pending] = field(default_factory=deque)
     _flying: dict[ReqId, Pending] = field(default_factory=dict)
@@ -134,6 +135,8 @@ class Appender:
         self._order += 1
         pending.order = self._order
         self._waiting.append(pending)
+        if self._look_at is None:
+            self._look_at = now + TICK_SECONDS
         if self.mount is Mount.MOUNTED:
             self._send_waiting(now)
 
@@ -170,13 +173,13 @@ class Appender:
                 pass
 
     def next_timer(self) -> float | None:
-        """Return when ``handle_timer`` is due: soon, while anything is under way."""
-        return self._timer_at + TICK_SECONDS if self.pending else None
+        """Return when ``handle_timer`` is due; once it is, it comes also if everything was answered meanwhile."""
+        return self._look_at
 
     def handle_timer(self, now: float) -> None:
         """Retry what waits, give up what is too late, ask for the view when the owner is silent."""
-        self._timer_at = now
         self._expire(now)
+        self._look_at = now + TICK_SECONDS if self.pending else None
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
             if self.mount is Mount.MOUNTED:

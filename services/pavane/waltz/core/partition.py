@@ -72,7 +72,7 @@ class Partition(Storing):
         self.clients: dict[int, Registration] = {}
         self._close_due: float | None = None
         self._queue: deque[tuple[Connection, AnyAppend] | _Marker] = deque()
-        self._queued = self._queued_bytes = 0
+        self.queued = self._queued_bytes = 0
         self._pending: deque[_Pending] = deque()
         self._sent = self._resolved = 0
         self._settling = False
@@ -303,7 +303,7 @@ class Partition(Storing):
     @property
     def full(self) -> bool:
         """Whether connections that append are to wait."""
-        return self._queued >= QUEUE_APPENDS_MAX or self._queued_bytes >= QUEUE_BYTES_MAX
+        return self.queued >= QUEUE_APPENDS_MAX or self._queued_bytes >= QUEUE_BYTES_MAX
 
     @property
     def _hwm(self) -> int:
@@ -419,7 +419,7 @@ class Partition(Storing):
                 self.reject(connection, request.reqid, number, *fault)
             return
         self._queue.append((connection, request))
-        self._queued += 1
+        self.queued += 1
         self._queued_bytes += len(request.data)
         if self.full:
             connection.waiting.add(self.number)
@@ -471,7 +471,7 @@ class Partition(Storing):
             if isinstance(verdict, Waiting):
                 break
             self._queue.popleft()
-            self._queued -= 1
+            self.queued -= 1
             self._queued_bytes -= len(request.data)
             if isinstance(verdict, Conflicting):
                 self.conflicts += 1
@@ -496,7 +496,7 @@ class Partition(Storing):
     @property
     def _worthwhile(self) -> bool:
         """Whether what waits is to be sent now: else it goes when the batch under way is decided, with what comes."""
-        if self._queued >= BATCH_APPENDS_MIN or self._queued_bytes >= BATCH_BYTES_MIN:
+        if self.queued >= BATCH_APPENDS_MIN or self._queued_bytes >= BATCH_BYTES_MIN:
             return True
         return not self._pending and self._rounds.is_open(self)
 
@@ -526,7 +526,7 @@ class Partition(Storing):
             if not isinstance(entry, _Marker) and entry[0].ours:
                 self.reject(entry[0], entry[1].reqid, kind_of(entry[1]), code, text)
         self._markers.clear()
-        self._queued = self._queued_bytes = 0
+        self.queued = self._queued_bytes = 0
         for connection in self._blocked:
             connection.waiting.discard(self.number)
         self._blocked.clear()

@@ -1,17 +1,24 @@
 """When the appends of a server's partitions go to storage: under load in rounds that all partitions share.
 
 A storage node does what came together in one turn of its disk, and a server hears all answers in one turn of its loop.
-So appends of many clients that each wait for one cost less when those of all partitions go together.
+So appends of many clients that each wait for one cost less when those of all partitions go together, and when the next
+round begins with nearly all that the last one has answered: they come again one after the other.
 """
 
 from typing import Protocol
 
 HOLD_S = 0.02  # at most, so that a partition whose storage is slow does not hold the others
 SHARED_APPENDS_MIN = 8  # under way elsewhere; with fewer the processors have time, and nobody waits for anybody
+GATHER_S = 0.01  # at most, and no longer than the last round took, for those that it has answered
+GATHERED = 7 / 8  # of them are enough
 
 
 class Queue(Protocol):
     """Appends of a partition that wait."""
+
+    @property
+    def queued(self) -> int:
+        """How many."""
 
     def append_queued(self) -> None:
         """Send what waits, as far as it may go."""
@@ -22,34 +29,63 @@ class Rounds:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.waiting: dict[Queue, None] = {}
+        self._waiting: dict[Queue, None] = {}
         """Partitions with appends to be looked at again, in order."""
         self._under_way: dict[Queue, tuple[float, int]] = {}
+        self._size = 0
+        """Appends of the round that is under way, or of the last one."""
+        self._began = 0.0
+        self._awaited = 0
+        self._gathering_until = 0.0
+
+    def wait(self, partition: Queue) -> None:
+        """Look at a partition again at the end of this turn."""
+        self._waiting[partition] = None
+
+    def go_on(self) -> None:
+        """Let the partitions that wait send, as far as they may."""
+        for partition in [*self._waiting]:
+            del self._waiting[partition]
+            partition.append_queued()
 
     def begin(self, partition: Queue, appends: int) -> None:
         """Note that a partition has sent appends to storage."""
+        if not self._under_way:
+            self._size, self._began = 0, self.now
+        self._size += appends
         began, before = self._under_way.get(partition, (self.now, 0))
         self._under_way[partition] = began, before + appends
 
     def end(self, partition: Queue) -> None:
         """Note that nothing of a partition is under way any more."""
-        self._under_way.pop(partition, None)
+        if self._under_way.pop(partition, None) and not self._under_way and self._size >= SHARED_APPENDS_MIN:
+            self._awaited = int(GATHERED * (self._size + self._queued(partition)))
+            self._gathering_until = self.now + min(self.now - self._began, GATHER_S)
 
     def is_open(self, partition: Queue) -> bool:
         """Whether a partition may send now. If not, it waits."""
-        since = self.now - HOLD_S
-        others = sum(
-            appends
-            for other, (began, appends) in self._under_way.items()
-            if other is not partition and since < began < self.now  # what began now is of the same round
-        )
-        if others < SHARED_APPENDS_MIN:
-            return True
-        self.waiting[partition] = None
+        if not self._under_way:
+            if self.now >= self._gathering_until or self._queued(partition) >= self._awaited:
+                return True
+        else:
+            since = self.now - HOLD_S
+            others = sum(
+                appends
+                for other, (began, appends) in self._under_way.items()
+                if other is not partition and since < began < self.now  # what began now is of the same round
+            )
+            if others < SHARED_APPENDS_MIN:
+                return True
+        self._waiting[partition] = None
         return False
 
     def next_due(self) -> float | None:
         """Return when those that wait go on, whatever is under way."""
-        if not self.waiting:
+        if not self._waiting:
             return None
-        return max((began for began, _ in self._under_way.values()), default=self.now) + HOLD_S
+        if not self._under_way:
+            return self._gathering_until
+        return max(began for began, _ in self._under_way.values()) + HOLD_S
+
+    def _queued(self, partition: Queue) -> int:
+        return sum(one.queued for one in {partition: None, **self._waiting})

@@ -68,11 +68,7 @@ class ServerCore:
 
     def outputs(self) -> list[Output]:
         """Hand over what is to be done, in order."""
-        if self._rounds.waiting:
-            waiting = [*self._rounds.waiting]
-            self._rounds.waiting.clear()
-            for partition in waiting:
-                partition.append_queued()
+        self._rounds.go_on()
         out = self._out[:]
         self._out.clear()
         return out
@@ -308,7 +304,7 @@ class ServerCore:
             else:
                 partition.message(now, known, message)
                 if isinstance(message, (m.AppendIdempotent, m.AppendRequest)):
-                    self._rounds.waiting[partition] = None
+                    self._rounds.wait(partition)
         else:
             self._about_server(known, message)
 

@@ -41,7 +41,7 @@ class Elsewhere:
         async def ask() -> int | None:
             async with self._locks.setdefault(address, asyncio.Lock()):
                 link = self._owners.get(address)
-                if link is None or link.lost.is_set():
+                if link is None or link.closed:
                     link = self._owners[address] = await Link.connect(parse_address(address), self._tls, 1)
             reqid = ReqId(NOBODY, 0, partition, next(self._numbers))
             answer = await link.ask(m.HighWaterMarkRequest(reqid), ANSWER_S)
