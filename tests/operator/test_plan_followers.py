@@ -95,6 +95,9 @@ def test_followers_are_counted_and_scaled_but_never_driven(lab: LedLab) -> None:
     status = lab.look(followers(1, True, False)).status
     assert status is not None
     assert (status.ready_pods, status.replicas) == ("4/5", 2)
+    none = lab.look([]).status
+    assert none is not None
+    assert (none.ready_pods, none.replicas) == ("3/5", 0)
     assert status.selector == f"{COMPONENT_LABEL}={ROLE},{GENERATION_LABEL}=1"
     lab.world.change(image="b")
     states = set()

@@ -143,7 +143,7 @@ def _status(view: View, decision: Decision) -> Status:
     if step is not None and rollout.state is view.state:
         step = step.model_copy(update={"detail": found[0].message if found else None})
     rollout = rollout.model_copy(update={"blockers": found, "step": step})
-    running = view.running_pods(view.active)
+    following = bool(view.expected_followers(view.active))
     own = {name: value for name, value in view.facts.own_status.items() if name not in Status.model_fields}
     status = view.status.model_copy(
         update={
@@ -152,7 +152,7 @@ def _status(view: View, decision: Decision) -> Status:
             "rollout": rollout,
             "observed_generation": view.resource.metadata_generation,
             "endpoints": _endpoints(view),
-            "replicas": sum(pod.follows for pod in running) or len(running),
+            "replicas": sum(pod.follows is following for pod in view.running_pods(view.active)),
             "selector": _selector(view),
         }
     )

@@ -16,12 +16,15 @@ from pavane.compute.core.replica import ReplicaCore
 from pavane.dataflow.keeping import Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.replica import ReplicaEngine
-from pavane.pods import computing
+from pavane.pods import common, computing
 from pavane.pods.compute_controller import LedViews, OwnViews
-from pavane.pods.compute_settings import ComputeConfig, ComputeSettings
+from pavane.pods.compute_replica import ReplicaPod
+from pavane.pods.compute_settings import REPLICA_PORT, ComputeConfig, ComputeSettings
 from pavane.pods.computing import Kept, make_clocks
+from pavane.runtime.process import Process
 from pavane.waltz.client import Waltz
 from tests.services.eventually import eventually
+from tests.services.pods.raft_pods import claimed_address
 from tests.services.ports import free_ports
 from tests.services.waltz.running import running_log
 
@@ -47,15 +50,8 @@ class SlowEngine(PlainEngine):
         return super().evaluate(sql, tables)
 
 
-V = TypeVar("V", OwnViews, LedViews)
-
-
-@asynccontextmanager
-async def replica(
-    folder: Path, generation: int, kind: type[V], replicas: Mapping[str, str] | None = None
-) -> AsyncIterator[V]:
-    """The views of one generation, led to ReadOnly."""
-    settings = ComputeSettings.model_validate(
+def settings_of(folder: Path, generation: int, address: str) -> ComputeSettings:
+    return ComputeSettings.model_validate(
         {
             "resource": "main",
             "kind": "ComputeCluster",
@@ -65,9 +61,20 @@ async def replica(
             "waltz_client": folder,
             "POD_NAME": "main-0",
             "POD_NAMESPACE": "default",
-            "POD_IP": "127.0.0.1",
+            "POD_IP": address,
         }
     )
+
+
+V = TypeVar("V", OwnViews, LedViews)
+
+
+@asynccontextmanager
+async def replica(
+    folder: Path, generation: int, kind: type[V], replicas: Mapping[str, str] | None = None
+) -> AsyncIterator[V]:
+    """The views of one generation, led to ReadOnly."""
+    settings = settings_of(folder, generation, "127.0.0.1")
     config = ComputeConfig(scripts={"totals": SCRIPT}, ticks=1, views=2, interval_ms=20, replicas=dict(replicas or {}))
     found = kind(settings, config)
     found.following.set()
@@ -166,3 +173,42 @@ async def test_a_controller_says_which_replica_it_waits_for_and_takes_over_when_
                 assert second.report().blockers[0].text == "b is not connected"
                 assert second.unready() is None  # one is enough
             await eventually(lambda: first.report().done, WAIT_S)
+
+
+async def test_a_replicas_pod_is_ready_once_its_views_are_built_and_ends_with_code_0_when_fenced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "FENCED_SECONDS", 0.01)
+    with claimed_address() as address:
+        async with running_log(tmp_path / "log", partitions=3, nodes=3) as log:
+            await log.settled()
+            (tmp_path / "servers").write_text(f"127.0.0.1:{log.servers[0].port}")
+
+            @asynccontextmanager
+            async def pod() -> AsyncIterator[tuple[ReplicaPod, Process]]:
+                process = Process()
+                config = ComputeConfig(scripts={}, ticks=1, views=2, interval_ms=20)
+                made = ReplicaPod(settings_of(tmp_path, 1, address), config, process)
+                await made.start()
+                try:
+                    yield made, process
+                finally:
+                    await made.stop()
+                    await process.cancel_tasks()
+
+            async def ended(process: Process) -> int:
+                async with asyncio.timeout(WAIT_S):
+                    return (await process.ended()).code
+
+            async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client, pod() as (served, process):
+                await client.append(0, b'{"id": 1, "cents": 7}')
+                await eventually(lambda: served._ready_fault() == "no controller has told what to compute", WAIT_S)
+                async with replica(tmp_path, 1, LedViews, {"main": f"{address}:{REPLICA_PORT}"}) as first:
+                    first.allowed.set()
+                    await eventually(lambda: first.report().leads and served._ready_fault() is None, WAIT_S)
+                    async with replica(tmp_path, 2, OwnViews) as second:
+                        second.allowed.set()
+                        assert await ended(process) == 0
+                assert served._ready_fault() == "the pod stops"
+            async with pod() as (_, process):
+                assert await ended(process) == 0  # started again, it finds the later generation in the log
