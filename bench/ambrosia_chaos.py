@@ -61,6 +61,12 @@ class Chaos:
         """Wait until all immortals lead."""
         await self._cluster.until_ready()
 
+    async def again(self) -> None:
+        """Stop it in order and start it once more: then each log ends with a checkpoint."""
+        self.stop()
+        self._cluster = self._start()
+        await self.until_ready()
+
     def stop(self) -> None:
         """Stop it in order."""
         stop(self._cluster)
@@ -127,6 +133,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
                 await ask(rest, "POST", f"{name}/call/stop", [], "stop")
             seconds = loop.time() - began
             counts = await _settled(rest)
+        await chaos.again()
     finally:
         chaos.stop()
     handled = [await _replayed(folder, name) for name in NAMES]
@@ -146,6 +153,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
         *_compared(counts),
         Measure("records handled again with the same output and state", sum(each[0] for each in handled), "", least=1),
         Measure("checkpoints that they were held against", sum(each[1] for each in handled), "", least=1),
+        Measure("records behind the last checkpoints", sum(each[2] for each in handled), "", 0),
     ]
 
 
@@ -179,8 +187,8 @@ async def _settled(rest: RestClient) -> dict[str, Any]:
         await asyncio.sleep(POLL_S)
 
 
-async def _replayed(folder: Path, name: str) -> tuple[int, int]:
-    """Have the command replay the log of an immortal; return how many records and checkpoints it compared."""
+async def _replayed(folder: Path, name: str) -> tuple[int, int, int]:
+    """Have the command replay the log of an immortal; return its records, checkpoints, and records behind these."""
     (logs,) = {path.parent for path in (folder / ".pavane").rglob(f"{name}_0") if path.is_dir()}
     shutil.copyfile(APPLICATION_FILE, folder / f"{MODULE}.py")
     process = await asyncio.create_subprocess_exec(
@@ -192,10 +200,10 @@ async def _replayed(folder: Path, name: str) -> tuple[int, int]:
     )
     told = (await process.communicate())[0].decode()
     output.note(told.strip())
-    found = re.search(r"(\d+) records replayed, .* of (\d+) later checkpoints", told)
+    found = re.search(r"(\d+) records replayed, .* of (\d+) later checkpoints; (\d+) records", told)
     if process.returncode or found is None:
         raise BenchError(f"the log of {name} does not replay: {told.strip()}")
-    return int(found[1]), int(found[2])
+    return int(found[1]), int(found[2]), int(found[3])
 
 
 def _example(folder: Path) -> Path:
