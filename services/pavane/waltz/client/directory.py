@@ -19,7 +19,9 @@ from pavane.waltz.wire.fields import ReqId
 from pavane.wire import Stage
 
 ANSWER_SECONDS = 2.0  # for a request that a server answers from memory
-RETRY_SECONDS = 0.1  # between two tries, and between two views
+RETRY_SECONDS = 0.1  # between two tries to connect
+VIEW_SECONDS, VIEW_SECONDS_MAX = 0.02, 0.2  # between two views: more from one to the next while nothing changes
+LULL_SECONDS = 1.0  # without a question, after which the next two may follow each other closely again
 IDLE_LINKS_MAX = 4  # readers kept open for one server
 PASSING = frozenset(
     {
@@ -68,6 +70,7 @@ class Directory:
         self._idle: dict[Address, list[Link]] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at = -1.0
+        self._spacing = VIEW_SECONDS
         self._net_seqs = itertools.count(1)
         self._seqs = itertools.count()
         self._closed = False
@@ -129,9 +132,11 @@ class Directory:
         """Ask all known servers and take the newest answer; callers at the same time share one question."""
         if self._closed:
             return
-        wait = self._refreshed_at + RETRY_SECONDS - asyncio.get_running_loop().time()
-        if wait > 0:
-            await asyncio.sleep(wait)
+        passed = asyncio.get_running_loop().time() - self._refreshed_at
+        if passed > LULL_SECONDS:
+            self._spacing = VIEW_SECONDS
+        if passed < self._spacing:
+            await asyncio.sleep(self._spacing - passed)
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh(), name="waltz-view")
         await asyncio.shield(self._refreshing)
@@ -256,6 +261,8 @@ class Directory:
                 self._take(max(older, key=lambda view: view.version))
         finally:
             self._refreshed_at = asyncio.get_running_loop().time()
+            changed = self.view is not None and self.view.version != present.version
+            self._spacing = VIEW_SECONDS if changed else min(2 * self._spacing, VIEW_SECONDS_MAX)
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)

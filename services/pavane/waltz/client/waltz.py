@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pavane.waltz.client.appending import Appending
-from pavane.waltz.client.directory import PASSING, RETRY_SECONDS, Directory, PartitionInfo
+from pavane.waltz.client.directory import PASSING, Directory, PartitionInfo
 from pavane.waltz.client.link import Link
 from pavane.waltz.client.transaction import Lock, Transaction
 from pavane.waltz.client.view import View
@@ -126,7 +126,6 @@ class Waltz:
                 elif error.code not in PASSING:
                     raise
             self._directory.check(partition)
-            await asyncio.sleep(RETRY_SECONDS)
             await self._directory.refresh()
 
     async def read(self, partition: int, start: int, stop: int) -> AsyncGenerator[Transaction, None]:

@@ -14,7 +14,7 @@ from pavane.waltz.errors import Conflict, OutcomeUnknown, RejectCode, Rejected, 
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 
-RETRY_SECONDS = 0.1  # between a refusal that may pass and the next try
+RETRY_SECONDS, RETRY_SECONDS_MAX = 0.02, 0.2  # between a refusal that may pass and the next try: more each time
 TICK_SECONDS = 0.05  # between two looks at what is under way
 SILENCE_SECONDS = 1.0  # without the answer that is due, after which the view is asked for: the owner may be another
 DEAD_SECONDS = 5.0  # without it, after which the connection is given up
@@ -108,6 +108,8 @@ class Appender:
     _asked: ReqId | None = None
     _asked_at: float = 0.0
     _retry_at: float | None = None
+    _delay: float = RETRY_SECONDS
+    """How long the next refusal is waited out."""
     _look_at: float | None = None
     """When ``handle_timer`` is due: soon, while anything is under way."""
     _target: int = -1
@@ -142,6 +144,7 @@ class Appender:
 
     def attached(self, generation: int, net_seq: int, now: float) -> None:
         """A link to the owner is up."""
+        self._retry_at = None
         self._generation = generation
         self._net_seq = net_seq
         self._ask_hwm(Mount.ASKING, now)
@@ -174,7 +177,9 @@ class Appender:
 
     def next_timer(self) -> float | None:
         """Return when ``handle_timer`` is due; once it is, it comes also if everything was answered meanwhile."""
-        return self._look_at
+        if self._look_at is None or self._retry_at is None:
+            return self._look_at
+        return min(self._look_at, self._retry_at)
 
     def handle_timer(self, now: float) -> None:
         """Retry what waits, give up what is too late, ask for the view when the owner is silent."""
@@ -234,7 +239,7 @@ class Appender:
             self.mount = Mount.READING
             self._asked_at = now
         elif self.mount is Mount.MOUNTING:
-            self._retry_at = now + RETRY_SECONDS
+            self._wait(now)
             self._out.append(Refresh())
 
     def _resolve_up_to(self, hwm: int, now: float) -> None:
@@ -298,6 +303,7 @@ class Appender:
 
     def _committed(self, entries: dict[ReqId, Pending], reqid: ReqId, txid: int) -> None:
         if pending := entries.pop(reqid, None):
+            self._delay = RETRY_SECONDS
             self.hwm = max(self.hwm, txid)
             self._out.append(Done(pending.token, txid, reqid))
 
@@ -317,9 +323,6 @@ class Appender:
             self._give_up_doubtful(now)
             return
         self._told = reject.message or reject.code.name
-        delay = RETRY_SECONDS
-        if reject.code is RejectCode.UNAVAILABLE:
-            delay = max(delay, min(reject.detail / 1000, 1.0))
         if reject.code is RejectCode.STALE_CONNECTION:
             self._out.append(Drop())
             return
@@ -328,7 +331,13 @@ class Appender:
                 self.mount = Mount.ASKING
                 self._asked_at = now
             self._out.append(Refresh())
-        self._retry_at = now + delay
+        self._wait(now, min(reject.detail / 1000, 1.0) if reject.code is RejectCode.UNAVAILABLE else 0.0)
+
+    def _wait(self, now: float, least: float = 0.0) -> None:
+        """Try again, later each time until an append is committed."""
+        if self._retry_at is None:
+            self._retry_at = now + max(self._delay, least)
+            self._delay = min(2 * self._delay, RETRY_SECONDS_MAX)
 
     def _refused(self, pending: Pending, reject: m.Reject) -> None:
         if reject.code is RejectCode.OUT_OF_WINDOW:
