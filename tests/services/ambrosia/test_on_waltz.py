@@ -151,6 +151,7 @@ async def two_pods(folder: Path) -> AsyncIterator[tuple[Pod, Pod]]:
             await pod.kill()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_kills_of_the_coordinator_and_moves_of_the_partition_lose_and_double_nothing(tmp_path: Path) -> None:
     async with ledger(tmp_path, servers=2) as log, two_pods(tmp_path) as (pod, _):

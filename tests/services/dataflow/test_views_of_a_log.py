@@ -165,6 +165,7 @@ async def _async(value: Any) -> Any:
     return value
 
 
+@pytest.mark.long
 async def test_who_starts_last_writes(tmp_path: Path) -> None:
     async with bench(tmp_path) as (views, log):
         for number in range(20):
@@ -186,6 +187,7 @@ async def test_who_starts_last_writes(tmp_path: Path) -> None:
         assert (await wrong(log))[1] == []
 
 
+@pytest.mark.long
 async def test_words_for_what_is_wrong(tmp_path: Path) -> None:
     async with bench(tmp_path) as (views, log):
         views.script.write_text(SCRIPT.replace("cents BIGINT", "cents BIGINTT"))
