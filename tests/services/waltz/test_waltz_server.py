@@ -1,14 +1,23 @@
 """A server and its storage nodes as clients of every version see them."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
+from pavane.wal.files import DiskFolder
+from pavane.waltz.aio.storage import StorageServer
 from pavane.waltz.core import rounds
 from pavane.waltz.errors import RejectCode
+from pavane.waltz.storage import Directory
+from pavane.waltz.storage.directory import PartitionFiles
 from pavane.waltz.wire import messages as m
+from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.storage import Record
 from tests.services.eventually import eventually
-from tests.services.waltz.running import RawClient, running_log
+from tests.services.waltz.running import ANSWER_S, KEY, RawClient, running_log
 
 
 async def test_append_is_acknowledged_and_fed(tmp_path: Path) -> None:
@@ -193,6 +202,29 @@ async def test_what_comes_together_is_one_batch_and_what_comes_meanwhile_the_nex
         assert [(await client.next(m.AppendAck)).txid for _ in range(80)] == list(range(80))
         await eventually(lambda: files.max_txid == 79 and node.requests == before + 2)
         client.hang_up("done")
+
+
+async def test_partitions_that_were_appended_to_together_are_synced_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = Directory(DiskFolder(tmp_path), KEY, 3)
+    directory.assign(range(3))
+    all_three, sync = threading.Barrier(3), PartitionFiles.sync
+
+    def meeting(self: PartitionFiles) -> None:
+        all_three.wait(ANSWER_S)  # breaks unless all three are in their sync at once
+        sync(self)
+        if self.number == 1:
+            raise OSError("broken")
+
+    monkeypatch.setattr(PartitionFiles, "sync", meeting)
+    server = StorageServer(directory, KEY)
+    record = Record.of(0, ReqId(1, 1, 0, 1), 0, b"data")
+    messages = [s.Append(s.Head(-1, number, number), (record,), False) for number in range(3)]
+    answers = await asyncio.to_thread(server.node.execute, messages)
+    await server.stop()
+    assert [type(answer) for answer in answers] == [s.Success, s.Failure, s.Success], "each has its own fault"
+    assert not all_three.broken
 
 
 async def test_appends_of_several_partitions_go_to_storage_together_under_load(
