@@ -138,6 +138,17 @@ def test_why_names_a_full_volume_and_what_to_do() -> None:
     assert "VolumeFull – the volume of q-server-g1-0 is full. Raise spec.storage.size" in text
 
 
+def test_why_names_a_replica_that_is_missing() -> None:
+    fine = [_condition("Ready", "True", "Ready"), _condition("UpToDate", "True", "Applied")]
+    missing = _condition(
+        "Replicated", "False", "ReplicaMissing", "1 of 2 replicas compute the views, not main-replica-g1-1"
+    )
+    document = {"metadata": {"name": "main"}, "status": {"activeGeneration": 1, "conditions": [*fine, missing]}}
+    text = explain(document, "compute/main")
+    assert "waits for nothing" not in text
+    assert "ReplicaMissing – 1 of 2 replicas compute the views, not main-replica-g1-1. The views go on while" in text
+
+
 def test_why_names_pods_that_wait_for_the_same_together() -> None:
     blockers = [
         {"pod": f"g-{number}", "reason": "NoGroup", "message": "nobody admits it", "since": "2026-01-01T00:00:00Z"}
