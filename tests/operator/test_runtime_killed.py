@@ -26,7 +26,6 @@ SCENARIOS = {
     **{f"waltz-{name}": killing_waltz.SCENARIOS[name] for name in (killing_waltz.SCENARIOS if ALL else WALTZ_SAMPLE)},
 }
 
-SHORT = "raft-roll"
 pytestmark = [pytest.mark.platform, pytest.mark.timeout(0 if ALL else 300)]
 
 
@@ -46,9 +45,8 @@ def fates(calls: int) -> Iterator[tuple[int, Moment]]:
         yield 1 + calls // 2, Moment.BEFORE
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == SHORT else pytest.param(name, marks=pytest.mark.long) for name in SCENARIOS]
-)
+@pytest.mark.long  # the same kills on the model of a cluster: test_plan_model_cluster.py
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_whenever_the_operator_is_killed_the_end_is_the_same(cluster: Killing, name: str) -> None:
     scenario = SCENARIOS[name]
     began = time.monotonic()
