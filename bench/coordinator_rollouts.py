@@ -109,9 +109,8 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
     """Roll out again and again; every run has callers and a proof of its own."""
     longest: dict[str, list[float]] = {}
     told, lost, doubled, answered = [], 0, 0, 0
-    with running(
-        folder, "--fast", str(EXAMPLE)
-    ) as cluster:  # an operator that is killed again and again comes back soon
+    # --fast: an operator that is killed again and again comes back soon
+    with running(folder, "--fast", str(EXAMPLE)) as cluster:
         await cluster.until_ready()
         where = Where(cluster.kubeconfig)
         async with control_plane(where, None, None) as rest, cluster.client() as kube:

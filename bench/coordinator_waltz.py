@@ -44,6 +44,8 @@ from pavane_operator.kube.resources import PODS
 
 METADATA = "meta"
 """The RaftCluster of the example."""
+LEAST = 4
+"""Containers of both accounts: a coordinator and an application each."""
 ANSWERS = 100
 """Waited for after each kill."""
 
@@ -115,6 +117,8 @@ async def _metadata(kube: KubeClient, callers: Callers, runs: int) -> list[Measu
     waits: dict[str, list[float]] = {"leader killed": [], "rolled out": []}
     await until_settled(kube)
     before = await _containers(kube)
+    if len(before) < LEAST:
+        raise BenchError(f"of the accounts' containers only these run: {', '.join(before)}")
     for _ in range(runs):
         for what, disturb in zip(waits, (_kill_leader, _roll_metadata), strict=True):
             await callers.reach(callers.answered + ANSWERS)

@@ -5,7 +5,7 @@ and whoever handles a request from outside to the one of the request's token, so
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import time_ns
 from typing import Final
 
@@ -15,7 +15,8 @@ from opentelemetry.semconv._incubating.attributes import rpc_attributes
 from opentelemetry.semconv._incubating.attributes.messaging_attributes import MESSAGING_BATCH_MESSAGE_COUNT
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode
 
-from pavane.ambrosia.wire.messages import BATCH_TYPES, RPC_TYPES, Frame, RpcKind, call_of, read_batch, read_frames
+from pavane.ambrosia.wire.batches import calls_of
+from pavane.ambrosia.wire.messages import RpcKind, call_of
 from pavane.telemetry import Derivation, framed
 from pavane.wire import RemoteProtocolError
 
@@ -171,7 +172,7 @@ class CoordinatorTracing(_Tracing):
         links: list[Link] = []
         count = 0
         try:
-            for message in _messages(data):
+            for message in calls_of(data):
                 count += 1
                 if len(links) < LINKS_MAX and (call := call_of(message.data)) is not None:
                     kind, sender, number = call
@@ -188,14 +189,6 @@ def ended(span: Span, error: str = "") -> None:
     if error:
         span.set_status(StatusCode.ERROR, error)
     span.end()
-
-
-def _messages(data: bytes) -> Iterable[Frame]:
-    for message in read_frames(data):
-        if message.type in BATCH_TYPES:
-            yield from read_batch(message)
-        elif message.type in RPC_TYPES:
-            yield message
 
 
 def _within(span: Span) -> Context:

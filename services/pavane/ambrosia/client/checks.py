@@ -1,9 +1,9 @@
 """What must hold between the logs of instances (docs/specs/ambrosia.md 21.2: S1, S3)."""
 
 from collections import Counter
-from collections.abc import Iterator
 
-from pavane.ambrosia.wire.messages import BATCH_TYPES, CALL_TYPES, is_impulse, read_batch, read_frames
+from pavane.ambrosia.wire.batches import calls_of
+from pavane.ambrosia.wire.messages import is_impulse
 from pavane.ambrosia.wire.records import LogRecord
 
 
@@ -20,7 +20,7 @@ def check_inputs(name: str, records: list[LogRecord], made: dict[str, dict[str, 
     sent = {sender: outputs.get("" if sender == name else name, []) for sender, outputs in made.items()}
     taken: Counter[str] = Counter()
     for record in records:
-        body = [raw for raw, impulse in _calls(record.body) if not impulse]
+        body = [call.raw for call in calls_of(record.body) if not is_impulse(call.data)]
         where = f"record {record.seq} of {name}"
         count = 0
         for source, (_, last) in record.inputs.items():
@@ -38,10 +38,3 @@ def check_inputs(name: str, records: list[LogRecord], made: dict[str, dict[str, 
     for sender, calls in sent.items():
         if len(calls) != taken[sender]:
             raise SimulationError(f"{sender} sent {len(calls)} calls to {name}, which logged {taken[sender]}")
-
-
-def _calls(body: bytes) -> Iterator[tuple[bytes, bool]]:
-    for message in read_frames(body):
-        if message.type in CALL_TYPES:
-            for each in read_batch(message) if message.type in BATCH_TYPES else (message,):
-                yield each.raw, is_impulse(each.data)

@@ -7,7 +7,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import xxhash
 
@@ -125,52 +125,44 @@ def _codec(kind: Any, what: str) -> Codec:
         raise DefinitionError(f"{what}: {kind!r} cannot be written as bytes: {error}".splitlines()[0]) from error
 
 
-class Method(Generic[S, P, R]):
-    """A handler that can be called from outside: ``Account.deposit``; on an object it is the plain function."""
-
-    def __init__(self, function: Callable[Concatenate[S, P], R], number: int | None) -> None:
-        self.function: Callable[..., R] = function
-        self.name = function.__name__
-        self.__doc__ = function.__doc__
-        self.number = xxhash.xxh64_intdigest(self.name.encode()) % (1 << NUMBER_BITS) if number is None else number
-        self.is_flow = inspect.iscoroutinefunction(function)
-        self.title = function.__qualname__
-
-    @overload
-    def __get__(self, instance: None, owner: Any) -> "Method[S, P, R]": ...
-    @overload
-    def __get__(self, instance: object, owner: Any) -> Callable[P, R]: ...
-    def __get__(self, instance: object | None, owner: Any) -> "Method[S, P, R] | Callable[P, R]":
-        return self if instance is None else types.MethodType(self.function, instance)
-
-    @functools.cached_property
-    def signature(self) -> Signature:
-        """Parameters and result; raises ``DefinitionError``."""
-        return Signature(self.function, self.title)
-
-
-class Query(Generic[S, P, R]):
-    """A question that changes nothing and sends nothing; also answered while the log is replayed."""
+class _Handler(Generic[S, P, R]):
+    """A function of a class that can be called from outside; on an object it is the plain function."""
 
     def __init__(self, function: Callable[Concatenate[S, P], R]) -> None:
         self.function: Callable[..., R] = function
         self.name = function.__name__
         self.__doc__ = function.__doc__
         self.title = function.__qualname__
-        if inspect.iscoroutinefunction(function):
-            raise DefinitionError(f"{place(function)}: {self.title}: a query is a plain def: it answers at once")
 
     @overload
-    def __get__(self, instance: None, owner: Any) -> "Query[S, P, R]": ...
+    def __get__(self, instance: None, owner: Any) -> Self: ...
     @overload
     def __get__(self, instance: object, owner: Any) -> Callable[P, R]: ...
-    def __get__(self, instance: object | None, owner: Any) -> "Query[S, P, R] | Callable[P, R]":
+    def __get__(self, instance: object | None, owner: Any) -> Self | Callable[P, R]:
         return self if instance is None else types.MethodType(self.function, instance)
 
     @functools.cached_property
     def signature(self) -> Signature:
         """Parameters and result; raises ``DefinitionError``."""
         return Signature(self.function, self.title)
+
+
+class Method(_Handler[S, P, R]):
+    """A handler: ``Account.deposit``."""
+
+    def __init__(self, function: Callable[Concatenate[S, P], R], number: int | None) -> None:
+        super().__init__(function)
+        self.number = xxhash.xxh64_intdigest(self.name.encode()) % (1 << NUMBER_BITS) if number is None else number
+        self.is_flow = inspect.iscoroutinefunction(function)
+
+
+class Query(_Handler[S, P, R]):
+    """A question that changes nothing and sends nothing; also answered while the log is replayed."""
+
+    def __init__(self, function: Callable[Concatenate[S, P], R]) -> None:
+        super().__init__(function)
+        if inspect.iscoroutinefunction(function):
+            raise DefinitionError(f"{place(function)}: {self.title}: a query is a plain def: it answers at once")
 
 
 @overload

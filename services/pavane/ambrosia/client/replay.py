@@ -11,7 +11,8 @@ from pavane.ambrosia.client.errors import Diverged
 from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.snapshot import Snapshot
 from pavane.ambrosia.client.upgrading import Kinds, kind_of
-from pavane.ambrosia.wire.messages import BATCH_TYPES, MessageBuffer, Type, checkpoint, read_batch, split_outgoing
+from pavane.ambrosia.wire.batches import split_calls
+from pavane.ambrosia.wire.messages import MessageBuffer, Type, checkpoint
 from pavane.ambrosia.wire.records import LogRecord, checkpoint_record
 
 REMEDY = (
@@ -61,10 +62,7 @@ class Replay:
         self.engine.effects.clear()
         self._sent.feed(self.engine.take())
         while (message := self._sent.next()) is not None:
-            if message.type == Type.ATTACH_TO:
-                continue
-            for each in read_batch(message) if message.type in BATCH_TYPES else (message,):
-                to, raw, _ = split_outgoing(each)
+            for to, raw, _ in split_calls(message) if message.type != Type.ATTACH_TO else ():
                 self.outputs.setdefault(to, []).append(raw)
 
     def compare(self, recorded: Snapshot) -> None:

@@ -4,6 +4,7 @@ All functions raise ``RemoteProtocolError`` for what is malformed, and for anyth
 """
 
 import functools
+from collections.abc import Iterator
 
 from pavane.ambrosia.errors import Reason
 from pavane.ambrosia.wire.limits import BATCH_COUNT_MAX, NAME_BYTES_MAX
@@ -19,6 +20,8 @@ from pavane.ambrosia.wire.messages import (
     RpcType,
     Type,
     is_impulse,
+    read_batch,
+    read_frames,
     read_rpc,
     split_outgoing,
 )
@@ -52,6 +55,15 @@ def split_calls(message: Frame) -> list[tuple[str, bytes, bool]]:
         raw = b"".join((zz32(end - body + 1), TYPE_BYTES[data[start]], rest))
         found.append((_name(data[name:body]), raw, _impulse(data, body, end)))
     return found
+
+
+def calls_of(data: bytes) -> Iterator[Frame]:
+    """Return each call of a record's body or of what went over a stream; other messages are left out."""
+    for message in read_frames(data):
+        if message.type in BATCH_TYPES:
+            yield from read_batch(message)
+        elif message.type in RPC_TYPES:
+            yield message
 
 
 def count_calls(message: Frame) -> tuple[int, int]:
