@@ -218,7 +218,8 @@ async def test_a_stale_epoch_is_refused_and_the_running_stream_goes_on(pod: Pod)
 async def test_two_streams_at_once_lead_to_one_that_lives(pod: Pod) -> None:
     streams = [pod.stream(1, minor) for minor in range(1, 9)]
     results = await asyncio.gather(*(stream.open() for stream in streams), return_exceptions=True)
-    assert all(isinstance(result, StageReport | StageSuperseded | StaleEpoch) for result in results)
+    # Mostly superseded or stale; gRPC loses the reason of a call that ends while a message is on its way.
+    assert [result for result in results if not isinstance(result, StageReport | StageStreamError)] == []
     assert (await streams[-1].lead_up()).stage is Stage.READ_ONLY
     await eventually(lambda: pod.server.streams == 1)
     await eventually(lambda: [stream.closed is None for stream in streams] == [False] * 7 + [True])
