@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from pavane.compute.wire import Epoch
+from pavane.pods.waltz_settings import ADMIN_PORT
 from pavane.waltz.client import Waltz
 from pavane.waltz.client.link import Link
 from pavane.waltz.client.tools import recover
@@ -117,16 +118,16 @@ async def test_a_log_goes_on_through_a_new_generation_of_servers_and_kills_of_ea
         for pod in (cluster.storage[0], new[0], cluster.storage[0], cluster.storage[1]):
             if pod.process is not None and pod.process.poll() is not None:
                 pod.start()  # a storage node finds what it had
-                while not await pod.get("/storage"):
+                while not await pod.takes_tools():
                     await asyncio.sleep(0.05)
             else:
                 pod.kill()
             for writer in writers:
                 await writer.more()
         cluster.storage[1].start()
-        tools = [f"{pod.address}:55281" for pod in cluster.storage]
+        tools = [f"{pod.address}:{ADMIN_PORT}" for pod in cluster.storage]
         async with asyncio.timeout(WAIT_S):
-            while not await cluster.storage[1].get("/storage"):
+            while not await cluster.storage[1].takes_tools():
                 await asyncio.sleep(0.05)
             # While appends go on a node gives its copy up and gets a new one.
             await recover(tools, tools[2], 0, UUID(KEY), PARTITIONS, None, lambda _: None)

@@ -13,6 +13,7 @@ import httpx2
 import yaml
 
 from pavane.compute.wire import Epoch, Token
+from pavane.pods.waltz_settings import ADMIN_PORT
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageUnreachable
 from tests.services.pods.raft_pods import PROGRAM, SECRET, Pods, claimed_address
@@ -79,6 +80,14 @@ class WaltzPod:
                 answer = await client.get(f"http://{self.address}:7071{path}")
                 return dict(answer.json()) if answer.status_code == 200 else {}
         return {}
+
+    async def takes_tools(self) -> bool:
+        """Whether this storage node listens for tools, the last of its ports."""
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(self.address, ADMIN_PORT)
+            writer.close()
+            return True
+        return False
 
     async def stream(self, epoch: Epoch) -> StageStream:
         """A stream as the operator opens it, dialled until the pod listens."""
