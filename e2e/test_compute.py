@@ -90,6 +90,15 @@ class ViewsTest(RaftTest):
             await self.kube.apply(kind, body, self.namespace, manager="e2e", strict=True)
         await self.until_current("main", generation=1, timeout_s=timeout_s)
 
+    async def rolls_out(self, orders: Orders) -> None:
+        """Assert that another script is generation 2, which takes over while orders come."""
+        await self.apply_script("count(DISTINCT id)")
+        await orders.more()
+        document = await self.until_current("main", generation=2)
+        assert document["status"]["history"][0]["result"] == "Promoted"
+        assert document["status"]["history"][0]["writeGapMs"] > 0
+        await orders.more()
+
     @contextlib.asynccontextmanager
     async def client_of_log(self) -> AsyncIterator[Waltz]:
         data = (await self.kube.get(SECRETS, "ledger-client", self.namespace))["data"]
@@ -168,12 +177,7 @@ async def test_views_are_exact_under_kills_and_while_generations_change(
             # A script that is refused rolls nothing out, and says where it is wrong.
             await views.apply_script("cuont(*)")
             await views.until_dataflow("Ready", "InvalidScript", "line 3, column")
-            await views.apply_script("count(DISTINCT id)")
-            await orders.more()
-            document = await views.until_current("main", generation=2)
-            assert document["status"]["history"][0]["result"] == "Promoted"
-            assert document["status"]["history"][0]["writeGapMs"] > 0
-            await orders.more()
+            await views.rolls_out(orders)
         finally:
             orders.stopped.set()
             await writing

@@ -18,15 +18,13 @@ from pavane.dataflow.entries import EntryError
 from pavane.dataflow.keeping import Keeper
 from pavane.dataflow.ports import EngineError, Table, View
 from pavane.dataflow.tracing import Tracing
-from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
+from pavane.pods.common import rest_fenced, run_pod
 from pavane.pods.compute_settings import ComputeConfig, ComputeSettings, load
 from pavane.pods.computing import Kept, engine_of, make_clocks
-from pavane.runtime.metrics import Metric
-from pavane.runtime.ops import OpsServer
+from pavane.pods.staged import StagedPod
 from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
-from pavane.stage.server import StageServer
 from pavane.waltz.client import Waltz, WaltzError
 from pavane.wire import Stage
 
@@ -219,37 +217,12 @@ class ControllerRole:
         return self.kept.report()
 
 
-class ComputePod:
-    """One pod: the views and everything around them, between ``start`` and ``stop``."""
+class ComputePod(StagedPod):
+    """One pod: the views and everything around them."""
 
     def __init__(self, settings: ComputeSettings, config: ComputeConfig, process: Process) -> None:
-        self._settings = settings
-        self._process = process
         self._kept: Kept[Any] = LedViews(settings, config) if config.replicas else OwnViews(settings, config)
-        self._stage = StageServer(
-            ControllerRole(self._kept), process.exit, host=settings.pod_ip, certificates=settings.tls
-        )
-        self._ops = OpsServer(
-            host=settings.pod_ip,
-            live=lambda: None,  # what ends the keeper ends the process
-            ready=self._ready_fault,
-            metrics=self._metrics,
-            documents={"/stage": self._stage_json, "/views": self._kept.views},
-        )
-        self._last_words: dict[str, Any] | None = None
-
-    async def start(self) -> None:
-        """Open the ops port and the stage port; the rest follows from there."""
-        await self._ops.start(self._process)
-        await self._stage.start()
-        self._process.spawn(self._run(), name="views")
-        self._process.spawn(self._follow_fence(), name="fence")
-
-    async def stop(self) -> None:
-        """Stop in order: streams hear that the pod goes, then the ports close."""
-        self._last_words = self._stage_json()
-        await self._stage.stop()
-        await self._ops.stop()
+        super().__init__(settings, process, ControllerRole(self._kept), {"/views": self._kept.views})
 
     async def _run(self) -> None:
         try:
@@ -259,10 +232,9 @@ class ComputePod:
         except OSError as error:
             self._process.exit(EXIT_FAILED, f"{error.filename}: {error.strerror}")
         else:
-            await rest_fenced(self._process, self._stage, self._settings.generation)
+            await rest_fenced(self._process, self._stage, self._generation)
 
     async def _follow_fence(self) -> None:
-        """Walk as far as the log allows: a pod that starts again in the generation that writes needs nobody."""
         kept, stage = self._kept, self._stage
         while not self._process.ending and not kept.allowed.is_set():
             try:
@@ -280,20 +252,11 @@ class ComputePod:
             stage.notify()
             await asyncio.sleep(LOOK_S)
 
-    def _ready_fault(self) -> str | None:
-        if self._process.ending:
-            return "the pod stops"
-        if self._stage.stage < Stage.READ_ONLY:
-            return f"stage {self._stage.stage.title}"
+    async def _end(self) -> None:
+        pass  # the keeper's task ends with the process
+
+    def _unready(self) -> str | None:
         return self._kept.unready()
-
-    def _metrics(self) -> list[Metric]:
-        return [] if self._process.ending else stage_metrics(self._stage)
-
-    def _stage_json(self) -> dict[str, Any]:
-        if self._last_words is not None:
-            return self._last_words
-        return stage_json(self._stage.report(), self._settings.generation)
 
 
 def run() -> int:

@@ -26,7 +26,7 @@ from pavane.ambrosia.tls import LinkTls
 from pavane.ambrosia.wire.limits import MIB
 from pavane.compute.wire import Blocker, Token
 from pavane.pods import immortal_log
-from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
+from pavane.pods.common import rest_fenced, run_pod
 from pavane.pods.coordinator_settings import (
     LINK_PORT,
     PEERS_FILE,
@@ -37,13 +37,12 @@ from pavane.pods.coordinator_settings import (
     load,
 )
 from pavane.pods.immortal_log import PartitionFolder
+from pavane.pods.staged import StagedPod
 from pavane.runtime import names
 from pavane.runtime.metrics import Metric
-from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
-from pavane.stage.server import StageServer
 from pavane.wal.files import DiskFolder
 from pavane.waltz.client import WaltzError
 from pavane.wire import Stage
@@ -272,12 +271,10 @@ class InstanceRole:
         return self.instance.report()
 
 
-class CoordinatorPod:
-    """One pod: the instance and everything around it, between ``start`` and ``stop``."""
+class CoordinatorPod(StagedPod):
+    """One pod: the instance and everything around it."""
 
     def __init__(self, settings: CoordinatorSettings, config: CoordinatorConfig, process: Process) -> None:
-        self._settings = settings
-        self._process = process
         self._instance = Instance(
             config,
             settings.ambrosia_log,
@@ -287,31 +284,10 @@ class CoordinatorPod:
             settings.waltz_client,
             _tls(settings),
         )
-        self._stage = StageServer(
-            InstanceRole(self._instance), process.exit, host=settings.pod_ip, certificates=settings.tls
-        )
-        self._ops = OpsServer(
-            host=settings.pod_ip,
-            live=lambda: None,  # what ends the instance ends the process
-            ready=self._ready_fault,
-            metrics=self._metrics,
-            documents={"/stage": self._stage_json, "/instance": self._instance_json},
-        )
-        self._last_words: dict[str, Any] | None = None
+        super().__init__(settings, process, InstanceRole(self._instance), {"/instance": self._instance_json})
 
-    async def start(self) -> None:
-        """Open the ops port and the stage port; the rest follows from there."""
-        await self._ops.start(self._process)
-        await self._stage.start()
-        self._process.spawn(self._run(), name="instance")
-        self._process.spawn(self._follow_fence(), name="fence")
-
-    async def stop(self) -> None:
-        """Stop in order: streams hear that the pod goes, the log is let go, the ports close."""
-        self._last_words = self._stage_json()
-        await self._stage.stop()
+    async def _end(self) -> None:
         await self._instance.stop()
-        await self._ops.stop()
 
     async def _run(self) -> None:
         try:
@@ -321,10 +297,9 @@ class CoordinatorPod:
         except OSError as error:
             self._process.exit(EXIT_FAILED, f"{error.filename}: {error.strerror}")
         else:
-            await rest_fenced(self._process, self._stage, self._settings.generation)
+            await rest_fenced(self._process, self._stage, self._generation)
 
     async def _follow_fence(self) -> None:
-        """Walk as far as the volume allows: a pod that starts again in the generation that may write needs nobody."""
         instance, stage = self._instance, self._stage
         while not self._process.ending:
             fence = await instance.fence()
@@ -336,11 +311,7 @@ class CoordinatorPod:
             stage.notify()
             await asyncio.sleep(LOOK_S)
 
-    def _ready_fault(self) -> str | None:
-        if self._process.ending:
-            return "the pod stops"
-        if self._stage.stage < Stage.READ_ONLY:
-            return f"stage {self._stage.stage.title}"
+    def _unready(self) -> str | None:
         return self._instance.unready()
 
     def _metrics(self) -> list[Metric]:
@@ -348,16 +319,11 @@ class CoordinatorPod:
             return []
         server = self._instance.server
         refused = 0 if server is None else server.links_refused
-        return [*stage_metrics(self._stage), Metric("pavane_ambrosia_links_refused_total", {}, refused)]
+        return [*super()._metrics(), Metric("pavane_ambrosia_links_refused_total", {}, refused)]
 
     def _instance_json(self) -> dict[str, Any] | None:
         server = self._instance.server
         return None if server is None else server.status()
-
-    def _stage_json(self) -> dict[str, Any]:
-        if self._last_words is not None:
-            return self._last_words
-        return stage_json(self._stage.report(), self._settings.generation)
 
 
 def _tls(settings: CoordinatorSettings) -> LinkTls | None:

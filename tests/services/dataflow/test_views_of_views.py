@@ -18,6 +18,7 @@ from pavane.dataflow.entries import Batch, Minted, decode
 from pavane.dataflow.flow import Latest
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
+from pavane.dataflow.ports import Script
 from pavane.dataflow.rows import Row, table_of, updates_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
@@ -154,6 +155,14 @@ class CountedLog(FaultyLog):
             yield record
 
 
+def kept(log: FaultyLog, script: Script) -> tuple[Keeper, asyncio.Task[None]]:
+    """A keeper that writes the views of a script, and its task."""
+    clocks, place = Clocks(lambda: 0, monotonic, lambda: uuid4().hex), Place(TICKS_PARTITION, HOME)
+    keeper = Keeper(log, [script], place, PlainEngine, 0.01, clocks)
+    keeper.allowed.set()
+    return keeper, asyncio.create_task(keeper.run(lambda _: None, lambda _: None))
+
+
 async def test_a_view_that_fails_while_it_is_built_writes_no_part_of_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "HYDRATION_TRANSACTIONS", 3)
     log = FaultyLog(Random(0), kind=True)
@@ -165,10 +174,7 @@ async def test_a_view_that_fails_while_it_is_built_writes_no_part_of_a_tick(monk
         "CREATE MATERIALIZED VIEW big AS SELECT k FROM sums WHERE s > 2;"
         "CREATE MATERIALIZED VIEW all_rows AS SELECT x FROM t;"
     )
-    clocks, place = Clocks(lambda: 0, monotonic, lambda: uuid4().hex), Place(TICKS_PARTITION, HOME)
-    keeper = Keeper(log, [script], place, PlainEngine, 0.01, clocks)
-    keeper.allowed.set()
-    running = asyncio.create_task(keeper.run(lambda _: None, lambda _: None))
+    keeper, running = kept(log, script)
     async with asyncio.timeout(30.0):
         while keeper.runner is None or any(each.upper < 2 and not each.failure for each in keeper.runner.views):
             await asyncio.sleep(0.01)
@@ -189,10 +195,7 @@ async def test_all_views_are_built_from_one_reading_of_the_log() -> None:
         "CREATE MATERIALIZED VIEW both AS SELECT t.x, s FROM t JOIN sums ON t.k = sums.k;"
         "CREATE MATERIALIZED VIEW most AS SELECT max(x) AS x FROM t;"
     )
-    clocks, place = Clocks(lambda: 0, monotonic, lambda: uuid4().hex), Place(TICKS_PARTITION, HOME)
-    keeper = Keeper(log, [script], place, PlainEngine, 0.01, clocks)
-    keeper.allowed.set()
-    running = asyncio.create_task(keeper.run(lambda _: None, lambda _: None))
+    keeper, running = kept(log, script)
     async with asyncio.timeout(30.0):
         while keeper.runner is None or keeper.runner.reached < 1:
             await asyncio.sleep(0.01)
