@@ -5,5 +5,4 @@ from pavane.runtime import names
 
 async def address_of(namespace: str, name: str) -> str:
     """Return the address of a Service, as it stands in a URL. Raises ``socket.gaierror``."""
-    address = (await names.look_up(names.resolve, f"{name}.{namespace}.svc"))[0]
-    return f"[{address}]" if ":" in address else address
+    return names.bracketed((await names.look_up(names.resolve, f"{name}.{namespace}.svc"))[0])

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx2
 
+from pavane.runtime.names import bracketed
 from pavane.runtime.ops import OPS_PORT
 from pavane.wire import Stage
 from pavane_api.pods.schemas import Pod, PodBlocker, PodList
@@ -108,9 +109,8 @@ async def ask(http: httpx2.AsyncClient, body: kube.Object, path: str) -> Mapping
     host = (body.get("status") or {}).get("podIP")
     if not host or generation_of(body) is None:
         return None
-    authority = f"[{host}]:{OPS_PORT}" if ":" in host else f"{host}:{OPS_PORT}"
     try:
-        answer = await http.get(f"http://{authority}{path}", timeout=ASK_S)
+        answer = await http.get(f"http://{bracketed(host)}:{OPS_PORT}{path}", timeout=ASK_S)
         told = answer.json()
     except (httpx2.HTTPError, ValueError):
         return None

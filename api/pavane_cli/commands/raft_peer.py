@@ -12,6 +12,7 @@ from pavane.raft.curve import CurveServer
 from pavane.raft.machine import machine_of
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreError
 from pavane.runtime.garbage import freeze_survivors
+from pavane.runtime.names import bracketed
 from pavane.runtime.process import Process, run
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.secret import SecretEnv, SecretFile, secret_in
@@ -160,7 +161,6 @@ def announced_url(pub: str, own_url: str) -> str:
     """Return the url that subscribers are told: where PUB is bound, with a host that they can reach."""
     host = urlsplit(own_url).hostname or ""
     for anywhere in _ANYWHERE:
-        bracketed = f"[{anywhere}]" if ":" in anywhere else anywhere
-        if pub.startswith(f"tcp://{bracketed}:"):
-            return f"tcp://{f'[{host}]' if ':' in host else host}:{pub.rpartition(':')[2]}"
+        if pub.startswith(f"tcp://{bracketed(anywhere)}:"):
+            return f"tcp://{bracketed(host)}:{pub.rpartition(':')[2]}"
     return pub

@@ -18,6 +18,7 @@ from opentelemetry import trace
 from pavane.compute.tls import StageCredentials
 from pavane.compute.wire import Epoch, StageReport, Token
 from pavane.parts.backoff import backoff_s
+from pavane.runtime.names import bracketed
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageStreamError, StageSuperseded, StaleEpoch
 from pavane.wire.stages import Stage
@@ -274,4 +275,4 @@ def view_of(report: StageReport, *, connected: bool, asked: Stage | None) -> Sta
 
 def socket_address(address: str, port: int) -> str:
     """`host:port`, also for an IPv6 address."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return f"{bracketed(address)}:{port}"

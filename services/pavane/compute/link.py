@@ -12,7 +12,7 @@ from pavane.compute.core.controller import ControllerCore, Effect, Hang, Send
 from pavane.compute.tls import StageCredentials
 from pavane.compute.wire import Command, CreateInstance, Epoch, RuntimeConfig
 from pavane.parts.backoff import backoff_s
-from pavane.runtime.names import look_up, resolve
+from pavane.runtime.names import bracketed, look_up, resolve
 
 DIAL_FIRST_SECONDS = 0.05
 DIAL_SECONDS_MAX = 1.0
@@ -84,9 +84,10 @@ class ReplicaLinks:
     async def _stream(self, address: str, connection: Epoch) -> ReplicaStream:
         host, _, port = address.rpartition(":")
         found = (await look_up(resolve, host.strip("[]")))[0]
-        dialled = f"[{found}]:{port}" if ":" in found else f"{found}:{port}"
         credentials = None if self._credentials is None else self._credentials()
-        return ReplicaStream(dialled, connection, self._instance, config=self._config, credentials=credentials)
+        return ReplicaStream(
+            f"{bracketed(found)}:{port}", connection, self._instance, config=self._config, credentials=credentials
+        )
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
         """Do what a call of the core has led to."""

@@ -18,6 +18,7 @@ from pavane.compute.session import STOP_SECONDS_MAX, Session
 from pavane.compute.tls import server_credentials
 from pavane.compute.transport import ACCEPTED, SERVER_OPTIONS, STAGE_PORT, exit_text
 from pavane.compute.wire import METHOD, PROTOCOL_MAJOR, SERVICE, Command, encode_response
+from pavane.runtime.names import bracketed
 
 STREAMS_MAX = 32  # one controller, its predecessor and some that are mistaken; more are refused
 EXIT_FAILED = 1
@@ -52,7 +53,7 @@ class ReplicaServer:
         self.port = port
         self._engine = engine
         self._exit_process = exit_process
-        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._address = f"{bracketed(host)}:{port}"
         self._certificates = certificates
         self._sessions: dict[int, Session] = {}
         self._effects: deque[Effect] = deque()

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pavane.dataflow.ports import Script, SqlError
 from pavane.dataflow.sql import parse
 from pavane.pods.settings import PodSettings, read_yaml
+from pavane.runtime.names import bracketed
 from pavane.runtime.settings import SettingsError
 
 SCRIPTS_MAX = 32
@@ -36,8 +37,7 @@ class ComputeSettings(PodSettings):
     @property
     def api_server(self) -> str:
         """Address of the API server, empty outside of a cluster."""
-        host = f"[{self.kubernetes_host}]" if ":" in self.kubernetes_host else self.kubernetes_host
-        return f"{host}:{self.kubernetes_port}" if host else ""
+        return f"{bracketed(self.kubernetes_host)}:{self.kubernetes_port}" if self.kubernetes_host else ""
 
 
 class ExecutorsConfig(BaseModel):

@@ -23,6 +23,7 @@ from pavane.raft.messages import descriptor, has_input, receive, send
 from pavane.raft.state.configuration import host_of, needs_resolving
 from pavane.raft.wire.frames import FRAME_BYTES
 from pavane.runtime import names
+from pavane.runtime.names import bracketed
 
 INPUT_BYTES = 8 << 20
 NOISE_MESSAGES = 16  # so many without the cluster's ident are taken in a NOISE_WINDOW_S, then nothing until it ends:
@@ -281,8 +282,8 @@ class Sockets:
         """Make the link's connections those of ``addresses``: the first one, or all of a seed's."""
         port = urlsplit(link.to.url).port
         chosen = addresses if link.to.channel is Channel.SEED else addresses[:1]
-        source = f"{_bracketed(self._source)}:0;" if self._source else ""
-        link.dealer.connect([f"tcp://{source}{_bracketed(address)}:{port}" for address in chosen])
+        source = f"{bracketed(self._source)}:0;" if self._source else ""
+        link.dealer.connect([f"tcp://{source}{bracketed(address)}:{port}" for address in chosen])
 
     def _look_up(self, url: str) -> None:
         """Ask for the addresses of a host; one answer serves all sockets to the same url, so they come up together."""
@@ -329,7 +330,3 @@ def _bind(socket: "zmq.Socket[bytes]", url: str) -> None:
         socket.bind(url)
     except zmq.ZMQError as error:
         raise CannotBind(f"cannot listen on {url}: {error.strerror}; free the address or choose another") from error
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

@@ -25,6 +25,11 @@ _system_getaddrinfo = socket.getaddrinfo
 _lookups = ThreadPoolExecutor(LOOKUPS_MAX, thread_name_prefix="pavane-names")
 
 
+def bracketed(address: str) -> str:
+    """Return an address as it stands before a port and in a URL: one of IPv6 in brackets."""
+    return f"[{address}]" if ":" in address else address
+
+
 class _HostsFile:
     """The last read content of one hosts file; read again when the file on disk is another one."""
 

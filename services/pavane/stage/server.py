@@ -34,6 +34,7 @@ from pavane.compute.wire import (
     Token,
     encode_response,
 )
+from pavane.runtime.names import bracketed
 from pavane.stage.core import (
     OWN,
     Configure,
@@ -77,7 +78,7 @@ class StageServer:
         self._role = role
         self._certificates = certificates
         self._exit_process = exit_process
-        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._address = f"{bracketed(host)}:{port}"
         self._core = StageCore(
             role.kind, role.generation, live=role.live_settings, told=role.told_settings, token=role.token
         )

@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import structlog
 
+from pavane.runtime.names import bracketed
 from pavane.runtime.ops import OPS_PORT
 from pavane_operator.crds.computecluster import DEFINITION as COMPUTE
 from pavane_operator.crds.dataflow import DEFINITION, DataflowStatus
@@ -131,9 +132,8 @@ class Dataflows:
         for resource, body in self._members(COMPUTE.name, namespace, name):
             labels, address = body["metadata"].get("labels") or {}, (body.get("status") or {}).get("podIP")
             if resource == PODS and address and labels.get(GENERATION_LABEL) == active:
-                host = f"[{address}]" if ":" in address else address
                 try:
-                    answer = await self._http.get(f"http://{host}:{OPS_PORT}/views", timeout=POD_S)
+                    answer = await self._http.get(f"http://{bracketed(address)}:{OPS_PORT}/views", timeout=POD_S)
                     said: dict[str, Any] = answer.raise_for_status().json()
                 except (httpx2.HTTPError, ValueError):
                     continue

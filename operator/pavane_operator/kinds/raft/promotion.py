@@ -19,6 +19,7 @@ from pavane.raft.errors import Expired, RaftError, Refused
 from pavane.raft.keys import RaftKeys
 from pavane.raft.state.configuration import Members
 from pavane.raft.wire import rollout_reqid
+from pavane.runtime.names import bracketed
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.kinds.raft import names
@@ -206,5 +207,4 @@ def _change(name: str, resource: Resource, observed: Observed, views: Sequence[P
 
 
 def _url(address: str) -> str:
-    host = f"[{address}]" if ":" in address else address
-    return f"tcp://{host}:{names.RAFT_PORT}"
+    return f"tcp://{bracketed(address)}:{names.RAFT_PORT}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 
+from pavane.runtime.names import bracketed
 from pavane.swim.wire.values import NodeStage, State
 from pavane_operator.objects.names import OPS_PORT
 
@@ -64,9 +65,8 @@ def table_of(document: object) -> Table:
 
 async def ask(http: httpx2.AsyncClient, host: str, timeout_s: float) -> Table | None:
     """Ask the pod at an address; None when it does not answer in time, or has no member yet."""
-    authority = f"[{host}]:{OPS_PORT}" if ":" in host else f"{host}:{OPS_PORT}"
     try:
-        answer = await http.get(f"http://{authority}{PATH}", timeout=timeout_s)
+        answer = await http.get(f"http://{bracketed(host)}:{OPS_PORT}{PATH}", timeout=timeout_s)
         return table_of(answer.json()) if answer.status_code == httpx2.codes.OK else None
     except (httpx2.HTTPError, ValueError):
         return None

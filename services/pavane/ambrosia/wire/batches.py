@@ -3,7 +3,6 @@
 All functions raise ``RemoteProtocolError`` for what is malformed, and for anything but calls in a batch.
 """
 
-import functools
 from collections.abc import Iterator
 
 from pavane.ambrosia.errors import Reason
@@ -20,15 +19,15 @@ from pavane.ambrosia.wire.messages import (
     RpcType,
     Type,
     is_impulse,
+    known_name,
     read_batch,
     read_frames,
     read_rpc,
     split_outgoing,
 )
-from pavane.ambrosia.wire.primitives import read_zz32, text, zz32
+from pavane.ambrosia.wire.primitives import read_zz32, zz32
 from pavane.wire import LimitExceeded, RemoteProtocolError
 
-_name = functools.lru_cache(maxsize=1024)(text)  # of peers, again and again
 _SHORT_BYTES = 4  # of a number, which needs no look at how many bits it has
 
 
@@ -53,7 +52,7 @@ def split_calls(message: Frame) -> list[tuple[str, bytes, bool]]:
         # Of a large call each copy counts.
         rest = data[body:end] if end - body < KEPT_BYTES_MAX else memoryview(data)[body:end]
         raw = b"".join((zz32(end - body + 1), TYPE_BYTES[data[start]], rest))
-        found.append((_name(data[name:body]), raw, _impulse(data, body, end)))
+        found.append((known_name(data[name:body]), raw, _impulse(data, body, end)))
     return found
 
 

@@ -245,7 +245,7 @@ def call_of(data: Buffer) -> tuple[RpcKind, str, int] | None:
     return _KINDS[kind], sender, number
 
 
-_known = functools.lru_cache(maxsize=1024)(text)  # names of peers, again and again
+known_name = functools.lru_cache(maxsize=1024)(text)  # of peers, again and again
 
 
 def _byte(data: Buffer, position: int, what: str, greatest: int) -> int:
@@ -263,7 +263,7 @@ def _numbered(data: Buffer, position: int) -> tuple[str, int, int]:
     if not 0 <= length <= NAME_BYTES_MAX:
         raise RemoteProtocolError(Reason.NAME, f"{length} bytes")
     number, position = read_zz64(data, start + length)  # it says if the name is cut off
-    return _known(bytes(data[start : start + length])), number, position
+    return known_name(bytes(data[start : start + length])), number, position
 
 
 def incoming(rpc: Call | Return) -> bytes:

@@ -17,6 +17,7 @@ from pavane.raft.curve import CurveKeys
 from pavane.raft.dealer import DOWN, INPUT_MESSAGES, RETRIED, UP, Dealer
 from pavane.raft.messages import receive, send
 from pavane.raft.wire import Frame
+from pavane.runtime.names import bracketed
 
 HIGH_WATER_OUT = 1000
 WAITING_MESSAGES = 10_000  # unsent messages of one link; as many as there may be calls (CLIENT_INFLIGHT)
@@ -77,8 +78,7 @@ class Connections:
         """Return the ØMQ address of ``endpoint``, with the source address if there is one."""
         if not self._source:
             return endpoint
-        source = f"[{self._source}]" if ":" in self._source else self._source
-        return endpoint.replace("tcp://", f"tcp://{source}:0;", 1)
+        return endpoint.replace("tcp://", f"tcp://{bracketed(self._source)}:0;", 1)
 
     def _read(self, link: "_Connection") -> None:
         """Take one batch from a link, first its messages and then the news of its connection."""
