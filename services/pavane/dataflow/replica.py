@@ -51,6 +51,7 @@ from pavane.dataflow.runner import Maintained, Runner
 from pavane.dataflow.sink import ChainSink
 from pavane.dataflow.source import LogSource
 from pavane.dataflow.ticks import Ticks
+from pavane.dataflow.tracing import Tracing
 from pavane.waltz.errors import OutcomeUnknown, Unavailable
 
 
@@ -104,6 +105,7 @@ class ReplicaEngine:
         engine: Callable[[], Engine],
         interval_s: float,
         clocks: Clocks,
+        tracing: Tracing | None = None,
     ) -> None:
         self.core = core
         self._tell: Callable[[Iterable[Effect]], None] = _unserved
@@ -112,7 +114,8 @@ class ReplicaEngine:
         self._make_engine = engine
         self._interval_s = interval_s
         self._clocks = clocks
-        self._source = LogSource(log)
+        self._tracing = tracing if tracing is not None and tracing.on else None
+        self._source = LogSource(log, self._tracing)
         self._flows: dict[int, _Dataflow] = {}
         self._reads: dict[bytes, tuple[int, str, Peek]] = {}
         self._asked = asyncio.Event()
@@ -240,7 +243,7 @@ class ReplicaEngine:
             )
         ticks = Ticks(self._log, self._place.ticks, bound, self._clocks.now_ms)
         flow.outlets = self._outlets(flow, script)
-        runner = Runner([script], ticks, self._source, flow.outlets, lambda view: ViewFlow(view, engine))
+        runner = Runner([script], ticks, self._source, flow.outlets, lambda view: ViewFlow(view, engine), self._tracing)
         await runner.open()
         return runner
 

@@ -11,6 +11,7 @@ from pavane.compute.core.replica import EXIT_FENCED, ReplicaCore
 from pavane.dataflow.keeping import Place
 from pavane.dataflow.replica import ReplicaEngine
 from pavane.dataflow.ticks import Ticks
+from pavane.dataflow.tracing import Tracing
 from pavane.pods.common import rest_fenced, run_pod, stage_json
 from pavane.pods.compute_settings import REPLICA_PORT, ComputeConfig, ComputeSettings, load
 from pavane.pods.computing import AGAIN_S, engine_of, log_of, make_clocks
@@ -71,7 +72,8 @@ class ReplicaPod:
 
     async def _serve(self, log: Waltz) -> None:
         place, interval_s = Place(self._config.ticks, self._config.views), self._config.interval_ms / 1000
-        self._engine = ReplicaEngine(self._core, log, place, self._make_engine, interval_s, make_clocks())
+        tracing = Tracing(log.cluster)
+        self._engine = ReplicaEngine(self._core, log, place, self._make_engine, interval_s, make_clocks(), tracing)
         self._fault = ""
         await self._engine.serve(
             self._exit,
