@@ -1,7 +1,6 @@
 """Environment, config file and secret of a Raft server → its settings (docs/specs/operator.md 4.2, raft.md 16)."""
 
 import dataclasses
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -84,17 +83,11 @@ def load(settings: RaftSettings) -> RaftPodConfig:
         machine=machine,
         cluster_id=str(cluster_id),
         data=settings.raft_data,
-        bind=f"tcp://{_listened_on(settings.pod_ip)}:{RAFT_PORT}",
+        bind=f"tcp://{settings.listened_on}:{RAFT_PORT}",
         publish=f"tcp://{settings.pod_ip}:{PUBLISH_PORT}",
         source=settings.pod_ip,
         curve=_curve(settings),
     )
-
-
-def _listened_on(pod_ip: str) -> str:
-    """All addresses of a pod that has its network for itself: `kubectl port-forward` comes to its loopback."""
-    address = ip_address(pod_ip)
-    return pod_ip if address.is_loopback or address.version != 4 else "0.0.0.0"
 
 
 def _curve(settings: RaftSettings) -> CurveServer | None:

@@ -1,5 +1,6 @@
 """What every pod finds in its environment (docs/specs/operator.md 4.2)."""
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ class PodSettings(Settings):
     pod_name: str = Field(alias="POD_NAME")
     pod_namespace: str = Field(alias="POD_NAMESPACE")
     pod_ip: str = Field(alias="POD_IP")
+
+    @property
+    def listened_on(self) -> str:
+        """All addresses of a pod that has its network for itself: `kubectl port-forward` comes to its loopback."""
+        address = ip_address(self.pod_ip)
+        return self.pod_ip if address.is_loopback or address.version != 4 else "0.0.0.0"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -170,7 +170,7 @@ class WaltzPod:
             try:
                 await check_tree(server.metadata, server.config)
                 if await read_view(server.metadata, server.config.root) is not None:
-                    await server.start(self._settings.pod_ip, SERVER_PORT)
+                    await server.start(self._settings.listened_on, SERVER_PORT)
                     break
                 self._role.metadata_fault = ""
             except MetadataError as error:
