@@ -1,5 +1,7 @@
 """What Spark is told about its executors, and how one starts (docs/specs/compute.md 17)."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +52,23 @@ def test_the_api_server_is_where_the_cluster_says() -> None:
     for host, told in {"10.96.0.1": "10.96.0.1:6443", "fd00::1": "[fd00::1]:6443", "": ""}.items():
         found = ComputeSettings.model_construct(kubernetes_host=host, kubernetes_port=6443)
         assert found.api_server == told
+
+
+JOB = """
+from pavane.dataflow.ports import EngineError
+from pavane.spark.kubernetes import Driver, Executors, start
+template = {"metadata": {"labels": {}}, "spec": {"containers": [
+    {"name": "executor", "image": "mine:1", "imagePullPolicy": "Always"}
+]}}
+try:
+    start(Driver("main-controller-g1-0", "data", "127.0.0.1", "127.0.0.1:1"), Executors(1, 1, 512, template))
+except EngineError as error:
+    print(error)
+"""
+
+
+def test_an_api_server_that_does_not_answer_is_a_failure_of_the_engine_which_starts_again() -> None:
+    words = [sys.executable, "-c", JOB]
+    job = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+    assert job.stdout.startswith("Spark did not start: "), job.stderr[-2000:]
+    assert "External scheduler cannot be instantiated" in job.stdout

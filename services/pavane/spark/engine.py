@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 
 import pyarrow as pa
@@ -22,8 +23,8 @@ def started(made: SparkSession.Builder) -> SparkSession:
     try:
         return made.config(map=settings).getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
+        what = " ".join(said(error).splitlines()[:2])  # what was called, and the error without its trace
         _forget_jvm()
-        what = " ".join(str(error).splitlines()[:2])  # what was called, and the error without its trace
         raise EngineError(f"Spark did not start: {what}") from error
 
 
@@ -45,12 +46,9 @@ class SparkEngine:
                 self._session.createDataFrame(_signed(table)).createOrReplaceTempView(name)
             return self._session.sql(sql).toArrow()
         except PySparkException as error:
-            condition = error.getCondition() or ""
-            if condition.startswith(OUT_OF_RANGE):
-                raise ViewError(f"a value is out of range: {error.getMessage()}") from error
-            raise EngineError(f"Spark: {error}") from error
+            raise _refused(error) from error
         except (Py4JError, OSError) as error:
-            raise EngineError(f"Spark's JVM does not answer: {error}") from error
+            raise EngineError(f"Spark's JVM does not answer: {said(error)}") from error
 
     def close(self) -> None:
         """End the session, if it is our own. Where its JVM died, forget it, so that the next session starts another."""
@@ -62,6 +60,21 @@ class SparkEngine:
             SparkContext._active_spark_context = None
             SparkSession._instantiatedSession = None
         _forget_jvm()
+
+
+def _refused(error: PySparkException) -> EngineError | ViewError:
+    with contextlib.suppress(Py4JError, OSError):
+        if (error.getCondition() or "").startswith(OUT_OF_RANGE):
+            return ViewError(f"a value is out of range: {error.getMessage()}")
+    return EngineError(f"Spark: {said(error)}")
+
+
+def said(error: Exception) -> str:
+    """Return what an error says: of many only the JVM knows, which may have ended."""
+    try:
+        return str(error)
+    except (Py4JError, OSError):
+        return type(error).__name__
 
 
 def _forget_jvm() -> None:

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pavane.dataflow.ports import EngineError
-from pavane.spark.engine import started
+from pavane.spark.engine import said, started
 from pavane.spark.session import prepare
 
 DRIVER_PORT = 7078
@@ -58,8 +58,9 @@ def start(driver: Driver, executors: Executors) -> SparkSession:
     try:
         _forget_former(session, driver)
     except Py4JError as error:
+        what = said(error)
         session.stop()
-        raise EngineError(f"Spark's executors of a former run cannot be deleted: {error}") from error
+        raise EngineError(f"Spark's executors of a former run cannot be deleted: {what}") from error
     return session
 
 
