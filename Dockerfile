@@ -26,7 +26,7 @@ ENV PATH=/opt/pavane/bin:$PATH LOGNAME=pavane HOME=/tmp PYTHONPATH=/app/services
 USER 10001:10001
 ENTRYPOINT ["pavane"]
 
-FROM ${BASE_IMAGE}
+FROM ${BASE_IMAGE} AS pavane
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Pavane" \
@@ -40,3 +40,25 @@ ENV PATH=/opt/pavane/bin:$PATH LOGNAME=pavane HOME=/tmp PYTHONUNBUFFERED=1 PYTHO
 # A number, so that a cluster sees that it is not root; nobody's on a node.
 USER 10001:10001
 ENTRYPOINT ["pavane"]
+
+# Spark for ComputeClusters, which evaluate SQL over rows that they bring: no Spark Connect, no shell, no machine learning,
+# no Hive, no YARN, no state of Spark's own, no machine but a Linux one. That is half of it.
+FROM ${BASE_IMAGE} AS spark-build
+COPY build/wheels/pip-*.whl /
+COPY build/spark /spark
+RUN python3 $(echo /pip-*.whl)/pip install --quiet --no-compile --no-cache-dir --no-index --no-deps \
+       --root-user-action ignore --target /opt/spark /spark/*.whl \
+  && cd /opt/spark/pyspark/jars \
+  && rm -r connect-repl spark-connect_* spark-pipelines_* spark-repl_* scala-compiler-* jline-* \
+       spark-mllib* spark-graphx_* breeze* spire* cats-kernel_* algebra_* arpack* lapack-* JTransforms-* JLargeArrays-* \
+       spark-hive* hive-* derby* datanucleus-* spark-yarn_* rocksdbjni-* leveldbjni-* *-osx-* *-windows-* *-riscv64.jar \
+  && rm -r ../examples ../data ../python/lib/pyspark.zip ../pandas ../ml ../mllib \
+  && python3 -m compileall -q /opt/spark
+
+# Spark needs a user that has a name.
+FROM pavane AS spark
+COPY --from=spark-build /opt/spark /opt/spark
+USER 0
+RUN echo pavane:x:10001:10001::/tmp:/usr/sbin/nologin >>/etc/passwd
+ENV PYTHONPATH=/opt/spark
+USER 10001:10001

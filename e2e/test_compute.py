@@ -14,8 +14,8 @@ import pytest
 
 from e2e.cluster import QUICK, RaftTest
 from e2e.targets import Capability
-from e2e.targets.local import ProcessTarget
 from e2e.waiting import READY_S, eventually
+from pavane.pods.waltz_settings import SERVER_PORT
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Waltz, trusting
 from pavane_api.kinds import COMPUTE_CLUSTERS, DATAFLOWS, RAFT_CLUSTERS, WALTZ_CLUSTERS
@@ -101,10 +101,21 @@ class ViewsTest(RaftTest):
 
     @contextlib.asynccontextmanager
     async def client_of_log(self) -> AsyncIterator[Waltz]:
+        """Lend a client of the log, whose servers this process and its commands reach meanwhile."""
         data = (await self.kube.get(SECRETS, "ledger-client", self.namespace))["data"]
         servers, authority = (base64.b64decode(data[name]).decode() for name in ("servers", "ca.crt"))
-        async with Waltz(servers.split(), tls=trusting(authority), patience=PATIENCE_S) as log:
-            yield log
+        labels = "app.kubernetes.io/instance=ledger,app.kubernetes.io/component=server"
+        named = {}
+        for pod in (await self.kube.list_all(PODS, self.namespace, labels=labels)).items:
+            name, of = pod["metadata"]["name"], pod["spec"]["subdomain"]
+            named[name] = [f"{name}.{of}.{self.namespace}.svc", f"ledger.{self.namespace}.svc"]
+        with (
+            self.platform.naming(self.namespace, named, SERVER_PORT) as hosts,
+            pytest.MonkeyPatch.context() as environment,
+        ):
+            environment.setenv(HOSTS_FILE_VARIABLE, str(hosts))
+            async with Waltz(servers.split(), tls=trusting(authority), patience=PATIENCE_S) as log:
+                yield log
 
     async def are_exact(self, log: Waltz, appended: int) -> None:
         """Assert that a query counts all orders, and that the view was right at every tick."""
@@ -118,14 +129,14 @@ class ViewsTest(RaftTest):
         assert ticks > 20
         assert wrong == []
 
-    async def until_again(self, pod: str) -> None:
+    async def until_again(self, pod: str, timeout_s: float = READY_S) -> None:
         """Wait until a killed pod runs and is ready again."""
 
         async def ready() -> bool:
             status = (await self.kube.get(PODS, pod, self.namespace)).get("status") or {}
             return any(one["restartCount"] and one["ready"] for one in status.get("containerStatuses") or ())
 
-        await eventually(ready, f"{pod} is ready again")
+        await eventually(ready, f"{pod} is ready again", timeout_s)
 
 
 @dataclass
@@ -158,12 +169,7 @@ class Orders:
 
 @pytest.mark.timeout(TEST_S)
 @pytest.mark.kinds
-async def test_views_are_exact_under_kills_and_while_generations_change(
-    raft: RaftTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if isinstance(raft.platform, ProcessTarget):
-        hosts = raft.platform.folder / ".pavane" / "hosts" / raft.namespace
-        monkeypatch.setenv(HOSTS_FILE_VARIABLE, str(hosts))
+async def test_views_are_exact_under_kills_and_while_generations_change(raft: RaftTest) -> None:
     views = ViewsTest(raft.platform, raft.kube, raft.namespace, COMPUTE_CLUSTERS)
     await views.start()
     async with views.client_of_log() as log:

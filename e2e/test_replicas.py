@@ -11,12 +11,10 @@ import pytest
 
 from e2e.cluster import RaftTest
 from e2e.targets import Capability
-from e2e.targets.local import ProcessTarget
 from e2e.test_compute import TEST_S, Orders, ViewsTest
-from e2e.waiting import eventually
+from e2e.waiting import READY_S, eventually
 from pavane.compute.client import ReplicaStream, StreamEnded
 from pavane.compute.wire import CreateInstance, Epoch
-from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane_api.kinds import COMPUTE_CLUSTERS
 from pavane_operator.kube.resources import PODS
 
@@ -28,12 +26,12 @@ PORT = 7072
 class ReplicasTest(ViewsTest):
     """Two replicas and their controller."""
 
-    async def until_replicated(self, reason: str, message: str = "") -> Any:
+    async def until_replicated(self, reason: str, message: str = "", timeout_s: float = READY_S) -> Any:
         def says(document: Any) -> bool:
             found = [each for each in document["status"]["conditions"] if each["type"] == "Replicated"]
             return bool(found) and found[0]["reason"] == reason and message in found[0]["message"]
 
-        return await self.until(says, f"the ComputeCluster says {reason}", "main")
+        return await self.until(says, f"the ComputeCluster says {reason}", "main", timeout_s)
 
     async def counts(self, least: int) -> None:
         """Wait until the view counts so many orders."""
@@ -58,10 +56,7 @@ class ReplicasTest(ViewsTest):
 
 
 @pytest.mark.timeout(2 * TEST_S)
-async def test_any_pod_may_die_and_a_generation_takes_over(raft: RaftTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if isinstance(raft.platform, ProcessTarget):
-        hosts = raft.platform.folder / ".pavane" / "hosts" / raft.namespace
-        monkeypatch.setenv(HOSTS_FILE_VARIABLE, str(hosts))
+async def test_any_pod_may_die_and_a_generation_takes_over(raft: RaftTest) -> None:
     views = ReplicasTest(raft.platform, raft.kube, raft.namespace, COMPUTE_CLUSTERS)
     await views.start(replicas=2)
     document = await views.until_replicated("AllReplicas")

@@ -22,7 +22,7 @@ from pavane_operator.kube import KubeClient, KubeError
 from pavane_operator.kube import Target as KubeTarget
 from tests.requires import requires
 
-CAPABILITIES = frozenset({Capability.CHART, Capability.DIRECT, Capability.CEL, Capability.GROWTH})
+CAPABILITIES = frozenset({Capability.CHART, Capability.DIRECT, Capability.CEL, Capability.GROWTH, Capability.SPARK})
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm")
 API_NAME = f"pavane-api.{SYSTEM}.svc"
 API_PORT = 8000

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
@@ -37,6 +38,8 @@ class Capability(StrEnum):
     """Operator and control plane come from the charts: Deployments, RBAC, hooks."""
     CONTAINERS = "containers"
     """Pods are containers: images are pulled, the security context counts."""
+    SPARK = "spark"
+    """Pods may run Spark and make executors."""
     NODES = "nodes"
     """There are several nodes, to be drained, stopped and started."""
     NETWORK_POLICY = "network-policy"
@@ -62,6 +65,10 @@ class Target(ABC):
         self.folder = folder
         """Where `pavane` and `kubectl` run."""
         self.kubeconfig = kubeconfig
+
+    @abstractmethod
+    def naming(self, namespace: str, pods: Mapping[str, Sequence[str]], port: int) -> AbstractContextManager[Path]:
+        """Make a port of pods reachable by names (pod → names); yields the hosts file that has them."""
 
     @abstractmethod
     def signal(self, pod: str, namespace: str, number: signal.Signals) -> bool:

@@ -3,9 +3,10 @@
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -17,6 +18,8 @@ from e2e.targets.charts import ChartTarget
 
 FORWARD_S = 30.0
 CHECK_S = 2.0
+AGAIN = ("sh", "-c", 'while :; do "$@"; sleep 0.2; done', "again")
+"""`kubectl` forwards no more once a connection was reset."""
 
 
 class ForwardedTarget(ChartTarget):
@@ -33,6 +36,21 @@ class ForwardedTarget(ChartTarget):
         if self._forward is None:
             return {}
         return {"PAVANE_API_URL": self._forward.url(), "PAVANE_API_TOKEN": self._token}
+
+    @contextlib.contextmanager
+    def naming(self, namespace: str, pods: Mapping[str, Sequence[str]], port: int) -> Iterator[Path]:
+        """Forward the port of each pod, at an address of its own."""
+        hosts = self.folder / f"{namespace}.hosts"
+        addresses = {pod: f"127.0.77.{number}" for number, pod in enumerate(pods, start=1)}
+        hosts.write_text("".join(f"{addresses[pod]} {' '.join(names)}\n" for pod, names in pods.items()))
+        with contextlib.ExitStack() as stack:
+            for pod, address in addresses.items():
+                words = ["--namespace", namespace, "--address", address, f"pod/{pod}", f"{port}:{port}"]
+                process = _forwarding(self.kubeconfig, *words, again=AGAIN)
+                stack.callback(process.communicate)
+                stack.callback(os.killpg, process.pid, signal.SIGKILL)
+                assert _port(process.stdout) == port, f"the port of {pod} is not forwarded"
+            yield hosts
 
     @contextlib.contextmanager
     def reachable(self) -> Iterator[None]:
@@ -79,19 +97,25 @@ class _Forward:
         return False
 
     def _start(self) -> None:
-        self.process = subprocess.Popen(
-            [KUBECTL, "port-forward", "--namespace", SYSTEM, "service/pavane-api", ":8000"],
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        self.process = _forwarding(self.kubeconfig, "--namespace", SYSTEM, "service/pavane-api", ":8000")
         self.port = _port(self.process.stdout)
+
+
+def _forwarding(kubeconfig: Path, *words: str, again: tuple[str, ...] = ()) -> "subprocess.Popen[str]":
+    """Forward, in a process group of its own."""
+    return subprocess.Popen(
+        [*again, KUBECTL, "port-forward", *words],
+        start_new_session=True,
+        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
 
 
 def _port(said: IO[str] | None) -> int:
     """The port that the first line names; 0 when there is none, for it ended."""
     assert said is not None
-    found = re.match(r"Forwarding from 127\.0\.0\.1:(\d+)", said.readline())
+    found = re.match(r"Forwarding from 127[\d.]+:(\d+)", said.readline())
     return int(found[1]) if found else 0

@@ -17,7 +17,8 @@ from e2e.targets.base import Capability, Target
 from e2e.targets.forwarded import ForwardedTarget
 
 CLUSTER = "pavane-e2e"
-CAPABILITIES = frozenset({Capability.CHART, Capability.CONTAINERS, Capability.NODES, Capability.CEL})
+SPARK = {Capability.SPARK} if "-spark:" in os.environ.get("E2E_IMAGE", "") else set()
+CAPABILITIES = frozenset({Capability.CHART, Capability.CONTAINERS, Capability.NODES, Capability.CEL, *SPARK})
 """The nodes of `.ci/kind` enforce no network policies, and local volumes do not grow."""
 ENGINE_S = 60
 
@@ -27,6 +28,7 @@ class KindTarget(ForwardedTarget):
 
     name: ClassVar[str] = "kind"
     capabilities: ClassVar[frozenset[Capability]] = CAPABILITIES
+    values = (f"rbac.sparkExecutors={'true' if SPARK else 'false'}",)
 
     def __init__(self, folder: Path, image: str) -> None:
         super().__init__(folder, image)

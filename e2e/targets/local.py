@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from e2e.targets.base import Capability, Target
+from pavane_cli.access import HOSTS_FOLDER
 
-CAPABILITIES = frozenset({Capability.EMBEDDED, Capability.DIRECT, Capability.CEL, Capability.GROWTH})
+CAPABILITIES = frozenset({Capability.EMBEDDED, Capability.DIRECT, Capability.CEL, Capability.GROWTH, Capability.SPARK})
 VERBS = {signal.SIGKILL: "kill", signal.SIGSTOP: "pause", signal.SIGCONT: "unpause"}
 LOG_SHOWN_CHARS = 2000
 
@@ -22,6 +23,11 @@ class ProcessTarget(Target):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, folder / ".pavane" / "kubeconfig")
+
+    @contextlib.contextmanager
+    def naming(self, namespace: str, pods: Mapping[str, Sequence[str]], port: int) -> Iterator[Path]:
+        """The cluster's own file: its pods have addresses of this machine."""
+        yield self.kubeconfig.parent / HOSTS_FOLDER / namespace
 
     def signal(self, pod: str, namespace: str, number: signal.Signals) -> bool:
         return self.run(VERBS[number], pod, "-n", namespace, check=False).returncode == 0

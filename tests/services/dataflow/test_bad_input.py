@@ -83,7 +83,8 @@ class Reading:
         reader = self.views.readers.get("total")
         if reader is None or reader.tick < reader.since:
             return False
-        return self.views.query("SELECT s FROM total")[1].to_pylist() == [{"s": self.sum}]
+        rows: list[dict[str, int]] = self.views.query("SELECT s FROM total")[1].to_pylist()
+        return rows == [{"s": self.sum}]
 
     async def _reached(self, tick: int) -> bool:
         await self.views.read_on()
