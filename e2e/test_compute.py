@@ -54,14 +54,16 @@ class ViewsTest(RaftTest):
 
         return await eventually(says, f"the Dataflow says {reason}")
 
-    async def until_bad_row(self) -> None:
-        """Wait until the command lists the only row that could not be read."""
+    async def until_bad_row(self, log: Waltz) -> None:
+        """Append a row that cannot be read, and wait until the command lists it alone."""
+        txid = await log.append(1, b"no JSON")
 
         async def listed() -> bool:
             words = ("dataflow", "bad-rows", "revenue", "-o", "json", "-n", self.namespace)
             done = await asyncio.to_thread(self.platform.run, *words)
             rows = json.loads(done.stdout)["items"]
-            return [(row["table"], row["partition"]) for row in rows] == [("orders", 1)]
+            found = [(row["table"], row["partition"], row["transaction"], row["reason"]) for row in rows]
+            return found == [("orders", 1, txid, "Expecting value: line 1 column 1 (char 0)")]
 
         await eventually(listed, "the bad row is listed")
 
@@ -189,8 +191,7 @@ async def test_views_are_exact_under_kills_and_while_generations_change(raft: Ra
             await writing
         await views.are_exact(log, orders.appended)
         assert await views.stateful_sets("main") == ["main-controller-g2"]
-        await log.append(1, b"no JSON")
-        await views.until_bad_row()
+        await views.until_bad_row(log)
         status = await views.until_dataflow("UpToDate", "UpToDate")
         assert [view["name"] for view in status["views"]] == ["revenue"]
     # A deleted Dataflow takes its views along; the ComputeCluster goes on with none.

@@ -124,3 +124,34 @@ async def test_an_invalid_resource_is_refused_with_the_field(
 async def test_a_misspelt_field_is_named(raft: RaftTest) -> None:
     bad = {**MANIFEST, "spec": {"stateMachine": "Broadcast", "replica": 3}}
     assert "replica" in kubectl(raft, "apply", "-f", "-", check=False, stdin=yaml.safe_dump(bad))
+
+
+VIEWS = [
+    {
+        "apiVersion": "pavane.dev/v1alpha1",
+        "kind": "ComputeCluster",
+        "metadata": {"name": "main"},
+        "spec": {"waltzClusterRef": {"name": "missing"}, "partitions": {"ticks": 2, "views": 3}},
+    },
+    {
+        "apiVersion": "pavane.dev/v1alpha1",
+        "kind": "Dataflow",
+        "metadata": {"name": "revenue"},
+        "spec": {
+            "computeClusterRef": {"name": "main"},
+            "script": "CREATE TABLE t (x BIGINT) USING waltz OPTIONS (partitions '0');\n"
+            "CREATE MATERIALIZED VIEW v AS SELECT y FROM t;\n",
+        },
+    },
+]
+WRONG = "line 2, column 38: "
+
+
+async def test_what_is_wrong_in_a_script_is_told_with_its_place(raft: RaftTest) -> None:
+    kubectl(raft, "apply", "-f", "-", stdin=yaml.safe_dump_all(VIEWS))
+
+    async def told() -> bool:
+        return WRONG in await asyncio.to_thread(kubectl, raft, "describe", "dataflow", "revenue")
+
+    await eventually(told, "kubectl describe tells line and column")
+    assert WRONG in " ".join(raft.platform.run("why", "df/revenue", "-n", raft.namespace).stdout.split())

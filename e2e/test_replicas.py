@@ -89,7 +89,6 @@ async def test_any_pod_may_die_and_a_generation_takes_over(raft: RaftTest) -> No
             await writing
         await views.are_exact(log, orders.appended)
         assert await views.stateful_sets("main") == ["main-controller-g2", "main-replica-g2"]
-        await log.append(1, b"no JSON")
-        await views.until_bad_row()
+        await views.until_bad_row(log)
         status = await views.until_dataflow("UpToDate", "UpToDate")
         assert [view["name"] for view in status["views"]] == ["revenue"]

@@ -117,10 +117,16 @@ def index(as_of: int) -> DataflowDescription:
     )
 
 
-async def sum_at(stream: ReplicaStream, tick: int) -> object:
-    await stream.send(Peek(uuid4().bytes, tick, index="u1"))
+async def peeked(stream: ReplicaStream, id_: str, tick: int) -> object:
+    """The rows of an index, or why there are none."""
+    await stream.send(Peek(uuid4().bytes, tick, index=id_))
     result = (await said(stream, PeekResponse)).result
-    return rows_of(result)[0]["s"] if isinstance(result, Rows) else result
+    return rows_of(result) if isinstance(result, Rows) else result
+
+
+async def sum_at(stream: ReplicaStream, tick: int) -> object:
+    found = await peeked(stream, "u1", tick)
+    return found[0]["s"] if isinstance(found, list) else found
 
 
 async def test_an_engine_that_fails_is_made_anew_and_no_answer_changes() -> None:
