@@ -98,7 +98,11 @@ async def test_a_rule_at_the_root_sees_the_name(cluster: Cluster) -> None:
         ({"type": "object", "properties": {"a": {"type": "array"}}}, ".properties.a"),
         ({"type": "object", "properties": {}, "additionalProperties": True}, "openAPIV3Schema"),
         ({"type": "object", "x-kubernetes-validations": [{"rule": "self."}]}, "compilation failed: self."),
-        ({"type": "object", "properties": "x"}, ".properties"),
+        ({"type": "object", "x-kubernetes-validations": "self.x"}, "openAPIV3Schema"),
+        ({"type": "object", "x-kubernetes-validations": [{"rule": "self.x", "fieldPath": ".x"}]}, "fieldPath"),
+        ({"type": "object", "properties": "x"}, "properties"),
+        ({"type": "object", "properties": {"a": {"type": "array", "items": True}}}, ".properties.a.items"),
+        ({"type": "object", "additionalProperties": {}}, ".additionalProperties"),
     ],
 )
 async def test_a_schema_that_is_not_structural_is_refused(

@@ -21,7 +21,7 @@ PRESERVE = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 LIST_TYPE = "x-kubernetes-list-type"
 RULES = "x-kubernetes-validations"
-RULE = "x-pavane-rule"  # in the schema of definitions: this string is a CEL rule itself
+STRUCTURAL = "x-pavane-structural"  # in the schema of definitions: this value is a schema itself
 COMPILED_RULES = 1024  # kept compiled; the platform's definitions have far fewer
 _INVALID = "Invalid value: {value}: {path} in body "
 REASONS = {
@@ -61,11 +61,46 @@ def _check_type(validator: Any, kinds: Any, value: Any, schema: Schema) -> Itera
         yield from jsonschema.Draft4Validator.VALIDATORS["type"](validator, kinds, value, schema)
 
 
-def _check_rule(_validator: Any, _wanted: Any, value: Any, _schema: Schema) -> Iterator[Any]:
+def _check_structural(_validator: Any, _wanted: Any, value: Any, _schema: Schema) -> Iterator[Any]:
+    # Not by JSON Schema itself: at each of hundreds of fields it asks a dozen questions, which took most of a start.
+    yield from (jsonschema.ValidationError(message, path=path) for path, message in _unstructural(value, ()))
+
+
+def _unstructural(schema: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield path and fault of all that is not structural: a type everywhere, no field described twice."""
+    if not isinstance(schema, dict):
+        yield path, f"must be an object: {json.dumps(schema)}"
+        return
+    if not schema.keys() & {"type", INT_OR_STRING, PRESERVE}:
+        yield path, "must have a type"
+    if schema.get("type") == "array" and "items" not in schema:
+        yield path, "an array must have items"
+    if "$ref" in schema or schema.keys() >= {"properties", "additionalProperties"}:
+        yield path, "must have neither $ref nor both properties and additionalProperties"
+    rules, parts = schema.get(RULES, []), schema.get("properties", {})
+    if not isinstance(rules, list) or not isinstance(parts, dict):
+        yield path, f"{RULES} must be a list, properties an object"
+        return
+    for index, rule in enumerate(rules):
+        yield from (((*path, RULES, index), fault) for fault in _faults_of_rule(rule))
+    for name, part in parts.items():
+        yield from _unstructural(part, (*path, "properties", name))
+    if "items" in schema:
+        yield from _unstructural(schema["items"], (*path, "items"))
+    if not isinstance(others := schema.get("additionalProperties", True), bool):
+        yield from _unstructural(others, (*path, "additionalProperties"))
+
+
+def _faults_of_rule(rule: Any) -> Iterator[str]:
+    if not isinstance(rule, dict) or not isinstance(rule.get("rule"), str):
+        yield "must be an object with a rule"
+        return
+    if rule.get("reason", "FieldValueInvalid") != "FieldValueInvalid" or rule.get("fieldPath"):
+        yield "has a reason or fieldPath that is not supported"
     try:
-        _program(str(value))
+        _program(rule["rule"])
     except CELParseError as error:
-        yield jsonschema.ValidationError(f"compilation failed: {value}: {error.args[0]}")
+        yield f"compilation failed: {rule['rule']}: {error.args[0]}"
 
 
 def _check_list(_validator: Any, kind: Any, value: Any, schema: Schema) -> Iterator[Any]:
@@ -79,7 +114,7 @@ def _check_list(_validator: Any, kind: Any, value: Any, schema: Schema) -> Itera
 
 Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
     jsonschema.Draft4Validator,
-    {"type": _check_type, INT_OR_STRING: _check_type, RULE: _check_rule, LIST_TYPE: _check_list},
+    {"type": _check_type, INT_OR_STRING: _check_type, STRUCTURAL: _check_structural, LIST_TYPE: _check_list},
 )  # OpenAPI 3.0 schemas are draft 4 but for these
 
 
