@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from opentelemetry.trace import Span
 
@@ -23,12 +23,8 @@ class Full(WaltzError):
     """Too many appends of one partition are under way."""
 
 
-class _Token(NamedTuple):
-    """What the caller of an append waits for; where it is traced, when it began and the caller's span."""
-
-    future: asyncio.Future[int]
-    began_ns: int = 0
-    caller: Span | None = None
+_Token: TypeAlias = tuple[asyncio.Future[int], int, Span | None]
+"""What the caller of an append waits for; where it is traced, when it began and the caller's span."""
 
 
 class Appending:
@@ -90,7 +86,7 @@ class Appending:
         if self._error is not None or self._adapter.ended:
             self.leave_room()
             raise self._error or Closed("the client is closed")
-        token = _Token(future, *self._tracing.began()) if self._tracing.on else _Token(future)
+        token: _Token = (future, *self._tracing.began()) if self._tracing.on else (future, 0, None)
         pending = Pending(token, header, data, write, read, seen, loop.time() + self._directory.patience)
         if not self._begun:
             loop.call_soon(self._turn)
@@ -112,11 +108,11 @@ class Appending:
                 if self._link is not None:
                     self._link.put(output.message)
             case Done():
-                token = output.token
+                future, began_ns, caller = output.token
                 self.leave_room()
-                if token.began_ns:
-                    self._tracing.appended(token.caller, token.began_ns, output.reqid, self._partition, output.result)
-                _settle(token, output.result)
+                if began_ns:
+                    self._tracing.appended(caller, began_ns, output.reqid, self._partition, output.result)
+                _settle(future, output.result)
             case Refresh():
                 self._stale.set()
             case Drop():
@@ -129,7 +125,7 @@ class Appending:
         for output in self._core.outputs():
             if isinstance(output, Done):
                 self.leave_room()
-                _settle(output.token, error)
+                _settle(output.token[0], error)
 
     def _wake(self) -> None:
         while self._waiters:
@@ -213,8 +209,7 @@ class Appending:
         self._adapter.call(lambda _: self._core.detached())
 
 
-def _settle(token: _Token, result: int | Exception) -> None:
-    future = token.future
+def _settle(future: asyncio.Future[int], result: int | Exception) -> None:
     if future.done():
         return
     if isinstance(result, Exception):
