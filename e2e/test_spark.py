@@ -149,6 +149,7 @@ async def test_views_are_exact_while_executors_die_and_generations_change(raft: 
         await views.are_exact(log, orders.appended)
 
 
+@pytest.mark.long
 @pytest.mark.needs(Capability.DIRECT)
 @pytest.mark.timeout(TEST_S)
 async def test_views_are_exact_while_replicas_and_their_jvms_die_and_generations_change(raft: RaftTest) -> None:
