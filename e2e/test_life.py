@@ -93,6 +93,7 @@ async def came_back(raft: RaftTest, name: str) -> None:
 
 
 @pytest.mark.kinds
+@pytest.mark.long
 async def test_deletion_leaves_nothing_but_retained_volumes(raft: RaftTest) -> None:
     await raft.apply(deletionPolicy="Retain")
     await raft.until_current()
