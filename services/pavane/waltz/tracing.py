@@ -25,21 +25,21 @@ OPEN_APPENDS_MAX = 10_000  # whose arrival a server remembers; beyond, the oldes
 _REQID = struct.Struct(">I4i")  # behind its length, as it is hashed
 _REQID_BYTES = 16
 # Of a mark. A multiple of this odd number, nearly 65,536 / 1.618, spreads consecutive numbers evenly.
-_SEQ, _CLIENT = 40503, 30011
+SEQ, CLIENT = 40503, 30011
 
 
 class Tracing:
     """Makes the spans of one program in ``cluster``; ``on`` tells whether there is anything to do.
 
-    An append that is not sampled pays for its mark and a comparison, which therefore are written out wherever appends
-    go by: a call would cost as much again.
+    An append that is not sampled pays for its mark and a comparison with ``marks_max``, which therefore are written out
+    wherever appends go by: a call would cost as much again.
     """
 
     def __init__(self, cluster: str) -> None:
         self._derivation = Derivation("waltz", cluster)
         self._spans = FinishedSpans("pavane.waltz")
         self.on = self._derivation.on and self._spans.on
-        self._marks_max = self._derivation.marks_max
+        self.marks_max = self._derivation.marks_max
         self._arrived: dict[ReqId, int] = {}
 
     # -- client -------------------------------------------------------------------------------------------------
@@ -54,11 +54,12 @@ class Tracing:
         return (time_ns() if caller.get_span_context().trace_flags.sampled else 0), caller
 
     def appended(self, caller: Span | None, began_ns: int, reqid: ReqId | None, partition: int, result: object) -> None:
-        """Record an append of a client; ``result`` is the txid or the error."""
+        """Record an append of a client; ``result`` is the txid or the error.
+
+        Where there is no caller, ask only if the mark of ``reqid`` is not above the most.
+        """
         links: Sequence[Link] = ()
         if reqid is not None:
-            if caller is None and (reqid[3] * _SEQ + reqid[0] * _CLIENT) & 0xFFFF > self._marks_max:
-                return
             found = self._sampled(reqid) if caller is None else self.link(reqid)
             if found is None:
                 return
@@ -84,7 +85,7 @@ class Tracing:
 
     def arrived(self, reqid: ReqId) -> None:
         """An append has come in."""
-        if (reqid[3] * _SEQ + reqid[0] * _CLIENT) & 0xFFFF > self._marks_max or self._sampled(reqid) is None:
+        if (reqid[3] * SEQ + reqid[0] * CLIENT) & 0xFFFF > self.marks_max or self._sampled(reqid) is None:
             return
         if len(self._arrived) >= OPEN_APPENDS_MAX:
             del self._arrived[next(iter(self._arrived))]
@@ -123,8 +124,8 @@ class Tracing:
 
     def links(self, reqids: Iterable[ReqId], count: int) -> list[Link]:
         """Return at most `count` links to appends, those that are sampled."""
-        most = self._marks_max
-        near = (reqid for reqid in reqids if (reqid[3] * _SEQ + reqid[0] * _CLIENT) & 0xFFFF <= most)
+        most = self.marks_max
+        near = (reqid for reqid in reqids if (reqid[3] * SEQ + reqid[0] * CLIENT) & 0xFFFF <= most)
         return list(islice(filter(None, map(self._sampled, near)), count))
 
     def now_ns(self) -> int:
@@ -161,7 +162,7 @@ class Tracing:
 
 def _named(reqid: ReqId) -> tuple[bytes, bytes]:
     """Return what is hashed, and the mark."""
-    mark = (reqid[3] * _SEQ + reqid[0] * _CLIENT) & 0xFFFF
+    mark = (reqid[3] * SEQ + reqid[0] * CLIENT) & 0xFFFF
     return _REQID.pack(_REQID_BYTES, *reqid), mark.to_bytes(2, "big")
 
 

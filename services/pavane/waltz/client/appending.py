@@ -13,7 +13,7 @@ from pavane.waltz.client.directory import RETRY_SECONDS, Directory
 from pavane.waltz.client.link import Link
 from pavane.waltz.core.client import Appender, Done, Drop, Output, Pending, Refresh, Send
 from pavane.waltz.errors import Closed, Unavailable, WaltzError
-from pavane.waltz.tracing import Tracing
+from pavane.waltz.tracing import CLIENT, SEQ, Tracing
 from pavane.wire import ProtocolError
 
 APPENDS_PENDING_MAX = 1000  # of one partition; the server takes 100 at a time and stops reading beyond
@@ -110,7 +110,11 @@ class Appending:
             case Done():
                 future, began_ns, caller = output.token
                 self.leave_room()
-                if began_ns:
+                if began_ns and (
+                    caller is not None
+                    or (reqid := output.reqid) is None
+                    or (reqid[3] * SEQ + reqid[0] * CLIENT) & 0xFFFF <= self._tracing.marks_max
+                ):
                     self._tracing.appended(caller, began_ns, output.reqid, self._partition, output.result)
                 _settle(future, output.result)
             case Refresh():
