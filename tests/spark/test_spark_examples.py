@@ -3,6 +3,8 @@
 import asyncio
 import json
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,14 @@ def append(servers: str, partition: int, orders: list[dict[str, Any]]) -> None:
     asyncio.run(all_of_them())
 
 
+@pytest.mark.parametrize("program", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_each_program_starts_as_its_head_says(program: Path) -> None:
+    # A program's folder comes first on its path: none may have the name of a module that something imports.
+    done = subprocess.run([sys.executable, str(program), "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"python examples/spark/{program.name} --servers" in done.stdout
+
+
 @pytest.mark.parametrize("repartition", ["0", "3"])
 def test_a_copy_goes_on_where_it_was(
     spark: Any, servers: str, partitions: Callable[[int], list[int]], tmp_path: Path, repartition: str
@@ -36,7 +46,7 @@ def test_a_copy_goes_on_where_it_was(
     words = ["--servers", servers, "--from", str(source), "--to", str(target), "--repartition", repartition]
     for some in (ORDERS[:25], ORDERS[25:]):
         append(servers, source, some)
-        example("copy", *words, "--checkpoint", str(tmp_path / "checkpoint"))
+        example("copy_orders", *words, "--checkpoint", str(tmp_path / "checkpoint"))
     reader = spark.read.format("waltz").options(servers=servers, partition=target, chain="copy")
     rows = reader.schema("id BIGINT, customer STRING, cents BIGINT").load().collect()
     assert sorted((row.asDict() for row in rows), key=lambda row: row["id"]) == ORDERS

@@ -1,6 +1,6 @@
 """Copies orders from one partition of a log to another, exactly once however often it is killed.
 
-    python examples/spark/copy.py --servers HOST:PORT --from 0 --to 1 --checkpoint FOLDER
+    python examples/spark/copy_orders.py --servers HOST:PORT --from 0 --to 1 --checkpoint FOLDER
 
 Kill it and start it again with the same checkpoint: it goes on where it was. Readers name the chain: `chain="copy"`.
 """
