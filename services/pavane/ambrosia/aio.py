@@ -146,6 +146,8 @@ class Runner:
     async def close(self) -> None:
         """End all streams and the application's, then release the files."""
         await self._adapter.close()
+        if self.ended.done() and not self.ended.cancelled():
+            self.ended.exception()  # one that is fenced may learn so twice at once, and then nobody asks for the second
         for writer in self._hellos.values():
             writer.transport.abort()  # a task that is cancelled before its first step would not
         for task in self._accepted:
