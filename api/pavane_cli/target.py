@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -215,15 +215,29 @@ async def control_plane_url(where: Where) -> str:
 
 def kubeconfig_token(where: Where) -> str | None:
     """Return the bearer token of the kubeconfig's user in the context, if it has one."""
-    path = where.path() or Path(os.environ.get("KUBECONFIG", "~/.kube/config")).expanduser()
-    if not path.is_file():
-        return None
-    config = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    named = where.context or config.get("current-context")
-    context = _named(config.get("contexts"), named).get("context") or {}
+    config, context = _context(where)
     user = _named(config.get("users"), context.get("user")).get("user") or {}
     token: str | None = user.get("token")
     return token
+
+
+def namespace(where: Where) -> str | None:
+    """Return the namespace of the context, if there is a kubeconfig and it names one."""
+    with suppress(OSError, yaml.YAMLError):  # who needs the file says what is wrong with it
+        found: str | None = _context(where)[1].get("namespace")
+        return found
+    return None
+
+
+def _context(where: Where) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the kubeconfig and its context; both are empty where there is none."""
+    named = where.path() or os.environ.get("KUBECONFIG", "~/.kube/config").partition(os.pathsep)[0]
+    path = Path(named).expanduser()
+    if not path.is_file():
+        return {}, {}
+    config = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    context = _named(config.get("contexts"), where.context or config.get("current-context"))
+    return config, context.get("context") or {}
 
 
 def signing_in(address: str, token: str | None) -> str:

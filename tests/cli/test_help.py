@@ -16,16 +16,19 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 from typer import Exit
 from typer.testing import CliRunner
 
+import pavane
+from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli import completing, main, reference
 from pavane_cli.examples import EXAMPLES
 from pavane_cli.kinds import NAMES, PODLESS
 from pavane_cli.target import Where
 from pavane_operator.crds.definitions import PODLESS as DEFINED_PODLESS
 from pavane_operator.crds.definitions import all_kinds
-from pavane_operator.kube.resources import PODS
+from pavane_operator.kube.resources import NAMESPACES, PODS
 from tests.api.plane import created, plane
 
 ROOT = Path(__file__).parents[2]
@@ -140,6 +143,39 @@ async def test_kinds_and_names_are_completed(tmp_path: Path, monkeypatch: pytest
             ("pavane logs fir", ["first-0"]),
         ):
             assert await asyncio.to_thread(completed, line) == wanted
+
+
+async def test_the_namespace_is_that_of_the_context_unless_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with plane(tmp_path) as api:
+        await api.kube.create(NAMESPACES, {"metadata": {"name": "team"}})
+        spec = {"stateMachine": "Tree", "replicas": 1, "storage": {"size": "64Mi"}}
+        await api.kube.create(RAFT_CLUSTERS, {"metadata": {"name": "theirs"}, "spec": spec}, "team")
+        await created(api, "ours")
+        config = yaml.safe_load(api.local.kubeconfig.read_text())
+        (entry,) = config["contexts"]
+        config["contexts"].append({"name": "team", "context": {**entry["context"], "namespace": "team"}})
+        given = tmp_path / "given"
+        given.write_text(yaml.safe_dump(config))
+
+        def listed(*words: str) -> set[str]:
+            found = CliRunner().invoke(main.app, [*words, "get", "raft", "-o", "name"], catch_exceptions=False)
+            return set(found.stdout.split())
+
+        here = ("--kubeconfig", str(given))
+        for words, wanted in (
+            (here, "ours"),
+            ((*here, "--context", "team"), "theirs"),
+            ((*here, "--context", "team", "-n", "default"), "ours"),
+        ):
+            assert await asyncio.to_thread(listed, *words) == {f"raftcluster/{wanted}"}
+        given.write_text(yaml.safe_dump({**config, "current-context": "team"}))
+        monkeypatch.setenv("KUBECONFIG", str(given))
+        assert await asyncio.to_thread(listed) == {"raftcluster/theirs"}
+        assert await asyncio.to_thread(completed, "pavane why raft/") == ["raft/theirs"]
+        with pytest.raises(pavane.CannotConnect, match="no RaftCluster ours in namespace team"):
+            await pavane.connect("ours")
 
 
 def test_ctrl_c_while_it_is_imported_ends_it_without_a_traceback() -> None:

@@ -103,7 +103,7 @@ class BlockingCluster:
 def connect_sync(
     name: str = "",
     *,
-    namespace: str = "default",
+    namespace: str | None = None,
     urls: Sequence[str] | None = None,
     connection: Connection | None = None,
     timeout_s: float = CONNECT_S,

@@ -71,17 +71,17 @@ _TYPES: Mapping[int, EventType] = {
 async def connect(
     name: str = "",
     *,
-    namespace: str = "default",
+    namespace: str | None = None,
     urls: Sequence[str] | None = None,
     connection: Connection | None = None,
     timeout_s: float = CONNECT_S,
 ) -> "Cluster":
     """Connect to the RaftCluster ``name``; use what it returns in ``async with``.
 
-    Its addresses and keys are found by ``finding.find``, unless ``connection`` gives them; ``urls`` replaces the
-    addresses, for example by those of a forwarded port. After ``timeout_s`` seconds raises ``CannotConnect``, which
-    says whether the name, the address, the keys, the secret or the quorum is the cause; a program that starts together
-    with its cluster gives more.
+    Its addresses and keys are found by ``finding.find``, unless ``connection`` gives them; ``namespace`` is by default
+    that of the kubeconfig's context. ``urls`` replaces the addresses, for example by those of a forwarded port. After
+    ``timeout_s`` seconds raises ``CannotConnect``, which says whether the name, the address, the keys, the secret or
+    the quorum is the cause; a program that starts together with its cluster gives more.
     """
     if not isinstance(name, str):
         raise TypeError(f"the name of a cluster is a str, not {type(name).__name__}")

@@ -67,7 +67,7 @@ class Connection:
             ) from error
 
 
-def find(name: str, namespace: str = "default") -> Connection:
+def find(name: str, namespace: str | None = None) -> Connection:
     """Return the connection of a RaftCluster.
 
     Looked for in the environment, in the mounted Secret, and then, of the clusters that KUBECONFIG, the nearest
@@ -102,8 +102,11 @@ def _read(path: Path) -> str:
         raise CannotConnect(f"Keys: {path} cannot be read: {error}") from error
 
 
-def _of_kubeconfig(path: Path, name: str, namespace: str) -> Connection:
-    with _client(path) as http:
+def _of_kubeconfig(path: Path, name: str, named: str | None) -> Connection:
+    config = yaml.safe_load(_read(path)) or {}
+    context = _named(config, "context", config.get("current-context"))
+    namespace = named or context.get("namespace") or "default"
+    with _client(path, config, context) as http:
         base = f"/api/v1/namespaces/{namespace}/secrets"
         document = _get(http, f"/apis/pavane.dev/v1alpha1/namespaces/{namespace}/raftclusters/{name}")
         if document is None:
@@ -133,9 +136,7 @@ def _resolver(hosts: Path) -> Callable[[str], Sequence[str]]:
     return resolve
 
 
-def _client(path: Path) -> httpx2.Client:
-    config = yaml.safe_load(_read(path)) or {}
-    context = _named(config, "context", config.get("current-context"))
+def _client(path: Path, config: Mapping[str, Any], context: Mapping[str, Any]) -> httpx2.Client:
     cluster, user = _named(config, "cluster", context.get("cluster")), _named(config, "user", context.get("user"))
     if not cluster.get("server"):
         raise CannotConnect(f"Address: {path} names no cluster in its current context")
