@@ -128,7 +128,46 @@ def test_whole_blocks_mean_what_single_documents_mean(documents: list[dict[str, 
     assert table.to_pylist() == expected.to_pylist()
 
 
+@settings(derandomize=True)
+@given(
+    st.lists(st.lists(VALUES, max_size=3), min_size=1, max_size=4),
+    st.sampled_from([(",", ":"), (" , ", " : "), (",\n", ":")]),
+    st.sampled_from([None, 1]),
+)
+def test_arrays_mean_what_their_elements_mean(
+    arrays: list[list[dict[str, Any]]], separators: tuple[str, str], indent: int | None
+) -> None:
+    items = [
+        json.dumps(array, indent=indent, separators=separators).encode("utf-8", "surrogatepass") for array in arrays
+    ]
+    quick = jsonrows.fast(items, SCHEMA)
+    if quick is None:
+        return
+    table, counts = quick
+    slow = [[jsonrows.fitted(document, SCHEMA) for document in jsonrows.documents(item)] for item in items]
+    assert counts == [len(each) for each in slow]
+    assert [problem for each in slow for _, problem in each] == [""] * sum(counts)
+    expected = jsonrows.arrays([values for each in slow for values, _ in each], SCHEMA)
+    assert table.to_pylist() == pa.table(expected, schema=SCHEMA).to_pylist()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        b'[{"n":1},]', b'[{"n":1}', b"[,]", b'[{"n":1} {"n":2}]', b'[{"n":1}]]', b'[{"n":1}],"x":[{"n":2}]', b"[null]",
+        b'[{"n":1},2]', b'[[{"n":1}]]', b'[{"n":1}\xff]', b'[{"n":NaN}]', b"[" * 100_000,
+        b'[{"n":' + b"1" * 5000 + b"}]", b"[", b'[{"n":1}]\x00',
+    ],
+)  # fmt: skip
+def test_what_is_no_array_of_objects_takes_the_slow_way(array: bytes) -> None:
+    assert jsonrows.fast([b'{"n":7}', array], SCHEMA) is None
+
+
 def test_good_blocks_take_the_fast_way() -> None:
+    arrays = [b'[{"n":1,"s":"}, {\\"]"},{"n":2}]', b"[]", b' [ {"n":3} ] ', b'{"n":4}']
+    quick = jsonrows.fast(arrays, SCHEMA)
+    assert quick is not None
+    assert (quick[0].column("n").to_pylist(), quick[1]) == ([1, 2, 3, 4], [2, 0, 1, 1])
     assert jsonrows.fast([b'{"n":1,"s":"\xc3\xa4"}', b'{"n":2}\n{"n":3}'], SCHEMA) is not None
 
 

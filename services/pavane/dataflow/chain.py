@@ -69,37 +69,32 @@ class Corrections:
 
     def __init__(self) -> None:
         self.lower = 0
-        self._by_time: dict[int, Multiset] = {}
+        self._due = Multiset()  # at `lower`: each batch that is read moves only what came since the one before it
+        self._by_time: dict[int, Multiset] = {}  # behind it
 
     def desire(self, updates: pa.Table) -> None:
         """Updates that the view has."""
         for row, time, diff in updates_of(updates):
-            self._add(row, max(time, self.lower), diff)
+            rows = self._due if time <= self.lower else self._by_time.setdefault(time, Multiset())
+            rows.add(row, diff)
 
     def persisted(self, updates: pa.Table | None, upper: int) -> None:
         """Updates that the chain has, up to its upper."""
         self.lower = upper
-        below = [time for time in self._by_time if time < upper]
-        for time in below:
+        for time in [time for time in self._by_time if time <= upper]:
             for row, diff in self._by_time.pop(time).counts.items():
-                self._add(row, upper, diff)
+                self._due.add(row, diff)
         if updates is not None:
             for row, _, diff in updates_of(updates):
-                self._add(row, upper, -diff)
+                self._due.add(row, -diff)
 
     def until(self, upper: int, schema: pa.Schema) -> pa.Table:
-        """Return what a batch up to `upper` is to write."""
-        listed: list[tuple[Row, int, int]] = []
+        """Return what a batch from `lower` up to `upper` is to write."""
+        listed: list[tuple[Row, int, int]] = [(row, self.lower, diff) for row, diff in self._due.counts.items()]
         for time in sorted(self._by_time):
             if time < upper:
                 listed += [(row, time, diff) for row, diff in self._by_time[time].counts.items()]
         return table_of(listed, schema)
-
-    def _add(self, row: Row, time: int, diff: int) -> None:
-        rows = self._by_time.setdefault(time, Multiset())
-        rows.add(row, diff)
-        if not rows.counts:
-            del self._by_time[time]
 
 
 def columns_of(created: Create) -> tuple[Column, ...]:

@@ -26,7 +26,7 @@ from pavane.dataflow.keeping import RETRY_S, Clocks, Place
 from pavane.dataflow.log import Log
 from pavane.dataflow.ports import EngineError, Fenced, Script, View
 from pavane.dataflow.querying import QueryError
-from pavane.dataflow.sink import ChainSink
+from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.ticks import Ticks
 from pavane.waltz.errors import OutcomeUnknown, Unavailable
 
@@ -298,11 +298,9 @@ class Controller:
     async def _define(self, ticks: Ticks) -> None:
         """Begin each script where the chains of its views end."""
         last = max(1, await ticks.last())
-        uppers = {}
-        for view in self._ids:
-            clocks, place = self._clocks, self._place
-            chain = ChainSink(self._log, place.views, place.ticks, view, clocks.now_ms, clocks.make_id)
-            uppers[view.name] = await chain.open(last)
+        clocks, place, home = self._clocks, self._place, Home(self._log, self._place.views)
+        chains = {view.name: ChainSink(home, place.ticks, view, clocks.now_ms, clocks.make_id) for view in self._ids}
+        uppers = {name: await chain.open(last) for name, chain in chains.items()}
         await ticks.start(last)
         flows = [self._described(script, last) for script in self._scripts]
         for flow, choice in zip(flows, choose_as_of(flows, {}, uppers, tick=last), strict=True):

@@ -22,6 +22,9 @@ TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,6})?)?)?(Z|
 DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 DECIMAL_DIGITS = DecimalContext(prec=80)  # Twice what a DECIMAL can hold: rounding to its scale loses nothing more.
 FLOAT_WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}  # As Spark writes them.
+GAP, SEPARATOR = re.compile(r"[ \t\r\n]*"), re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
+SCAN = json.JSONDecoder().raw_decode
+"""Finds where a JSON value ends."""
 INTEGER_RANGES = {pa.int8(): 2**7, pa.int16(): 2**15, pa.int32(): 2**31, pa.int64(): 2**63}
 
 
@@ -47,9 +50,11 @@ def fast(items: list[bytes], schema: pa.Schema) -> tuple[pa.Table, list[int]] | 
     """Return the rows of all items and how many each has, or None if they need the slow way.
 
     Only blocks in which each line is one object come here: each line begins with `{` and ends with `}`, so none runs on
-    into the next, and the number of rows then says that none holds two. (Arrow's parser ends the process at `null`.)
+    into the next, and the number of rows then says that none holds two. (Arrow's parser ends the process at `null`.) An
+    array of objects is first made such lines.
     """
     filled = [item.strip(b" \t\r\n") for item in items]
+    filled = [_lines(item) if item.startswith(b"[") else item for item in filled]
     text = b"\n".join([item for item in filled if item])
     if not text:
         return None
@@ -79,6 +84,29 @@ def fast(items: list[bytes], schema: pa.Schema) -> tuple[pa.Table, list[int]] | 
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
         return None
     return table, [item.count(b"\n") + 1 if item else 0 for item in filled]
+
+
+def _lines(array: bytes) -> bytes:
+    """Return the objects of an array one a line, as they stand there; whatever else it is, the array itself."""
+    found: list[str] = []
+    try:
+        text = array.decode()
+        start, more = _behind(GAP, text, 1), False
+        while text[start] == "{":
+            _, end = SCAN(text, start)
+            found.append(text[start:end])
+            start = _behind(SEPARATOR, text, end)
+            more = start > end
+            if not more:
+                break
+    except (ValueError, IndexError, RecursionError):
+        return array
+    return array if more or text[_behind(GAP, text, start) :] != "]" else "\n".join(found).encode()
+
+
+def _behind(pattern: re.Pattern[str], text: str, start: int) -> int:
+    found = pattern.match(text, start)
+    return found.end() if found is not None else start
 
 
 def _parsed(schema: pa.Schema) -> pa.Schema | None:

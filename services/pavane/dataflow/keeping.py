@@ -16,7 +16,7 @@ from pavane.dataflow.flow import ViewFlow
 from pavane.dataflow.log import Log
 from pavane.dataflow.ports import Engine, EngineError, Fenced, Script, View
 from pavane.dataflow.runner import Runner
-from pavane.dataflow.sink import ChainSink
+from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.source import LogSource
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.tracing import Tracing
@@ -119,10 +119,10 @@ class Keeper:
         return Ticks(self._log, self._place.ticks, bound, self._clocks.now_ms)
 
     async def _keep(self, engine: Engine, moved: Callable[[Runner], None]) -> None:
-        ticks, clocks = self._ticks(), self._clocks
+        ticks, clocks, home = self._ticks(), self._clocks, Home(self._log, self._place.views)
 
         def sink(view: View) -> ChainSink:
-            return ChainSink(self._log, self._place.views, self._place.ticks, view, clocks.now_ms, clocks.make_id)
+            return ChainSink(home, self._place.ticks, view, clocks.now_ms, clocks.make_id)
 
         sinks = {view.name: sink(view) for script in self._scripts for view in script.views}
         runner = Runner(self._scripts, ticks, self.source, sinks, lambda view: ViewFlow(view, engine), self._tracing)

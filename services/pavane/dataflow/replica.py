@@ -48,7 +48,7 @@ from pavane.dataflow.outlets import Arrangement, ChainBehind, Outlet, Subscripti
 from pavane.dataflow.ports import Engine, EngineError, Fenced, Script
 from pavane.dataflow.querying import Evaluator
 from pavane.dataflow.runner import Maintained, Runner
-from pavane.dataflow.sink import ChainSink
+from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.source import LogSource
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.tracing import Tracing
@@ -249,6 +249,7 @@ class ReplicaEngine:
 
     def _outlets(self, flow: _Dataflow, script: Script) -> dict[str, Outlet]:
         as_of, found = max(1, flow.description.as_of), {}
+        place, clocks, home = self._place, self._clocks, Home(self._log, self._place.views)
         for view in script.views:
             exports = [export for name, export in flow.exports.values() if name == view.name]
             chain, initial, reads, subscriptions = None, 0, False, []
@@ -258,8 +259,7 @@ class ReplicaEngine:
                 if isinstance(connection, MaterializedView):
                     if connection.chain != view.name:
                         raise DescriptionError(f"the chain {connection.chain} must be named as its step, {view.name}")
-                    place, clocks = self._place, self._clocks
-                    chain = ChainSink(self._log, place.views, place.ticks, view, clocks.now_ms, clocks.make_id)
+                    chain = ChainSink(home, place.ticks, view, clocks.now_ms, clocks.make_id)
                     initial = connection.initial_as_of
                 elif isinstance(export, SinkExport):
                     subscriptions.append(Subscription(export, as_of, flow.told.get(export.id, 0)))

@@ -22,24 +22,51 @@ MAX_LAG_MS = 1000
 """Ticks that change nothing are joined for so long."""
 
 
+class Home:
+    """The partition of the log in which the chains of some views are. It is read and decoded once for all of them."""
+
+    def __init__(self, log: Log, partition: int) -> None:
+        self.log = log
+        self.partition = partition
+        self.position = 0
+        """Everything before it was read."""
+        self._takes: dict[str, Callable[[Entry], None]] = {}
+
+    def join(self, chain: str, take: Callable[[Entry], None]) -> None:
+        """Give the entries of a chain to `take`, from the first one on."""
+        if self.position:
+            raise ValueError(f"partition {self.partition} was read before the chain {chain} joined")
+        self._takes[chain] = take
+
+    async def read_on(self, least: int = 0) -> None:
+        """Give everybody what came, to the end of the partition and at least before transaction `least`."""
+        end = max(await self.log.hwm(self.partition) + 1, least)
+        while self.position < end:
+            async for transaction in self.log.read(self.partition, self.position, end):
+                self.position = transaction.id + 1
+                entry = decode(transaction.header, transaction.data)
+                if entry is not None and entry.chain in self._takes:
+                    self._takes[entry.chain](entry)
+            if self.position < end:  # this server lags
+                await asyncio.sleep(LAG_S)
+
+
 class ChainSink:
     """One view's chain in its home partition; it counts the ticks of partition `ticks`.
 
-    `now_ms` is a clock, `make_id` makes names of batches.
+    `now_ms` is a clock, `make_id` makes names of batches. Chains of one home are used in turn, not at once.
     """
 
     def __init__(
         self,
-        log: Log,
-        partition: int,
+        home: Home,
         ticks: int,
         view: View,
         now_ms: Callable[[], int],
         make_id: Callable[[], str],
     ) -> None:
         self._ticks = ticks
-        self._log = log
-        self._partition = partition
+        self._home = home
         self._view = view
         self._schema = arrow_schema(view.columns)
         self._now_ms = now_ms
@@ -47,10 +74,10 @@ class ChainSink:
         self._chain = Chain(view.name)
         self._corrections = Corrections()
         self._desired = 0
-        self._position = 0  # everything before it was read
         self._as_of = 0
         self._own: Rank | None = None
         self._written_ms = 0
+        home.join(view.name, self._take)
 
     @property
     def rank(self) -> Rank:
@@ -70,12 +97,12 @@ class ChainSink:
         wanted = tuple((column.name, column.type) for column in self._view.columns)
         if created.columns != wanted:
             raise EntryError(
-                f"partition {self._partition} holds a view {self._view.name} with the columns "
+                f"partition {self._home.partition} holds a view {self._view.name} with the columns "
                 f"{_listed(created.columns)}, not {_listed(wanted)}: give the new view another name"
             )
         if created.ticks != self._ticks:
             raise EntryError(
-                f"the view {self._view.name} in partition {self._partition} counts the ticks of partition "
+                f"the view {self._view.name} in partition {self._home.partition} counts the ticks of partition "
                 f"{created.ticks}, not of {self._ticks}: name that one, or give the new view another name"
             )
         return self._chain.upper
@@ -109,13 +136,13 @@ class ChainSink:
         return self._chain.upper
 
     async def _write(self, updates: pa.Table, own: Rank) -> None:
-        position, lower, upper = self._position, self._chain.upper, self._desired
+        position, lower, upper = self._home.position, self._chain.upper, self._desired
         batch, rows, chunks = self._make_id(), b"", 0
         if updates.nbytes > CHUNK_BYTES:
             each = max(1, updates.num_rows * CHUNK_BYTES // updates.nbytes)
             for start in range(0, updates.num_rows, each):
                 data = Data(self._view.name, batch, chunks, _stream(updates.slice(start, each)))
-                await self._log.append(self._partition, encode(data), header=CHAIN_HEADER)
+                await self._home.log.append(self._home.partition, encode(data), header=CHAIN_HEADER)
                 chunks += 1
         elif updates.num_rows:
             rows = _stream(updates)
@@ -123,11 +150,10 @@ class ChainSink:
 
     async def _append(self, entry: Entry, position: int | None = None) -> None:
         """Append an entry if nobody wrote to the chain since `position`, which its content rests on; read on."""
-        seen = (self._position if position is None else position) - 1
+        home, data, lock = self._home, encode(entry), [(self._view.name, 0)]
+        seen = (home.position if position is None else position) - 1
         try:
-            await self._log.append(
-                self._partition, encode(entry), header=CHAIN_HEADER, write=[(self._view.name, 0)], seen=seen
-            )
+            await home.log.append(home.partition, data, header=CHAIN_HEADER, write=lock, seen=seen)
         except Conflict as conflict:
             await self._read_on(conflict.txid + 1)
         except OutcomeUnknown:
@@ -137,21 +163,15 @@ class ChainSink:
 
     async def _read_on(self, least: int = 0) -> None:
         """Take what came; only what was read counts as persisted. Raises `Fenced` when a greater rank writes."""
-        end = max(await self._log.hwm(self._partition) + 1, least)
-        while self._position < end:
-            async for transaction in self._log.read(self._partition, self._position, end):
-                self._position = transaction.id + 1
-                entry = decode(transaction.header, transaction.data)
-                if entry is None:
-                    continue
-                before = self._chain.upper
-                updates = self._chain.take(entry)
-                if self._chain.upper != before:
-                    self._corrections.persisted(updates, self._chain.upper)
-            if self._position < end:  # this server lags
-                await asyncio.sleep(LAG_S)
+        await self._home.read_on(least)
         if self._own is not None and self._chain.rank > self._own:
             raise self._fenced()
+
+    def _take(self, entry: Entry) -> None:
+        before = self._chain.upper
+        updates = self._chain.take(entry)
+        if self._chain.upper != before:
+            self._corrections.persisted(updates, self._chain.upper)
 
     def _created(self, own: Rank) -> Create:
         columns = tuple((column.name, column.type) for column in self._view.columns)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from random import Random
 
 import pyarrow as pa
 import pytest
 
 from pavane.dataflow import sink as module
-from pavane.dataflow.chain import Chain
+from pavane.dataflow.chain import Chain, Corrections
 from pavane.dataflow.entries import CHAIN_HEADER, Batch, Create, Data, Entry, EntryError, Rank, decode, encode
-from pavane.dataflow.rows import Row, table_of, updates_of
-from pavane.dataflow.sink import ChainSink
-from tests.services.dataflow.test_chains_under_faults import HOME, SCHEMA, TICKS_PARTITION, VIEW, FaultyLog
+from pavane.dataflow.rows import Multiset, Row, table_of, updates_of
+from pavane.dataflow.sink import ChainSink, Home
+from tests.services.dataflow.test_chains_under_faults import HOME, SCHEMA, TICKS_PARTITION, VIEW, FaultyLog, Record
 
 OWN = Rank(1, 1)
 COLUMNS = tuple((column.name, column.type) for column in VIEW.columns)
@@ -31,9 +32,18 @@ def stream(*updates: tuple[Row, int, int]) -> bytes:
     return bytes(out.getvalue())
 
 
+class CountingLog(FaultyLog):
+    read_records = 0
+
+    async def read(self, partition: int, start: int, stop: int) -> AsyncIterator[Record]:
+        async for record in super().read(partition, start, stop):
+            self.read_records += 1
+            yield record
+
+
 def sink_of(log: FaultyLog) -> ChainSink:
     ids = iter(range(1000))
-    return ChainSink(log, HOME, TICKS_PARTITION, VIEW, lambda: 0, lambda: f"batch-{next(ids)}")
+    return ChainSink(Home(log, HOME), TICKS_PARTITION, VIEW, lambda: 0, lambda: f"batch-{next(ids)}")
 
 
 def entries(log: FaultyLog) -> list[Entry]:
@@ -74,6 +84,37 @@ def test_pieces_that_came_twice_or_belong_to_nobody_do_not_count_and_a_missing_o
     assert held([begun, first, second, first, second, foreign, other, batch]) == Counter({(0,): 1, (1,): 1})
     with pytest.raises(EntryError, match="batch a names 2 chunks, 1 are there"):
         held([begun, first, first, foreign, other, batch])
+
+
+async def test_a_partition_is_read_once_for_all_its_views() -> None:
+    log = CountingLog(Random(0), kind=True)
+    for generation in (1, 2):  # each appends two entries for each view
+        home = Home(log, HOME)
+        views = [replace(VIEW, name=f"view {number}") for number in range(12)]
+        sinks = [ChainSink(home, TICKS_PARTITION, view, lambda: 0, lambda: "batch") for view in views]
+        for number, sink in enumerate(sinks):
+            assert await sink.open(1) == generation
+            await sink.allow((generation, 1))
+            sink.desire(table(*(((number,), tick, 1) for tick in range(1, generation + 1))), generation + 1)
+            assert await sink.advance() == generation + 1
+    assert log.read_records == 24 + 48, "the second one reads those of the first one, too"
+    with pytest.raises(ValueError, match="was read before the chain late joined"):
+        home.join("late", lambda _: None)
+
+
+def test_to_read_a_batch_costs_what_is_in_it_not_what_the_view_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = []
+    add = Multiset.add
+
+    def counted(rows: Multiset, row: Row, diff: int) -> None:
+        added.append(row)
+        add(rows, row, diff)
+
+    monkeypatch.setattr(Multiset, "add", counted)
+    corrections = Corrections()
+    for upper in range(2, 102):
+        corrections.persisted(table(*(((10 * upper + number,), 1, 1) for number in range(10))), upper)
+    assert len(added) == 100 * 10
 
 
 async def test_rows_that_another_writer_of_the_token_left_are_corrected() -> None:

@@ -20,7 +20,7 @@ from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Column, EngineError, Fenced, View
 from pavane.dataflow.rows import Row, table_of, updates_of
-from pavane.dataflow.sink import ChainSink
+from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.sql import parse
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.types import arrow_schema
@@ -112,7 +112,7 @@ def contents(next_: int) -> Counter[Row]:
 async def writer(log: FaultyLog, epoch: int, clock: Counter[str], until: int) -> None:
     """What a process does: mint ticks, and keep the view, built from the log alone."""
     ticks = Ticks(log, TICKS_PARTITION, [DATA], lambda: clock["ms"])
-    sink = ChainSink(log, HOME, TICKS_PARTITION, VIEW, lambda: clock["ms"], lambda: f"{epoch}-{clock['ms']}")
+    sink = ChainSink(Home(log, HOME), TICKS_PARTITION, VIEW, lambda: clock["ms"], lambda: f"{epoch}-{clock['ms']}")
     last = await ticks.last()
     as_of = max(1, await sink.open(max(1, last)) - 1)
     await ticks.start(as_of)
@@ -189,14 +189,14 @@ async def test_a_log_at_rest_does_not_grow() -> None:
 
 async def test_a_view_goes_on_counting_the_ticks_that_it_began_with() -> None:
     log = FaultyLog(Random(0), kind=True)
-    sink = ChainSink(log, HOME, TICKS_PARTITION, VIEW, lambda: 0, lambda: "id")
+    sink = ChainSink(Home(log, HOME), TICKS_PARTITION, VIEW, lambda: 0, lambda: "id")
     await sink.open(1)
     await sink.allow((1, 1))
     with pytest.raises(EntryError, match="counts the ticks of partition 2, not of 5: name that one"):
-        await ChainSink(log, HOME, 5, VIEW, lambda: 0, lambda: "id").open(1)
+        await ChainSink(Home(log, HOME), 5, VIEW, lambda: 0, lambda: "id").open(1)
     other = View("v", "", (Column("x", "STRING"),), ("t",), b"")
     with pytest.raises(EntryError, match="with the columns x BIGINT, not x STRING: give the new view another name"):
-        await ChainSink(log, HOME, TICKS_PARTITION, other, lambda: 0, lambda: "id").open(1)
+        await ChainSink(Home(log, HOME), TICKS_PARTITION, other, lambda: 0, lambda: "id").open(1)
 
 
 async def test_an_outage_of_the_log_is_waited_for() -> None:
@@ -312,7 +312,7 @@ class ReadsFurther(ChainSink):
     """Takes the end of the partition for the position on which a batch rests."""
 
     async def _append(self, entry: Entry, position: int | None = None) -> None:
-        await super()._append(entry, await self._log.hwm(HOME) + 1)
+        await super()._append(entry, await self._home.log.hwm(HOME) + 1)
 
 
 class TrustsAnswers(ChainSink):

@@ -15,7 +15,7 @@ from pavane.dataflow.outlets import Arrangement, Subscription
 from pavane.dataflow.ports import DIFF, Column, View
 from pavane.dataflow.querying import Evaluator
 from pavane.dataflow.rows import table_of, updates_of
-from pavane.dataflow.sink import ChainSink
+from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.types import arrow_schema
 from tests.services.dataflow.test_chains_under_faults import HOME, TICKS_PARTITION, FaultyLog
 from tests.services.dataflow.test_chains_under_faults import VIEW as X
@@ -95,7 +95,7 @@ def test_a_subscribe_tells_each_change_once_and_ends() -> None:
 async def test_two_replicas_write_one_chain_by_one_token_also_by_the_next() -> None:
     log = FaultyLog(Random(0), kind=True)
     ids = iter(range(1000))
-    sinks = [ChainSink(log, HOME, TICKS_PARTITION, X, lambda: 0, lambda: str(next(ids))) for _ in range(2)]
+    sinks = [ChainSink(Home(log, HOME), TICKS_PARTITION, X, lambda: 0, lambda: str(next(ids))) for _ in range(2)]
     for sink in sinks:
         await sink.open(1)
     for epoch in (1, 2):
