@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pavane.waltz.wire.fields import ReqId
 
 Lock = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """A committed transaction; ``reqid`` is the identity of its append."""
 
     id: int

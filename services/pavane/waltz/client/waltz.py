@@ -112,10 +112,16 @@ class Waltz:
         while True:
             try:
                 async with self._directory.reader(partition) as link:
-                    async for transaction in self._batches(link, partition, hwm, None, traced=self._tracing.on):
-                        hwm = transaction.id
-                        ahead_until = None
-                        yield transaction
+                    async for batch in self._batches(link, partition, hwm, None):
+                        began_ns, before, ahead_until = self._tracing.now_ns(), hwm, None
+                        try:
+                            for transaction in batch:
+                                hwm = transaction.id
+                                yield transaction
+                        finally:
+                            if began_ns:
+                                seen = [transaction.reqid for transaction in batch[: hwm - before]]
+                                self._tracing.fed(partition, began_ns, hwm, seen)
             except (Unavailable, RemoteProtocolError):
                 pass
             except Rejected as error:
@@ -137,10 +143,11 @@ class Waltz:
         while start < stop:
             try:
                 async with self._directory.reader(partition) as link:
-                    async for transaction in self._batches(link, partition, start - 1, stop):
-                        start = transaction.id + 1
+                    async for batch in self._batches(link, partition, start - 1, stop):
                         deadline = loop.time() + self._directory.patience
-                        yield transaction
+                        for transaction in batch:
+                            start = transaction.id + 1
+                            yield transaction
                 continue
             except (Unavailable, RemoteProtocolError) as error:
                 if loop.time() > deadline:
@@ -219,9 +226,12 @@ class Waltz:
             raise ValueError(f"transactions count from 0, not {start}")
 
     async def _batches(
-        self, link: Link, partition: int, hwm: int, stop: int | None, *, traced: bool = False
-    ) -> AsyncGenerator[Transaction, None]:
-        """Yield what follows ``hwm``, up to ``stop``, while ``link`` and the partition's owner last."""
+        self, link: Link, partition: int, hwm: int, stop: int | None
+    ) -> AsyncGenerator[list[Transaction], None]:
+        """Yield what follows ``hwm``, up to ``stop``, while ``link`` and the partition's owner last.
+
+        More credit is granted when half of it is used up.
+        """
         arrived: asyncio.Queue[Any] = asyncio.Queue()  # bounded by the credit
 
         def lost() -> None:
@@ -230,55 +240,34 @@ class Waltz:
         link.listeners[partition] = arrived.put_nowait
         link.on_lost.append(lost)
         try:
-            async for transaction in self._granted(link, partition, hwm, stop, arrived, traced=traced):
-                yield transaction
+            reqid = self._directory.reqid(partition)
+            items_used = bytes_used = 0
+            left = CREDIT_ITEMS if stop is None else min(CREDIT_ITEMS, stop - 1 - hwm)
+            link.put(m.FeedBatchRequest(reqid, hwm, left, CREDIT_BYTES, 0, -1, 0))
+            while stop is None or hwm + 1 < stop:
+                batch = await self._next(link, partition, arrived)
+                if batch is None:
+                    raise Unavailable("the connection ended")
+                if batch.reqid != reqid:
+                    continue  # of the reader before
+                if isinstance(batch, m.Reject):
+                    raise Rejected(batch.code, batch.detail, batch.message)
+                found = _transactions(batch, hwm + 1)
+                hwm += len(found)
+                items_used += len(found)
+                bytes_used += sum([len(transaction.data) for transaction in found])
+                yield found
+                left -= len(found)
+                if 2 * items_used > CREDIT_ITEMS or 2 * bytes_used > CREDIT_BYTES:
+                    # A bounded read never grants more than it wants: its feed then sleeps and the link can be lent.
+                    add = items_used if stop is None else max(0, min(items_used, stop - 1 - hwm - left))
+                    link.put(m.FeedCredit(reqid, add, bytes_used))
+                    left += add
+                    items_used = bytes_used = 0
         finally:
             link.listeners.pop(partition, None)
             if lost in link.on_lost:
                 link.on_lost.remove(lost)
-
-    async def _granted(
-        self,
-        link: Link,
-        partition: int,
-        hwm: int,
-        stop: int | None,
-        arrived: asyncio.Queue[Any],
-        *,
-        traced: bool,
-    ) -> AsyncGenerator[Transaction, None]:
-        """Open the feed, and grant more credit when half of it is used up."""
-        reqid = self._directory.reqid(partition)
-        items_used = bytes_used = 0
-        left = CREDIT_ITEMS if stop is None else min(CREDIT_ITEMS, stop - 1 - hwm)
-        link.put(m.FeedBatchRequest(reqid, hwm, left, CREDIT_BYTES, 0, -1, 0))
-        while stop is None or hwm + 1 < stop:
-            batch = await self._next(link, partition, arrived)
-            if batch is None:
-                raise Unavailable("the connection ended")
-            if batch.reqid != reqid:
-                continue  # of the reader before
-            if isinstance(batch, m.Reject):
-                raise Rejected(batch.code, batch.detail, batch.message)
-            began_ns, before = (self._tracing.now_ns(), hwm) if traced else (0, hwm)
-            try:
-                for txid, item in enumerate(batch.items, batch.first_txid):
-                    if txid != hwm + 1 or item.data is None:
-                        raise RemoteProtocolError("feed", f"transaction {txid} where {hwm + 1} with its data belongs")
-                    hwm = txid
-                    items_used += 1
-                    bytes_used += len(item.data)
-                    yield Transaction(txid, item.header, item.data, item.reqid)
-            finally:
-                if traced and hwm > before:
-                    self._tracing.fed(partition, began_ns, hwm, [item.reqid for item in batch.items[: hwm - before]])
-            left -= len(batch.items)
-            if 2 * items_used > CREDIT_ITEMS or 2 * bytes_used > CREDIT_BYTES:
-                # A bounded read never grants more than it wants: its feed then sleeps and the link can be lent again.
-                add = items_used if stop is None else max(0, min(items_used, stop - 1 - hwm - left))
-                link.put(m.FeedCredit(reqid, add, bytes_used))
-                left += add
-                items_used = bytes_used = 0
 
     async def _next(self, link: Link, partition: int, arrived: asyncio.Queue[Any]) -> Any:
         """Return the next message; while none comes, see whether the server is alive and still the owner."""
@@ -288,3 +277,14 @@ class Waltz:
                     return await arrived.get()
             except TimeoutError:
                 await self._directory.probe(link, partition)
+
+
+def _transactions(batch: m.FeedBatch, first: int) -> list[Transaction]:
+    found = [
+        Transaction(txid, header, data, reqid)
+        for txid, (reqid, header, data) in enumerate(batch.items, batch.first_txid)
+        if data is not None
+    ]
+    if batch.first_txid != first or len(found) != len(batch.items):
+        raise RemoteProtocolError("feed", f"transaction {batch.first_txid} where {first} with its data belongs")
+    return found

@@ -30,9 +30,12 @@ class Tail:
         self.first = hwm + 1
         self._records: deque[Record] = deque()
         self._bytes = 0
+        self._taken: tuple[int, int, list[Record]] = 0, 0, []
+        """What was asked for last, for all that follow the log ask for the same; and the answer."""
 
     def add(self, record: Record) -> None:
         """Keep a record that follows the last one, and forget old ones."""
+        self._taken = 0, 0, []
         self._records.append(record)
         self._bytes += len(record.data) + RECORD_BYTES
         while self._bytes > TAIL_BYTES_MAX and len(self._records) > 1:
@@ -41,7 +44,11 @@ class Tail:
 
     def take(self, txid: int, limit: int) -> list[Record]:
         """Return up to ``limit`` records from ``txid`` on; none if it is older than what is kept."""
-        at = txid - self.first
+        if self._taken[:2] != (txid, limit):
+            self._taken = txid, limit, self._take(txid - self.first, limit)
+        return self._taken[2]
+
+    def _take(self, at: int, limit: int) -> list[Record]:
         size = len(self._records)
         if not 0 <= at < size:
             return []
@@ -81,6 +88,8 @@ class Feeds:
         self._feeds: list[Feed] = []
         self.hwm = -1
         self.tail = Tail(-1)
+        self._cut: tuple[Sequence[Record], int, int, m.SharedItems, int, int] = [], 0, 0, m.SharedItems(), 0, 0
+        """The last whole batch: of which records, inline and in which frame at most; its items, their data and size."""
 
     def __len__(self) -> int:
         return len(self._feeds)
@@ -225,16 +234,12 @@ class Feeds:
         return len(records)
 
     def _send_batch(self, feed: Feed, records: Sequence[Record]) -> int:
-        items: list[m.FeedItem] = []
-        size = credit_bytes = 0
-        for record in records[: min(feed.credit, m.BATCH_ITEMS_MAX)]:
-            inline = feed.inline == -1 or len(record.data) <= feed.inline
-            cost = len(record.data) if inline else 0
-            if items and (size + cost + ITEM_BYTES > feed.frame_bytes or credit_bytes + cost > feed.credit_bytes):
-                break
-            size += cost + ITEM_BYTES
-            credit_bytes += cost
-            items.append(m.FeedItem(record.reqid, record.header, record.data if inline else None))
+        of, inline, frame_bytes, items, credit_bytes, size = self._cut
+        same = of is records and (inline, frame_bytes) == (feed.inline, feed.frame_bytes)
+        if not same or credit_bytes > feed.credit_bytes or len(items) > feed.credit:
+            items, credit_bytes, size = _cut(feed, records)
+            if len(items) == len(records):  # else this feed's credit or frame has cut it
+                self._cut = records, feed.inline, feed.frame_bytes, items, credit_bytes, size
         first = feed.next
         feed.next += len(items)
         feed.credit -= len(items)
@@ -244,10 +249,25 @@ class Feeds:
         if not mounting and (feed.credit == 0 or feed.credit_bytes == 0):
             flags |= m.FLAG_SUSPENDED
         left = (0, 0) if mounting else (feed.credit, feed.credit_bytes)
-        batch = m.FeedBatch(feed.reqid, first, self.hwm, *left, flags, tuple(items))
+        batch = m.FeedBatch(feed.reqid, first, self.hwm, *left, flags, items)
         self._out.append(Reply(feed.connection.id, batch))
         self._fed(feed.connection, size)
         return len(items)
+
+
+def _cut(feed: Feed, records: Sequence[Record]) -> tuple[m.SharedItems, int, int]:
+    """Return the items of the next batch, the bytes of their data, and their size in a frame."""
+    items: list[m.FeedItem] = []
+    size = credit_bytes = 0
+    for record in records[: min(feed.credit, m.BATCH_ITEMS_MAX)]:
+        inline = feed.inline == -1 or len(record.data) <= feed.inline
+        cost = len(record.data) if inline else 0
+        if items and (size + cost + ITEM_BYTES > feed.frame_bytes or credit_bytes + cost > feed.credit_bytes):
+            break
+        size += cost + ITEM_BYTES
+        credit_bytes += cost
+        items.append(m.FeedItem(record.reqid, record.header, record.data if inline else None))
+    return m.SharedItems(items), credit_bytes, size
 
 
 def batch_fault(request: m.FeedBatchRequest) -> str:

@@ -256,6 +256,12 @@ class FeedItem(NamedTuple):
     data: bytes | None
 
 
+class SharedItems(tuple[FeedItem, ...]):
+    """Items that go to many readers: they are encoded once."""
+
+    encoded: bytes | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class FeedBatch:
     """Transactions ``first_txid``, ``first_txid`` + 1, …"""

@@ -72,16 +72,24 @@ class _BatchItems:
 
     def put(self, out: bytearray, value: tuple[m.FeedItem, ...]) -> None:
         """Append the items and the CRC of ``out``, which starts with the type byte."""
+        if not isinstance(value, m.SharedItems):
+            out += self._encoded(value)
+        else:
+            if value.encoded is None:
+                value.encoded = self._encoded(value)
+            out += value.encoded
+        out += _UINT32.pack(zlib.crc32(out))
+
+    def _encoded(self, value: tuple[m.FeedItem, ...]) -> bytes:
         if not 1 <= len(value) <= m.BATCH_ITEMS_MAX:
             raise LocalProtocolError(f"a batch of {len(value)} items (1 to {m.BATCH_ITEMS_MAX})")
-        out += _INT32.pack(len(value))
-        for item in value:
-            if item.data is None:
-                out += _ITEM.pack(*item.reqid, item.header, 0, -1)
+        parts = [_INT32.pack(len(value))]
+        for reqid, header, data in value:
+            if data is None:
+                parts.append(_ITEM.pack(*reqid, header, 0, -1))
             else:
-                out += _ITEM.pack(*item.reqid, item.header, zlib.crc32(item.data), len(item.data))
-                out += item.data
-        out += _UINT32.pack(zlib.crc32(out))
+                parts += (_ITEM.pack(*reqid, header, zlib.crc32(data), len(data)), data)
+        return b"".join(parts)
 
     def get(self, body: bytes, at: int) -> tuple[tuple[m.FeedItem, ...], int]:
         """Read the items at ``at``; raises ``ChecksumError``."""
@@ -100,7 +108,7 @@ class _BatchItems:
                 at += size
             if zlib.crc32(data or b"") != crc:
                 raise ChecksumError
-            items.append(m.FeedItem(ReqId(client, generation, partition, seq), header, data))
+            items.append(_new(m.FeedItem, (_new(ReqId, (client, generation, partition, seq)), header, data)))
         if _UINT32.unpack_from(body, at)[0] != zlib.crc32(memoryview(body)[:at]):
             raise ChecksumError
         return tuple(items), at + 4

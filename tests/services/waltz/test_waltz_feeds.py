@@ -1,0 +1,74 @@
+"""Feeds of one partition: what many readers get is made once, and each gets what its own credit and frame allow."""
+
+from pavane.waltz.core.connection import Connection
+from pavane.waltz.core.feed import CREDIT_MAX, Feeds
+from pavane.waltz.core.outputs import Output, Reply
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.storage import Record
+from pavane.waltz.wire.tables import RESPONSES
+
+DATA = bytes(1000)
+
+
+def _records(first: int, count: int) -> list[Record]:
+    return [Record.of(txid, ReqId(1, 1, 0, txid), 7, DATA) for txid in range(first, first + count)]
+
+
+class Readers:
+    """Readers of one partition; ``got`` has the batches of each, as they travel."""
+
+    def __init__(self) -> None:
+        self._out: list[Output] = []
+        self.feeds = Feeds(self._out, lambda txid, limit, answer: answer(None))
+        self.feeds.opened(-1)
+        self._count = 0
+
+    def open(self, items: int = 1000, data_bytes: int = CREDIT_MAX, frame_bytes: int = 0, inline: int = -1) -> int:
+        self._count += 1
+        request = m.FeedBatchRequest(ReqId(9, 1, 0, -1), -1, items, data_bytes, frame_bytes, inline, 0)
+        self.feeds.request_batches(Connection(self._count, 5), request)
+        return self._count
+
+    def sent(self) -> list[tuple[int, m.FeedBatch]]:
+        found = [(output.connection, output.message) for output in self._out if isinstance(output, Reply)]
+        self._out.clear()
+        return found
+
+
+def test_items_for_many_readers_are_encoded_once() -> None:
+    readers = Readers()
+    for _ in range(3):
+        readers.open()
+    readers.feeds.commit(_records(0, 4))
+    batches = [batch for _, batch in readers.sent()]
+    bodies = {bytes(RESPONSES[5].encode(batch)) for batch in batches}
+    assert len(batches) == 3
+    assert len(bodies) == 1
+    assert RESPONSES[5].decode(bodies.pop()) == batches[0]
+    shared = {id(batch.items.encoded) for batch in batches if isinstance(batch.items, m.SharedItems)}
+    assert len(shared) == 1
+
+
+def test_each_reader_gets_what_its_own_request_allows() -> None:
+    readers = Readers()
+    whole, few, little, small, bare = (
+        readers.open(),
+        readers.open(items=3),
+        readers.open(data_bytes=2500),
+        readers.open(frame_bytes=4096),
+        readers.open(inline=999),
+    )
+    last = readers.open()
+    readers.feeds.commit(_records(0, 5))
+    found: dict[int, list[tuple[int, list[bool]]]] = {}
+    for connection, batch in readers.sent():
+        found.setdefault(connection, []).append((batch.first_txid, [item.data is not None for item in batch.items]))
+    assert found == {
+        whole: [(0, [True] * 5)],
+        few: [(0, [True] * 3)],
+        little: [(0, [True] * 2), (2, [True])],
+        small: [(0, [True] * 3), (3, [True] * 2)],
+        bare: [(0, [False] * 5)],
+        last: [(0, [True] * 5)],
+    }
