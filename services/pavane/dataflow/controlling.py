@@ -18,10 +18,11 @@ from pavane.compute.core.replica import KIND
 from pavane.compute.link import ReplicaLinks
 from pavane.compute.state.as_of import choose_as_of
 from pavane.compute.tls import StageCredentials
-from pavane.compute.wire import CreateInstance, DataflowDescription, Failure, Rows, Token
+from pavane.compute.wire import CreateInstance, Failure, Rows, Token
 from pavane.dataflow import badrows
 from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.description import described
+from pavane.dataflow.entries import Data, decode
 from pavane.dataflow.keeping import RETRY_S, Clocks, Place
 from pavane.dataflow.log import Log
 from pavane.dataflow.ports import EngineError, Fenced, Script, View
@@ -90,6 +91,9 @@ class Controller:
         self._tick = 0
         self._looked = False  # else no tick says nothing
         self._taking: _Taking | None = None
+        self._fencing = False  # until all chains have our token
+        self._unfenced: set[str] = set()
+        self._position = 0  # of the chains' partition, read up to here for their fences
         self.took_over_s: float | None = None
         """How long nobody could write when it took over from another generation or controller."""
         self.allowed = asyncio.Event()
@@ -245,7 +249,7 @@ class Controller:
 
     async def _turn(self, ticks: Ticks) -> None:
         if self.leads:
-            await ticks.mint()
+            await self._mint(ticks)
         elif self.allowed.is_set():
             await self._take_over(ticks)
         await self._read_on(ticks)
@@ -279,9 +283,30 @@ class Controller:
         await self._read_on(ticks)
         # A tick before the one that the former leader minted last is never taken for the present.
         self._links.carry_out(self._core.tick(self._tick, self._tick))
+        self._position = await self._log.hwm(self._place.views) + 1
+        self._unfenced, self._fencing = {view.name for view in self._ids}, former.generation > 0
         self._links.carry_out(self._core.allow_writes(token))
         self._taking = _Taking(self._tick, begun if former.generation else None)
         self.leads = True
+
+    async def _mint(self, ticks: Ticks) -> None:
+        """Mint; also at rest once nobody else can write that tick: a script that has changed shows from there."""
+        fenced = self._fencing and await self._chains_fenced()
+        await ticks.mint(at_rest=fenced)
+        self._fencing = self._fencing and not fenced
+
+    async def _chains_fenced(self) -> bool:
+        """Whether the replicas have put our token into the chain of each view that has not failed."""
+        end = await self._log.hwm(self._place.views) + 1
+        async for transaction in self._log.read(self._place.views, self._position, end):
+            self._position = transaction.id + 1
+            entry = decode(transaction.header, transaction.data)
+            if entry is None or isinstance(entry, Data):
+                continue
+            if Token(entry.rank.generation, entry.rank.epoch) == self._core.token:
+                self._unfenced.discard(entry.chain)
+        failures = self._failures()
+        return not self._unfenced - {view.name for view, id_ in self._ids.items() if id_ in failures}
 
     def _note_written(self) -> None:
         """Once the views stand in the log at the tick of the take-over, it is over."""
@@ -301,14 +326,13 @@ class Controller:
         clocks, place, home = self._clocks, self._place, Home(self._log, self._place.views)
         chains = {view.name: ChainSink(home, place.ticks, view, clocks.now_ms, clocks.make_id) for view in self._ids}
         uppers = {name: await chain.open(last) for name, chain in chains.items()}
+        begins = {name: chain.begins for name, chain in chains.items()}
         await ticks.start(last)
-        flows = [self._described(script, last) for script in self._scripts]
+        ids = {view.name: id_ for view, id_ in self._ids.items()}
+        flows = [described(script, ids, last, begins) for script in self._scripts]
         for flow, choice in zip(flows, choose_as_of(flows, {}, uppers, tick=last), strict=True):
             as_of = choice.as_of if choice.as_of is not None else last
             self._links.carry_out(self._core.create(replace(flow, as_of=as_of)))
-
-    def _described(self, script: Script, last: int) -> DataflowDescription:
-        return described(script, {view.name: self._ids[view] for view in script.views}, last, last)
 
     def _all_views(self) -> list[View]:
         return [view for script in self._scripts for view in script.views]

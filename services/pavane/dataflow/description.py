@@ -6,6 +6,8 @@ leave the dataflow by exports, which have ids of their own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pavane.compute import wire
 from pavane.dataflow.plan import Plan, PlanError
 from pavane.dataflow.ports import Column, Format, Mode, Script, Table, View
@@ -18,18 +20,23 @@ class DescriptionError(Exception):
     """A dataflow that no script of this version can be."""
 
 
-def described(script: Script, ids: dict[str, str], as_of: int, initial_as_of: int) -> wire.DataflowDescription:
-    """Return a script whose views are all written to chains of their names. `ids` are the exports, by view."""
+def described(
+    script: Script, ids: Mapping[str, str], as_of: int, begins: Mapping[str, int]
+) -> wire.DataflowDescription:
+    """Return a script whose views are all written to chains of their names.
+
+    By view, `ids` are the exports, and `begins` the ticks at which chains begin, or are to begin.
+    """
     return wire.DataflowDescription(
         as_of,
-        debug_name=", ".join(ids),
+        debug_name=", ".join(view.name for view in script.views),
         sources=tuple(_source(table) for table in script.tables),
         steps=tuple(wire.BuildStep(view.name, view.plan, _relation(view.columns)) for view in script.views),
         sink_exports=tuple(
             wire.SinkExport(
                 ids[view.name],
                 view.name,
-                wire.MaterializedView(view.name, _relation(view.columns), initial_as_of=initial_as_of),
+                wire.MaterializedView(view.name, _relation(view.columns), initial_as_of=begins[view.name]),
             )
             for view in script.views
         ),
@@ -40,6 +47,8 @@ def script_of(dataflow: wire.DataflowDescription) -> Script:
     """Return what a dataflow computes. Raises `DescriptionError`."""
     if dataflow.indexes:
         raise DescriptionError("this replica imports tables of the log, not indexes: name the index's plan as a step")
+    if unused := _unused(dataflow):
+        raise DescriptionError(f"this replica does not use {', '.join(unused)}: leave it out")
     try:
         tables = tuple(_table(source) for source in dataflow.sources)
         views = tuple(
@@ -62,6 +71,18 @@ def script_of(dataflow: wire.DataflowDescription) -> Script:
         if on not in names:
             raise DescriptionError(f"the export {id_} names {on}, which is no step of its dataflow")
     return Script(tables, views)
+
+
+def _unused(dataflow: wire.DataflowDescription) -> list[str]:
+    """Return the fields that ask for what this version does not do."""
+    found = ["until"] if dataflow.until is not None else []
+    for sink in dataflow.sink_exports:
+        view, asked = sink.connection, {"non_null": bool(sink.non_null)}
+        if isinstance(view, wire.MaterializedView):
+            asked |= {"up_to": sink.up_to is not None, "partition_by": bool(view.partition_by)}
+            asked |= {"format": bool(view.format), "version": bool(view.version)}
+        found += [f"{name} of {sink.id}" for name, is_asked in asked.items() if is_asked]
+    return found
 
 
 def _source(table: Table) -> wire.SourceImport:

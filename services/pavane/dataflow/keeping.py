@@ -135,6 +135,7 @@ class Keeper:
                     if not await runner.step():
                         break
                 await self._take_over(ticks, runner)
+                await ticks.mint(at_rest=self.took_over_s is not None)
                 moved(runner)
             if self.leads:
                 await ticks.mint()

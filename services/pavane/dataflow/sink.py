@@ -84,6 +84,11 @@ class ChainSink:
         """The greatest rank that was read."""
         return self._chain.rank
 
+    @property
+    def begins(self) -> int:
+        """The tick at which the chain begins, or is to begin."""
+        return self._as_of if self._chain.created is None else self._chain.created.as_of
+
     async def open(self, as_of: int) -> int:
         """Read the chain to its end and return its upper; `as_of` where there is no chain yet.
 

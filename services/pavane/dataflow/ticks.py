@@ -86,8 +86,11 @@ class Ticks:
             await self._append(Fence(CHAIN, own))
         self._own = own
 
-    async def mint(self) -> None:
-        """Append the next tick if a high-water mark moved, and the first one. Raises `Fenced` as `fence`."""
+    async def mint(self, *, at_rest: bool = False) -> None:
+        """Append the next tick if a high-water mark moved, or `at_rest`, and the first one. Raises `Fenced` as `fence`.
+
+        Who takes over mints at rest: where its views are others than those in the chains, they show from this tick on.
+        """
         if self._own is None:
             raise RuntimeError("mint before fence")
         last = self._last
@@ -95,7 +98,7 @@ class Ticks:
         ends = await asyncio.gather(*(self._log.hwm(partition) for partition in self._bound))
         for partition, end in zip(self._bound, ends, strict=True):
             following[partition] = max(following.get(partition, 0), end + 1)
-        if last is not None and following == last.next:
+        if last is not None and following == last.next and not at_rest:
             return
         tick = last.tick + 1 if last is not None else 1
         await self._append(Minted(CHAIN, self._own, tick, following, self._now_ms()))

@@ -41,6 +41,7 @@ from pavane.compute.wire import (
     SinkExport,
     SourceImport,
     StageReport,
+    Stashed,
     Subscribe,
     SubscribeResponse,
     Token,
@@ -312,6 +313,19 @@ def test_parts_of_one_answer_come_from_one_replica() -> None:
         c.say(replica, PeekResponse(UUID, RowsPart(0, False, parts[0])))
     c.say("r1", PeekResponse(UUID, RowsPart(1, True, parts[1])))
     assert c.others() == [Answered(UUID, 6, tuple(parts))]
+
+
+def test_an_answer_that_lies_elsewhere_is_an_error_and_not_waited_for() -> None:
+    c = Controller("r0")
+    c.note(c.core.create(index()))
+    c.note(c.core.peek(UUID, "u1", at=6))
+    c.sent()
+    c.say("r0", PeekResponse(UUID, Stashed("s3://there", 1, 4)))
+    (answer,) = c.others()
+    assert isinstance(answer, Answered)
+    assert isinstance(answer.result, Failure)
+    assert answer.result.code == "Unsupported"
+    assert c.sent() == [CancelPeek(UUID)]
 
 
 def test_a_subscribe_is_told_once_though_its_replica_starts_it_afresh() -> None:

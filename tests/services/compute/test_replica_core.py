@@ -37,6 +37,7 @@ from pavane.compute.wire import (
     Failure,
     Frontiers,
     InitializationComplete,
+    Introspection,
     MaterializedView,
     Peek,
     PeekResponse,
@@ -47,6 +48,7 @@ from pavane.compute.wire import (
     Schedule,
     StageReport,
     SubscribeResponse,
+    TickLogRef,
     Token,
     UpdateConfiguration,
 )
@@ -306,7 +308,7 @@ def test_a_stale_epoch_leaves_the_running_stream_alone_and_a_greater_one_replace
         (TIMELY, CreateInstance("raft", GENERATION)),
         (TIMELY, CreateInstance("compute", GENERATION + 1)),
         (TIMELY, CreateInstance("compute", GENERATION, {"other": "setting"})),
-        (TIMELY, CreateInstance("compute", GENERATION, sink_root="other")),
+        (TIMELY, CreateInstance("compute", GENERATION, introspection=Introspection(5))),
     ],
 )
 def test_what_does_not_fit_the_process_ends_it(timely: CreateTimely, instance: CreateInstance) -> None:
@@ -314,6 +316,24 @@ def test_what_does_not_fit_the_process_ends_it(timely: CreateTimely, instance: C
     replica.stream = replica.core.open()
     replica.send(timely, instance)
     assert replica.exits == [3]
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [
+        CreateInstance("compute", GENERATION, introspection=Introspection(5, {"peeks": "s1"})),
+        CreateInstance("compute", GENERATION, result_store="s3://there"),
+        CreateInstance("compute", GENERATION, tick_log=TickLogRef("main", 5)),
+        CreateInstance("compute", GENERATION, sink_root="/there"),
+    ],
+)
+def test_what_a_replica_cannot_do_ends_its_process_also_when_it_is_new(instance: CreateInstance) -> None:
+    core = ReplicaCore(GENERATION)
+    stream = core.open()
+    core.receive(stream, TIMELY)
+    core.receive(stream, instance)
+    assert core.exiting is not None
+    assert core.exiting.code == 3
 
 
 def test_a_live_engine_option_fits() -> None:

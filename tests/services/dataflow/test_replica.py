@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -28,6 +28,7 @@ from pavane.compute.wire import (
     Frontiers,
     IndexExport,
     InitializationComplete,
+    MaterializedView,
     Peek,
     PeekResponse,
     Response,
@@ -38,7 +39,7 @@ from pavane.compute.wire import (
     SubscribeResponse,
     Token,
 )
-from pavane.dataflow.description import described, script_of
+from pavane.dataflow.description import DescriptionError, described, script_of
 from pavane.dataflow.ports import DIFF, TIME
 from pavane.dataflow.rows import Row
 from pavane.dataflow.sql import parse
@@ -108,7 +109,8 @@ def counted(rows: Rows) -> Counter[Row]:
 
 def index_of(as_of: int) -> DataflowDescription:
     script = parse(SCRIPT)
-    whole = described(script, {view.name: view.name for view in script.views}, as_of, as_of)
+    names = [view.name for view in script.views]
+    whole = described(script, dict(zip(names, names, strict=True)), as_of, dict.fromkeys(names, as_of))
     sinks = (SinkExport("t1", "largest", Subscribe(), emit_initial=True),)
     return replace(whole, sink_exports=sinks, index_exports=(IndexExport("u1", "revenue"),))
 
@@ -172,7 +174,8 @@ async def test_a_foreign_controller_joins_peeks_follows_and_lets_write(minting: 
             for id_ in ("u1", "t1"):
                 await stream.send(AllowCompaction(id_, CLOSED))
             script = parse(SCRIPT)
-            chains = described(script, {"revenue": "u3", "largest": "u4"}, second, second)
+            begins = {"revenue": second, "largest": second}
+            chains = described(script, {"revenue": "u3", "largest": "u4"}, second, begins)
             await stream.send(CreateDataflow(chains))
             for id_ in ("u3", "u4"):
                 await stream.send(Schedule(id_))
@@ -235,6 +238,27 @@ def test_a_script_travels_as_a_dataflow() -> None:
         "SELECT s.k FROM s JOIN v ON s.k = v.k JOIN b ON b.k = s.k;"
     )
     script = parse(text)
-    found = script_of(described(script, {"v": "u1", "w": "u2", "x": "u3"}, 7, 5))
+    whole = described(script, {"v": "u1", "w": "u2", "x": "u3"}, 7, {"v": 5, "w": 5, "x": 6})
+    found = script_of(whole)
     assert found.tables == script.tables
     assert found.views == tuple(replace(view, sql="") for view in script.views)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"until": 9}, "until"),
+        ({"sink_exports": (SinkExport("u1", "v", Subscribe(), non_null=(0,)),)}, "non_null of u1"),
+        ({"sink_exports": (SinkExport("u1", "v", MaterializedView("v"), up_to=9),)}, "up_to of u1"),
+        ({"sink_exports": (SinkExport("u1", "v", MaterializedView("v", partition_by=(0,))),)}, "partition_by of u1"),
+        ({"sink_exports": (SinkExport("u1", "v", MaterializedView("v", format="csv")),)}, "format of u1"),
+        ({"sink_exports": (SinkExport("u1", "v", MaterializedView("v", version=1)),)}, "version of u1"),
+    ],
+)
+def test_what_a_dataflow_asks_for_in_vain_is_refused(asked: dict[str, Any], said: str) -> None:
+    script = parse(
+        "CREATE TABLE t (x BIGINT) USING waltz OPTIONS (partitions '0');"
+        "CREATE MATERIALIZED VIEW v AS SELECT sum(x) AS s FROM t;"
+    )
+    with pytest.raises(DescriptionError, match=f"this replica does not use {said}: leave it out"):
+        script_of(replace(described(script, {"v": "u1"}, 7, {"v": 5}), **asked))

@@ -1,31 +1,43 @@
-"""Dataflows that come and go while another one is built, and ticks that change nothing: what their controller hears."""
+"""What a controller hears of dataflows that come and go, of ticks that change nothing, of what cannot be asked."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
+from uuid import uuid4
 
 import pyarrow as pa
+import pytest
 
 from pavane.compute.client import ReplicaStream
 from pavane.compute.wire import (
     CLOSED,
     AllowCompaction,
+    Batch,
     CreateDataflow,
     DataflowDescription,
+    Epoch,
     Failure,
+    Finishing,
     IndexExport,
+    Literal,
+    Order,
+    Peek,
+    PeekResponse,
+    Rows,
     Schedule,
+    SubscribeResponse,
 )
 from pavane.dataflow.description import described
 from pavane.dataflow.plain import PlainEngine
-from pavane.dataflow.ports import DIFF
+from pavane.dataflow.ports import DIFF, TIME
 from pavane.dataflow.sql import parse
 from pavane.dataflow.ticks import Ticks
 from tests.services.dataflow.test_chains_under_faults import DATA, TICKS_PARTITION
-from tests.services.dataflow.test_replica import until_output
-from tests.services.dataflow.test_replica_failures import Pipeline, peeked, sum_at
+from tests.services.dataflow.test_replica import rows_of, said, until_output
+from tests.services.dataflow.test_replica_failures import Change, Pipeline, peeked, sum_at
 
 OTHER = 3
 """A partition that the first dataflow's table does not have."""
@@ -40,27 +52,46 @@ class Held(PlainEngine):
         self.begun, self.let = threading.Event(), threading.Event()
         self.columns: set[str] = set()
         """Of what was evaluated."""
+        self.inside = self.most = 0
+        """How many evaluate now, and how many did at once."""
 
     def evaluate(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
         self.begun.set()
         assert self.let.wait(WAIT_S)
         self.columns.update(*(table.column_names for table in tables.values()))
-        return super().evaluate(sql, tables)
+        found = super().evaluate(sql, tables)
+        self.inside -= 1
+        return found
 
 
-def other(as_of: int) -> DataflowDescription:
+def other(as_of: int, id_: str = "u2") -> DataflowDescription:
     script = parse(
         "CREATE TABLE o (y BIGINT) USING waltz OPTIONS (partitions '0,3', format 'json');"
         "CREATE MATERIALIZED VIEW w AS SELECT count(*) AS n FROM o;"
     )
-    whole = described(script, {"w": "w"}, as_of, as_of)
-    exports = (IndexExport("u2", "w"),)
+    whole = described(script, {"w": "w"}, as_of, {"w": as_of})
+    exports = (IndexExport(id_, "w"),)
     return DataflowDescription(as_of, sources=whole.sources, steps=whole.steps, index_exports=exports)
 
 
 async def create(stream: ReplicaStream, description: DataflowDescription, id_: str) -> None:
     await stream.send(CreateDataflow(description))
     await stream.send(Schedule(id_))
+
+
+async def followed(stream: ReplicaStream, least: int) -> list[Change]:
+    """What the subscribe tells from its beginning until its upper is so great."""
+    upper, changes = 0, list[Change]()
+    while upper < least:
+        batch = (await said(stream, SubscribeResponse)).kind
+        assert isinstance(batch, Batch)
+        assert isinstance(batch.content, Rows)
+        assert batch.lower == upper
+        upper = batch.upper
+        changes += sorted((row[TIME], row[DIFF], row["s"]) for row in rows_of(batch.content))
+    return changes
 
 
 async def test_one_that_is_dropped_while_it_is_built_is_closed_and_one_that_comes_meanwhile_is_complete() -> None:
@@ -107,3 +138,54 @@ async def test_permission_to_compact_what_is_not_there_yet_loses_nothing() -> No
         too_early = await sum_at(stream, 4)
         assert isinstance(too_early, Failure)
         assert too_early.code == "SinceAdvanced"
+
+
+async def test_dataflows_are_built_one_after_the_other() -> None:
+    pipeline, engine = Pipeline(), Held()
+    async with pipeline.replica(lambda: engine) as stream:
+        assert await asyncio.to_thread(engine.begun.wait, WAIT_S)
+        last = await pipeline.append(2, 3)
+        for id_ in ("u2", "u3"):
+            await create(stream, other(last, id_), id_)
+        assert isinstance(await peeked(stream, "u9", last), Failure)  # so it knows of all three
+        engine.let.set()
+        await until_output(stream, "u1", last + 1)
+        for id_ in ("u2", "u3"):
+            assert await peeked(stream, id_, last) == [{"n": 3, DIFF: 1}]
+        engine.begun.clear()
+        engine.let.clear()
+        last = await pipeline.append(4)
+        assert await asyncio.to_thread(engine.begun.wait, WAIT_S)
+        assert isinstance(await peeked(stream, "u9", last), Failure)
+        engine.let.set()
+        assert await peeked(stream, "u3", last) == [{"n": 4, DIFF: 1}]
+    assert engine.most == 1
+
+
+async def test_a_subscribe_is_begun_afresh_by_each_connection() -> None:
+    pipeline = Pipeline()
+    async with pipeline.replica(PlainEngine) as stream:
+        last = await pipeline.append(2, 3)
+        assert await followed(stream, last + 1) == [(1, 1, 1), (2, -1, 1), (2, 1, 3), (3, -1, 3), (3, 1, 6)]
+        async with pipeline.connected(Epoch(1, 2), 2) as again:  # the same description, but for its as_of
+            assert await followed(again, last + 1) == [(2, 1, 3), (3, -1, 3), (3, 1, 6)]
+            assert await sum_at(again, last) == 6
+            await until_output(again, "u1", await pipeline.append(4))
+
+
+@pytest.mark.parametrize(
+    "less",
+    [
+        Peek(bytes(16), 1, literals=(Literal((1,)),)),
+        Peek(bytes(16), 1, map_filter_project=b"{}"),
+        Peek(bytes(16), 1, finishing=Finishing((Order(0),))),
+    ],
+)
+async def test_a_peek_for_less_than_all_rows_is_refused_and_no_other_one(less: Peek) -> None:
+    pipeline = Pipeline()
+    async with pipeline.replica(PlainEngine) as stream:
+        await stream.send(replace(less, uuid=uuid4().bytes, index="u1"))
+        result = (await said(stream, PeekResponse)).result
+        assert isinstance(result, Failure)
+        assert result.code == "Unsupported"
+        assert await peeked(stream, "u1", 1) == [{"s": 1, DIFF: 1}]

@@ -75,6 +75,7 @@ class Pipeline:
         self.ticks = Ticks(self.log, TICKS_PARTITION, (DATA,), lambda: 0)
         self.exits: list[tuple[int, str]] = []
         self.exited = asyncio.Event()
+        self.address = ""
 
     async def append(self, *values: int) -> int:
         """Append rows, each at a tick of its own; return the last tick."""
@@ -95,19 +96,25 @@ class Pipeline:
         bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(serving.serve(self.exit, host="127.0.0.1", port=0, listening=bound.set_result))
         try:
-            instance = CreateInstance("compute", 1)
-            async with ReplicaStream(f"127.0.0.1:{await bound}", Epoch(1, 1), instance) as stream:
-                commands = (CreateDataflow(index(first)), InitializationComplete(), Schedule("u1"), Schedule("t1"))
-                for command in commands:
-                    await stream.send(command)
+            self.address = f"127.0.0.1:{await bound}"
+            async with self.connected(Epoch(1, 1), first) as stream:
                 yield stream
         finally:
             task.cancel()
             await asyncio.wait({task})
 
+    @asynccontextmanager
+    async def connected(self, epoch: Epoch, as_of: int) -> AsyncIterator[ReplicaStream]:
+        """A connection that tells of the dataflow."""
+        async with ReplicaStream(self.address, epoch, CreateInstance("compute", 1)) as stream:
+            commands = (CreateDataflow(index(as_of)), InitializationComplete(), Schedule("u1"), Schedule("t1"))
+            for command in commands:
+                await stream.send(command)
+            yield stream
+
 
 def index(as_of: int) -> DataflowDescription:
-    whole = described(parse(SCRIPT), {"v": "v"}, as_of, as_of)
+    whole = described(parse(SCRIPT), {"v": "v"}, as_of, {"v": as_of})
     return DataflowDescription(
         as_of,
         sources=whole.sources,

@@ -203,7 +203,9 @@ class ControllerCore:
 
         The dataflow that was created last is dropped when replicas could not go on with it several times in a row.
         """
-        last = max((each for each in self._collections.values() if each.wanted), key=_number, default=None)
+        last = max(
+            (each for each in self._collections.values() if each.wanted), key=lambda each: each.number, default=None
+        )
         if last is None or code not in (EXIT_BROKEN, EXIT_ENGINE):
             return ()
         recent = [(at, each) for at, each in self._exits if now - at < EXITS_SECONDS and each is last]
@@ -456,7 +458,9 @@ class ControllerCore:
                     self._finish(waiting, tuple(parts))
             case Failure() as failure:
                 self._finish(waiting, failure)
-            case Canceled() | Stashed():
+            case Stashed(url):
+                self._finish(waiting, Failure("Unsupported", f"the answer lies at {url}, where nobody here reads"))
+            case Canceled():
                 self.ignored += 1
 
     def _subscribed(self, known: _Replica, replica: str, response: SubscribeResponse) -> None:
@@ -593,7 +597,3 @@ class ControllerCore:
             self._emitted.pop(id_, None)
             for known in self._replicas.values():
                 known.uppers.pop(id_, None)
-
-
-def _number(collection: Collection) -> int:
-    return collection.number

@@ -282,6 +282,11 @@ class ReplicaCore:
         if command.introspection is not None and command.introspection.log_ids:
             self._exit(EXIT_INCOMPATIBLE, "CreateInstance asks for collections about the replica, which it has not")
             return
+        given = {"result_store": command.result_store, "tick_log": command.tick_log, "sink_root": command.sink_root}
+        if unfit := ", ".join(name for name, value in given.items() if value):
+            text = f"CreateInstance names {unfit}, which this replica does not use"
+            self._exit(EXIT_INCOMPATIBLE, f"{text}: leave it out; its partitions are options of the process")
+            return
         if self._instance is not None and command != self._instance:
             self._exit(EXIT_INCOMPATIBLE, "CreateInstance differs from what this process was created with")
             return
