@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 
 from pavane.compute.core.outbox import PART_BYTES_MAX
 from pavane.compute.wire import CLOSED, Failure, Rows, SinkExport
+from pavane.dataflow.flow import consolidated
 from pavane.dataflow.ports import DIFF, TIME, View
 from pavane.dataflow.querying import Evaluator
-from pavane.dataflow.rows import table_of
+from pavane.dataflow.rows import table_of, updates_of
 from pavane.dataflow.sink import ChainSink
 from pavane.dataflow.types import arrow_schema
 
@@ -93,12 +94,15 @@ class Subscription:
         if upper <= self.told or not self._waiting:
             return None
         end = upper if self._end is None else min(upper, self._end)
-        whole = pa.concat_tables(self._waiting)
+        whole, several = pa.concat_tables(self._waiting), len(self._waiting) > 1
         self._waiting.clear()
         times = whole.column(TIME)
         # After a restart of the engine the view is built again, and what was told is not told again.
         news = whole.filter(pc.and_(pc.greater_equal(times, max(self._first, self.told)), pc.less(times, end)))
         self.told = CLOSED if self._end is not None and upper >= self._end else upper
+        if several:  # a view that is built in pieces changes its mind within a tick
+            columns = pa.schema([field for field in news.schema if field.name not in (TIME, DIFF)])
+            news = table_of(consolidated(updates_of(news)), columns)
         if news.nbytes > BATCH_BYTES_MAX:
             return self.told, Failure("TooLarge", f"a batch of more than {BATCH_BYTES_MAX} bytes")
         data = _stream(news)

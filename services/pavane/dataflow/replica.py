@@ -64,7 +64,6 @@ class _Dataflow:
     """To write by, by export."""
     allowed: dict[str, Token] = field(default_factory=dict)
     """Those that the sinks have taken."""
-    since: dict[str, int] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
     """Of each subscribe, across restarts of the engine."""
     runner: Runner | None = None
@@ -130,8 +129,8 @@ class ReplicaEngine:
                 self._flows[flow].started = True
             case Drop(flow):
                 self._flows.pop(flow, None)
-            case Compact(flow, id_, since):
-                self._flows[flow].since[id_] = since
+            case Compact():
+                pass  # the core knows how far
             case AllowSink(flow, id_, token):
                 self._flows[flow].tokens[id_] = token
             case Read(flow, id_, peek):
@@ -228,9 +227,9 @@ class ReplicaEngine:
             flow.started = False
             return
         self._report(flow)
-        for id_, since in list(flow.since.items()):
-            outlet = flow.outlets.get(flow.exports[id_][0])
-            if outlet is not None and outlet.arrangement is not None:
+        for name, outlet in list(flow.outlets.items()):
+            since = self.core.readable_from(flow.number, [id_ for id_, (on, _) in flow.exports.items() if on == name])
+            if outlet.arrangement is not None and since is not None:
                 outlet.arrangement.since = max(outlet.arrangement.since, since)
                 await asyncio.to_thread(outlet.arrangement.fold, evaluator)
 

@@ -30,6 +30,7 @@ from pavane.compute.wire import (
     Schedule,
     SubscribeResponse,
 )
+from pavane.dataflow import outlets, runner
 from pavane.dataflow.description import described
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import DIFF, TIME
@@ -37,7 +38,7 @@ from pavane.dataflow.sql import parse
 from pavane.dataflow.ticks import Ticks
 from tests.services.dataflow.test_chains_under_faults import DATA, TICKS_PARTITION
 from tests.services.dataflow.test_replica import rows_of, said, until_output
-from tests.services.dataflow.test_replica_failures import Change, Pipeline, peeked, sum_at
+from tests.services.dataflow.test_replica_failures import Change, Pipeline, index, peeked, sum_at
 
 OTHER = 3
 """A partition that the first dataflow's table does not have."""
@@ -74,6 +75,11 @@ def other(as_of: int, id_: str = "u2") -> DataflowDescription:
     whole = described(script, {"w": "w"}, as_of, {"w": as_of})
     exports = (IndexExport(id_, "w"),)
     return DataflowDescription(as_of, sources=whole.sources, steps=whole.steps, index_exports=exports)
+
+
+def both(as_of: int) -> DataflowDescription:
+    """Two indexes of one view."""
+    return replace(index(as_of), index_exports=(IndexExport("u6", "v"), IndexExport("u7", "v")), sink_exports=())
 
 
 async def create(stream: ReplicaStream, description: DataflowDescription, id_: str) -> None:
@@ -189,3 +195,35 @@ async def test_a_peek_for_less_than_all_rows_is_refused_and_no_other_one(less: P
         assert isinstance(result, Failure)
         assert result.code == "Unsupported"
         assert await peeked(stream, "u1", 1) == [{"s": 1, DIFF: 1}]
+
+
+async def test_what_is_built_in_pieces_reaches_a_subscriber_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "HYDRATION_TRANSACTIONS", 1)
+    pipeline = Pipeline()
+    async with pipeline.replica(PlainEngine):
+        last = await pipeline.append(2, 3)
+        async with pipeline.connected(Epoch(1, 2), last) as stream:
+            assert await followed(stream, last + 1) == [(3, 1, 6)]
+
+
+async def test_what_an_open_peek_or_another_export_of_the_view_reads_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlets, "FOLD_ROWS", 0)
+    monkeypatch.setattr(outlets, "FOLD_PARTS", 1)
+    pipeline = Pipeline()
+    async with pipeline.replica(PlainEngine) as stream:
+        await stream.send(CreateDataflow(both(1)))
+        for id_ in ("u6", "u7"):
+            await stream.send(Schedule(id_))
+        waiting = Peek(uuid4().bytes, 3, index="u1")
+        await stream.send(waiting)
+        for id_ in ("u1", "u7"):
+            await stream.send(AllowCompaction(id_, 5))
+        last = await pipeline.append(2, 3, 4, 5, 6)
+        answer = await said(stream, PeekResponse)
+        assert (answer.uuid, isinstance(answer.result, Rows)) == (waiting.uuid, True)
+        assert isinstance(answer.result, Rows)
+        assert rows_of(answer.result) == [{"s": 6, DIFF: 1}]
+        assert await sum_at(stream, last) == 21
+        assert await peeked(stream, "u6", 2) == [{"s": 3, DIFF: 1}]
+        await stream.send(AllowCompaction("u6", CLOSED))  # from now on the other one decides
+        assert await peeked(stream, "u7", 5) == [{"s": 15, DIFF: 1}]

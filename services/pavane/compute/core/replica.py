@@ -5,7 +5,7 @@ the effects of each call in order, and send what lies in a stream's outbox. Data
 them; the next stream that tells the expected state to its end drops them and builds its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -243,6 +243,13 @@ class ReplicaCore:
         """Take what holds up the engine now."""
         self.blockers, self._changed = blockers, True
         return self._done()
+
+    def readable_from(self, flow: int, ids: Collection[str]) -> int | None:
+        """From which tick on these exports of a dataflow are read, also by open peeks; ``None`` = not any more."""
+        exports = (self._export(flow, id_) for id_ in ids)
+        open_ = (each for each in self._peeks.values() if each.export.flow == flow and each.export.id in ids)
+        since = [export.since for export in exports if export is not None and export.reports]
+        return min([*since, *(each.peek.timestamp for each in open_)], default=None)
 
     def report(self) -> StageReport:
         """The replica's present state."""
