@@ -130,3 +130,19 @@ async def test_rows_that_another_writer_of_the_token_left_are_corrected() -> Non
     sink.desire(table(((2,), 2, 1)), 3)
     assert await sink.advance() == 3
     assert held(entries(log)) == Counter({(1,): 1, (2,): 1})
+
+
+async def test_who_may_not_write_keeps_nothing_that_another_one_has_written() -> None:
+    log = FaultyLog(Random(0), kind=True)
+    writer, reader = sink_of(log), sink_of(log)
+    for each in (writer, reader):
+        await each.open(1)
+    await writer.allow((1, 1))
+    for tick in range(1, 50):
+        for each in (reader, writer):
+            each.desire(table(((tick,), tick, 1), *([((tick - 1,), tick, -1)] if tick > 1 else [])), tick + 1)
+            await each.advance()
+        assert await reader.advance() == tick + 1
+        kept = reader._corrections
+        assert (kept._by_time, kept._due.counts) == ({}, {})
+    assert held(entries(log)) == Counter({(49,): 1})

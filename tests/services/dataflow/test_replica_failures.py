@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 from time import monotonic
 from uuid import uuid4
@@ -22,6 +23,7 @@ from pavane.compute.wire import (
     DataflowDescription,
     Epoch,
     Failure,
+    Frontiers,
     IndexExport,
     InitializationComplete,
     Peek,
@@ -172,6 +174,41 @@ async def sum_at_following(stream: ReplicaStream, tick: int, changes: list[Chang
         elif isinstance(response, PeekResponse):
             assert isinstance(response.result, Rows)
             return rows_of(response.result)[0]["s"]
+
+
+@pytest.mark.parametrize("left", range(1, 8))  # a step of either evaluates twice
+async def test_an_engine_that_fails_between_two_dataflows_doubles_nothing_and_no_frontier_falls(left: int) -> None:
+    pipeline, frontiers = Pipeline(), dict[tuple[str, str], int]()
+    engines = iter([Breaking(left), PlainEngine()])
+    changes: dict[str, list[Change]] = {"t1": [], "t2": []}
+    uppers = dict.fromkeys(changes, 0)
+    async with pipeline.replica(lambda: next(engines)) as stream:
+        second = replace(index(1), index_exports=(IndexExport("u2", "v"),))
+        second = replace(second, sink_exports=(SinkExport("t2", "v", Subscribe(), emit_initial=True),))
+        for command in (CreateDataflow(second), Schedule("u2"), Schedule("t2")):
+            await stream.send(command)
+        last = await pipeline.append(2, 3, 4)
+        while min(uppers.values()) <= last:
+            async with asyncio.timeout(20):
+                response = await stream.receive()
+            if isinstance(response, Frontiers):
+                for kind in ("write", "input", "output"):
+                    told = getattr(response, kind)
+                    if told is not None:
+                        assert told > frontiers.get((response.id, kind), 0)
+                        frontiers[response.id, kind] = told
+            elif isinstance(response, SubscribeResponse):
+                batch = response.kind
+                assert isinstance(batch, Batch)
+                assert isinstance(batch.content, Rows)
+                assert batch.lower == uppers[response.id]
+                uppers[response.id] = batch.upper
+                rows = rows_of(batch.content)
+                changes[response.id] += sorted((row[TIME], row[DIFF], row["s"]) for row in rows)
+    assert next(engines, None) is None
+    later = [each for n in range(2, last + 1) for each in ((n, -1, total(n - 1)), (n, 1, total(n)))]
+    assert changes == {id_: [(1, 1, 1), *later] for id_ in changes}
+    assert pipeline.exits == []
 
 
 async def test_an_engine_that_fails_again_and_again_ends_the_process() -> None:
