@@ -141,7 +141,7 @@ async def test_a_copy_that_is_needed_is_not_given_up(tmp_path: Path) -> None:
             await recover(nodes, nodes[2], 0, KEY, PARTITIONS, None, lambda _: None)
         kept = log.nodes[2].directory.partition(0)
         assert kept is not None
-        assert kept.max_txid == 4
+        await eventually(lambda: kept.max_txid == 4)  # it need not have been of the majority
         admin.hang_up("done")
 
 

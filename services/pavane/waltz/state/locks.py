@@ -33,6 +33,9 @@ class Waiting:
     """An append in flight holds a slot: ask again when it is resolved."""
 
 
+_NOTHING = Taken(())
+
+
 class LockTable:
     """Locks of one partition whose highest committed transaction is ``hwm``."""
 
@@ -46,7 +49,7 @@ class LockTable:
     ) -> Taken | Conflicting | Waiting:
         """Check the locks of an append whose client has seen everything up to ``hwm``."""
         if not write and not read and not append:
-            return Taken(()) if hwm >= -1 else Conflicting(-1)
+            return _NOTHING if hwm >= -1 else Conflicting(-1)
         checked = self.slots_of(write) + self.slots_of(read)
         recorded = checked[: HASHES * len(write)] + self.slots_of(append)
         marked = self._marked

@@ -125,24 +125,23 @@ class Segment:
 
     def append(self, records: Sequence[Record]) -> None:
         """Write records; ``OSError`` leaves the segment as it was, or raises again from the cut."""
-        parts, offsets = bytearray(), bytearray()
-        for record in records:
-            offsets += _OFFSET.pack(self.end + len(parts))
-            body = (
-                RECORD_LAYOUT.pack(record.txid, *record.reqid, record.header, len(record.data), record.crc)
-                + record.data
-            )
-            parts += body
-            parts += _CRC.pack(zlib.crc32(body))
+        parts: list[bytes] = []
+        offsets = []
+        end = self.end
+        for txid, reqid, header, data, crc in records:
+            head = RECORD_LAYOUT.pack(txid, *reqid, header, len(data), crc)
+            parts += (head, data, _CRC.pack(zlib.crc32(data, zlib.crc32(head))))
+            offsets.append(end)
+            end += OVERHEAD_BYTES + len(data)
         entries = self._idx.size
         try:
-            self._seg.append([parts])
-            self._idx.append([offsets])
+            self._seg.append([b"".join(parts)])
+            self._idx.append([struct.pack(f">{len(offsets)}q", *offsets)])
         except OSError:
             self._seg.truncate(self.end)
             self._idx.truncate(entries)
             raise
-        self.end += len(parts)
+        self.end = end
         self.last += len(records)
         self._unsynced = True
 

@@ -131,35 +131,28 @@ class Channel:
 
     def message(self) -> Any:
         """Return the next whole message, or ``None`` if more bytes are needed; takes Hello and keep-alives itself."""
-        while (body := self._frame()) is not None:
-            if not body:
+        buffer = self._buffer
+        while len(buffer) >= (start := self._at + _HEADER.size):
+            magic, version, size = _HEADER.unpack_from(buffer, self._at)
+            if magic != self._magic or version != (self.version or 0):
+                raise RemoteProtocolError(
+                    "frame", f"magic {magic} version {version} where {(self._magic, self.version or 0)} belongs"
+                )
+            if not 0 <= size <= self._body_bytes_max:
+                raise LimitExceeded(
+                    "HELLO_BYTES_MAX" if self.version is None else "FRAME_BYTES_MAX", size, self._body_bytes_max
+                )
+            end = start + size
+            if len(buffer) < end:
+                break
+            self._at = end
+            if not size:
                 continue
-            if self._hears is None:
-                self._take_hello(HELLO.decode(body))
-            else:
-                return self._hears.decode(body)
+            if self._hears is not None:
+                return self._hears.decode(bytes(buffer[start:end]))
+            self._take_hello(HELLO.decode(bytes(buffer[start:end])))
+        self._drop_consumed()
         return None
-
-    def _frame(self) -> bytes | None:
-        buffer, start = self._buffer, self._at + _HEADER.size
-        if len(buffer) < start:
-            self._drop_consumed()
-            return None
-        magic, version, size = _HEADER.unpack_from(buffer, self._at)
-        if magic != self._magic or version != (self.version or 0):
-            raise RemoteProtocolError(
-                "frame", f"magic {magic} version {version} where {(self._magic, self.version or 0)} belongs"
-            )
-        if not 0 <= size <= self._body_bytes_max:
-            raise LimitExceeded(
-                "HELLO_BYTES_MAX" if self.version is None else "FRAME_BYTES_MAX", size, self._body_bytes_max
-            )
-        end = start + size
-        if len(buffer) < end:
-            self._drop_consumed()
-            return None
-        self._at = end
-        return bytes(buffer[start:end])
 
     def _drop_consumed(self) -> None:
         """Drop what was consumed: at once if that is all, else in steps, for it moves what is left."""

@@ -26,10 +26,11 @@ from pavane.waltz.wire.fields import (
     Optional,
     ReqId,
     Scalar,
+    new,
     read_count,
 )
 from pavane.waltz.wire.tables import Table
-from pavane.wire import RemoteProtocolError
+from pavane.wire import LocalProtocolError, RemoteProtocolError
 
 RECORDS_MAX = 1000  # of one list
 STACK_MAX = 1000  # lines of a stack trace
@@ -68,7 +69,7 @@ class Record(NamedTuple):
     @classmethod
     def of(cls, txid: int, reqid: ReqId, header: int, data: bytes) -> Self:
         """Return a record with the CRC of its data."""
-        return cls(txid, reqid, header, data, zlib.crc32(data))
+        return new(cls, (txid, reqid, header, data, zlib.crc32(data)))
 
     @property
     def sound(self) -> bool:
@@ -250,27 +251,30 @@ _STACK_LINE = Layout(StackLine, NULLABLE_TEXT, NULLABLE_TEXT, NULLABLE_TEXT, INT
 _STACK = Listed(_STACK_LINE, STACK_MAX)
 _RECORD = Layout(Record, INT64, REQID, INT32, DATA, UINT32)
 _RECORD_START = struct.Struct(">qiiiiii")  # up to the length of the data
-_CRC = struct.Struct(">I")
+_COUNT, _CRC = struct.Struct(">i"), struct.Struct(">I")
 
 
 class _Records:
-    """``Listed`` records, in a loop of its own, for a storage node does nothing as often."""
+    """A list of records in loops of its own, for a storage node does nothing as often."""
 
     size_min = 4
-
-    def __init__(self) -> None:
-        self._listed = Listed(_RECORD, RECORDS_MAX)
 
     def put(self, out: bytearray, value: Sequence[Record]) -> None:
         """Append ``value``."""
         if not isinstance(value, SharedRecords):
-            self._listed.put(out, value)
+            out += self._encoded(value)
             return
         if value.encoded is None:
-            encoded = bytearray()
-            self._listed.put(encoded, value)
-            value.encoded = bytes(encoded)
+            value.encoded = self._encoded(value)
         out += value.encoded
+
+    def _encoded(self, value: Sequence[Record]) -> bytes:
+        if len(value) > RECORDS_MAX:
+            raise LocalProtocolError(f"a list of {len(value)} is more than one message may hold ({RECORDS_MAX})")
+        parts = [_COUNT.pack(len(value))]
+        for txid, reqid, header, data, crc in value:
+            parts += (_RECORD_START.pack(txid, *reqid, header, len(data)), data, _CRC.pack(crc))
+        return b"".join(parts)
 
     def get(self, body: bytes, at: int) -> tuple[tuple[Record, ...], int]:
         """Read the list at ``at``."""
@@ -286,7 +290,8 @@ class _Records:
             if end > most:
                 raise RemoteProtocolError("short", f"data of {size} bytes")
             (crc,) = _CRC.unpack_from(body, end)
-            found.append(Record(txid, ReqId(client, generation, partition, seq), header, body[at:end], crc))
+            reqid = new(ReqId, (client, generation, partition, seq))
+            found.append(new(Record, (txid, reqid, header, body[at:end], crc)))
             at = end + _CRC.size
         return tuple(found), at
 

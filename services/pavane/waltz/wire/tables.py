@@ -28,6 +28,7 @@ from pavane.waltz.wire.fields import (
     Layout,
     Listed,
     ReqId,
+    new,
     read_count,
 )
 from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
@@ -40,7 +41,6 @@ _UINT32 = struct.Struct(">I")
 _INT32 = struct.Struct(">i")
 _APPENDS = (2, 37)
 _NO_LOCKS = (0, 0, 0)
-_new = tuple.__new__  # what a NamedTuple's own __new__ calls, at half the time
 
 
 class _DataOrText:
@@ -108,7 +108,7 @@ class _BatchItems:
                 at += size
             if zlib.crc32(data or b"") != crc:
                 raise ChecksumError
-            items.append(_new(m.FeedItem, (_new(ReqId, (client, generation, partition, seq)), header, data)))
+            items.append(new(m.FeedItem, (new(ReqId, (client, generation, partition, seq)), header, data)))
         if _UINT32.unpack_from(body, at)[0] != zlib.crc32(memoryview(body)[:at]):
             raise ChecksumError
         return tuple(items), at + 4
@@ -139,8 +139,8 @@ class _Appends(Layout[m.AppendIdempotent]):
                 data = body[start:end]
                 if zlib.crc32(data) != _UINT32.unpack_from(body, end)[0]:
                     raise ChecksumError
-                reqid = _new(ReqId, values[:4])
-                return _new(m.AppendIdempotent, (reqid, values[4], (), (), (), *values[8:12], data))
+                reqid = new(ReqId, values[:4])
+                return new(m.AppendIdempotent, (reqid, values[4], (), (), (), *values[8:12], data))
         return super().decode(body, at)
 
 
@@ -159,7 +159,7 @@ class _Acks(Layout[m.AppendAck]):
         if len(body) != at + _ACK.size:
             return super().decode(body, at)
         values = _ACK.unpack_from(body, at)
-        return _new(m.AppendAck, (_new(ReqId, values[:4]), values[4], values[5]))
+        return new(m.AppendAck, (new(ReqId, values[:4]), values[4], values[5]))
 
 
 class _Ready:
