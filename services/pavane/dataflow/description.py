@@ -45,8 +45,6 @@ def described(
 
 def script_of(dataflow: wire.DataflowDescription) -> Script:
     """Return what a dataflow computes. Raises `DescriptionError`."""
-    if dataflow.indexes:
-        raise DescriptionError("this replica imports tables of the log, not indexes: name the index's plan as a step")
     if unused := _unused(dataflow):
         raise DescriptionError(f"this replica does not use {', '.join(unused)}: leave it out")
     try:
@@ -75,7 +73,8 @@ def script_of(dataflow: wire.DataflowDescription) -> Script:
 
 def _unused(dataflow: wire.DataflowDescription) -> list[str]:
     """Return the fields that ask for what this version does not do."""
-    found = ["until"] if dataflow.until is not None else []
+    found = ["an index of another dataflow, whose plan can be a step instead"] if dataflow.indexes else []
+    found += ["until"] if dataflow.until is not None else []
     for sink in dataflow.sink_exports:
         view, asked = sink.connection, {"non_null": bool(sink.non_null)}
         if isinstance(view, wire.MaterializedView):

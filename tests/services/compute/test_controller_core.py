@@ -332,6 +332,10 @@ def test_a_subscribe_is_told_once_though_its_replica_starts_it_afresh() -> None:
     c = Controller("r0")
     c.note(c.core.create(sink("t3", Subscribe())))
     assert c.sent() == [CreateDataflow(sink("t3", Subscribe())), Schedule("t3")]
+    former = c.connections["r0"]
+    c.connect("r0")  # before its first batch
+    assert c.sent() == [CreateDataflow(sink("t3", Subscribe())), Schedule("t3"), InitializationComplete()]
+    assert c.core.receive("r0", former, SubscribeResponse("t3", Batch(0, 7, ROWS))) == ()
     c.say("r0", SubscribeResponse("t3", Batch(0, 9, ROWS)))
     assert c.others() == [Updates("t3", 5, 9, ROWS)]
     assert c.sent() == [AllowCompaction("t3", 8)]

@@ -218,6 +218,20 @@ async def test_a_wrong_message_ends_its_stream_and_no_other(pod: Pod, messages: 
         assert isinstance(await stream.receive(), StageReport)
 
 
+@pytest.mark.parametrize("message", [b"\xff\xff", b"", encode_command(Schedule("u1"))])
+async def test_a_running_stream_does_not_notice_a_wrong_message_on_another(pod: Pod, message: bytes) -> None:
+    async with pod.stream() as stream:
+        for command in (index("u1"), InitializationComplete()):
+            await stream.send(command)
+        await said(stream, 1)
+        async with raw_call(pod) as call:
+            await call.write(message)
+            assert await call.code() != grpc.StatusCode.OK
+        pod.progress(1, "u1", 9)
+        assert await said(stream, 1) == [frontiers("u1", 9)]
+    assert pod.exits == []
+
+
 async def test_a_stream_that_says_nothing_ends(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "FIRST_MESSAGE_SECONDS_MAX", 0.01)
     async with raw_call(pod) as call:

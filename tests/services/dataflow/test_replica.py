@@ -27,6 +27,7 @@ from pavane.compute.wire import (
     Finishing,
     Frontiers,
     IndexExport,
+    IndexImport,
     InitializationComplete,
     MaterializedView,
     Peek,
@@ -247,6 +248,7 @@ def test_a_script_travels_as_a_dataflow() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
+        ({"indexes": (IndexImport("u9"),)}, "an index of another dataflow, whose plan can be a step instead"),
         ({"until": 9}, "until"),
         ({"sink_exports": (SinkExport("u1", "v", Subscribe(), non_null=(0,)),)}, "non_null of u1"),
         ({"sink_exports": (SinkExport("u1", "v", MaterializedView("v"), up_to=9),)}, "up_to of u1"),

@@ -43,6 +43,13 @@ class Export:
         """Whether it tells frontiers: an index or a materialized view."""
         return self.sink is None or isinstance(self.sink, MaterializedView)
 
+    @property
+    def ended(self) -> bool:
+        """Whether it came to its end by itself, and that was told."""
+        if not self.reports:
+            return self.upper == CLOSED
+        return all(self.told.get(name) == CLOSED for name in ("write", "input", "output"))
+
     def moved(self, *, writes: bool) -> Frontiers | None:
         """Return what there is to tell that was not told yet; ``writes`` is whether its sink may write."""
         if self.dropped or not self.reports:

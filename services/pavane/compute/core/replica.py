@@ -375,7 +375,8 @@ class ReplicaCore:
             case AllowCompaction() if command.frontier == CLOSED:
                 self._drop(command.id)
             case AllowCompaction():
-                if (export := self._exports.get(command.id)) is not None and command.frontier > export.since:
+                export = self._exports.get(command.id)
+                if export is not None and not export.ended and command.frontier > export.since:
                     export.since = command.frontier
                     self._effects.append(Compact(export.flow, export.id, export.since))
             case Peek():
@@ -461,7 +462,7 @@ class ReplicaCore:
 
     def _allow_sink(self, export: Export) -> None:
         token = self._token(export)
-        if token is not None and isinstance(export.sink, MaterializedView):
+        if token is not None and isinstance(export.sink, MaterializedView) and not export.ended:
             self._effects.append(AllowSink(export.flow, export.id, token))
 
     def _token(self, export: Export) -> Token | None:
