@@ -233,14 +233,21 @@ async def test_a_log_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch)
         assert await sum_at(stream, await pipeline.append(2)) == 3
 
 
-async def test_a_view_that_has_no_right_contents_fails_its_peeks() -> None:
+async def test_a_view_that_has_no_right_contents_fails_its_subscribes_and_peeks() -> None:
     pipeline = Pipeline()
     async with pipeline.replica(PlainEngine) as stream:
         assert await sum_at(stream, 1) == 1
         tick = await pipeline.append(2**63 - 1)
+        while True:
+            batch = (await said(stream, SubscribeResponse)).kind
+            assert isinstance(batch, Batch)
+            if isinstance(batch.content, Failure):
+                break
+        assert batch.content.code == "ViewFailed"
+        assert batch.upper > tick
+        report = await said(stream, StageReport)
+        assert {blocker.reason for blocker in report.blockers} == {"DataflowFailed"}
         failure = await sum_at(stream, tick)
         assert isinstance(failure, Failure)
         assert failure.code == "ViewFailed"
         assert failure.text.startswith("v: ")
-        report = await said(stream, StageReport)
-        assert {blocker.reason for blocker in report.blockers} == {"DataflowFailed"}

@@ -16,13 +16,16 @@ from pavane.compute.core.replica import ReplicaCore
 from pavane.dataflow.keeping import Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.replica import ReplicaEngine
+from pavane.dataflow.ticks import Ticks
+from pavane.dataflow.views import Views
 from pavane.pods import common, computing
-from pavane.pods.compute_controller import LedViews, OwnViews
+from pavane.pods.compute_controller import ComputePod, LedViews, OwnViews
 from pavane.pods.compute_replica import ReplicaPod
 from pavane.pods.compute_settings import REPLICA_PORT, ComputeConfig, ComputeSettings
 from pavane.pods.computing import Kept, make_clocks
 from pavane.runtime.process import Process
 from pavane.waltz.client import Waltz
+from pavane.wire import Stage
 from tests.services.eventually import eventually
 from tests.services.pods.raft_pods import claimed_address
 from tests.services.ports import free_ports
@@ -212,3 +215,27 @@ async def test_a_replicas_pod_is_ready_once_its_views_are_built_and_ends_with_co
                 assert served._ready_fault() == "the pod stops"
             async with pod() as (_, process):
                 assert await ended(process) == 0  # started again, it finds the later generation in the log
+
+
+async def test_a_pod_that_was_killed_behind_its_first_fence_writes_without_an_operator(tmp_path: Path) -> None:
+    with claimed_address() as address:
+        async with running_log(tmp_path / "log", partitions=3, nodes=3) as log:
+            await log.settled()
+            (tmp_path / "servers").write_text(f"127.0.0.1:{log.servers[0].port}")
+            async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+                await client.append(0, b'{"id": 1, "cents": 7}')
+                await Ticks(client, 1, (0,), lambda: 0).fence((1, 1))
+                assert await client.hwm(2) == -1  # it had not come to the chain
+                process = Process()
+                config = ComputeConfig(scripts={"totals": SCRIPT}, ticks=1, views=2, interval_ms=20)
+                pod = ComputePod(settings_of(tmp_path, 1, address), config, process)
+                await pod.start()
+                try:
+                    await eventually(lambda: pod._stage.stage is Stage.READ_WRITE, WAIT_S)
+                    await eventually(lambda: pod._unready() is None, WAIT_S)
+                    views = Views(client, 2)
+                    await views.read_on({"total": 2})
+                    assert views.query("SELECT total FROM total")[1].to_pylist() == [{"total": 7}]
+                finally:
+                    await pod.stop()
+                    await process.cancel_tasks()
