@@ -122,19 +122,20 @@ class Pipeline:
             running.cancel()
             await asyncio.wait({running})
 
-    async def written(self, controller: Controller, sql: str, answer: int) -> None:
-        """Wait until the chains tell this, and the controller knows."""
-        await self.shown(sql, answer)
+    async def written(self, controller: Controller, answer: int) -> None:
+        """Wait until the chain of `v` tells this, and the controller knows how far all views are."""
+        await self.shown(answer)
         await eventually(lambda: all(each.upper > controller.tick for each in controller.views))
 
-    async def shown(self, sql: str, answer: int) -> None:
-        """Wait until the chains tell this."""
+    async def shown(self, answer: int) -> None:
+        """Wait until the chain of `v` tells this."""
         views = Views(self.log, HOME)
         async with asyncio.timeout(20):
             while True:
                 await views.look()
-                there = bool(views.readers) and all(each.tick >= each.since for each in views.readers.values())
-                if there and views.query(sql)[1].to_pylist() == [{"s": answer}]:
+                view = views.readers.get("v")
+                there = view is not None and view.tick >= view.since
+                if there and views.query("SELECT s FROM v")[1].to_pylist() == [{"s": answer}]:
                     break
                 await asyncio.sleep(0.01)
         views.close()
@@ -156,15 +157,15 @@ async def test_a_controller_that_starts_again_asks_for_what_its_replica_has() ->
     async with pipeline.replica(1) as replica:
         async with pipeline.controller((SUM, MANY), replica) as (first, _):
             await pipeline.append(1, 2)
-            await pipeline.written(first, "SELECT s FROM v", 3)
+            await pipeline.written(first, 3)
             await pipeline.append(3)
-            await pipeline.written(first, "SELECT s FROM v", 6)
+            await pipeline.written(first, 6)
         uppers = {batch.chain: batch.upper for batch in pipeline.batches}
         had = replica.core._history
         replica.asked.clear()
         async with pipeline.controller((SUM, MANY), replica) as (second, _):
             await pipeline.append(4)
-            await pipeline.written(second, "SELECT s FROM v", 10)
+            await pipeline.written(second, 10)
     wanted = [each.description for each in replica.asked if isinstance(each, Build)]
     plan = reconcile(had, [CreateDataflow(each) for each in wanted])
     assert plan.rebuilt == {}
@@ -182,13 +183,13 @@ async def test_a_changed_script_is_not_undone_by_a_controller_of_the_former_one(
         pipeline.controller((SUM,), old) as (first, leading),
     ):
         await pipeline.append(1, 2)
-        await pipeline.written(first, "SELECT s FROM v", 3)
+        await pipeline.written(first, 3)
         new.waiting = []
         async with pipeline.controller((MOST,), new, 2) as (second, _):
             await eventually(lambda: bool(new.waiting) and pipeline.turns > 3)
             assert pipeline.minted_by == [1], "the former replica could write the tick"
             new.let()
-            await pipeline.written(second, "SELECT s FROM v", 2)
+            await pipeline.written(second, 2)
             with pytest.raises(Fenced):
                 async with asyncio.timeout(20):
                     await leading
@@ -198,7 +199,7 @@ async def test_a_changed_script_is_not_undone_by_a_controller_of_the_former_one(
                     async with asyncio.timeout(20):
                         await late
             await pipeline.append(5)
-            await pipeline.written(second, "SELECT s FROM v", 5)
+            await pipeline.written(second, 5)
     batches = pipeline.batches
     assert [batch.lower for batch in batches[1:]] == [batch.upper for batch in batches[:-1]]
     generations = [batch.rank.generation for batch in batches]
@@ -211,6 +212,6 @@ async def test_a_changed_script_shows_although_no_row_comes(generation: int) -> 
     pipeline = Pipeline()
     await pipeline.append(1, 2)
     async with pipeline.keeper(SUM, 1):
-        await pipeline.shown("SELECT s FROM v", 3)
+        await pipeline.shown(3)
     async with pipeline.keeper(MOST, generation):
-        await pipeline.shown("SELECT s FROM v", 2)
+        await pipeline.shown(2)
