@@ -1,5 +1,6 @@
 """The power goes at every write and sync of a storage node: what it acknowledged is there, or it says damaged."""
 
+import errno
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -165,6 +166,24 @@ def test_a_full_disk_refuses_appends_and_keeps_what_is_there() -> None:
     files = directory.partition(0)
     assert files is not None
     assert files.max_txid == 12
+
+
+def test_a_write_that_fails_and_cannot_be_cut_makes_the_partition_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    _, node = prepared(disk)
+    disk.bytes_free = 20
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(MemoryFile, "truncate", fail)
+        [answer] = node.execute([s.Append(head(), (record(12),), False)])
+    assert isinstance(answer, s.Failure)
+    disk.bytes_free = None
+    [answer] = node.execute([s.Append(head(), (record(12),), False)])
+    assert isinstance(answer, s.Failure), "it would be behind what is left of the first one"
+    assert "a write failed: [Errno 28]" in (answer.message or "")
 
 
 def test_a_failed_sync_makes_the_partition_unavailable() -> None:

@@ -212,15 +212,14 @@ class PartitionFiles:
 
     def append(self, records: Sequence[Record]) -> None:
         """Write records that continue the log; one that does not fit leaves nothing behind."""
-        if self._segments[-1].size > self._segment_bytes:
+        if self._segments[-1].end > self._segment_bytes:
             self._segments[-1].sync()
             self._segments[-1].sync_index()
             self._segments.append(Segment(self._folder, self.max_txid + 1, self._key, self.number))
         try:
             self._segments[-1].append(records)
-        except OSError as error:
-            if self._segments[-1].size != self._segments[-1].end:  # the cut failed too
-                self.fault = f"a write failed: {error}"
+        except Damaged as error:
+            self.fault = f"{error}; check the disk, then restart the storage node"
             raise
 
     def sync(self) -> None:

@@ -55,11 +55,6 @@ class Segment:
         self._folder.sync()
         return file
 
-    @property
-    def size(self) -> int:
-        """Bytes of records and header."""
-        return self.end
-
     def close(self) -> None:
         """Close both files."""
         self._seg.close()
@@ -124,7 +119,7 @@ class Segment:
         self._idx.sync()
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write records; ``OSError`` leaves the segment as it was, or raises again from the cut."""
+        """Write records; ``OSError`` leaves the segment as it was. ``Damaged``: nobody knows what is behind its end."""
         parts: list[bytes] = []
         offsets = []
         end = self.end
@@ -137,9 +132,12 @@ class Segment:
         try:
             self._seg.append([b"".join(parts)])
             self._idx.append([struct.pack(f">{len(offsets)}q", *offsets)])
-        except OSError:
-            self._seg.truncate(self.end)
-            self._idx.truncate(entries)
+        except OSError as error:
+            try:
+                self._seg.truncate(self.end)
+                self._idx.truncate(entries)
+            except OSError as cut:
+                raise Damaged(f"a write failed: {error}; what it left cannot be cut: {cut}") from error
             raise
         self.end = end
         self.last += len(records)
