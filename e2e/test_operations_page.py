@@ -11,7 +11,9 @@ import pytest
 
 from e2e.cluster import QUICK, RaftTest
 from e2e.targets import Capability
+from e2e.waiting import eventually
 from pavane_api.kinds import RAFT_CLUSTERS
+from pavane_cli.commands.resources import is_settled
 from pavane_operator.kube.resources import SECRETS
 from tests.requires import requires
 
@@ -92,12 +94,13 @@ async def test_scaling_and_the_end_of_a_certificate_are_as_the_page_says(raft: R
     shell = Shell(raft, tmp_path)
     await raft.apply(replicas=3)
     await raft.until_current()
-    shell.run(ours)
-    await raft.until_current()
-    assert len(await raft.pods()) == 5
-    shell.run(theirs.replace("5", "3"))
-    await raft.until_current()
-    assert len(await raft.pods()) == 3
+    for command, replicas in ((ours, 5), (theirs.replace("5", "3"), 3)):
+        shell.run(command)
+
+        async def scaled(replicas: int = replicas) -> bool:
+            return is_settled(await raft.get()) and len(await raft.pods()) == replicas
+
+        await eventually(scaled, f"it has {replicas} pods")
     (end,) = commands("## TLS").splitlines()
     assert re.search(r"^notAfter=\w", shell.run(end))
 
