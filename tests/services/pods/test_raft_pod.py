@@ -137,8 +137,8 @@ async def test_a_generation_takes_over_and_the_old_one_is_fenced(pods: Pods, mon
 
     old.kill()
     old.start()
-    await eventually(old.termination_log.exists)
-    assert old.termination_log.read_text().startswith("fenced")
+    words = await eventually(lambda: old.termination_log.exists() and old.termination_log.read_text())
+    assert words.startswith("fenced")
     live, ready = await old.get("/livez"), await old.get("/readyz")
     assert live is not None
     assert ready is not None

@@ -194,8 +194,8 @@ async def test_generations_take_over_while_foreign_members_watch_nobody_die(grou
             )
         )
         group.start(1)
-        await eventually((group.folder / first / "termination").exists)
-        assert "fenced" in (group.folder / first / "termination").read_text()
+        words = group.folder / first / "termination"
+        assert "fenced" in await eventually(lambda: words.exists() and words.read_text())
         ready = await group.get(first, "/readyz")
         assert ready is not None
         assert ready.status_code == 503
