@@ -50,7 +50,7 @@ check: setup ## lint, types, layers, generated files: under a minute
 	$(BIN)/pytest -q -p no:randomly tests/test_layout.py tests/test_tidy.py
 
 test: setup ## tests of all parts with few seeds (SEEDS=20), each kind once end to end; test-all has the rest
-	SEEDS=$${SEEDS:-20} $(BIN)/pytest -q -n 3 --dist worksteal -m "not long" tests --ignore=tests/spark
+	SEEDS=$${SEEDS:-20} $(BIN)/pytest -q -n 4 --dist worksteal -m "not long" tests --ignore=tests/spark
 	$(BIN)/pytest -q -m "kinds and not long" e2e
 
 test-all: setup ## the long form (SEEDS=300; CI runs it with 100)
