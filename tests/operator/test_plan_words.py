@@ -35,6 +35,23 @@ def test_a_pod_that_joins_says_so() -> None:
     assert (new, "Lagging") in reasons_of(status(progress=2, target=9))
 
 
+def test_a_pod_that_waits_for_a_secret_does_not_crash() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: f"{NAME}-server-g2-0" in world.pods)
+    absent: dict[str, Any] = {
+        "waiting_reason": "CreateContainerConfigError",
+        "waiting_message": 'secret "later" not found',
+    }
+    pods = tuple(dataclasses.replace(pod, **absent) for pod in lab.operator.observe().pods if pod.generation == 2)
+    rollout = lab.status(pods=pods).rollout
+    assert rollout is not None
+    named = {(each.reason, each.message) for each in rollout.blockers if each.pod == f"{NAME}-server-g2-0"}
+    assert ("PodPending", 'the pod waits for what it names: secret "later" not found') in named
+    assert "CrashLoop" not in {reason for reason, _ in named}
+
+
 def test_the_deadline_names_what_the_attempt_waited_for() -> None:
     lab = Lab(deadline="10s", onDeadline="Hold")
     lab.active(1)

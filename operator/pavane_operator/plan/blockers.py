@@ -17,10 +17,10 @@ from pavane_operator.plan.view import View
 
 IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 """What kubelets say while an image cannot be had."""
-CRASH_REASONS = frozenset(
-    {"CrashLoopBackOff", "RunContainerError", "CreateContainerError", "CreateContainerConfigError"}
-)
+CRASH_REASONS = frozenset({"CrashLoopBackOff", "RunContainerError", "CreateContainerError"})
 """What kubelets say while a container does not stay up."""
+CONFIG_REASON = "CreateContainerConfigError"
+"""What kubelets say while a Secret, a ConfigMap or a key that a container names is not there yet."""
 WRITE_STOP_LIMIT = timedelta(seconds=5)
 """Leadership moves from pod to pod within a moment; only after this long is a missing leader a trouble."""
 HANDING_OVER = "HandingOver"
@@ -275,6 +275,8 @@ def _pod(view: View, pod: Pod) -> Iterator[_Found]:
         text = pod.waiting_message or f"the container does not stay up ({pod.waiting_reason})"
         last = f"; it ended with {pod.ended}" if pod.ended else ""
         yield _Found("CrashLoop", f"{text}{last}; see the logs of the pod", pod.name)
+    elif pod.waiting_reason == CONFIG_REASON:
+        yield _Found("PodPending", f"the pod waits for what it names: {pod.waiting_message}", pod.name)
     elif not pod.scheduled:
         reason = "VolumePending" if _waits_for_volume(view, pod) else "PodNotScheduled"
         yield _Found(reason, pod.waiting_message or "no node has room for the pod", pod.name)
