@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -223,21 +223,20 @@ def kubeconfig_token(where: Where) -> str | None:
 
 def namespace(where: Where) -> str | None:
     """Return the namespace of the context, if there is a kubeconfig and it names one."""
-    with suppress(OSError, yaml.YAMLError):  # who needs the file says what is wrong with it
-        found: str | None = _context(where)[1].get("namespace")
-        return found
-    return None
+    found: str | None = _context(where)[1].get("namespace")
+    return found
 
 
 def _context(where: Where) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the kubeconfig and its context; both are empty where there is none."""
+    """Return the kubeconfig and its context; both are empty where there is none, or none that can be read."""
     named = where.path() or os.environ.get("KUBECONFIG", "~/.kube/config").partition(os.pathsep)[0]
-    path = Path(named).expanduser()
-    if not path.is_file():
+    try:
+        path = Path(named).expanduser()
+        config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        context = _named(config.get("contexts"), where.context or config.get("current-context"))
+        return config, context.get("context") or {}
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError):  # who connects says what is wrong
         return {}, {}
-    config = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    context = _named(config.get("contexts"), where.context or config.get("current-context"))
-    return config, context.get("context") or {}
 
 
 def signing_in(address: str, token: str | None) -> str:

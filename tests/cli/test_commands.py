@@ -129,6 +129,18 @@ def test_pods_and_peers_never_load_the_platform(tmp_path: Path, place: str) -> N
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    "content", [b"words", b"\xff\xfe\0", b"contexts: [7]\ncurrent-context: x\n", b"- 1\n", b"a: ["]
+)
+@pytest.mark.parametrize("words", [("get", "raft"), ("raft", "kv", "get", "q", "k")])
+def test_what_is_no_kubeconfig_is_called_so(tmp_path: Path, content: bytes, words: tuple[str, ...]) -> None:
+    (tmp_path / "file").write_bytes(content)
+    failed = pavane(*words, "--kubeconfig", "file", folder=tmp_path)
+    assert failed.returncode == ExitCode.ERROR
+    assert "file is no kubeconfig: " in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
     peers = ("--peers", "tcp://127.0.0.1:1", "--secret-file", "secret")

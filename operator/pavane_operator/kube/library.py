@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
+import yaml
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
@@ -87,7 +88,10 @@ async def _fill(configuration: Configuration, target: Target) -> None:
     if named is None:
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
     else:
-        await load_kube_config(named, target.context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
+        try:
+            await load_kube_config(named, target.context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
+        except (ValueError, TypeError, AttributeError, LookupError, yaml.YAMLError) as error:
+            raise ConnectError(f"{named} is no kubeconfig: {' '.join(str(error).split())}") from error
 
 
 class LibraryTransport:
