@@ -35,7 +35,7 @@ PRODUCERS = 50
 BULK = 20_000  # appends of one pipelined run
 PRODUCED = 10_000
 FED = 20_000  # transactions of one feed
-LEAST = {"pipelined": 20_000, "producers": 10_000, "followers": 4_000, "feed": 50_000}
+LEAST = {"pipelined": 20_000, "producers": 10_000, "crowd": 10_000, "followers": 4_000, "feed": 50_000}
 Append = Callable[[bytes], Awaitable[object]]
 
 
@@ -134,8 +134,9 @@ def _other(series: _Series) -> list[Measure]:
 def _rates(ours: _Series, theirs: _Series) -> list[Measure]:
     names = {
         "pipelined": f"appends of 100 B on one connection, {UNDER_WAY} under way",
-        "producers": f"appends of 100 B by {PRODUCERS} producers, one at a time each",
-        "followers": f"the same, each of the {PRODUCERS} producers follows the feed of its partition",
+        "producers": f"appends of 100 B by {PRODUCERS} producers on {PARTITIONS} partitions, one at a time each",
+        "crowd": "the same on one partition",
+        "followers": f"on {PARTITIONS} partitions, each of the {PRODUCERS} producers follows the feed of its partition",
         "feed": "transactions of 512 B read by one feed",
     }
     found = []
@@ -164,6 +165,7 @@ async def _run_ours(folder: Path, series: _Series) -> None:
             before = log.cpu_s()
             series.add("producers", await _by_producers(appends))
             series.spent("append of a producer", before, log.cpu_s(), PRODUCED)
+            series.add("crowd", await _by_producers([_appending(producer, 0) for producer in producers]))
             async with _following(producers):
                 before = log.cpu_s()
                 series.add("followers", await _by_producers(appends))

@@ -1,14 +1,13 @@
 """A server and its storage nodes as clients of every version see them."""
 
 import asyncio
-import threading
 from pathlib import Path
 
 import pytest
 
 from pavane.wal.files import DiskFolder
-from pavane.waltz.aio.storage import StorageServer
 from pavane.waltz.core import rounds
+from pavane.waltz.core.node import Node
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.storage import Directory
 from pavane.waltz.storage.directory import PartitionFiles
@@ -204,27 +203,49 @@ async def test_what_comes_together_is_one_batch_and_what_comes_meanwhile_the_nex
         client.hang_up("done")
 
 
-async def test_partitions_that_were_appended_to_together_are_synced_together(
+def test_partitions_that_were_appended_to_together_are_written_before_the_first_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = Directory(DiskFolder(tmp_path), KEY, 3)
     directory.assign(range(3))
-    all_three, sync = threading.Barrier(3), PartitionFiles.sync
+    done: list[tuple[str, int]] = []
+    begin_sync, sync = PartitionFiles.begin_sync, PartitionFiles.sync
 
-    def meeting(self: PartitionFiles) -> None:
-        all_three.wait(ANSWER_S)  # breaks unless all three are in their sync at once
+    def beginning(self: PartitionFiles) -> None:
+        done.append(("written", self.number))
+        begin_sync(self)
+
+    def syncing(self: PartitionFiles) -> None:
+        done.append(("synced", self.number))
         sync(self)
         if self.number == 1:
             raise OSError("broken")
 
-    monkeypatch.setattr(PartitionFiles, "sync", meeting)
-    server = StorageServer(directory, KEY)
+    monkeypatch.setattr(PartitionFiles, "begin_sync", beginning)
+    monkeypatch.setattr(PartitionFiles, "sync", syncing)
     record = Record.of(0, ReqId(1, 1, 0, 1), 0, b"data")
     messages = [s.Append(s.Head(-1, number, number), (record,), False) for number in range(3)]
-    answers = await asyncio.to_thread(server.node.execute, messages)
-    await server.stop()
+    answers = Node(directory).execute(messages)
+    directory.close()
     assert [type(answer) for answer in answers] == [s.Success, s.Failure, s.Success], "each has its own fault"
-    assert not all_three.broken
+    assert done == [(what, number) for what in ("written", "synced") for number in range(3)]
+
+
+async def test_a_storage_node_whose_disk_thread_fails_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_log(tmp_path, partitions=1) as log:
+        await log.settled()
+        await log.until_all_vote()
+        node = log.nodes[0]
+        ended = asyncio.create_task(node.run())
+        monkeypatch.setattr(node.node, "execute", {}.__getitem__)  # what no disk does
+        client = await RawClient.connect(log.servers[0].port)
+        await client.mount()
+        append = m.AppendIdempotent(client.reqid(), -1, (), (), (), 0, 0, -1, m.FLAG_ACK, b"data")
+        client.send(append)
+        assert (await client.next(m.AppendAck)).txid == 0, "the others are a majority"
+        with pytest.raises(TypeError):
+            await asyncio.wait_for(ended, ANSWER_S)
+        client.hang_up("done")
 
 
 async def test_appends_of_several_partitions_go_to_storage_together_under_load(
@@ -264,8 +285,26 @@ class Waiting:
 
     def __init__(self) -> None:
         self.queued = 0
+        self.large = False
+        self.asked = 0
 
-    def append_queued(self) -> None: ...
+    def append_queued(self) -> None:
+        self.asked += 1
+
+
+def test_a_large_queue_does_not_wait_until_the_others_have_gathered() -> None:
+    one = Waiting()
+    shared = rounds.Rounds()
+    shared.now = 10.0
+    shared.begin(one, 30)
+    shared.now = 10.004
+    shared.end(one)
+    shared.wait(one)
+    shared.go_on()
+    assert not one.asked, "those that were answered are about to come again"
+    one.large = True
+    shared.go_on()
+    assert one.asked
 
 
 def test_a_round_begins_when_nearly_all_have_come_again_that_the_last_one_has_answered() -> None:

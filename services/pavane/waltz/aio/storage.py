@@ -1,15 +1,17 @@
 """A storage node's port: connections, and the one thread that does everything on the disk (docs/specs/waltz.md 10).
 
-Messages queue up while the disk works; the thread then takes all of them, so they share their syncs. Only syncs of
-several partitions are made by several threads: the file system makes one commit of what it is asked for together.
+Messages queue up while the disk works; the thread then takes all of them, so they share their syncs.
 """
 
 import asyncio
 import logging
 import ssl
+import threading
+import time
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 from uuid import UUID
 
@@ -17,8 +19,7 @@ from pavane.waltz.aio.admin import AdminPort
 from pavane.waltz.aio.listener import Listener
 from pavane.waltz.aio.stream import Stream
 from pavane.waltz.core.admin import Admin
-from pavane.waltz.core.node import DISK_RESERVE_BYTES, Node, Sync
-from pavane.waltz.state.store import PartitionStore
+from pavane.waltz.core.node import DISK_RESERVE_BYTES, Node
 from pavane.waltz.storage import Directory
 from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import storage as s
@@ -28,7 +29,6 @@ UNANSWERED_HIGH, UNANSWERED_LOW = 600, 300  # messages of one connection: betwee
 BATCH_MESSAGES_MAX = 1000
 BATCH_READS_MAX = 16  # of one batch: each answer may have 4 MiB, and all of them are kept until the batch is done
 MARK_SYNC_S = 0.1
-SYNCS_MAX = 8  # partitions that are synced together
 
 _logger = logging.getLogger(__name__)
 
@@ -42,17 +42,16 @@ class StorageServer:
     def __init__(
         self, directory: Directory, key: UUID, *, cluster: str = "", disk_reserve_bytes: int = DISK_RESERVE_BYTES
     ) -> None:
-        self.node = Node(directory, disk_reserve_bytes=disk_reserve_bytes, each=self._together)
+        self.node = Node(directory, disk_reserve_bytes=disk_reserve_bytes)
         self.directory = directory
         self.key = key
         self.requests = self.failures = 0
         self._listener = Listener(lambda: _Connection(self))
         self._tracing = Tracing(cluster)
         self._queue: deque[tuple[_Connection, Any, int]] = deque()
-        self._arrived = asyncio.Event()
-        self._disk = ThreadPoolExecutor(1, "waltz-disk")
-        self._syncs = ThreadPoolExecutor(SYNCS_MAX - 1, "waltz-sync")
-        self._worker: asyncio.Task[None] | None = None
+        self._disk: _Disk | None = None
+        self._working = False
+        """Whether a batch is under way, or will be at the end of this turn."""
         self._admin = Admin(directory, lambda: {"requests": self.requests, "failures": self.failures})
         self.tools = AdminPort(key, directory.partitions, self._administer)
 
@@ -68,62 +67,55 @@ class StorageServer:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen and serve."""
-        await self._listener.start(host, port, tls)
-        self._worker = asyncio.create_task(self._work(), name="waltz storage")
+        self._disk = _Disk(self.directory)
+        try:
+            await self._listener.start(host, port, tls)
+        except OSError:
+            await self._disk.close()
+            raise
 
     async def start_admin(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen for tools on a port of their own."""
         await self.tools.start(host, port, tls)
 
     async def run(self) -> None:
-        """Return only if the worker fails."""
-        if self._worker is not None:
-            await asyncio.shield(self._worker)
+        """Return only if the disk's thread fails."""
+        if self._disk is not None:
+            await asyncio.shield(self._disk.failure)
 
     async def stop(self) -> None:
         """End all connections, then make what is known durable and close the files."""
         await self._listener.stop()
         await self.tools.stop()
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
-        self._disk.shutdown(wait=True)
-        self._syncs.shutdown(wait=True)
+        self._queue.clear()
+        if self._disk is not None:
+            await self._disk.close()
         self.directory.close()
 
     def submit(self, connection: "_Connection", message: Any) -> None:
         """Queue a message of a connection that has opened."""
         self.node.arrive(message.head)
         self._queue.append((connection, message, self._tracing.now_ns()))
-        self._arrived.set()
+        if not self._working:
+            self._working = True
+            asyncio.get_running_loop().call_soon(self._work)
 
-    async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
-        synced = loop.time()
-        dirty = False
-        while True:
-            if not self._queue:
-                self._arrived.clear()
-                try:
-                    async with asyncio.timeout(MARK_SYNC_S if dirty else None):
-                        await self._arrived.wait()
-                except TimeoutError:
-                    pass
-            taken = self._take()
-            if taken:
-                answers = await loop.run_in_executor(
-                    self._disk, self.node.execute, [message for _, message, _ in taken]
-                )
-                for (connection, message, arrived_ns), answer in zip(taken, answers, strict=True):
-                    self.requests += 1
-                    self.failures += isinstance(answer, s.Failure)
-                    connection.answer(answer)
-                    if arrived_ns and isinstance(message, s.Append) and isinstance(answer, s.Success):
-                        self._tracing.stored(message.head.partition, arrived_ns, message.records)
-                dirty = True
-            if dirty and (not taken or loop.time() - synced >= MARK_SYNC_S):
-                await loop.run_in_executor(self._disk, self._sync_marks)
-                synced, dirty = loop.time(), False
+    def _work(self) -> None:
+        """Give the disk all that waits: when something has come to an idle disk, and whenever a batch is done."""
+        taken = self._take()
+        self._working = bool(taken) and self._disk is not None
+        if self._working and self._disk is not None:
+            messages = [message for _, message, _ in taken]
+            self._disk.call(partial(self.node.execute, messages), partial(self._answer, taken))
+
+    def _answer(self, taken: "list[tuple[_Connection, Any, int]]", answers: list[Any]) -> None:
+        for (connection, message, arrived_ns), answer in zip(taken, answers, strict=True):
+            self.requests += 1
+            self.failures += isinstance(answer, s.Failure)
+            connection.answer(answer)
+            if arrived_ns and isinstance(message, s.Append) and isinstance(answer, s.Success):
+                self._tracing.stored(message.head.partition, arrived_ns, message.records)
+        self._work()
 
     def _take(self) -> "list[tuple[_Connection, Any, int]]":
         """Take what is carried out next; what a connection wanted to read that is gone is not read."""
@@ -140,22 +132,81 @@ class StorageServer:
 
     async def _administer(self, request: Any) -> Any:
         """In turn with what servers ask: the disk has one thread, so a batch under way is finished first."""
-        answer = await asyncio.get_running_loop().run_in_executor(self._disk, self._admin.execute, request)
+        assert self._disk is not None  # noqa: S101 -- tools are served after servers
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._disk.call(partial(self._admin.execute, request), partial(_resolve, done))
+        answer = await done
         if isinstance(request, s.SetAssigned) and request.assign and isinstance(answer, s.AdminSuccess):
             # An owner that has nothing to append would not notice that the replica has to be copied again.
             for stream in list(self.streams):
                 stream.hang_up("a partition was assigned")
         return answer
 
-    def _together(self, sync: Sync, partitions: Sequence[PartitionStore]) -> list[OSError | None]:
-        others = [self._syncs.submit(sync, one) for one in partitions[1:]]
-        return [*map(sync, partitions[:1]), *(other.result() for other in others)]
+
+class _Disk:
+    """The thread that works on the disk, one call after the other, and syncs marks now and then.
+
+    An executor takes longer to hand a small batch over than the kernel to write it. ``failure`` is set when a call
+    raises: nothing is done any more.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[None] = self._loop.create_future()
+        self._directory = directory
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="waltz-disk", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Call ``work`` on the thread, then ``done`` with what it returned on the loop."""
+        self._calls.put((work, done))
+
+    async def close(self) -> None:
+        """Do what was asked for, then end the thread."""
+        self._calls.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        sync_at: float | None = None
+        while True:
+            try:
+                wanted = self._calls.get(timeout=None if sync_at is None else max(0.0, sync_at - time.monotonic()))
+            except Empty:
+                sync_at = None
+                self._sync_marks()
+                continue
+            if wanted is None:
+                return
+            work, done = wanted
+            try:
+                result = work()
+            except Exception as error:
+                self._loop.call_soon_threadsafe(_fail, self.failure, error)
+                return
+            self._loop.call_soon_threadsafe(done, result)
+            now = time.monotonic()
+            if sync_at is None:
+                sync_at = now + MARK_SYNC_S
+            elif sync_at <= now:
+                sync_at = None
+                self._sync_marks()
 
     def _sync_marks(self) -> None:
         try:
-            self.directory.sync_marks()
+            self._directory.sync_marks()
         except OSError as error:
             _logger.error("marks cannot be synced: %s", error)
+
+
+def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[None], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 class _Connection(Stream):

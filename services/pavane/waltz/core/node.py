@@ -4,7 +4,7 @@
 syncs. Answers are handed over only when everything that they say is on disk.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 from pavane.waltz.state.store import Damaged, PartitionStore, SessionInfo, Store
@@ -29,28 +29,13 @@ class _Refused(Exception):
     """Why a message is answered by FAILURE."""
 
 
-Sync = Callable[[PartitionStore], OSError | None]
-
-
 class Node:
-    """Storage of one cluster. ``fences`` is switched off by simulations that show what the durable fence is for.
+    """Storage of one cluster. ``fences`` is switched off by simulations that show what the durable fence is for."""
 
-    ``each`` calls a function with each of some partitions and returns what it returned, in their order; it may do so in
-    several threads.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        disk_reserve_bytes: int = DISK_RESERVE_BYTES,
-        fences: bool = True,
-        each: Callable[[Sync, Sequence[PartitionStore]], Iterable[OSError | None]] = map,
-    ) -> None:
+    def __init__(self, store: Store, *, disk_reserve_bytes: int = DISK_RESERVE_BYTES, fences: bool = True) -> None:
         self._store = store
         self._reserve = disk_reserve_bytes
         self._durable_fences = fences
-        self._each = each
         self._newest: dict[int, int] = {}
 
     def arrive(self, head: s.Head) -> None:
@@ -68,9 +53,14 @@ class Node:
                 answers.append(self._carry_out(message, touched))
             except (_Refused, Damaged, OSError) as error:
                 answers.append(s.Failure(message.head, _text(error)))
-        for number, fault in zip(touched, self._each(_sync, tuple(touched.values())), strict=True):
-            if fault is not None:
-                failed = f"partition {number}: {_text(fault)}"
+        if len(touched) > 1:
+            for files in touched.values():
+                files.begin_sync()
+        for number, files in touched.items():
+            try:
+                files.sync()
+            except OSError as error:
+                failed = f"partition {number}: {_text(error)}"
                 answers = [
                     s.Failure(answer.head, failed) if answer.head.partition == number else answer for answer in answers
                 ]
@@ -158,14 +148,6 @@ class Node:
                 raise _Refused(f"transaction {record.txid}: data does not match its CRC")
         if records:
             files.append(records)
-
-
-def _sync(files: PartitionStore) -> OSError | None:
-    try:
-        files.sync()
-    except OSError as error:
-        return error
-    return None
 
 
 def _headers(files: PartitionStore, txid: int, count: int) -> list[s.RecordHeader]:

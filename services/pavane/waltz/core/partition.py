@@ -12,7 +12,7 @@ from typing import Any
 from pavane.waltz.core.connection import PARKED_MAX, Connection, Registration, kind_of
 from pavane.waltz.core.feed import Feeds, batch_fault
 from pavane.waltz.core.outputs import Appended, Hangup, Output, Reply
-from pavane.waltz.core.rounds import Rounds
+from pavane.waltz.core.rounds import Rounds, earliest
 from pavane.waltz.core.session import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 from pavane.waltz.core.storing import PartitionStage, Storing
 from pavane.waltz.errors import RejectCode
@@ -141,10 +141,12 @@ class Partition(Storing):
 
     def next_due(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        due = [self._due, self._close_due, self._session.next_due() if self._session is not None else None]
-        if self._parked:
-            due.append(self._parked[0][0])
-        return min((at for at in due if at is not None), default=None)
+        return earliest(
+            self._due,
+            self._close_due,
+            self._session.next_due() if self._session is not None else None,
+            self._parked[0][0] if self._parked else None,
+        )
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -269,10 +271,10 @@ class Partition(Storing):
         """Take a request that names this partition."""
         self.now = now
         match message:
+            case m.AppendIdempotent() | m.AppendRequest():
+                self._enqueue(connection, message)
             case m.MountRequest():
                 self._mount(connection, message)
-            case m.AppendRequest() | m.AppendIdempotent():
-                self._enqueue(connection, message)
             case m.FeedRequest():
                 self._feed(connection, message)
             case m.FeedBatchRequest():
@@ -304,6 +306,11 @@ class Partition(Storing):
     def full(self) -> bool:
         """Whether connections that append are to wait."""
         return self.queued >= QUEUE_APPENDS_MAX or self._queued_bytes >= QUEUE_BYTES_MAX
+
+    @property
+    def large(self) -> bool:
+        """Whether what waits is worth a batch of its own."""
+        return self.queued >= BATCH_APPENDS_MIN or self._queued_bytes >= BATCH_BYTES_MIN
 
     @property
     def _hwm(self) -> int:
@@ -496,9 +503,7 @@ class Partition(Storing):
     @property
     def _worthwhile(self) -> bool:
         """Whether what waits is to be sent now: else it goes when the batch under way is decided, with what comes."""
-        if self.queued >= BATCH_APPENDS_MIN or self._queued_bytes >= BATCH_BYTES_MIN:
-            return True
-        return not self._pending and self._rounds.is_open(self)
+        return self.large or (not self._pending and self._rounds.is_open(self))
 
     def _accept(self, connection: Connection, request: AnyAppend, taken: Taken) -> Record:
         txid = self._pending[-1].record.txid + 1 if self._pending else self._hwm + 1

@@ -13,12 +13,25 @@ GATHER_S = 0.01  # at most, and no longer than the last round took, for those th
 GATHERED = 7 / 8  # of them are enough
 
 
+def earliest(*times: float | None) -> float | None:
+    """Return the first of the times at which something is due, ``None`` if nothing is."""
+    first = None
+    for time in times:
+        if time is not None and (first is None or time < first):
+            first = time
+    return first
+
+
 class Queue(Protocol):
     """Appends of a partition that wait."""
 
     @property
     def queued(self) -> int:
         """How many."""
+
+    @property
+    def large(self) -> bool:
+        """Whether they are so many that they go without those of other partitions."""
 
     def append_queued(self) -> None:
         """Send what waits, as far as it may go."""
@@ -44,6 +57,8 @@ class Rounds:
 
     def go_on(self) -> None:
         """Let the partitions that wait send, as far as they may."""
+        if not self._waiting or self._gathering():
+            return
         for partition in [*self._waiting]:
             del self._waiting[partition]
             partition.append_queued()
@@ -86,6 +101,13 @@ class Rounds:
         if not self._under_way:
             return self._gathering_until
         return max(began for began, _ in self._under_way.values()) + HOLD_S
+
+    def _gathering(self) -> bool:
+        """Whether nobody may send yet: the usual case, so it is found before any partition is looked at."""
+        if self._under_way or self.now >= self._gathering_until:
+            return False
+        waiting = self._waiting
+        return sum([one.queued for one in waiting]) < self._awaited and not any([one.large for one in waiting])
 
     def _queued(self, partition: Queue) -> int:
         return sum(one.queued for one in {partition: None, **self._waiting})

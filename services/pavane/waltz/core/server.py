@@ -12,7 +12,7 @@ from pavane.waltz.core.connection import PARKED_MAX, Connection, kind_of
 from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Prefer, Reply, WriteAssignment
 from pavane.waltz.core.partition import PARK_S, Partition
 from pavane.waltz.core.reader import Reader
-from pavane.waltz.core.rounds import Rounds
+from pavane.waltz.core.rounds import Rounds, earliest
 from pavane.waltz.core.storing import PartitionStage
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.state.recovery import RULES, Rules
@@ -93,10 +93,12 @@ class ServerCore:
 
     def next_timer(self) -> float | None:
         """Return when ``handle_timer`` is due."""
-        due = [partition.next_due() for partition in [*self.owned.values(), *self.leaving]]
-        due += [reader.next_due() for reader in self._readers()]
-        due += [self._step_due, self._rounds.next_due(), self._absent[0][0] if self._absent else None]
-        return min((at for at in due if at is not None), default=None)
+        return earliest(
+            self._step_due,
+            self._rounds.next_due(),
+            self._absent[0][0] if self._absent else None,
+            *[one.next_due() for some in (self.owned.values(), self.leaving, self._readers()) for one in some],
+        )
 
     # -- metadata -----------------------------------------------------------------------------------------------
 

@@ -56,6 +56,10 @@ class PartitionStore(Protocol):
         """Write records that continue the log."""
         ...
 
+    def begin_sync(self) -> None:
+        """Have what was appended written soon: the ``sync`` of several partitions then costs one commit."""
+        ...
+
     def sync(self) -> None:
         """Make everything that was appended durable; after a failure the partition is unavailable."""
         ...

@@ -222,6 +222,10 @@ class PartitionFiles:
             self.fault = f"{error}; check the disk, then restart the storage node"
             raise
 
+    def begin_sync(self) -> None:
+        """Have what was appended written soon."""
+        self._segments[-1].begin_sync()
+
     def sync(self) -> None:
         """Make everything durable; after a failure nobody knows what is, so the partition is unavailable."""
         try:

@@ -36,7 +36,7 @@ class Segment:
         self.end = max(HEADER_BYTES, self._seg.size)
         self.last = first - 1
         self._index_synced = first - 1
-        self._unsynced = False
+        self._synced = self.end
 
     def _open(self, suffix: str) -> File:
         name = f"{self._name}.{suffix}"
@@ -117,6 +117,7 @@ class Segment:
         self._seg.truncate(self.end)
         self._seg.sync()
         self._idx.sync()
+        self._synced = self.end
 
     def append(self, records: Sequence[Record]) -> None:
         """Write records; ``OSError`` leaves the segment as it was. ``Damaged``: nobody knows what is behind its end."""
@@ -141,13 +142,16 @@ class Segment:
             raise
         self.end = end
         self.last += len(records)
-        self._unsynced = True
+
+    def begin_sync(self) -> None:
+        """Have the records written soon; they are durable after ``sync``."""
+        self._seg.begin_sync(self._synced)
 
     def sync(self) -> None:
         """Make the records durable, and the index every ``INDEX_SYNC_RECORDS``."""
-        if self._unsynced:
+        if self._synced < self.end:
             self._seg.sync()
-            self._unsynced = False
+            self._synced = self.end
         if (self.last + 1) // INDEX_SYNC_RECORDS > (self._index_synced + 1) // INDEX_SYNC_RECORDS:
             self.sync_index()
 
@@ -167,7 +171,7 @@ class Segment:
         self._idx.truncate(HEADER_BYTES + (txid - self.first + 1) * _OFFSET.size)
         self._seg.sync()
         self._idx.sync()
-        self.end, self.last, self._unsynced = offset, txid, False
+        self.end, self.last, self._synced = offset, txid, offset
         self._index_synced = min(self._index_synced, txid)
 
     def read(self, txid: int, count: int) -> list[Record]:
