@@ -1,7 +1,9 @@
 """A server and its storage nodes as clients of every version see them."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -231,19 +233,22 @@ def test_partitions_that_were_appended_to_together_are_written_before_the_first_
     assert done == [(what, number) for what in ("written", "synced") for number in range(3)]
 
 
-async def test_a_storage_node_whose_disk_thread_fails_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("broken", [lambda _: 1 // 0, lambda _: []], ids=["the work", "its answer"])
+async def test_a_storage_node_whose_mistake_stops_the_disk_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Callable[[Sequence[Any]], list[Any]]
+) -> None:
     async with running_log(tmp_path, partitions=1) as log:
         await log.settled()
         await log.until_all_vote()
         node = log.nodes[0]
         ended = asyncio.create_task(node.run())
-        monkeypatch.setattr(node.node, "execute", {}.__getitem__)  # what no disk does
+        monkeypatch.setattr(node.node, "execute", broken)
         client = await RawClient.connect(log.servers[0].port)
         await client.mount()
         append = m.AppendIdempotent(client.reqid(), -1, (), (), (), 0, 0, -1, m.FLAG_ACK, b"data")
         client.send(append)
         assert (await client.next(m.AppendAck)).txid == 0, "the others are a majority"
-        with pytest.raises(TypeError):
+        with pytest.raises((ZeroDivisionError, ValueError)):
             await asyncio.wait_for(ended, ANSWER_S)
         client.hang_up("done")
 

@@ -146,8 +146,8 @@ class StorageServer:
 class _Disk:
     """The thread that works on the disk, one call after the other, and syncs marks now and then.
 
-    An executor takes longer to hand a small batch over than the kernel to write it. ``failure`` is set when a call
-    raises: nothing is done any more.
+    An executor takes longer to hand a small batch over than the kernel to write it. ``failure`` is set when ``work`` or
+    ``done`` raises: the node cannot go on then.
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -182,15 +182,25 @@ class _Disk:
             try:
                 result = work()
             except Exception as error:
-                self._loop.call_soon_threadsafe(_fail, self.failure, error)
+                self._loop.call_soon_threadsafe(self._fail, error)
                 return
-            self._loop.call_soon_threadsafe(done, result)
+            self._loop.call_soon_threadsafe(self._deliver, done, result)
             now = time.monotonic()
             if sync_at is None:
                 sync_at = now + MARK_SYNC_S
             elif sync_at <= now:
                 sync_at = None
                 self._sync_marks()
+
+    def _deliver(self, done: Callable[[Any], None], result: Any) -> None:
+        try:
+            done(result)
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.failure.done():
+            self.failure.set_exception(error)
 
     def _sync_marks(self) -> None:
         try:
@@ -202,11 +212,6 @@ class _Disk:
 def _resolve(future: asyncio.Future[Any], result: Any) -> None:
     if not future.done():
         future.set_result(result)
-
-
-def _fail(future: asyncio.Future[None], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
 
 
 class _Connection(Stream):
