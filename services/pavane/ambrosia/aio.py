@@ -10,8 +10,10 @@ import struct
 import termios
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 from typing import TypeVar
 
 from pavane.ambrosia.core.coordinator import Coordinator
@@ -28,12 +30,14 @@ from pavane.ambrosia.effects import (
     ToStream,
 )
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
-from pavane.ambrosia.ports import READ_BYTES, Streams, close_writer
+from pavane.ambrosia.intake import Connection, Intake
+from pavane.ambrosia.ports import READ_BYTES, close_writer
 from pavane.ambrosia.storage import CheckpointReader, Replay, Store
 from pavane.ambrosia.tls import LinkTls, agree
 from pavane.ambrosia.tracing import CoordinatorTracing
 from pavane.ambrosia.wire.limits import RECORD_BYTES
 from pavane.ambrosia.wire.links import HELLO_BYTES_MAX, Answer, Channel, Code, Hello
+from pavane.ambrosia.wire.primitives import Buffer
 from pavane.ambrosia.wire.records import LogRecord
 from pavane.runtime.adapter import CoreAdapter
 from pavane.wire import RemoteProtocolError
@@ -77,7 +81,7 @@ class Runner:
         self,
         core: Coordinator,
         store: Store,
-        binding: tuple[asyncio.StreamReader, asyncio.StreamWriter, Streams],
+        binding: tuple[Connection, Connection],
         *,
         resolve: Resolve,
         say: Callable[[str], None],
@@ -90,14 +94,17 @@ class Runner:
         self.states: dict[str, str] = {}  # per peer, why its link is not there
         self.refused = 0  # connections that ended before a whole hello
         self._adapter: CoreAdapter[Effect] = CoreAdapter(_Driven(core), self._execute, self._failed)
-        self._from_binding, self._to_binding, self._streams_of_binding = binding
+        self._from_binding, (self._silent, self._to_binding) = binding
+        self._buffer = memoryview(bytearray(READ_BYTES))  # what all connections are read into
         self._resolve = resolve
         self._say = say
         self._process = process
         self._tls = tls
         self._storage: deque[Storage] = deque()
         self._storing = False
-        self._thread = ThreadPoolExecutor(1, "ambrosia-storage")
+        self._to_store: SimpleQueue[tuple[Storage, int] | None] = SimpleQueue()
+        self._thread = Thread(target=self._store, name="ambrosia-storage", daemon=True)
+        self._thread.start()
         self._to_write: deque[ToBinding | BlobToBinding | int] = deque()  # a number: bytes that the socket still holds
         self._write_wake = asyncio.Event()
         self._write_idle = False
@@ -135,10 +142,9 @@ class Runner:
 
     async def replay(self, replay: Replay, check: Callable[[], None] | None = None) -> None:
         """Deliver what the log holds now, as fast as the application takes it, once ``check`` raised nothing."""
-        loop = asyncio.get_running_loop()
         more = True
         while more and not self._adapter.ended:
-            records, more = await loop.run_in_executor(self._thread, _read_some, replay, check)
+            records, more = await asyncio.to_thread(_read_some, replay, check)
             for record in records:
                 self.call(partial(self.core.replay, record))
             await self._until(lambda: self._unwritten < RECORD_BYTES)
@@ -157,8 +163,10 @@ class Runner:
             handle.cancel()
         for writer in list(self._writers.values()):
             await close_writer(writer)
-        await self._streams_of_binding.close()
-        await asyncio.to_thread(self._thread.shutdown)  # what it writes may need this loop
+        for writer in (self._from_binding[1], self._to_binding):
+            await close_writer(writer)
+        self._to_store.put(None)
+        await asyncio.to_thread(self._thread.join)  # what it writes may need this loop
         self.store.close()
 
     def _failed(self, error: Exception) -> None:
@@ -215,17 +223,18 @@ class Runner:
         if self._storing or not self._storage:
             return
         self._storing = True
-        self._thread.submit(self._carry_out, self._storage.popleft(), self._tracing.now_ns())
+        self._to_store.put((self._storage.popleft(), self._tracing.now_ns()))
 
-    def _carry_out(self, effect: Storage, began_ns: int) -> None:
-        error: Exception | None = None
-        try:
-            self.store.carry_out(effect)
-        except Exception as failure:
-            error = failure
-        self._adapter.call_from_thread(lambda _: self._stored(effect, began_ns, error))
+    def _store(self) -> None:
+        while (work := self._to_store.get()) is not None:
+            error: Exception | None = None
+            try:
+                self.store.carry_out(work[0])
+            except Exception as failure:
+                error = failure
+            self._adapter.call_from_thread(partial(self._stored, *work, error))
 
-    def _stored(self, effect: Storage, began_ns: int, error: Exception | None) -> None:
+    def _stored(self, effect: Storage, began_ns: int, error: Exception | None, _: float) -> None:
         if isinstance(error, OSError):
             fatal = Fatal.LOG_WRITE if isinstance(effect, Append) else Fatal.STORAGE
             text = f"{self.store.folder}: {error.strerror}; nothing of it was acknowledged, start again"
@@ -297,22 +306,20 @@ class Runner:
             reader.close()
 
     async def _read_binding(self) -> None:
-        while True:
-            await self._until(lambda: self.core.reads_binding and len(self._storage) < STORAGE_QUEUE_MAX)
-            try:
-                data = await self._from_binding.read(READ_BYTES)
-            except ConnectionError:
-                data = b""
-            if not data:
-                self.call(self.core.binding_closed)
-                return
+        def may() -> bool:
+            return self.core.reads_binding and len(self._storage) < STORAGE_QUEUE_MAX
+
+        def take(data: memoryview) -> bool:
             self.call(partial(self.core.binding_received, data))
+            return may()
+
+        with suppress(ConnectionError):
+            await Intake(self._from_binding, self._buffer, take).run(partial(self._until, may))
+        self.call(self.core.binding_closed)
 
     async def _read_silence(self) -> None:
-        if self._streams_of_binding.silent is None:
-            return
         try:
-            data = await self._streams_of_binding.silent.read(1)
+            data = await self._silent.read(1)
         except ConnectionError:
             data = b""
         if data:
@@ -387,7 +394,7 @@ class Runner:
         for channel in Channel:
             if there := self._there.get((hello.source, channel)):
                 there.set()
-        await self._read_stream(number, reader, rest)
+        await self._read_stream(number, (reader, writer), rest)
 
     async def _dial_for_ever(self, peer: str, channel: Channel) -> None:
         loop = asyncio.get_running_loop()
@@ -455,7 +462,7 @@ class Runner:
         number = self._next_stream()
         self._writers[number] = writer
         self.call(lambda: self.core.links.dialled(number, peer, channel))
-        await self._read_stream(number, reader, rest)
+        await self._read_stream(number, (reader, writer), rest)
         return self._holds.pop(number, 0.0)
 
     def _fault(self, error: Exception) -> str:
@@ -469,23 +476,24 @@ class Runner:
         self._stream_numbers += 1
         return self._stream_numbers
 
-    async def _read_stream(self, number: int, reader: asyncio.StreamReader, data: bytes) -> None:
-        writer = self._writers.get(number)
+    async def _read_stream(self, number: int, connection: Connection, data: bytes) -> None:
+        def may() -> bool:
+            return self.core.reads_links and not self.core.links.blocked(number)
+
+        def take(data: Buffer) -> bool:
+            self.call(partial(self.core.received, number, data))
+            return may()
+
         try:
-            while number in self._writers:
-                if data:
-                    self.call(partial(self.core.received, number, data))
-                await self._until(lambda: self.core.reads_links and not self.core.links.blocked(number))
-                data = await reader.read(READ_BYTES)
-                if not data:
-                    break
+            if data:
+                take(data)
+            await Intake(connection, self._buffer, take).run(partial(self._until, may))
         except OSError:
             pass
         finally:
             self._writers.pop(number, None)
             self.call(lambda: self.core.links.closed(number))
-            if writer is not None:
-                await close_writer(writer)
+            await close_writer(connection[1])
 
     def _write_stream(self, number: int, data: bytes) -> None:
         writer = self._writers.get(number)

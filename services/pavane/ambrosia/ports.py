@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from enum import Enum
 
 from pavane.ambrosia.errors import Fatal, FatalError
+from pavane.ambrosia.intake import Connection
 from pavane.ambrosia.wire.limits import LB_SEND_BYTES
 
 LOOPBACK = "127."  # whatever address of it a process beside us has bound
@@ -41,24 +42,19 @@ class BindingPort:
         """Bind the first port; ``FatalError`` 4 if it is taken."""
         self._listener = self._bind(self._ports[0])
 
-    async def accept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, "Streams"]:
-        """Return the stream from the application, the one to it, and both for closing."""
+    async def accept(self) -> tuple[Connection, Connection]:
+        """Return the stream from the application and the one to it."""
         while True:
-            streams = Streams()
             if self._listener is None:
                 self.listen()
             first = await self._accept()
             reader, writer = await asyncio.open_connection(sock=first, limit=READ_BYTES)
-            streams.add(writer)
             second = await self._second(reader)
             if second is None:
-                await streams.close()
+                await close_writer(writer)
                 continue
             second.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LB_SEND_BYTES)
-            back, forth = await asyncio.open_connection(sock=second, limit=READ_BYTES)
-            streams.add(forth)
-            streams.silent = back
-            return reader, forth, streams
+            return (reader, writer), await asyncio.open_connection(sock=second, limit=READ_BYTES)
 
     async def _second(self, reader: asyncio.StreamReader) -> socket.socket | None:
         if self._order is not SocketOrder.CURRENT:
@@ -127,23 +123,6 @@ class BindingPort:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-
-
-class Streams:
-    """Writers to close together; ``silent`` is a reader on which nothing may come."""
-
-    def __init__(self) -> None:
-        self.silent: asyncio.StreamReader | None = None
-        self._writers: list[asyncio.StreamWriter] = []
-
-    def add(self, writer: asyncio.StreamWriter) -> None:
-        """Take ``writer`` in."""
-        self._writers.append(writer)
-
-    async def close(self) -> None:
-        """Close all."""
-        for writer in self._writers:
-            await close_writer(writer)
 
 
 async def close_writer(writer: asyncio.StreamWriter) -> None:

@@ -22,7 +22,7 @@ from pavane.ambrosia import options as opts
 from pavane.ambrosia.aio import FOLLOW_POLL_S, Resolve, Runner
 from pavane.ambrosia.core.coordinator import LOG_TRIGGER_BYTES, Coordinator, Settings
 from pavane.ambrosia.errors import EXIT_UNEXPECTED, Fatal, FatalError, Superseded
-from pavane.ambrosia.ports import DETECT_S, BindingPort, SocketOrder, Streams, served
+from pavane.ambrosia.ports import DETECT_S, BindingPort, SocketOrder, served
 from pavane.ambrosia.state import Meta, Phase, Progress
 from pavane.ambrosia.storage import LOG, CheckpointReader, Place, Registry, Replay, Row, Store
 from pavane.ambrosia.tls import LinkTls
@@ -420,7 +420,7 @@ class DebugServer:
         port.listen()
         say("Ready ...")
         try:
-            binding: tuple[asyncio.StreamReader, asyncio.StreamWriter, Streams] = await port.accept()
+            binding = await port.accept()
         finally:
             port.close()
         core = Coordinator(Settings(options.name), head.committer, Meta())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pavane.ambrosia.client.errors import CoordinatorLost
+from pavane.ambrosia.intake import Connection
 
 CONNECT_RETRY_S = 0.25  # 18.1
 CONNECT_WARN_S = 10.0  # between two lines about a coordinator that is not there
@@ -115,18 +116,17 @@ class Child:
 class Streams:
     """Both connections to the coordinator."""
 
-    reader: asyncio.StreamReader
-    _reading: asyncio.StreamWriter
+    incoming: Connection
     writer: asyncio.StreamWriter
 
     def close(self) -> None:
         """Close both; the coordinator ends with them."""
         self.writer.close()
-        self._reading.close()
+        self.incoming[1].close()
 
     async def closed(self) -> None:
         """Wait until both are closed."""
-        for writer in (self.writer, self._reading):
+        for writer in (self.writer, self.incoming[1]):
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
@@ -139,16 +139,13 @@ async def connect(address: Address | None, child: Child | None, warn: Callable[[
         raise ValueError("neither an address nor a coordinator")
     _, writer = await _open(address, address.rp, child, warn)
     try:
-        reader, reading = await _open(address, address.sp, child, warn)
+        return Streams(await _open(address, address.sp, child, warn), writer)
     except BaseException:
         writer.close()
         raise
-    return Streams(reader, reading, writer)
 
 
-async def _open(
-    address: Address, port: int, child: Child | None, warn: Callable[[str], None]
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _open(address: Address, port: int, child: Child | None, warn: Callable[[str], None]) -> Connection:
     loop = asyncio.get_running_loop()
     since = warned = loop.time()
     while True:

@@ -113,7 +113,7 @@ class Engine:
         """Of the last record of which a message was handled."""
         return self._handled
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Take bytes of the coordinator; ``step`` handles them."""
         self.binding.feed(data)
 

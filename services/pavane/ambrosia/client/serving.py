@@ -28,6 +28,7 @@ from pavane.ambrosia.client.flows import ERROR, error_bytes, remote
 from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.immortal import Immortal
 from pavane.ambrosia.core.binding import Life
+from pavane.ambrosia.intake import Intake
 from pavane.ambrosia.tracing import EngineTracing, ended
 from pavane.ambrosia.wire.limits import BATCH_BYTES
 from pavane.runtime import names
@@ -172,10 +173,7 @@ class Runner:
     async def run(self) -> None:
         """Handle what the coordinator sends until it goes."""
         try:
-            while data := await self._streams.reader.read(READ_BYTES):
-                self.engine.feed(data)
-                while self._steps():  # noqa: ASYNC110 -- others run, nothing is waited for
-                    await asyncio.sleep(0)
+            await Intake(self._streams.incoming, memoryview(bytearray(READ_BYTES)), self._took).run(self._rest)
             why = "the coordinator closed the connection"
         except OSError as error:
             why = f"the connection to the coordinator failed: {error.strerror}"
@@ -185,6 +183,14 @@ class Runner:
             why = f"{type(error).__name__}: {error}"
             _log.error("the immortal cannot go on", instance=self.engine.name, seq=self.engine.seq, exc_info=error)
         self._end(why)
+
+    def _took(self, data: memoryview) -> bool:
+        self.engine.feed(data)
+        return not self._steps()
+
+    async def _rest(self) -> None:
+        while self._steps():  # noqa: ASYNC110 -- others run, nothing is waited for
+            await asyncio.sleep(0)
 
     def _steps(self) -> bool:
         """Handle messages for a while, then send what they sent, all at once; says whether there may be more."""

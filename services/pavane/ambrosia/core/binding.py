@@ -29,7 +29,7 @@ from pavane.ambrosia.wire.messages import (
     read_checkpoint,
     read_frames,
 )
-from pavane.ambrosia.wire.primitives import i64
+from pavane.ambrosia.wire.primitives import Buffer, i64
 from pavane.ambrosia.wire.records import RecordBuffer
 from pavane.wire import LocalProtocolError, RemoteProtocolError
 
@@ -123,7 +123,7 @@ class Binding:
 
     # In
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: Buffer) -> None:
         """Take what the coordinator sent."""
         self._received.feed(data)
 

@@ -59,7 +59,7 @@ from pavane.ambrosia.wire.messages import (
     read_attach_to,
     read_checkpoint,
 )
-from pavane.ambrosia.wire.primitives import Cursor
+from pavane.ambrosia.wire.primitives import Buffer, Cursor
 from pavane.ambrosia.wire.records import LogRecord, checkpoint_record, control_record
 from pavane.wire import RemoteProtocolError
 
@@ -281,7 +281,7 @@ class Coordinator:
 
     # --- the application ------------------------------------------------------------------------------------------
 
-    def binding_received(self, data: bytes) -> None:
+    def binding_received(self, data: Buffer) -> None:
         """Take bytes of the application."""
         self._incoming.feed(data)
         while True:
@@ -446,7 +446,7 @@ class Coordinator:
 
     # --- streams --------------------------------------------------------------------------------------------------
 
-    def received(self, stream: int, data: bytes) -> None:
+    def received(self, stream: int, data: Buffer) -> None:
         """Take bytes of a stream."""
         self.links.received(stream, data)
         self._go_on()

@@ -32,6 +32,7 @@ from pavane.ambrosia.wire.messages import (
     read_trim_to,
     trim_to,
 )
+from pavane.ambrosia.wire.primitives import Buffer
 from pavane.wire import RemoteProtocolError
 
 MALFORMED_IN_A_ROW_MAX = 3  # then the peer is refused for a while
@@ -190,7 +191,7 @@ class Links:
         if stream.end is End.DATA_SENDER:
             self.output(stream.peer).stop()
 
-    def received(self, number: int, data: bytes) -> None:
+    def received(self, number: int, data: Buffer) -> None:
         """Take bytes of a stream; what does not fit the pending record waits here."""
         stream = self._streams.get(number)
         if stream is not None:
