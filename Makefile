@@ -67,7 +67,7 @@ sim: setup ## simulated clusters and groups: SEEDS=2000, or PAVANE_SEED=… to r
 interop-tools: ## npm's zmq-raft for tests, into the user's cache folder (Node.js, a C++ compiler, libzmq with headers)
 	$(PYTHON) -m tests.interop.npm
 
-fuzz: setup ## coverage-guided fuzzing of the Raft peer, the SWIM member, the ports of the log and all decoders, TIME=60 seconds each (installs atheris)
+fuzz: setup ## coverage-guided fuzzing of the Raft peer, the SWIM member, the ports of the log, a coordinator and all decoders, TIME=60 seconds each (installs atheris)
 	@$(PIP) --group fuzz || { echo "atheris has no wheel for this machine: Linux with Python 3.11 to 3.13 is needed"; exit 1; }
 	@mkdir -p build
 	$(BIN)/python -m tests.fuzz wire -max_total_time=$(TIME) -max_len=400 -len_control=0 -artifact_prefix=build/wire-
@@ -77,6 +77,8 @@ fuzz: setup ## coverage-guided fuzzing of the Raft peer, the SWIM member, the po
 	$(BIN)/python -m tests.fuzz waltz -max_total_time=$(TIME) -max_len=700 -len_control=0 -artifact_prefix=build/waltz-
 	$(BIN)/python -m tests.fuzz waltz-storage -max_total_time=$(TIME) -max_len=700 -len_control=0 -artifact_prefix=build/waltz-storage-
 	$(BIN)/python -m tests.fuzz waltz-admin -max_total_time=$(TIME) -max_len=700 -len_control=0 -artifact_prefix=build/waltz-admin-
+	$(BIN)/python -m tests.fuzz ambrosia -max_total_time=$(TIME) -max_len=700 -len_control=0 -artifact_prefix=build/ambrosia-
+	$(BIN)/python -m tests.fuzz ambrosia-wire -max_total_time=$(TIME) -max_len=400 -len_control=0 -artifact_prefix=build/ambrosia-wire-
 
 e2e-tools: ## programs of a real cluster for tests, built once with Go (minutes), kept in the user's cache folder
 	$(PYTHON) -m e2e.kubernetes.tools

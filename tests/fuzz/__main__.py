@@ -2,7 +2,8 @@
 
 ``core`` attacks a whole Raft peer (``raft_attack.py``), ``swim`` a whole SWIM member (``swim_attack.py``),
 ``wire`` and ``swim-wire`` the decoders alone. ``waltz``, ``waltz-storage`` and ``waltz-admin`` attack the three ports
-of a log, decoders and what is behind them (``waltz_attack.py``). What is found is written to a file, which
+of a log, decoders and what is behind them (``waltz_attack.py``), ``ambrosia`` a coordinator, its peers and its
+application, ``ambrosia-wire`` its decoders (``ambrosia_attack.py``). What is found is written to a file, which
 ``python -m tests.fuzz core FILE`` replays; then it becomes a test.
 """
 
@@ -11,10 +12,10 @@ from importlib import import_module
 
 atheris = import_module("atheris")  # only ``make fuzz`` installs it
 
-with atheris.instrument_imports(include=["pavane.raft", "pavane.swim", "pavane.waltz"]):
+with atheris.instrument_imports(include=["pavane.raft", "pavane.swim", "pavane.waltz", "pavane.ambrosia"]):
     from pavane.raft import wire
     from pavane.raft.wire.decoder import decode_broadcast
-    from tests.fuzz import raft_attack, swim_attack, waltz_attack
+    from tests.fuzz import ambrosia_attack, raft_attack, swim_attack, waltz_attack
     from tests.fuzz.choices import Choices
     from tests.services.raft.ensemble import IDENT
 
@@ -40,6 +41,8 @@ TARGETS = {
     "waltz": waltz_attack.attack_server,
     "waltz-storage": waltz_attack.attack_storage,
     "waltz-admin": waltz_attack.attack_admin,
+    "ambrosia": ambrosia_attack.attack,
+    "ambrosia-wire": ambrosia_attack.decode_any,
 }
 
 if __name__ == "__main__":
