@@ -8,6 +8,7 @@ from typing import Any
 
 from pavane.ambrosia.core.coordinator import Coordinator, Settings
 from pavane.ambrosia.effects import (
+    Append,
     Attach,
     BeginCheckpoint,
     BlobToBinding,
@@ -151,6 +152,7 @@ class Node:
         self.up = False
         self.lives = 0
         self.said: list[str] = []
+        self.overtaken = False
         self.ghosts: list[Node] = []
         """Former lives that stood still and go on: applications and files, no streams (14)."""
         self.start()
@@ -220,6 +222,7 @@ class Node:
         """Stop in the middle of whatever this does; another process overtakes it, and later it goes on."""
         self.disconnect()
         ghost = copy.copy(self)
+        ghost.overtaken = True
         ghost.said = []
         self.ghosts.append(ghost)
         self.start()
@@ -269,6 +272,7 @@ class Node:
     def persist(self) -> None:
         effect = self.storage.popleft()
         self.store.carry_out(effect)
+        assert not (self.overtaken and isinstance(effect, Append)), "acknowledged though another process took over"
         self.core.stored(effect)
         self.flush()
 

@@ -1,4 +1,4 @@
-"""The model finds what goes wrong without the rules of docs/specs/ambrosia.md 9 and 10."""
+"""The model finds what goes wrong without the rules of docs/specs/ambrosia.md 9, 10 and 14."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,9 @@ from pavane.ambrosia.core.links import Links
 from pavane.ambrosia.core.pipeline import Pipeline
 from pavane.ambrosia.effects import EndCheckpoint, Step, Storage, StoreMeta
 from pavane.ambrosia.state import Output
-from pavane.ambrosia.storage import Store
+from pavane.ambrosia.storage import LogReader, Store
+from pavane.ambrosia.tenure import Tenure
+from pavane.wal.files import Folder
 from tests.services.ambrosia.model import Model
 
 SEEDS = 60
@@ -67,7 +69,23 @@ def ten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Pipeline, "seal", seal)
 
 
-@pytest.mark.parametrize("rule", [n2, n8, n11, ten])
+def acknowledge_when_overtaken(patch: pytest.MonkeyPatch) -> None:
+    """Acknowledge and deliver what was synced without a look whether another process took over meanwhile."""
+    patch.setattr(Tenure, "check", lambda self: None)
+
+
+def read_beyond_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Read a log beyond what counts of it: its writer stood still and went on."""
+    real = LogReader.__init__
+
+    def __init__(self: LogReader, folder: Folder, number: int) -> None:
+        real(self, folder, number)
+        self._end = None
+
+    patch.setattr(LogReader, "__init__", __init__)
+
+
+@pytest.mark.parametrize("rule", [n2, n8, n11, ten, acknowledge_when_overtaken, read_beyond_the_end])
 def test_a_rule_taken_out_is_found(rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     rule(monkeypatch)
     for seed in range(SEEDS):
