@@ -10,6 +10,7 @@ import struct
 import termios
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -52,6 +53,7 @@ REPLAY_BYTES = 1 << 20  # read from the log between two looks at the application
 FOLLOW_POLL_S = 0.05
 
 Decoded = TypeVar("Decoded", Hello, Answer)
+Result = TypeVar("Result")
 Resolve = Callable[[str], Awaitable[list[tuple[str, int]]]]
 """Finds where a peer listens; an empty list when nobody knows."""
 
@@ -102,7 +104,7 @@ class Runner:
         self._tls = tls
         self._storage: deque[Storage] = deque()
         self._storing = False
-        self._to_store: SimpleQueue[tuple[Storage, int] | None] = SimpleQueue()
+        self._to_store: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = Thread(target=self._store, name="ambrosia-storage", daemon=True)
         self._thread.start()
         self._to_write: deque[ToBinding | BlobToBinding | int] = deque()  # a number: bytes that the socket still holds
@@ -144,7 +146,10 @@ class Runner:
         """Deliver what the log holds now, as fast as the application takes it, once ``check`` raised nothing."""
         more = True
         while more and not self._adapter.ended:
-            records, more = await asyncio.to_thread(_read_some, replay, check)
+            read: Future[tuple[list[LogRecord], bool]] = Future()
+            # By the same thread: what it has freed serves again, where another one would take more memory.
+            self._to_store.put(partial(_settle, read, partial(_read_some, replay, check)))
+            records, more = await asyncio.wrap_future(read)
             for record in records:
                 self.call(partial(self.core.replay, record))
             await self._until(lambda: self._unwritten < RECORD_BYTES)
@@ -223,16 +228,20 @@ class Runner:
         if self._storing or not self._storage:
             return
         self._storing = True
-        self._to_store.put((self._storage.popleft(), self._tracing.now_ns()))
+        self._to_store.put(partial(self._carry_out, self._storage.popleft(), self._tracing.now_ns()))
 
     def _store(self) -> None:
         while (work := self._to_store.get()) is not None:
-            error: Exception | None = None
-            try:
-                self.store.carry_out(work[0])
-            except Exception as failure:
-                error = failure
-            self._adapter.call_from_thread(partial(self._stored, *work, error))
+            work()
+            del work  # while nothing comes, what was written is not to be held here
+
+    def _carry_out(self, effect: Storage, began_ns: int) -> None:
+        error: Exception | None = None
+        try:
+            self.store.carry_out(effect)
+        except Exception as failure:
+            error = failure
+        self._adapter.call_from_thread(partial(self._stored, effect, began_ns, error))
 
     def _stored(self, effect: Storage, began_ns: int, error: Exception | None, _: float) -> None:
         if isinstance(error, OSError):
@@ -519,6 +528,14 @@ def _unsent(writer: asyncio.StreamWriter) -> int:
         return int(struct.unpack("i", fcntl.ioctl(writer.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4)))[0])
     except (OSError, ValueError):
         return 0  # it is closed
+
+
+def _settle(future: Future[Result], work: Callable[[], Result]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(work())
+        except BaseException as error:  # whoever waits gets it
+            future.set_exception(error)
 
 
 def _read_some(replay: Replay, check: Callable[[], None] | None) -> tuple[list[LogRecord], bool]:

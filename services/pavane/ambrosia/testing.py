@@ -232,7 +232,11 @@ class World:
 
     def later(self, seconds: float, what: Callable[[], None]) -> None:
         """Do something after a while."""
-        heapq.heappush(self._heap, (self.time + seconds, next(self._planned), what))
+        self.at(self.time + seconds, what)
+
+    def at(self, time: float, what: Callable[[], None]) -> None:
+        """Do something at a time, behind what is planned for the same time."""
+        heapq.heappush(self._heap, (time, next(self._planned), what))
 
     def _step(self) -> None:
         self._steps += 1
@@ -302,7 +306,7 @@ class World:
             wait = self.rng.uniform(*(SLOW_S if slow else LINK_S))
             due = max(stream.arrives.get(target.name, 0.0), self.time + wait)
             stream.arrives[target.name] = due
-            self.later(due - self.time, partial(self._arrive, stream, target, part))
+            self.at(due, partial(self._arrive, stream, target, part))
 
     def _wrote(self, source: Process, number: int, size: int) -> None:
         if source.alive:

@@ -29,5 +29,11 @@ def test_an_upgrade_happens_once_whatever_crashes(seeds: range) -> None:
         upgraded(seed)
 
 
+def test_what_arrives_at_one_time_arrives_in_order() -> None:
+    """A time that was computed from a difference is not always the same, so these streams lost their order."""
+    play(5067)
+    slow_receivers(929)
+
+
 def test_a_world_ends_when_acknowledged_inputs_have_left_the_checkpoint_for_the_log() -> None:
     duel(9)

@@ -46,6 +46,9 @@ class Surroundings(Protocol):
     def later(self, seconds: float, what: Callable[[], None]) -> None:
         """Do something after a while."""
 
+    def at(self, time: float, what: Callable[[], None]) -> None:
+        """Do something at a time, behind what is planned for the same time."""
+
     def connect(self, dialler: "Process", peer: str, channel: Channel) -> bool:
         """Open a stream, if the peer takes it."""
 
@@ -190,7 +193,7 @@ class Process:
         """Hand something over a local socket: in order, after a while."""
         due = max(self._arrives[way], self.world.time + self.world.rng.uniform(*LOCAL_S))
         self._arrives[way] = due
-        self.world.later(due - self.world.time, lambda: what() if self.alive else None)
+        self.world.at(due, lambda: what() if self.alive else None)
 
     def _to_engine(self, data: bytes, counted: int) -> None:
         self.engine.feed(data)

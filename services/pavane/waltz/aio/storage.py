@@ -185,6 +185,7 @@ class _Disk:
                 self._loop.call_soon_threadsafe(self._fail, error)
                 return
             self._loop.call_soon_threadsafe(self._deliver, done, result)
+            del wanted, work, done, result  # while nothing comes, what was read and written is not to be held here
             now = time.monotonic()
             if sync_at is None:
                 sync_at = now + MARK_SYNC_S
