@@ -340,7 +340,7 @@ class Coordinator:
         drops = [LB_TABLE[sent, self.phase] is Action.DROP for sent in (Sent.REPLAYABLE, Sent.IMPULSE)]
         early = self.next_seq == 0 and not self._early_warned
         for destination, raw, impulse in calls:
-            if impulse and destination == OURSELVES and raw[2:].startswith(_PROGRESS):
+            if impulse and destination == OURSELVES and raw.startswith(_PROGRESS, 2):
                 self.handled = Cursor(raw[2 + len(_PROGRESS) :]).i64()
                 continue
             if drops[impulse]:
