@@ -1,7 +1,7 @@
 from pathlib import Path
 from typing import Any
 
-from pavane_api.kinds import RAFT_CLUSTERS
+from pavane_api.kinds import RAFT_CLUSTERS, WALTZ_CLUSTERS
 from pavane_operator.kube.resources import CONTROLLER_REVISIONS
 from tests.api.plane import BASE, Plane, created, plane
 
@@ -107,6 +107,17 @@ async def test_scale_changes_a_number_that_others_own_and_refuses_even_ones(tmp_
         refused = await post(api, "scale", replicas=4)
         assert refused.status_code == 422
         assert "odd" in refused.text
+
+
+async def test_scale_of_a_log_changes_the_number_of_its_servers(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        spec = {"metadata": {"raftClusterRef": {"name": "meta"}}}
+        await api.kube.create(WALTZ_CLUSTERS, {"metadata": {"name": "ledger"}, "spec": spec}, "default")
+        path = "/api/v1/namespaces/default/waltzclusters/ledger"
+        answer = await api.http.post(f"{path}/scale", json={"replicas": 3})
+        assert (answer.status_code, answer.json()) == (202, {"field": "spec.servers.replicas", "value": 3})
+        assert (await api.http.get(path)).json()["spec"]["servers"]["replicas"] == 3
+        assert (await api.http.post(f"{path}/scale", json={"replicas": 99})).status_code == 422
 
 
 async def test_suspend_and_resume(tmp_path: Path) -> None:

@@ -173,7 +173,9 @@ def test_why_names_the_command_that_shows_more() -> None:
     blocker = {"reason": "DigestDisagrees", "since": "2026-01-01T00:00:00Z"}
     rollout = {"state": "Retiring", "blockers": [blocker]}
     document = {"metadata": {"name": "g"}, "status": {"activeGeneration": 2, "rollout": rollout}}
-    assert "`pavane swim members swim/g`" in explain(document, "swim/g")
+    text = explain(document, "swim/g")
+    assert text.startswith("swim/g is Retiring: generation 2 is active.")
+    assert "`pavane swim members swim/g`" in text
 
 
 def test_why_tells_of_a_failed_attempt_and_how_to_repeat_it() -> None:

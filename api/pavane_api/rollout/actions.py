@@ -156,15 +156,16 @@ async def act(
         return await apply(force=True), value
 
 
-async def scale(
-    client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, replicas: int
-) -> kube.Object:
-    """Set ``spec.replicas``, whoever owns it, and return the changed resource.
+async def scale(client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, replicas: int) -> str:
+    """Set how many pods there are, whoever owns the field, and return its path.
 
     Raises ``kube.NotFound``, ``kube.Invalid`` for a number that the kind does not allow.
     """
-    body = {"spec": {"replicas": replicas}}
-    return await client.patch(resource, name, body, namespace, manager="pavane-replicas")
+    spec: dict[str, Any] = {"replicas": replicas}
+    if "servers" in spec_model(resource.kind).model_fields:  # of a WaltzCluster; its storage nodes stay as many
+        spec = {"servers": spec}
+    await client.patch(resource, name, {"spec": spec}, namespace, manager="pavane-replicas")
+    return "spec.servers.replicas" if "servers" in spec else "spec.replicas"
 
 
 async def undo(

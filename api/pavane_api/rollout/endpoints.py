@@ -151,8 +151,8 @@ class Endpoints:
         """Change the number of members."""
 
         async def perform() -> dict[str, Any]:
-            await scale(control.kube, self._resource, namespace, name, body.replicas)
-            return {"field": "spec.replicas", "value": body.replicas}
+            field = await scale(control.kube, self._resource, namespace, name, body.replicas)
+            return {"field": field, "value": body.replicas}
 
         scope = self._of(caller, namespace, name, "scale")
         return ActionResult(**await control.idempotency.once(scope, idempotency_key, body, perform))

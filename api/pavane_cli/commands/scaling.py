@@ -28,8 +28,8 @@ def scale(
 
 async def _scale(one: One, replicas: int, wait_s: float | None) -> None:
     async with cluster(one.where) as client:
-        await set_replicas(client, one.resource, one.namespace, one.name, replicas)
-        output.say(f"{one.reference}: spec.replicas = {replicas}")
+        field = await set_replicas(client, one.resource, one.namespace, one.name, replicas)
+        output.say(f"{one.reference}: {field} = {replicas}")
         if wait_s is not None:
             await wait_ready(client, one.resource, one.namespace, one.name, wait_s)
 

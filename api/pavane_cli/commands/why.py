@@ -132,6 +132,8 @@ def _standing(document: dict[str, Any], reference: str) -> str:
         settled = all(_is_fine(condition(document, name) or {"type": name}) for name in ("Ready", "UpToDate"))
         settled = settled and not _lacking(document)
         return f"{reference} waits for nothing: generation {active} is active." if settled else f"{reference} is idle."
+    if upcoming is None and active:  # it has taken over; what it replaced retires
+        return f"{reference} is {state}: generation {active} is active."
     beside = f", generation {active} is active and untouched" if active and state != "Promoting" else ""
     return f"{reference} is {state} with generation {upcoming}{beside}."
 
