@@ -153,6 +153,8 @@ def install(app: FastAPI) -> None:
         known, detail = HTTP_PROBLEMS.get(error.status_code), str(error.detail)
         kind, title = (known.kind, known.title) if known is not None else ("http", detail)
         headers = dict(error.headers or {})
+        if detail == "Not Found":  # of the router
+            detail = f"Nothing is at {request.url.path}; /docs lists what is."
         if error.status_code == httpx2.codes.METHOD_NOT_ALLOWED:
             kind, headers["Allow"] = "method-not-allowed", ", ".join(_methods(app, request))
         return _answer(request, error.status_code, kind, title, detail, [], headers)

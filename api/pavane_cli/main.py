@@ -152,6 +152,11 @@ def main() -> None:
     except UserError as error:
         sys.stderr.write(f"pavane: {error}\n")
         sys.exit(error.code)
+    except UnicodeEncodeError as error:
+        if error.encoding != "utf-8":  # of the terminal
+            raise
+        sys.stderr.write(f"pavane: {error.object!r} is no text in UTF-8\n")
+        sys.exit(ExitCode.USAGE)
     except OSError as error:
         if error.filename is None:  # not about a file that the user named: a fault of ours, shown whole
             raise

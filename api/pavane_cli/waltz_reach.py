@@ -20,7 +20,8 @@ from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import gathering
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
 from pavane_cli.plane import RestClient, control_plane
-from pavane_cli.target import Where, cluster
+from pavane_cli.target import KINDS, Where, cluster
+from pavane_operator import kube
 from pavane_operator.kinds.waltz.names import client_secret
 from pavane_operator.kube.resources import SECRETS
 
@@ -93,7 +94,11 @@ class Reach:
         """Read the Secret that the operator keeps for applications."""
         name = self.name.removeprefix("waltz/").removeprefix("waltzcluster/")
         async with cluster(self.where) as client:
-            data = (await client.get(SECRETS, client_secret(name), self.namespace)).get("data") or {}
+            await client.get(KINDS["waltz"], name, self.namespace)  # an error about it says more than of its Secret
+            try:
+                data = (await client.get(SECRETS, client_secret(name), self.namespace)).get("data") or {}
+            except kube.NotFound:
+                data = {}
         path = self.where.path()
         hosts = path.parent / HOSTS / self.namespace if path is not None else None
         if hosts is not None and hosts.exists():  # names of a local cluster, which no DNS knows
@@ -174,3 +179,6 @@ def explained() -> Iterator[None]:
         raise UserError(str(error), ExitCode.REFUSED) from error
     except ValueError as error:
         raise UserError(str(error), ExitCode.USAGE) from error
+    except ExceptionGroup as group:  # of writers that met the same
+        with explained():
+            raise group.exceptions[0] from group

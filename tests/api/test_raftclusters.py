@@ -199,6 +199,7 @@ async def test_what_the_path_cannot_mean_is_refused(tmp_path: Path) -> None:
         assert (other.status_code, "metadata.name" in other.json()["detail"]) == (400, True)
         unknown = await api.http.get("/api/v1/nothing")
         assert (unknown.status_code, unknown.headers["content-type"]) == (404, "application/problem+json")
+        assert "/api/v1/nothing" in unknown.json()["detail"]
         status = await api.http.patch(f"{BASE}/q", json={"status": {}}, headers={"If-Match": "*"})
         assert status.status_code == 400
 

@@ -1,5 +1,6 @@
 """``/api/v1/…/waltzclusters/NAME/partitions`` over an embedded cluster, with servers that do what the test says."""
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pavane.waltz.client import Unavailable, Waltz
+from pavane_api.waltzlog.endpoints import BODY_BYTES_MAX
 from pavane_operator.kube.resources import SECRETS
 from tests.api.plane import Plane, plane
 from tests.api.waltz import waltz_cluster
@@ -92,3 +95,28 @@ async def test_what_cannot_be_done_is_a_problem(api: Plane, cluster: Cluster) ->
     answer = await api.http.get(f"{BASE}/0/transactions")
     assert answer.status_code == 503
     assert "pavane why waltz/ledger" in answer.json()["detail"]
+
+
+async def test_partitions_that_nobody_answers_for_are_waited_for_together(
+    api: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await api.http.get(BASE)).status_code == 200
+    asked: list[int] = []
+    answered: list[int] = []
+
+    async def hwm(log: Waltz, partition: int) -> int:
+        asked.append(partition)
+        await asyncio.sleep(0)
+        answered.append(len(asked))
+        raise Unavailable("nobody answers")
+
+    monkeypatch.setattr(Waltz, "hwm", hwm)
+    items = (await api.http.get(BASE)).json()["items"]
+    assert [item["highWaterMark"] for item in items] == [None, None]
+    assert answered == [2, 2]  # when the first was answered, both were asked
+
+
+async def test_a_body_beyond_the_limit_is_told_apart_from_what_the_log_takes(api: Plane) -> None:
+    answer = await api.http.post(f"{BASE}/0/transactions", content=bytes(BODY_BYTES_MAX + 1))
+    assert answer.status_code == 413
+    assert "by HTTP has at most" in answer.json()["detail"]

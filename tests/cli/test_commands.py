@@ -35,6 +35,12 @@ def test_a_wrong_command_is_a_usage_error(tmp_path: Path) -> None:
     assert pavane("dance", folder=tmp_path).returncode == ExitCode.USAGE
 
 
+def test_a_word_that_is_no_text_is_a_usage_error(tmp_path: Path) -> None:
+    asked = pavane("waltz", "get", "\udcff", "0", "--api", "http://127.0.0.1:1", "--token", "x", folder=tmp_path)
+    assert (asked.returncode, "Traceback" in asked.stderr) == (ExitCode.USAGE, False)
+    assert "is no text in UTF-8" in asked.stderr
+
+
 @pytest.mark.parametrize(
     ("kind", "ready", "wanted", "settled"),
     [

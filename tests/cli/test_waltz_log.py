@@ -46,6 +46,11 @@ async def test_transactions_by_the_name_of_the_cluster(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="append again with seen=0") as caught:
             await by_name(api, url, "append", "ledger", "late", "--write", "account/7", "--seen", "-1")
         assert caught.value.code is ExitCode.CONFLICT
+        kubeconfig = ("--kubeconfig", str(api.local.kubeconfig))
+        for command in ("bench", "validate"):  # which ask the servers
+            with pytest.raises(UserError, match="pavane get waltzclusters -A") as caught:
+                await by_name(api, url, command, "absent", *kubeconfig)
+            assert caught.value.code is ExitCode.NOT_FOUND
 
 
 async def test_transactions_from_the_shell() -> None:
@@ -86,7 +91,9 @@ async def test_what_cannot_be_done_is_told_by_its_exit_code() -> None:
         for arguments, code, words in (
             (("get", "5"), ExitCode.NOT_FOUND, "no transaction 5"),
             (("append", "x", "--write", "account"), ExitCode.USAGE, "looks like account/7"),
+            (("append", "x", "--write", "account/99999999999999999999"), ExitCode.USAGE, "does not fit 64 bits"),
             (("append", "x", "-p", "9"), ExitCode.USAGE, "partitions 0 to 1"),
+            (("bench", "-p", "9"), ExitCode.USAGE, "partitions 0 to 1"),
             (("append", "x", "--seen", "9"), ExitCode.REFUSED, "CLIENT_AHEAD"),
         ):
             with pytest.raises(UserError, match=words) as caught:

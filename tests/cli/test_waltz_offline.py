@@ -20,7 +20,7 @@ SEGMENT_BYTES = 4_000  # so that there are several
 
 
 def record(txid: int) -> Record:
-    return Record.of(txid, ReqId(1, 2, 0, txid), 5, f"transaction {txid}".encode() + bytes(100))
+    return Record.of(txid, ReqId(1, 2, 0, txid), 5, f"transaction {txid}".encode() + b"\xff" * 100)
 
 
 @pytest.fixture
@@ -106,6 +106,7 @@ def test_the_transactions_are_printed_as_far_as_they_are_whole(folder: Path) -> 
     found = [json.loads(line) for line in waltz("dump", str(folder), "-o", "json").stdout.splitlines()]
     assert [each["transaction"] for each in found] == list(range(100))
     assert found[7]["header"] == 5
+    assert r"transaction 98\xff\xff" in lines[0]
     last = segments(folder)[-1]
     last.write_bytes(last.read_bytes()[:-200])
     cut = waltz("dump", str(folder), "--from", "90")

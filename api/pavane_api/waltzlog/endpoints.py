@@ -8,16 +8,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.sse import EventSourceResponse
 
-from pavane.waltz.client import Lock, NotFound, Rejected, Unavailable, Waltz
+from pavane.waltz.client import Lock, Waltz
 from pavane.waltz.wire.locks import lock_hash
-from pavane.wire import LocalProtocolError
 from pavane_api import problems
 from pavane_api.auth import may
 from pavane_api.bodies import OCTETS, bounded
 from pavane_api.control import Control, Shared
 from pavane_api.kinds import WALTZ_CLUSTERS
 from pavane_api.problems import BadRequest, Problem, responses
-from pavane_api.waltzlog.schemas import AppendedTransaction, LogPartitions, LogTransaction, LogTransactions, Partition
+from pavane_api.waltzlog.schemas import AppendedTransaction, LogPartitions, LogTransaction, LogTransactions
 
 TRANSACTIONS_MAX = 1000  # per answer
 ANSWER_BYTES_MAX = 16 * 1024 * 1024  # data per answer; a single larger transaction is still sent whole
@@ -38,10 +37,7 @@ LastEventId = Annotated[str | None, Header(pattern="^[0-9]{1,18}$", description=
 async def partitions(control: Shared, _: MayGet, namespace: str, name: str) -> LogPartitions:
     """List the partitions of the log: who may write to each, and its last transaction."""
     async with control.waltz.of(namespace, name) as log:
-        infos = (await log.partitions()).items()
-        return LogPartitions(
-            items=[Partition.of(info, await _hwm_of(log, p) if info.server else None) for p, info in infos]
-        )
+        return await LogPartitions.of(log)
 
 
 @router.post(
@@ -74,7 +70,7 @@ async def append(
     control plane last heard of the partition.
     """
     locks = [_lock(text) for text in write], [_lock(text) for text in read]
-    body = await bounded(request.stream(), BODY_BYTES_MAX, "A transaction")
+    body = await bounded(request.stream(), BODY_BYTES_MAX, "A transaction that comes by HTTP")
     async with control.waltz.of(namespace, name) as log:
         _check(log, partition)
         txid = await log.append(partition, body, header=header, write=locks[0], read=locks[1], seen=seen)
@@ -152,13 +148,6 @@ async def _events(
         yield {"event": "error", "data_str": problem.detail}
 
 
-async def _hwm_of(log: Waltz, partition: int) -> int | None:
-    try:
-        return await log.hwm(partition)
-    except (Unavailable, Rejected, NotFound):
-        return None
-
-
 def _check(log: Waltz, partition: int) -> None:
     if partition >= log.partition_count:
         raise problems.NotFound(f"The log has partitions 0 to {log.partition_count - 1}, not {partition}.")
@@ -168,9 +157,9 @@ def _lock(text: str) -> Lock:
     found = re.fullmatch(r"(.*)/(-?[0-9]{1,19})", text, re.DOTALL)
     try:
         if found is None:
-            raise LocalProtocolError("it looks like account/7")
+            raise ValueError("it looks like account/7")
         lock = found[1], int(found[2])
         lock_hash(*lock)
-    except LocalProtocolError as error:
+    except ValueError as error:
         raise BadRequest(f"{text!r} is no lock: {error}.") from error
     return lock

@@ -1,12 +1,13 @@
 """Transactions and partitions as the REST API and the command line show them."""
 
+import asyncio
 import base64
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from pavane.waltz.client import PartitionInfo, Transaction
+from pavane.waltz.client import NotFound, PartitionInfo, Rejected, Transaction, Unavailable, Waltz
 
 
 class Document(BaseModel):
@@ -73,6 +74,18 @@ class LogPartitions(Document):
 
     items: list[Partition]
     """In the order of their numbers."""
+
+    @classmethod
+    async def of(cls, log: Waltz) -> Self:
+        """Ask the log for all of them together, for each may wait for as long as the client has patience."""
+
+        async def ask(info: PartitionInfo) -> Partition:
+            try:
+                return Partition.of(info, await log.hwm(info.partition) if info.server else None)
+            except (Unavailable, Rejected, NotFound):
+                return Partition.of(info, None)
+
+        return cls(items=await asyncio.gather(*map(ask, (await log.partitions()).values())))
 
 
 class LogTransactions(Document):

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import typer
 
-from pavane.waltz.client import Lock, NotFound, Rejected, Unavailable, Waltz
+from pavane.waltz.client import Lock
 from pavane_api.waltzlog.schemas import AppendedTransaction, LogPartitions, LogTransaction, Partition
 from pavane_cli import output
 from pavane_cli.data import DataFile, data_of, show
@@ -141,8 +141,7 @@ async def _partitions(reach: Reach) -> list[Partition]:
         async with reach.rest() as rest:
             return LogPartitions.model_validate(await rest.get(reach.path)).items
     async with reach.log() as log:
-        infos = await log.partitions()
-        return [Partition.of(info, await _hwm_of(log, p) if info.server else None) for p, info in infos.items()]
+        return (await LogPartitions.of(log)).items
 
 
 async def _transactions(reach: Reach, start: int) -> AsyncGenerator[LogTransaction, None]:
@@ -158,13 +157,6 @@ async def _transactions(reach: Reach, start: int) -> AsyncGenerator[LogTransacti
                 raise UserError(data, ExitCode.TIME_OUT)
             yield LogTransaction.model_validate_json(data)
     raise UserError("the control plane ended the stream; begin again behind the last transaction", ExitCode.TIME_OUT)
-
-
-async def _hwm_of(log: Waltz, partition: int) -> int | None:
-    try:
-        return await log.hwm(partition)
-    except (Unavailable, Rejected, NotFound):
-        return None
 
 
 def parse_lock(text: str) -> Lock:

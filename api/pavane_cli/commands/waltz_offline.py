@@ -70,8 +70,8 @@ def dump(
                     line = {"transaction": record.txid, "header": record.header, "data": data}
                     output.say(json.dumps(line | {"reqid": list(record.reqid)}))
                 else:
-                    shown = record.data.decode(errors="backslashreplace")[:DATA_SHOWN_CHARS]
-                    output.say(f"{record.txid}  header {record.header}  {len(record.data)} bytes  {shown!r}")
+                    shown = output.printable(record.data[: 4 * DATA_SHOWN_CHARS])[:DATA_SHOWN_CHARS]
+                    output.say(f"{record.txid}  header {record.header}  {len(record.data)} bytes  {shown}".rstrip())
         except Damaged as error:
             raise UserError(f"behind this no record is whole: {error}") from error
 

@@ -14,7 +14,7 @@ from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
 from pavane_cli.target import run
-from pavane_cli.waltz_reach import NoTls, Reach, explained, reaching
+from pavane_cli.waltz_reach import Reach, explained, reaching
 
 CLIENTS_MAX = 1000
 SIZE_MAX_BYTES = 16 * 1024 * 1024
@@ -94,7 +94,7 @@ def recover(
         Path | None,
         typer.Option(exists=True, file_okay=False, help="Folder with tls.crt, tls.key and ca.crt of the cluster."),
     ] = None,
-    no_tls: NoTls = False,
+    no_tls: Annotated[bool, typer.Option("--no-tls", help="Connect without TLS.")] = False,
 ) -> None:
     """Empty one partition of a storage node whose copy is damaged, and wait until it is copied from the others.
 

@@ -93,6 +93,7 @@ async def test_a_server_that_may_not_write_refuses_whatever_is_meant_for_an_owne
             (3, RejectCode.NOT_MOUNTED),
             (32, RejectCode.CLIENT_AHEAD),
         ]
+        assert refused[3].message == "the last transaction is -1"
         # As soon as it may write, it is a server like all others.
         client.send(m.FeedBatchRequest(client.reqid(), -1, ITEMS, BYTES, 0, -1, 0))
         server.allow_writes()

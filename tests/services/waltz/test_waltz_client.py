@@ -206,6 +206,11 @@ async def test_an_append_that_was_never_sent_was_not_written(cluster: Cluster) -
             await log.append(0, b"a")
         cluster.state = m.MountState.READY
         assert await log.append(0, b"b") == 0
+    await cluster.servers[0].kill()
+    cluster.servers[0].alive = True  # the other one goes on to name it
+    async with Waltz(cluster.addresses, patience=0.5) as log:
+        with pytest.raises(Unavailable, match=rf"The last try: 127\.0\.0\.1:{cluster.servers[0].port}: "):
+            await log.append(0, b"c")
 
 
 async def test_appends_that_are_refused_for_now_are_sent_again_in_order(cluster: Cluster) -> None:

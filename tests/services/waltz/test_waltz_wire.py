@@ -402,7 +402,7 @@ def test_a_null_lock_array_is_told_from_other_faults() -> None:
 
 @pytest.mark.parametrize("number", [-(1 << 63) - 1, 1 << 63])
 def test_a_lock_that_does_not_fit_is_refused(number: int) -> None:
-    with pytest.raises(LocalProtocolError):
+    with pytest.raises(ValueError, match="does not fit 64 bits"):
         lock_hash("account", number)
 
 

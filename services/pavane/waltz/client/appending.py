@@ -147,7 +147,8 @@ class Appending:
                 continue
             try:
                 await self._attach()
-            except (Unavailable, ProtocolError):
+            except (Unavailable, ProtocolError) as error:
+                self._core.told = str(error)
                 self._stale.set()
                 await asyncio.sleep(RETRY_SECONDS)
 

@@ -100,6 +100,8 @@ class Appender:
     mount: Mount = Mount.DETACHED
     hwm: int = -1
     """The highest txid that this client has heard of."""
+    told: str = ""
+    """Why the last try failed."""
     _generation: int = 0
     _net_seq: int = 0
     _seq: int = 0
@@ -116,8 +118,6 @@ class Appender:
     _waiting: deque[Pending] = field(default_factory=deque)
     _flying: dict[ReqId, Pending] = field(default_factory=dict)
     _doubtful: dict[ReqId, Pending] = field(default_factory=dict)
-    _told: str = ""
-    """Why a server has last refused something for now."""
     _unsorted: bool = False
     """Whether ``_waiting`` holds appends that came back."""
     _out: list[Output] = field(default_factory=list)
@@ -322,7 +322,7 @@ class Appender:
         elif self.mount in {Mount.RESOLVING, Mount.MEASURING} and reject.code is RejectCode.TRIMMED:
             self._give_up_doubtful(now)
             return
-        self._told = reject.message or reject.code.name
+        self.told = reject.message or reject.code.name
         if reject.code is RejectCode.STALE_CONNECTION:
             self._out.append(Drop())
             return
@@ -362,7 +362,7 @@ class Appender:
         late = [pending for pending in self._waiting if pending.deadline <= now]
         if late:
             self._waiting = deque(pending for pending in self._waiting if pending.deadline > now)
-            told = f". The last refusal: {self._told}" if self._told else ""
+            told = f". The last try: {self.told}" if self.told else ""
             for pending in late:
                 text = f"partition {self.partition}: {_LATE}{told}"
                 self._out.append(Done(pending.token, Unavailable(text), pending.reqid))

@@ -377,7 +377,7 @@ class Partition(Storing):
             pass
         elif request.hwm > self._hwm:
             if connection.ours:
-                self.reject(connection, request.reqid, 3, RejectCode.CLIENT_AHEAD, "the log is shorter", self._hwm)
+                self.reject(connection, request.reqid, 3, RejectCode.CLIENT_AHEAD, m.ends(self._hwm), self._hwm)
             else:
                 self._out.append(Hangup(connection.id, "the client is ahead of the log"))
         else:
@@ -389,7 +389,7 @@ class Partition(Storing):
         elif not self._ready_or_parked(connection, request):
             pass
         elif request.hwm > self._hwm:
-            self.reject(connection, request.reqid, 32, RejectCode.CLIENT_AHEAD, "the log is shorter", self._hwm)
+            self.reject(connection, request.reqid, 32, RejectCode.CLIENT_AHEAD, m.ends(self._hwm), self._hwm)
         else:
             self.feeds.request_batches(connection, request)
 
@@ -440,14 +440,14 @@ class Partition(Storing):
         if request.reqid.generation != self.generation:
             return RejectCode.WRONG_GENERATION, f"the partition has generation {self.generation}", -1
         if len(request.data) > TRANSACTION_BYTES_MAX:
-            text = f"a transaction of {len(request.data)} bytes"
+            text = f"{len(request.data)} bytes are more than a transaction holds ({TRANSACTION_BYTES_MAX})"
             return RejectCode.TOO_LARGE, text, TRANSACTION_BYTES_MAX
-        if len(request.write) + len(request.read) + len(request.append) > LOCKS_MAX:
-            return RejectCode.TOO_LARGE, "too many locks", LOCKS_MAX
+        if (locks := len(request.write) + len(request.read) + len(request.append)) > LOCKS_MAX:
+            return RejectCode.TOO_LARGE, f"{locks} locks are more than an append takes ({LOCKS_MAX})", LOCKS_MAX
         if isinstance(request, m.AppendIdempotent) and request.flags & ~m.FLAG_ACK:
             return RejectCode.BAD_REQUEST, "this release has no other flag than ACK", -1
         if connection.ours and self.hwm is not None and request.hwm > self.hwm:
-            return RejectCode.CLIENT_AHEAD, "the log is shorter", self.hwm
+            return RejectCode.CLIENT_AHEAD, m.ends(self.hwm), self.hwm
         return None
 
     def append_queued(self) -> None:

@@ -193,7 +193,7 @@ class Reader:
             case m.TransactionDataRequest():
                 self._data(connection, message)
             case m.FeedBatchRequest() if message.hwm > self.hwm:
-                self._reject(connection, message, RejectCode.CLIENT_AHEAD, "the log is shorter", self.hwm)
+                self._reject(connection, message, RejectCode.CLIENT_AHEAD, m.ends(self.hwm), self.hwm)
             case m.FeedBatchRequest():
                 if self._feeds.hwm < self.hwm:
                     self._feeds.opened(self.hwm)

@@ -3,19 +3,17 @@
 import struct
 from collections.abc import Iterable
 
-from pavane.wire import LocalProtocolError
-
 _MASK = (1 << 32) - 1
 
 
 def lock_hash(name: str, number: int) -> int:
-    """Return the hash of lock (``name``, ``number``), which is a signed 64-bit number."""
+    """Return the hash of lock (``name``, ``number``), which is a signed 64-bit number. Raises ``ValueError``."""
     if not -(1 << 63) <= number < 1 << 63:
-        raise LocalProtocolError(f"lock {name}/{number}: the number does not fit 64 bits")
+        raise ValueError(f"lock {name}/{number}: the number does not fit 64 bits")
     try:
         units = name.encode("utf-16-be")
     except UnicodeEncodeError as error:
-        raise LocalProtocolError(f"{name!r} is no text: {error.reason}") from None
+        raise ValueError(f"{name!r} is no text: {error.reason}") from None
     value = 0
     for unit in struct.unpack(f">{len(units) // 2}H", units):
         value = (31 * value + unit) & _MASK
