@@ -363,6 +363,5 @@ class Appender:
         if late:
             self._waiting = deque(pending for pending in self._waiting if pending.deadline > now)
             told = f". The last try: {self.told}" if self.told else ""
-            for pending in late:
-                text = f"partition {self.partition}: {_LATE}{told}"
-                self._out.append(Done(pending.token, Unavailable(text), pending.reqid))
+            text = f"partition {self.partition}: {_LATE}{told}"
+            self._out += [Done(pending.token, Unavailable(text), pending.reqid) for pending in late]

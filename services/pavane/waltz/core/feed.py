@@ -21,6 +21,7 @@ BURST_BYTES = 1024 * 1024  # to one connection, which has to take them before mo
 ITEM_BYTES = 28  # what an item costs beside its data
 CREDIT_MAX = (1 << 31) - 1
 CREDIT_ITEMS_MAX = 1_000_000
+ENDS = "the last transaction is {}"  # to who asks for what is behind it
 
 
 class Tail:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pavane.waltz.core.connection import PARKED_MAX, Connection, Registration, kind_of
-from pavane.waltz.core.feed import Feeds, batch_fault
+from pavane.waltz.core.feed import ENDS, Feeds, batch_fault
 from pavane.waltz.core.outputs import Appended, Hangup, Output, Reply
 from pavane.waltz.core.rounds import Rounds, earliest
 from pavane.waltz.core.session import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
@@ -377,7 +377,7 @@ class Partition(Storing):
             pass
         elif request.hwm > self._hwm:
             if connection.ours:
-                self.reject(connection, request.reqid, 3, RejectCode.CLIENT_AHEAD, m.ends(self._hwm), self._hwm)
+                self.reject(connection, request.reqid, 3, RejectCode.CLIENT_AHEAD, ENDS.format(self._hwm), self._hwm)
             else:
                 self._out.append(Hangup(connection.id, "the client is ahead of the log"))
         else:
@@ -389,7 +389,7 @@ class Partition(Storing):
         elif not self._ready_or_parked(connection, request):
             pass
         elif request.hwm > self._hwm:
-            self.reject(connection, request.reqid, 32, RejectCode.CLIENT_AHEAD, m.ends(self._hwm), self._hwm)
+            self.reject(connection, request.reqid, 32, RejectCode.CLIENT_AHEAD, ENDS.format(self._hwm), self._hwm)
         else:
             self.feeds.request_batches(connection, request)
 
@@ -447,7 +447,7 @@ class Partition(Storing):
         if isinstance(request, m.AppendIdempotent) and request.flags & ~m.FLAG_ACK:
             return RejectCode.BAD_REQUEST, "this release has no other flag than ACK", -1
         if connection.ours and self.hwm is not None and request.hwm > self.hwm:
-            return RejectCode.CLIENT_AHEAD, m.ends(self.hwm), self.hwm
+            return RejectCode.CLIENT_AHEAD, ENDS.format(self.hwm), self.hwm
         return None
 
     def append_queued(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pavane.waltz.core.connection import PARKED_MAX, Connection, kind_of
-from pavane.waltz.core.feed import Feeds, batch_fault
+from pavane.waltz.core.feed import ENDS, Feeds, batch_fault
 from pavane.waltz.core.outputs import AskOwner, Output, ReadMeta, ReadStorage, Reply
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
@@ -193,7 +193,7 @@ class Reader:
             case m.TransactionDataRequest():
                 self._data(connection, message)
             case m.FeedBatchRequest() if message.hwm > self.hwm:
-                self._reject(connection, message, RejectCode.CLIENT_AHEAD, m.ends(self.hwm), self.hwm)
+                self._reject(connection, message, RejectCode.CLIENT_AHEAD, ENDS.format(self.hwm), self.hwm)
             case m.FeedBatchRequest():
                 if self._feeds.hwm < self.hwm:
                     self._feeds.opened(self.hwm)

@@ -98,11 +98,6 @@ class TransactionDataResponse:
     result: bytes | str
 
 
-def ends(hwm: int) -> str:
-    """Say to who is ahead of the log where it ends."""
-    return f"the last transaction is {hwm}"
-
-
 def no_such_transaction(reqid: ReqId, txid: int) -> TransactionDataResponse:
     """Return the answer about a transaction that is not committed, in the original's words, which logs are read for."""
     name = "com.wepay.waltz.store.exception.TransactionNotFoundException"
