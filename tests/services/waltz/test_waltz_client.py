@@ -1,7 +1,9 @@
 """The client library against servers that do what a test says; against real ones see test_waltz_cluster.py."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -305,6 +307,31 @@ async def test_a_view_stops_where_the_application_fails(cluster: Cluster) -> Non
             async with view:
                 await view.wait(0)
         assert view.hwm == -1
+
+
+async def test_what_is_closed_leaves_nothing_to_the_garbage_collector(cluster: Cluster) -> None:
+    # It would close it in a task of its own, beside the end of the loop, which closes it too: a warning at the end of
+    # a program that did nothing wrong.
+    left: list[object] = []
+    hooks = sys.get_asyncgen_hooks()
+    applying, never = asyncio.Event(), asyncio.Event()
+
+    async def apply(transaction: Transaction) -> None:
+        applying.set()
+        await never.wait()
+
+    async with Waltz(cluster.addresses) as log:
+        await log.append(0, b"x")
+        sys.set_asyncgen_hooks(hooks.firstiter, left.append)
+        try:
+            async with aclosing(log.feed(0)) as feed, aclosing(log.read(0, 0, 1)) as read:
+                await anext(feed)
+                await anext(read)
+            async with log.view(0, apply):
+                await applying.wait()
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+    assert left == []
 
 
 async def test_a_feed_that_begins_behind_the_end_is_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -168,9 +168,10 @@ async def recover(
         await admin.ask(s.SetAssigned(admin.next_seq(), (partition,), assign=False, delete_files=True))
         await admin.ask(s.SetAssigned(admin.next_seq(), (partition,), assign=True, delete_files=False))
         say(f"{address} has given up partition {partition}; it is copied up to transaction {target}")
-        async for replica in _progress(admin, partition):
+        while (replica := await _replica(admin, partition)) is not None:
             if replica.last >= target and replica.session >= session:
                 return replica
+            await asyncio.sleep(LOOK_S)
     raise WaltzError(f"{address} does not keep partition {partition} any more")
 
 
@@ -194,12 +195,6 @@ async def _kept_by_majority(others: Sequence[StorageAdmin], partition: int) -> t
         f"partition {partition}: only {len(current)} of {nodes} nodes would be left with all its transactions "
         f"({named}), which is no majority: nothing was changed"
     )
-
-
-async def _progress(admin: StorageAdmin, partition: int) -> AsyncIterator[Replica]:
-    while (replica := await _replica(admin, partition)) is not None:
-        yield replica
-        await asyncio.sleep(LOOK_S)
 
 
 async def _replica(admin: StorageAdmin, partition: int) -> Replica | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -106,13 +107,14 @@ class View:
 
     async def _follow(self) -> None:
         try:
-            async for transaction in self._log.feed(self._partition, from_=self.hwm + 1):
-                done = self._apply(transaction)
-                if inspect.isawaitable(done):
-                    await done
-                async with self._moved:
-                    self.hwm = transaction.id
-                    self._moved.notify_all()
+            async with aclosing(self._log.feed(self._partition, from_=self.hwm + 1)) as feed:
+                async for transaction in feed:
+                    done = self._apply(transaction)
+                    if inspect.isawaitable(done):
+                        await done
+                    async with self._moved:
+                        self.hwm = transaction.id
+                        self._moved.notify_all()
         except Exception as error:
             async with self._moved:
                 self._error = error

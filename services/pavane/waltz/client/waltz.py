@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
@@ -111,8 +112,8 @@ class Waltz:
         ahead_until: float | None = None
         while True:
             try:
-                async with self._directory.reader(partition) as link:
-                    async for batch in self._batches(link, partition, hwm, None):
+                async with aclosing(self._batches(partition, hwm, None)) as batches:
+                    async for batch in batches:
                         began_ns, before, ahead_until = self._tracing.now_ns(), hwm, None
                         try:
                             for transaction in batch:
@@ -142,8 +143,8 @@ class Waltz:
         deadline = loop.time() + self._directory.patience
         while start < stop:
             try:
-                async with self._directory.reader(partition) as link:
-                    async for batch in self._batches(link, partition, start - 1, stop):
+                async with aclosing(self._batches(partition, start - 1, stop)) as batches:
+                    async for batch in batches:
                         deadline = loop.time() + self._directory.patience
                         for transaction in batch:
                             start = transaction.id + 1
@@ -225,49 +226,48 @@ class Waltz:
         if start < 0:
             raise ValueError(f"transactions count from 0, not {start}")
 
-    async def _batches(
-        self, link: Link, partition: int, hwm: int, stop: int | None
-    ) -> AsyncGenerator[list[Transaction], None]:
-        """Yield what follows ``hwm``, up to ``stop``, while ``link`` and the partition's owner last.
+    async def _batches(self, partition: int, hwm: int, stop: int | None) -> AsyncGenerator[list[Transaction], None]:
+        """Yield what follows ``hwm``, up to ``stop``, while the link to the partition's owner lasts.
 
         More credit is granted when half of it is used up.
         """
-        arrived: asyncio.Queue[Any] = asyncio.Queue()  # bounded by the credit
+        async with self._directory.reader(partition) as link:
+            arrived: asyncio.Queue[Any] = asyncio.Queue()  # bounded by the credit
 
-        def lost() -> None:
-            arrived.put_nowait(None)
+            def lost() -> None:
+                arrived.put_nowait(None)
 
-        link.listeners[partition] = arrived.put_nowait
-        link.on_lost.append(lost)
-        try:
-            reqid = self._directory.reqid(partition)
-            items_used = bytes_used = 0
-            left = CREDIT_ITEMS if stop is None else min(CREDIT_ITEMS, stop - 1 - hwm)
-            link.put(m.FeedBatchRequest(reqid, hwm, left, CREDIT_BYTES, 0, -1, 0))
-            while stop is None or hwm + 1 < stop:
-                batch = await self._next(link, partition, arrived)
-                if batch is None:
-                    raise Unavailable("the connection ended")
-                if batch.reqid != reqid:
-                    continue  # of the reader before
-                if isinstance(batch, m.Reject):
-                    raise Rejected(batch.code, batch.detail, batch.message)
-                found = _transactions(batch, hwm + 1)
-                hwm += len(found)
-                items_used += len(found)
-                bytes_used += sum([len(transaction.data) for transaction in found])
-                yield found
-                left -= len(found)
-                if 2 * items_used > CREDIT_ITEMS or 2 * bytes_used > CREDIT_BYTES:
-                    # A bounded read never grants more than it wants: its feed then sleeps and the link can be lent.
-                    add = items_used if stop is None else max(0, min(items_used, stop - 1 - hwm - left))
-                    link.put(m.FeedCredit(reqid, add, bytes_used))
-                    left += add
-                    items_used = bytes_used = 0
-        finally:
-            link.listeners.pop(partition, None)
-            if lost in link.on_lost:
-                link.on_lost.remove(lost)
+            link.listeners[partition] = arrived.put_nowait
+            link.on_lost.append(lost)
+            try:
+                reqid = self._directory.reqid(partition)
+                items_used = bytes_used = 0
+                left = CREDIT_ITEMS if stop is None else min(CREDIT_ITEMS, stop - 1 - hwm)
+                link.put(m.FeedBatchRequest(reqid, hwm, left, CREDIT_BYTES, 0, -1, 0))
+                while stop is None or hwm + 1 < stop:
+                    batch = await self._next(link, partition, arrived)
+                    if batch is None:
+                        raise Unavailable("the connection ended")
+                    if batch.reqid != reqid:
+                        continue  # of the reader before
+                    if isinstance(batch, m.Reject):
+                        raise Rejected(batch.code, batch.detail, batch.message)
+                    found = _transactions(batch, hwm + 1)
+                    hwm += len(found)
+                    items_used += len(found)
+                    bytes_used += sum([len(transaction.data) for transaction in found])
+                    yield found
+                    left -= len(found)
+                    if 2 * items_used > CREDIT_ITEMS or 2 * bytes_used > CREDIT_BYTES:
+                        # A bounded read never grants more than it wants: its feed then sleeps and the link can be lent.
+                        add = items_used if stop is None else max(0, min(items_used, stop - 1 - hwm - left))
+                        link.put(m.FeedCredit(reqid, add, bytes_used))
+                        left += add
+                        items_used = bytes_used = 0
+            finally:
+                link.listeners.pop(partition, None)
+                if lost in link.on_lost:
+                    link.on_lost.remove(lost)
 
     async def _next(self, link: Link, partition: int, arrived: asyncio.Queue[Any]) -> Any:
         """Return the next message; while none comes, see whether the server is alive and still the owner."""
