@@ -8,7 +8,7 @@ import pytest
 
 from pavane.wal.files import DiskFolder
 from pavane.waltz.state.store import SessionInfo
-from pavane.waltz.storage.directory import CONTROL_FILE, Directory
+from pavane.waltz.storage.directory import CONTROL_FILE, Directory, ForeignDirectory
 from pavane.waltz.storage.lock import FolderLock
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
@@ -126,3 +126,9 @@ def test_a_folder_that_is_used_or_is_none_is_refused(folder: Path, tmp_path: Pat
     none = waltz("verify", str(empty))
     assert (none.returncode, CONTROL_FILE in none.stderr) == (ExitCode.NOT_FOUND, True)
     assert "Traceback" not in none.stderr
+
+
+def test_a_folder_of_another_log_is_left_alone_and_says_what_to_do(folder: Path) -> None:
+    with pytest.raises(ForeignDirectory, match="delete it and the volumes of the former one"):
+        Directory(DiskFolder(folder), UUID(int=8), PARTITIONS, segment_bytes=SEGMENT_BYTES)
+    assert verified(folder)[0] == 0

@@ -132,7 +132,8 @@ class Directory:
             file.close()
             raise ForeignDirectory(
                 f"{self._folder}: {CONTROL_FILE} belongs to cluster {UUID(bytes=key)} with {partitions} partitions, "
-                f"not to {self._key} with {self.partitions}: give this node its own folder"
+                f"not to {self._key} with {self.partitions}: give this node an empty one. "
+                "If the log was deleted and made again, delete it and the volumes of the former one"
             )
         return file
 
