@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from typer.core import TyperCommand
@@ -69,7 +70,7 @@ class Reach:
     def path(self) -> str:
         """The partitions' place below ``/api/v1``."""
         plain = self.name.removeprefix("waltz/").removeprefix("waltzcluster/")
-        return f"/namespaces/{self.namespace}/waltzclusters/{plain}/partitions"
+        return f"/namespaces/{self.namespace}/waltzclusters/{quote(plain, safe='')}/partitions"
 
     @property
     def transactions(self) -> str:

@@ -51,6 +51,7 @@ def test_each_message_is_a_line(tmp_path: Path) -> None:
     ]
     rows = [json.loads(line) for line in printed(tmp_path, "--from", "2", "-o", "json").stdout.splitlines()]
     assert [(row["record"], row["file"], row["offset"], row["call"]) for row in rows] == [(2, "serverlog2", 0, 4)]
+    assert printed(tmp_path, "-o", "yaml").stdout == printed(tmp_path, "-o", "json").stdout
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ async def test_transactions_by_the_name_of_the_cluster(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="append again with seen=0") as caught:
             await by_name(api, url, "append", "ledger", "late", "--write", "account/7", "--seen", "-1")
         assert caught.value.code is ExitCode.CONFLICT
+        with pytest.raises(UserError, match="Nothing is at"):  # the name is a name, whatever stands in it
+            await by_name(api, url, "get", "ledger/partitions/0/transactions/0?x=", "0")
         kubeconfig = ("--kubeconfig", str(api.local.kubeconfig))
         for command in ("bench", "validate"):  # which ask the servers
             with pytest.raises(UserError, match="pavane get waltzclusters -A") as caught:

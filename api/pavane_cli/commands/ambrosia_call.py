@@ -50,7 +50,7 @@ def call(
         Where(kubeconfig, context), api, token, "POST", path, body, headers, log=log, name=name
     ):
         return
-    _ask("POST", log, name, f"/call/{method}", timeout, headers=headers, json=body)
+    _ask("POST", log, name, f"/call/{quote(method, safe='')}", timeout, headers=headers, json=body)
 
 
 def query(
@@ -77,7 +77,7 @@ def query(
         Where(kubeconfig, context), api, token, "GET", path, log=log, name=name
     ):
         return
-    _ask("GET", log, name, f"/query/{query}", timeout, params=parameters)
+    _ask("GET", log, name, f"/query/{quote(query, safe='')}", timeout, params=parameters)
 
 
 def _is_here(log: Path, name: str) -> bool:
@@ -87,7 +87,7 @@ def _is_here(log: Path, name: str) -> bool:
 
 def _path(namespace: str, name: str, verb: str, handler: str) -> str:
     plain = name.removeprefix("coord/").removeprefix("coordinator/")
-    return f"/namespaces/{namespace}/coordinators/{plain}/{verb}/{quote(handler, safe='')}"
+    return f"/namespaces/{namespace}/coordinators/{quote(plain, safe='')}/{verb}/{quote(handler, safe='')}"
 
 
 def _cluster_answers(
@@ -133,6 +133,8 @@ def _value(text: str) -> Any:
 
 def _ask(verb: str, log: Path, name: str, path: str, timeout: float, **request: Any) -> None:
     end = time.monotonic() + timeout
+    start = f"start it: pavane ambrosia run MODULE:CLASS --name {name}"
+    key = request.get("headers", {}).get("Idempotency-Key")
     while True:
         left = max(RETRY_S, end - time.monotonic())
         try:
@@ -141,15 +143,21 @@ def _ask(verb: str, log: Path, name: str, path: str, timeout: float, **request: 
                 answer = client.request(verb, f"http://{address}{path}", **request)
             if answer.status_code != httpx2.codes.SERVICE_UNAVAILABLE:
                 break
-            why = answer.text
+            why = f"{answer.text}; {start}"
         except FileNotFoundError:
-            why = f"no immortal {name} was started with --log {log}"
+            why = f"no immortal {name} was started with --log {log}; {start}"
+        except httpx2.ReadTimeout:
+            again = f". The call goes on if it took it: ask again with --key {key}" if key else ""
+            why = f"{name} has not answered within {timeout:g} s{again}"
         except httpx2.HTTPError as error:
-            why = f"{name} does not answer ({error})"
+            why = f"{name} does not answer ({error}); {start}"
         if time.monotonic() >= end:
-            raise UserError(f"{why}; start it: pavane ambrosia run MODULE:CLASS --name {name}", ExitCode.TIME_OUT)
+            raise UserError(why, ExitCode.TIME_OUT)
         time.sleep(RETRY_S)
-    content = answer.json()
+    try:
+        content = answer.json()
+    except ValueError as error:
+        raise UserError(f"{name} has nothing at {path}: name a method or query of it", ExitCode.NOT_FOUND) from error
     if answer.is_success:
         output.say(json.dumps(content["result"], ensure_ascii=False))
         return

@@ -25,8 +25,8 @@ from pavane.ambrosia.wire.messages import (
 from pavane.ambrosia.wire.records import LogRecord
 from pavane.wal.files import DiskFolder
 from pavane_cli import output
-from pavane_cli.commands.ambrosia_run import DEFAULT_LOG, Log, instance_folder, load
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.commands.ambrosia_run import DEFAULT_LOG, Log, absent, instance_folder, load
+from pavane_cli.failures import UserError
 from pavane_cli.output import Format, Output
 
 SHOWN_CHARACTERS = 60  # of the arguments on a line
@@ -48,7 +48,7 @@ def log(
     """
     folder = instance_folder(log, name)
     if not folder.is_dir():
-        raise UserError(f"{folder} is not there; name the folder of the logs with --log", ExitCode.NOT_FOUND)
+        raise absent(folder)
     known = definition(load(application)) if application is not None else None
     files = DiskFolder(folder)
     numbers = sorted(int(each[len(LOG) :]) for each in files.names() if each[len(LOG) :].isdigit())
@@ -69,7 +69,7 @@ def _print(reader: LogReader, known: Definition | None, first: int, form: Format
     while (record := reader.read()) is not None:
         for index, message in enumerate(_messages(record) if record.seq >= first else ()):
             row = {"record": record.seq, "index": index, **_row(message, known)}
-            if form is Format.JSON:
+            if form.structured:
                 output.say(json.dumps({**row, "file": file, "offset": offset}, ensure_ascii=False))
             else:
                 output.say(_line(row))

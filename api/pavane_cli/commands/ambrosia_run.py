@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +27,7 @@ from pavane.ambrosia.client.recorded import replay_folder
 from pavane.ambrosia.client.upgrading import versions
 from pavane.ambrosia.errors import FatalError
 from pavane_cli import output
-from pavane_cli.failures import UserError
+from pavane_cli.failures import ExitCode, UserError
 
 DEFAULT_LOG = Path(".pavane/ambrosia")
 EXIT_DIVERGED = 9
@@ -87,10 +88,14 @@ def load(path: str) -> type[Immortal]:
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError) as error:
         raise UserError(f"{path}: {error}; write MODULE:CLASS as in accounts:Account") from error
     except DefinitionError as error:
         raise UserError(str(error)) from error
+    except Exception as error:  # of the application's own code
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        where = "" if isinstance(error, SyntaxError) else f" ({at.filename}:{at.lineno})"  # whose text has it
+        raise UserError(f"{module} cannot be loaded: {type(error).__name__}: {error}{where}") from error
     if not (isinstance(found, type) and issubclass(found, Immortal)):
         raise UserError(f"{path} is not a class derived from pavane.ambrosia.Immortal")
     return found
@@ -148,9 +153,12 @@ def replay(
 ) -> None:
     """Replay an immortal's log beside its class: exit code 9 if a handler behaves differently."""
     kind = load(application)
+    folder = instance_folder(log, name)
+    if not folder.is_dir():
+        raise absent(folder)
     kinds = versions(kind, version, load(upgrade) if upgrade is not None else None)
     try:
-        report = replay_folder(kinds, instance_folder(log, name), version)
+        report = replay_folder(kinds, folder, version)
     except Diverged as error:
         sys.stderr.write(f"pavane: {error}\n")
         raise typer.Exit(EXIT_DIVERGED) from error
@@ -159,6 +167,11 @@ def replay(
     found = f"{report.records} records replayed, state and outputs are those of {report.compared} later checkpoints"
     tried = f", and version {report.version} takes over" if version is not None else ""
     output.say(f"{report.name}: {found}; {report.uncompared} records stand behind the last one{tried}")
+
+
+def absent(folder: Path) -> UserError:
+    """Return what to say of an instance without files."""
+    return UserError(f"{folder} is not there; name the folder of the logs with --log", ExitCode.NOT_FOUND)
 
 
 def instance_folder(log: Path, name: str) -> Path:

@@ -79,11 +79,10 @@ def parse(arguments: Sequence[str], options: Sequence[Option]) -> dict[str, str]
         option = known.get(name.lower()) if argument[:1] in ("-", "/") else None
         if option is None:
             raise UsageError(f"Invalid arguments: {argument}")
-        if cuts:
-            found[option.name] = bare[min(cuts) + 1 :] or "1"
-        elif option.flag:
-            found[option.name] = "1"
-        elif left:
+        value = bare[min(cuts) + 1 :] if cuts else ""
+        if option.flag or value:
+            found[option.name] = value or "1"
+        elif left and not cuts:
             found[option.name] = left.pop(0)
         else:
             raise UsageError(f"Invalid arguments: {argument} needs a value")

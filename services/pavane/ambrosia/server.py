@@ -469,9 +469,11 @@ def ambrosia() -> None:
         _leave(_guarded("Ambrosia RegisterInstance", opts.REGISTER, _register, rest))
     if mode == "debuginstance":
         _leave(_guarded("Ambrosia DebugInstance", opts.DEBUG, _debug, rest))
-    say("Missing or illegal runtime mode.")
+    asked = mode in ("-h", "--help", "/h")
+    if not asked:
+        say("Missing or illegal runtime mode.")
     say("Usage: Ambrosia RegisterInstance | DebugInstance [OPTIONS]")
-    _leave(EXIT_STOPPED if mode in ("-h", "--help", "/h") else EXIT_USAGE)
+    _leave(EXIT_STOPPED if asked else EXIT_USAGE)
 
 
 def _leave(code: int) -> None:

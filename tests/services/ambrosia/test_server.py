@@ -11,7 +11,7 @@ import pytest
 from pavane.ambrosia import options as opts
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.ports import SocketOrder
-from pavane.ambrosia.server import DebugServer, Options, Server, run_coordinator
+from pavane.ambrosia.server import DebugServer, Options, Server, ambrosia, run_coordinator
 from pavane.ambrosia.storage import CheckpointReader
 from pavane.ambrosia.tenure import Tenure
 from pavane.ambrosia.wire.limits import MESSAGE_BYTES_MAX, MIB
@@ -405,12 +405,25 @@ def test_options_in_every_spelling() -> None:
     assert found == {"port": "1", "instanceName": "x", "receivePort": "2", "sendPort": "3", "log": "l/"}
 
 
+def test_the_help_of_ambrosia_names_its_modes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for word, code in (("--help", 0), ("Replay", 1)):
+        monkeypatch.setattr("sys.argv", ["Ambrosia", word])
+        with pytest.raises(SystemExit) as left:
+            ambrosia()
+        said = capsys.readouterr().out
+        assert (left.value.code, "Missing or illegal runtime mode." in said) == (code, bool(code))
+        assert "Usage: Ambrosia RegisterInstance | DebugInstance" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         ([], "Instance name is required."),
         (["-i", "x"], "Port number is required."),
         (["--bogus"], "Invalid arguments: --bogus"),
+        (["-i", "x", "-p", "1", "--receivePort=", "-sp", "2"], "Invalid arguments: --receivePort= needs a value"),
         (["-i", "x", "-p", "1", "-rp", "1", "-sp", "99999"], "Invalid arguments: sendPort is 99999, not in 1 … 65535"),
     ],
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pavane.ambrosia.client.errors import CoordinatorLost
+from pavane.ambrosia.client.errors import CoordinatorLost, ImmortalError
 from pavane.ambrosia.intake import Connection
 
 CONNECT_RETRY_S = 0.25  # 18.1
@@ -31,12 +31,12 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Read ``host:rp,sp`` or ``rp,sp``; raises ``ValueError``."""
+        """Read ``host:rp,sp`` or ``rp,sp``; raises ``ImmortalError``."""
         host, _, ports = text.rpartition(":")
         try:
             rp, sp = (int(port) for port in ports.split(","))
         except ValueError as error:
-            raise ValueError(
+            raise ImmortalError(
                 f"{ENVIRONMENT}={text}: write host:receivePort,sendPort as in 127.0.0.1:2000,2001"
             ) from error
         return cls(rp, sp, host or "127.0.0.1")
@@ -80,6 +80,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=said,
             stderr=said,
+            process_group=0,  # Ctrl-C is for the application, which then ends it in order
         )
         said.close()
         return cls(process, Address(rp, sp), log / f"{name}.coordinator.log")

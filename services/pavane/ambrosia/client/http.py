@@ -126,9 +126,12 @@ def _plain(text: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def served(handle: Any, address: str) -> AsyncIterator[tuple[str, int]]:
-    """Serve calls and queries at ``host:port``; gives the address. Raises ``OSError`` when it is taken."""
+    """Serve calls and queries at ``host:port``; gives the address. Raises ``ImmortalError`` when it cannot be had."""
     host, _, port = address.rpartition(":")
-    listener = listen(host.strip("[]") or "127.0.0.1", int(port))
+    try:
+        listener = listen(host.strip("[]") or "127.0.0.1", int(port))
+    except (OSError, OverflowError, ValueError) as error:
+        raise ImmortalError(f"cannot listen at {address} for calls over HTTP: {error}") from error
     server = HttpServer(application(handle), timeout_graceful_shutdown=5, lifespan="off")
     task = asyncio.create_task(server.serve(sockets=[listener]))
     bound = listener.getsockname()

@@ -23,14 +23,14 @@ from pavane.ambrosia.client.about import about
 from pavane.ambrosia.client.connection import ENVIRONMENT, Address, Child, Streams, connect
 from pavane.ambrosia.client.definition import Definition, Method, Query
 from pavane.ambrosia.client.engine import Engine, Failed, Outside, Result
-from pavane.ambrosia.client.errors import CoordinatorLost, NotPrimary
+from pavane.ambrosia.client.errors import CoordinatorLost, ImmortalError, NotPrimary
 from pavane.ambrosia.client.flows import ERROR, error_bytes, remote
 from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.immortal import Immortal
 from pavane.ambrosia.core.binding import Life
 from pavane.ambrosia.intake import Intake
 from pavane.ambrosia.tracing import EngineTracing, ended
-from pavane.ambrosia.wire.limits import BATCH_BYTES
+from pavane.ambrosia.wire.limits import BATCH_BYTES, NEW_NAME_BYTES_MAX
 from pavane.runtime import names
 
 P = ParamSpec("P")
@@ -377,9 +377,12 @@ async def serve(
     ``self.app_version``. With ``standby`` the coordinator that is started follows another process of this name while
     there is one, and leads when that ends. ``http`` (``host:port``) serves calls and queries to other programs. When
     the coordinator is lost, the process ends with exit code 70: a new one continues where it was. Raises
-    ``DefinitionError``, and ``CoordinatorLost`` when the coordinator does not start. Spans are exported where the
-    environment says so and the program has no tracer provider of its own.
+    ``DefinitionError``, ``CoordinatorLost`` when the coordinator does not start, and ``ImmortalError`` for a name or an
+    address that cannot be. Spans are exported where the environment says so and the program has no tracer provider of
+    its own.
     """
+    if not 0 < len(name.encode()) <= NEW_NAME_BYTES_MAX or "/" in name:
+        raise ImmortalError(f"{name!r} is no name of an immortal: it has 1 to {NEW_NAME_BYTES_MAX} bytes and no /")
     names.install()  # whoever takes the spans is a Service, and a local cluster has no DNS
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         telemetry.configure("immortal", {"service.instance.id": name})
