@@ -18,7 +18,7 @@ from pavane_cli.output import Format, Output
 from pavane_cli.target import run
 from pavane_cli.waltz_reach import Reach, reaching
 
-_LOCK = "Lock, NAME/NUMBER; may be given more than once."
+_LOCK = "as NAME/NUMBER; may be given more than once."
 
 
 @reaching
@@ -27,8 +27,13 @@ def append(
     text: Annotated[str | None, typer.Argument(help="The data; default: standard input.")] = None,
     file: DataFile = None,
     header: Annotated[int, typer.Option(help="A 32-bit number that readers see without the data.")] = 0,
-    write: Annotated[list[str] | None, typer.Option("--write", metavar="LOCK", help=f"Write: {_LOCK}")] = None,
-    read: Annotated[list[str] | None, typer.Option("--read", metavar="LOCK", help=f"Depend on: {_LOCK}")] = None,
+    write: Annotated[
+        list[str] | None, typer.Option("--write", metavar="LOCK", help=f"A lock that the transaction writes, {_LOCK}")
+    ] = None,
+    read: Annotated[
+        list[str] | None,
+        typer.Option("--read", metavar="LOCK", help=f"A lock that must not have changed since --seen, {_LOCK}"),
+    ] = None,
     seen: Annotated[
         int | None,
         typer.Option(min=-1, help="The last transaction that the data is based on; default: the current end."),
