@@ -28,10 +28,15 @@ STOP_S = 120.0
 @pytest.mark.needs(Capability.EMBEDDED)
 @pytest.mark.timeout(DEMO_S + TUTORIAL_S + TRACES_S + STOP_S)
 async def test_the_demo_proves_that_nothing_was_lost_and_the_tutorial_goes_on_from_there(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pavane_cli.main", "demo", str(ROOT / "examples" / "platform.yaml")]
+    keyboard, terminal = os.openpty()  # without one it would end after the proof
     demo = await asyncio.create_subprocess_exec(
-        *command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *command("platform"),
+        cwd=tmp_path,
+        stdin=terminal,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
+    os.close(terminal)
     assert demo.stdout is not None
     shown = ""
     try:
@@ -51,8 +56,27 @@ async def test_the_demo_proves_that_nothing_was_lost_and_the_tutorial_goes_on_fr
             demo.send_signal(signal.SIGINT)
         async with asyncio.timeout(STOP_S):
             said = (await demo.communicate())[1].decode()
+        os.close(keyboard)
     assert (demo.returncode, said) == (0, "Stopping …\n"), shown[-2000:] + said
     assert "PROVED: nothing was lost, nothing doubled." in shown
+
+
+@pytest.mark.needs(Capability.EMBEDDED)
+@pytest.mark.timeout(DEMO_S + STOP_S)
+async def test_without_a_terminal_the_demo_ends_after_its_proof(tmp_path: Path) -> None:
+    demo = await asyncio.create_subprocess_exec(
+        *command("quickstart"), cwd=tmp_path, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(DEMO_S):
+        shown = (await demo.communicate())[0].decode()
+    assert demo.returncode == 0, shown
+    assert "PROVED: nothing was lost, nothing doubled." in shown
+    assert shown.splitlines()[-1].startswith("Stopped;")
+
+
+def command(example: str) -> list[str]:
+    """Return the words that show a file of examples/."""
+    return [sys.executable, "-m", "pavane_cli.main", "demo", str(ROOT / "examples" / f"{example}.yaml")]
 
 
 def proved(shown: str) -> None:

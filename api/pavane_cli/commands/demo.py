@@ -65,14 +65,21 @@ def demo(
         ),
     ],
     once: Annotated[
-        bool, typer.Option("--once", help="Stop after the summary instead of staying until Ctrl-C.")
+        bool,
+        typer.Option("--once", help="Stop after the summary, as without a terminal, instead of staying until Ctrl-C."),
     ] = False,
 ) -> None:
     """Start a local cluster, use it while everything is killed and rolled out, and show the proof. Ctrl-C stops it."""
     os.umask(0o077)  # as `pavane up` does
     documents = without_views(read_documents([file]), _free_memory_mib())
+    once = once or not _at_a_terminal()
     if run(_demo(documents, _Demo(documents), once)) is False:
         raise UserError("the proof failed: see the table above", ExitCode.ERROR)
+
+
+def _at_a_terminal() -> bool:
+    """Return whether somebody is there who could press Ctrl-C; standard input is None where it is closed."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def without_views(documents: list[kube.Object], free_mib: int) -> list[kube.Object]:
