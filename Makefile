@@ -1,5 +1,9 @@
-# `make demo` and `make test` work from nothing but Python 3.11 and make.
-PYTHON ?= python3.11
+# `make demo` and `make test` work from nothing but Python 3.11 or newer and make.
+# The newest that runs: a name alone may be a shim of pyenv for a version that is not in use.
+ifndef PYTHON
+PYTHON := $(firstword $(foreach name,python3.14 python3.13 python3.12 python3.11 python3,$(shell \
+  $(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(name))) python3)
+endif
 VENV := .venv
 BIN := $(VENV)/bin
 RUNS ?= 20
@@ -26,8 +30,7 @@ help: ## what there is
 setup: $(VENV)/.complete ## virtual environment with everything that development needs
 
 $(VENV)/.complete: pyproject.toml requirements/dev.lock requirements/uv.lock
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "Python 3.11 or newer is needed, and $(PYTHON) is not: make PYTHON=/path/to/python3"; exit 1; }
 	@echo "Installing into $(VENV) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) $(LOCKED) requirements/uv.lock
