@@ -57,14 +57,20 @@ def run_cluster(
         preflight.check(folder, documents, bare=bare)
     failed: BaseException | None = None
     try:
-        asyncio.run(_serve(settings, documents, output.say, timeout_s, report))
-    except* (FolderInUse, AddressesExhausted, StoreVersionError, UserError) as errors:
+        asyncio.run(_serve(settings, documents, _say, timeout_s, report))
+    except* (FolderInUse, AddressesExhausted, StoreVersionError, UserError, ApiError, OSError) as errors:
         failed = errors
     # Outside of the clause, from which an error would come as a group.
     while isinstance(failed, BaseExceptionGroup):
         failed = failed.exceptions[0]
     if failed is not None:
         raise UserError(str(failed), getattr(failed, "code", ExitCode.ERROR))
+
+
+def _say(text: str) -> None:
+    """Print one line; a log on a full disk loses it, and nothing else happens."""
+    with contextlib.suppress(OSError):
+        output.say(text)
 
 
 async def _serve(

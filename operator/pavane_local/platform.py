@@ -54,7 +54,7 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
     """Run a local cluster in this process, from the main thread, for as long as the context is open.
 
     What an earlier one of the folder left is taken up again. At the end all pods are stopped in order and kept.
-    Raises FolderInUse, StoreVersionError, AddressesExhausted.
+    Raises FolderInUse, StoreVersionError, AddressesExhausted, and OSError or ApiError where the disk is full.
     """
     folder = settings.folder.absolute()
     described = yaml.safe_load(resources.files(__package__).joinpath("platform.yaml").read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
         for body in [*definitions(), *described["objects"]]:
             kind = (body["apiVersion"], body["kind"])
             (resource,) = (each for each in cluster.registry.values() if (each.api_version, each.kind) == kind)
-            await cluster.apply(resource.key, body, WriteOptions(), force=True)
+            await cluster.apply(resource.key, body, WriteOptions(wait_for_room=False), force=True)
         server = ApiServer(cluster, folder)
         former = (pod.get("status", {}).get("podIP") for pod in cluster.list("pods"))
         with contextlib.closing(AddressBlock.claim(folder, next(filter(None, former), None))) as block:

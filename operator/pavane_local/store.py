@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
-from pavane_local.api.errors import ApiError
+from pavane_local.api.errors import NO_ROOM, ApiError, no_room
 
 STORE_VERSION = 2
+ROOM_RETRY_SECONDS = 0.5  # a full disk is looked at again after so long
+NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)  # a full disk is either: files that grow are of both sorts
 HISTORY_EVENTS = 10_000  # kept for watches that resume; who is later has to list again (6.2)
 PENDING_EVENTS = 1_000  # a watcher that lags by more is closed: it must not hold the memory of all (6.2)
 SCHEMA = """
@@ -144,7 +146,11 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file at `path`. Raises `StoreVersionError` for one that cannot be read."""
+        """Open or create the file at `path`.
+
+        Raises `StoreVersionError` for one that cannot be read, `ApiError` 507 for one that cannot be written.
+        """
+        self._folder = path.parent
         self._connection = _connect(path)
         self._reader = sqlite3.connect(path, isolation_level=None)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pavane-store")
@@ -179,12 +185,19 @@ class Store:
         objects = self._objects.get(resource, {})
         return [objects[at] for at in sorted(objects) if namespace in (None, at[0])]
 
-    async def transact(self, key: Key, decide: Decide) -> Object | None:
+    async def transact(self, key: Key, decide: Decide, *, wait_for_room: bool = False) -> Object | None:
         """Commit what `decide` makes of the latest object at `key`; returns it as stored, or what is there.
 
         A cancelled caller leaves the change either wholly done or wholly undone. Whatever `decide` raises is raised.
+        While the disk cannot take the change, it raises `ApiError` 507, or with `wait_for_room` tries again.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._transact(key, decide)))
+        while True:
+            try:
+                return await asyncio.shield(asyncio.ensure_future(self._transact(key, decide)))
+            except ApiError as error:
+                if not wait_for_room or error.code != NO_ROOM:
+                    raise
+            await asyncio.sleep(ROOM_RETRY_SECONDS)
 
     async def _transact(self, key: Key, decide: Decide) -> Object | None:
         async with self._lock:
@@ -196,7 +209,14 @@ class Store:
             kind: EventType = "DELETED" if change.removed else "ADDED" if current is None else "MODIFIED"
             before = None if current is None else _before(current)
             event = Event(kind, written)
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, version, key, event, before)
+            try:
+                await asyncio.get_running_loop().run_in_executor(
+                    self._thread, self._commit, version, key, event, before
+                )
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in NOT_WRITTEN:
+                    raise
+                raise no_room(self._folder, str(error)) from error
             self._publish(version, key, event, before)
             return written
 
@@ -211,10 +231,11 @@ class Store:
             row = (version, event.type, *key, body, None if before is None else json.dumps(before))
             self._connection.execute("INSERT INTO events VALUES (?,?,?,?,?,?,?)", row)
             self._connection.execute("DELETE FROM events WHERE resource_version <= ?", (version - HISTORY_EVENTS,))
+            self._connection.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            if self._connection.in_transaction:  # on a full disk SQLite has ended it itself
+                self._connection.execute("ROLLBACK")
             raise
-        self._connection.execute("COMMIT")
 
     def _publish(self, version: int, key: Key, event: Event, before: Labels | None) -> None:
         self.resource_version = version
@@ -268,7 +289,11 @@ def _connect(path: Path) -> sqlite3.Connection:
             f"{path} has store version {found}, this program knows {STORE_VERSION}: "
             "use the program that wrote it, or remove the folder with `pavane down --purge`"
         )
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.executescript(SCHEMA.format(version=STORE_VERSION))
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.executescript(SCHEMA.format(version=STORE_VERSION))
+    except sqlite3.OperationalError as error:
+        connection.close()
+        raise no_room(path.parent, str(error)) from error
     return connection

@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 import sqlite3
 import time
@@ -285,7 +286,7 @@ async def test_spans_that_share_a_link_hold_nobody_up(store: TraceStore, monkeyp
 
 
 async def test_a_file_of_another_format_is_made_anew(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "traces.sqlite") as former:
+    with contextlib.closing(sqlite3.connect(tmp_path / "traces.sqlite")) as former:
         former.executescript("CREATE TABLE span (trace_id TEXT); INSERT INTO span VALUES ('x'); CREATE TABLE link (a)")
     store = TraceStore(tmp_path / "traces.sqlite", retention_s=3600, spans_max=1500)
     await store.open()

@@ -24,7 +24,7 @@ from pavane_operator.kinds.raft import names
 from pavane_operator.kube.resources import SECRETS
 from tests.api.plane import IDENT, created, plane, served
 from tests.services.ports import free_ports
-from tests.services.raft.test_client_cluster import free_urls
+from tests.services.raft.peers import free_urls
 
 
 @pytest.fixture

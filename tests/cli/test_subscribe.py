@@ -20,7 +20,7 @@ from pavane.raft.server import RaftServer
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
 from tests.api.plane import IDENT, plane, served
-from tests.services.raft.test_client_cluster import free_urls
+from tests.services.raft.peers import free_urls
 
 
 class Kept(Broadcast):

@@ -18,6 +18,7 @@ from pavane_local.kubelet.kubelet import hosts_text
 from pavane_local.kubelet.logs import LogOptions, RunLog
 from pavane_local.kubelet.pod import KubeletSettings
 from pavane_local.kubelet.spawn import CannotStart, expand
+from tests.services.disks import no_file_beyond
 
 
 def test_two_clusters_never_share_a_block_and_a_former_block_is_taken_again(tmp_path: Path) -> None:
@@ -117,6 +118,18 @@ async def test_a_follower_sees_every_line_over_rotations_until_the_run_ends(
     files = list(tmp_path.iterdir())
     assert len(files) == logs.FILES_MAX
     assert all(file.stat().st_size <= 1000 for file in files)
+
+
+async def test_a_full_disk_costs_lines_and_says_how_many(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "0.log")
+    log.feed(b"before\n")
+    with no_file_beyond((tmp_path / "0.log").stat().st_size + 20):
+        log.feed(b"x" * 50 + b"\nlost\n")
+        log.feed(b"lost too\n")
+    log.feed(b"after\n")
+    log.close()
+    missing = "(3 lines are missing here: the disk had no room for them)"
+    assert (await read(tmp_path / "0.log")).splitlines() == ["before", missing, "after"]
 
 
 async def test_a_line_without_end_is_stored_before_it_fills_the_memory(tmp_path: Path) -> None:

@@ -118,6 +118,11 @@ async def test_a_pod_waits_for_its_claim(tmp_path: Path) -> None:
         await eventually(lambda: node.is_ready("a"))
 
 
+def waiting(node: Node, name: str) -> dict[str, str]:
+    found: dict[str, str] = node.container(name)["state"].get("waiting", {})
+    return found
+
+
 async def test_a_pod_that_cannot_be_run_leaves_the_others_alone(tmp_path: Path) -> None:
     in_the_way = tmp_path / "pods/default/bad"
     in_the_way.parent.mkdir(parents=True)
@@ -126,9 +131,10 @@ async def test_a_pod_that_cannot_be_run_leaves_the_others_alone(tmp_path: Path) 
         await node.run("bad", *FOREVER)
         await node.run("good", *FOREVER)
         await eventually(lambda: node.is_ready("good"))
-        await eventually(lambda: node.pod("bad").get("status", {}).get("reason") == "KubeletError")
-        await node.cluster.delete("pods", "default", "bad")
-        await eventually(lambda: node.pod("bad") == {})
+        await eventually(lambda: waiting(node, "bad").get("reason") == "RunContainerError")
+        assert "cannot be written" in waiting(node, "bad")["message"]
+        in_the_way.unlink()
+        await eventually(lambda: node.is_ready("bad"))
 
 
 async def test_a_failing_container_backs_off_and_keeps_its_last_state_and_log(tmp_path: Path) -> None:
@@ -200,14 +206,9 @@ async def test_what_cannot_start_says_why(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.run("image", *FOREVER, container={"image": "unknown:1"})
         await node.run("command", "no-such-program")
-
-        def waiting(name: str) -> dict[str, str]:
-            found: dict[str, str] = node.container(name)["state"].get("waiting", {})
-            return found
-
-        await eventually(lambda: waiting("image").get("reason") == "ErrImageNeverPull")
-        await eventually(lambda: waiting("command").get("reason") == "RunContainerError")
-        assert "--image unknown:1=PATH" in waiting("image")["message"]
+        await eventually(lambda: waiting(node, "image").get("reason") == "ErrImageNeverPull")
+        await eventually(lambda: waiting(node, "command").get("reason") == "RunContainerError")
+        assert "--image unknown:1=PATH" in waiting(node, "image")["message"]
         assert "no-such-program" in waiting("command")["message"]
         assert node.pod("image")["status"]["phase"] == "Pending"
         assert sorted(each["reason"] for each in node.cluster.list("events")) == ["Failed", "Failed"]

@@ -14,6 +14,7 @@ import pytest
 from pavane_local import store as store_module
 from pavane_local.api.errors import ApiError
 from pavane_local.store import Change, Event, Key, Object, Store, StoreVersionError, Watch
+from tests.services.disks import no_file_beyond
 
 WRITER = """
 import asyncio, sys
@@ -157,6 +158,29 @@ async def test_a_cancelled_writer_leaves_memory_and_file_alike(path: Path) -> No
         before = store.all("things")
     with Store(path) as store:
         assert store.all("things") == before
+
+
+async def test_a_full_disk_refuses_changes_in_words_and_those_who_may_wait_go_on_when_there_is_room(path: Path) -> None:
+    with Store(path) as store:
+        await put(store, "a", data=1)
+        wal = path.with_name(path.name + "-wal")
+        with no_file_beyond(wal.stat().st_size + 1000):
+            for _ in range(3):
+                with pytest.raises(ApiError, match="make room on its disk") as refusal:
+                    await put(store, "b", data="x" * 100_000)
+                assert (refusal.value.code, refusal.value.reason) == (507, "InsufficientStorage")
+            body = {"metadata": {"name": "c"}, "data": "x" * 100_000}
+            waiting = asyncio.ensure_future(store.transact(key("c"), lambda _: Change(body), wait_for_room=True))
+            with pytest.raises(ApiError, match="make room on its disk"):  # it does not keep others from being told
+                await put(store, "b", data="x" * 100_000)
+            assert [each["metadata"]["name"] for each in store.all("things")] == ["a"]
+            assert not waiting.done()
+        assert await waiting is not None
+        await put(store, "b", data=2)
+        before = store.all("things")
+    with Store(path) as store:
+        assert store.all("things") == before
+        assert [each["metadata"]["name"] for each in before] == ["a", "b", "c"]
 
 
 async def test_a_refused_write_changes_nothing(path: Path) -> None:

@@ -20,8 +20,9 @@ import yaml
 
 from pavane_local.folder import holder
 from pavane_operator.kube import KubeClient, KubeError, Target
-from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS, STATEFUL_SETS
+from pavane_operator.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, PODS, STATEFUL_SETS
 from tests.local.node import eventually
+from tests.services.disks import no_file_beyond
 
 FILES = 200  # that `pavane up` may open
 
@@ -123,6 +124,26 @@ async def until(client: KubeClient, condition: Callable[[dict[str, Any]], bool],
             async for change in client.watch(STATEFUL_SETS, "default", fields=f"metadata.name={name}"):
                 if change.type != "BOOKMARK" and condition(change.object):
                     return change.object
+
+
+async def test_while_its_disk_is_full_pods_go_on_and_changes_are_refused_in_words(cli: Cli) -> None:
+    cli("up", "--bare", "--detach", cli.write(writers()))
+    (pid, before) = (holder(cli.folder), cli.processes())
+    assert pid is not None
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"key": "x" * 200_000}}
+    async with cli.client() as client:
+        with no_file_beyond(1, pid):
+            for _ in range(2):
+                with pytest.raises(KubeError, match="make room on its disk") as refusal:
+                    await client.create(CONFIG_MAPS, config_map, namespace="default")
+                assert refusal.value.status == 507
+            assert cli.processes() == before
+            assert [line.split()[3] for line in cli("ps").splitlines()[1:]] == ["Running", "Running"]
+        await client.create(CONFIG_MAPS, config_map, namespace="default")
+        os.kill(before[0], signal.SIGKILL)
+        await until(client, lambda found: found["status"].get("readyReplicas") == 1)
+        await until(client, lambda found: found["status"].get("readyReplicas") == 2)
+    assert holder(cli.folder) == pid
 
 
 def test_detached_cluster_serves_pods_and_logs_and_faults_until_down(cli: Cli) -> None:

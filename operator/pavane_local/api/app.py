@@ -327,7 +327,8 @@ def _write_options(request: Request) -> WriteOptions:
     validation = query.get("fieldValidation") or "Ignore"
     if validation not in ("Ignore", "Strict"):
         raise errors.bad_request("the local cluster has only fieldValidation Ignore and Strict")
-    return WriteOptions(query.get("fieldManager") or agent or "unknown", _dry_run(query), validation == "Strict")
+    manager, strict = query.get("fieldManager") or agent or "unknown", validation == "Strict"
+    return WriteOptions(manager, _dry_run(query), strict, wait_for_room=False)
 
 
 async def _body(request: Request, *, required: bool = True, whole: bool = True) -> Any:
@@ -383,4 +384,5 @@ def _delete_options(query: Mapping[str, str], body: Object) -> DeleteOptions:
     if not isinstance(grace, int | None):
         raise errors.bad_request("gracePeriodSeconds must be a number")
     dry = bool(body.get("dryRun")) or _dry_run(query)
-    return DeleteOptions(preconditions.get("uid"), preconditions.get("resourceVersion"), grace, dry)
+    uid, version = preconditions.get("uid"), preconditions.get("resourceVersion")
+    return DeleteOptions(uid, version, grace, dry, wait_for_room=False)

@@ -21,11 +21,15 @@ POD_GRACE_SECONDS = 30
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Who writes (`manager` owns the fields, 6.3), whether only to try, and whether to refuse unknown fields."""
+    """Who writes (`manager` owns the fields, 6.3), whether only to try, and whether to refuse unknown fields.
+
+    The cluster's own parts wait while the disk is full, others are told.
+    """
 
     manager: str = "pavane-local"
     dry_run: bool = False
     strict: bool = False
+    wait_for_room: bool = True
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class DeleteOptions:
     resource_version: str | None = None
     grace_seconds: int | None = None
     dry_run: bool = False
+    wait_for_room: bool = True
 
 
 DEFAULT_WRITE = WriteOptions()
@@ -122,7 +127,7 @@ class Cluster:
             raise errors.about(409, "AlreadyExists", served.key, name, f'{served.key} "{name}" already exists')
 
         created = functools.partial(self._new, served, body, options)
-        return await self._write(served, body["metadata"], refuse, options.dry_run, created)
+        return await self._write(served, body["metadata"], refuse, options, created)
 
     async def update(
         self, resource: str, body: Object, options: WriteOptions = DEFAULT_WRITE, *, subresource: str = ""
@@ -136,7 +141,7 @@ class Cluster:
         def changed(current: Object) -> Change | None:
             return self._changed(served, current, body, options, subresource)
 
-        return await self._write(served, body["metadata"], changed, options.dry_run)
+        return await self._write(served, body["metadata"], changed, options)
 
     async def patch(
         self, resource: str, namespace: str, name: str, patch: Any, kind: str = "merge",
@@ -152,7 +157,7 @@ class Cluster:
                 raise errors.bad_request("the name and the namespace of an object cannot be patched")
             return self._changed(served, current, patched, options, subresource)
 
-        return await self._write(served, where, changed, options.dry_run)
+        return await self._write(served, where, changed, options)
 
     async def apply(
         self, resource: str, body: Object, options: WriteOptions, *, force: bool = False, subresource: str = ""
@@ -186,20 +191,20 @@ class Cluster:
             merged = ownership.merged(served, current, body, writer, force=force)
             return self._changed(served, current, merged, options, subresource, applied=body)
 
-        return await self._write(served, metadata, changed, options.dry_run, created), is_new
+        return await self._write(served, metadata, changed, options, created), is_new
 
     async def delete(self, resource: str, namespace: str, name: str, options: DeleteOptions = DEFAULT_DELETE) -> Object:
         """Delete an object, or, while finalizers or a pod's grace period hold it, mark it; returns its last shape."""
         served, where = self.kind(resource), {"namespace": namespace, "name": name}
-        return await self._write(served, where, lambda found: self._deletion(served, found, options), options.dry_run)
+        return await self._write(served, where, lambda found: self._deletion(served, found, options), options)
 
     def _given(self, resource: str, body: Object) -> tuple[Resource, Object]:
         served = self.kind(resource)
         return served, admission.stored_shape(served, clone(body))
 
     async def _write(
-        self, resource: Resource, where: Mapping[str, Any], changed: Callable[[Object], Change | None], dry_run: bool,
-        created: Callable[[], Change] | None = None,
+        self, resource: Resource, where: Mapping[str, Any], changed: Callable[[Object], Change | None],
+        options: WriteOptions | DeleteOptions, created: Callable[[], Change] | None = None,
     ) -> Object:  # fmt: skip
         namespace, name = where.get("namespace") or "", where.get("name") or ""
         if bool(namespace) != resource.namespaced:
@@ -213,14 +218,14 @@ class Cluster:
                 raise errors.not_found(resource.key, name)
             return created()
 
-        if dry_run:
+        if options.dry_run:
             current = self.store.get(key)
             change = decide(current)
             written = change.object if change else current
         else:
-            written = await self.store.transact(key, decide)
+            written = await self.store.transact(key, decide, wait_for_room=options.wait_for_room)
         assert written is not None  # noqa: S101 - every decision refuses an absent object that it does not create
-        if resource.key == DEFINITIONS and not dry_run:
+        if resource.key == DEFINITIONS and not options.dry_run:
             self.registry = all_resources(self.store.all(DEFINITIONS))
         return self.shown(resource, written)
 

@@ -1,8 +1,10 @@
 """Refusals in the words and shape of a Kubernetes API server (`docs/specs/operator.md` 6.2, 6.5)."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
+NO_ROOM = 507
 STALE = "the object has been modified; please apply your changes to the latest version and try again"
 
 
@@ -68,6 +70,12 @@ def invalid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiErr
     texts = ", ".join(f"{cause.field}: {cause.message}" for cause in causes)
     text = f'{kind}{"." * bool(group)}{group} "{name}" is invalid: {texts if len(causes) == 1 else f"[{texts}]"}'
     return ApiError(422, "Invalid", text, causes, name=name, group=group, kind=kind)
+
+
+def no_room(folder: Path, why: str) -> ApiError:
+    """Return 507: the disk cannot take a change."""
+    text = f"nothing can be written to {folder} ({why}): make room on its disk; reads and running pods go on"
+    return ApiError(NO_ROOM, "InsufficientStorage", text)
 
 
 def section(body: dict[str, Any], name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pavane_local.kubelet.logs import RunLog
-from pavane_local.kubelet.spawn import CannotStart, Child, spawn
+from pavane_local.kubelet.spawn import RUN_ERROR, CannotStart, Child, spawn
 
 BACKOFF_FIRST_SECONDS = 10.0
 BACKOFF_SECONDS_MAX = 300.0
@@ -115,16 +115,19 @@ class Container:
 
     async def _once(self) -> bool:
         """One run; False if it could not be started."""
-        (self.folder / "root").mkdir(parents=True, exist_ok=True)
         message_file = self.folder / "termination-log"
-        message_file.write_bytes(b"")
         began = now_text()
-        with contextlib.closing(RunLog(self.folder / f"{self.restarts}.log")) as log:
-            self.log = log
+        with contextlib.ExitStack() as held:
             try:
+                (self.folder / "root").mkdir(parents=True, exist_ok=True)
+                message_file.write_bytes(b"")
+                self.log = log = held.enter_context(contextlib.closing(RunLog(self.folder / f"{self.restarts}.log")))
                 self._child = child = await spawn(*self._around.prepare(self), self.folder / "root", log.feed)
             except CannotStart as error:
                 await self._waits(error.reason, str(error), "Failed")
+                return False
+            except OSError as error:  # a full disk, for one
+                await self._waits(RUN_ERROR, f"{self.folder} cannot be written: {error}", "Failed")
                 return False
             self.state = {"running": {"startedAt": began}}
             self._around.changed()

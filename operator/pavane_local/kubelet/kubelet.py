@@ -1,20 +1,23 @@
 """The kubelet: a runner for every pod, hosts files, addresses, logs (docs/specs/operator.md 6.8, 6.10)."""
 
 import asyncio
+import logging
 import shutil
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
-from pavane_local.api.cluster import Cluster
+from pavane_local.api.cluster import Cluster, WriteOptions
 from pavane_local.controllers.endpoints import SERVICE_LABEL
 from pavane_local.controllers.loop import changes, name_of
 from pavane_local.kubelet import logs
 from pavane_local.kubelet.addresses import AddressBlock
 from pavane_local.kubelet.container import interrupted
 from pavane_local.kubelet.logs import LogOptions
-from pavane_local.kubelet.pod import KubeletSettings, PodRunner
+from pavane_local.kubelet.pod import WRITE_AGAIN_SECONDS, KubeletSettings, PodRunner
 from pavane_local.kubelet.spawn import kill_all_below
 from pavane_local.store import Object
+
+_log = logging.getLogger(__name__)
 
 SLICES = "endpointslices.discovery.k8s.io"
 CLAIMS = "persistentvolumeclaims"
@@ -46,7 +49,8 @@ class Kubelet:
         for pod in pods:
             containers = [interrupted(each) for each in pod["status"].get("containerStatuses") or ()]
             status = {"conditions": [], "containerStatuses": containers}
-            await self._cluster.patch("pods", *name_of(pod), {"status": status}, subresource="status")
+            options = WriteOptions(wait_for_room=False)
+            await self._cluster.patch("pods", *name_of(pod), {"status": status}, options=options, subresource="status")
 
     async def run(self) -> None:
         """Run all pods until cancelled."""
@@ -115,6 +119,13 @@ class Kubelet:
                 runner.refresh.set()
 
     def _write_hosts(self, kind: str, found: Object) -> None:
+        try:
+            self._write_hosts_files(kind, found)
+        except OSError as error:  # a full disk, for one
+            _log.warning("the hosts files are written again in %s s: %s", WRITE_AGAIN_SECONDS, error)
+            asyncio.get_running_loop().call_later(WRITE_AGAIN_SECONDS, self._write_hosts, kind, found)
+
+    def _write_hosts_files(self, kind: str, found: Object) -> None:
         folder = self._settings.folder / "hosts"
         folder.mkdir(exist_ok=True)
         if kind == "DELETED" and found["kind"] == "Namespace":

@@ -6,6 +6,7 @@ A stored line is `<RFC 3339 time> <text>`.
 import asyncio
 import contextlib
 import datetime
+import errno
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator
@@ -37,23 +38,39 @@ class RunLog:
         self._file = path.open("ab", buffering=0)
         self._size = path.stat().st_size
         self._rest = b""
+        self._lost = 0  # lines that a full disk did not take
 
     def feed(self, data: bytes) -> None:
         """Store what the container wrote, split into lines with the present time."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LINE_BYTES_MAX:
             lines, self._rest = [*lines, self._rest], b""
+        if self._lost:
+            lines.insert(0, b"(%d lines are missing here: the disk had no room for them)" % self._lost)
         stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z").encode()
         data = b"".join(b"%s %s\n" % (stamp, line) for line in lines)
+        try:
+            self._write(data)
+            self._lost = 0
+        except OSError:  # the container goes on: it must not wait for a reader of its output
+            self._lost += len(lines) - (self._lost > 0)
+        self._wake()
+
+    def _write(self, data: bytes) -> None:
+        """Append all of it, or nothing and raise ``OSError``."""
         if self._size and self._size + len(data) > FILE_BYTES_MAX:
-            self._file.close()
+            scratch = self._path.with_name(f".{self._path.name}.new")
+            fresh = scratch.open("ab", buffering=0)
             for number in range(FILES_MAX - 1, 0, -1):
                 with contextlib.suppress(FileNotFoundError):
                     _numbered(self._path, number - 1).replace(_numbered(self._path, number))
-            self._file, self._size = self._path.open("ab", buffering=0), 0
-        self._file.write(data)
+            scratch.replace(self._path)
+            self._file.close()
+            self._file, self._size = fresh, 0
+        if self._file.write(data) < len(data):
+            self._file.truncate(self._size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size += len(data)
-        self._wake()
 
     def close(self) -> None:
         """End the run: an unfinished line is stored, followers end."""

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pavane_local.api.cluster import Cluster, DeleteOptions, WriteOptions
+from pavane_local.api.errors import NO_ROOM
 from pavane_local.certs import write_private
 from pavane_local.controllers.loop import expected, name_of
 from pavane_local.kubelet import volumes
@@ -21,6 +22,7 @@ from pavane_local.kubelet.container import Container, Surroundings, now_text
 from pavane_local.kubelet.spawn import CannotStart, expand
 from pavane_local.store import Object
 
+WRITE_AGAIN_SECONDS = 1.0  # after a volume could not be written
 HOST_ADDRESS = "127.0.0.1"
 GONE = (403, 404, 409)  # the namespace of a pod goes, the pod is gone, it has a namesake
 _LABEL = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
@@ -130,9 +132,11 @@ class PodRunner:
             await self._changed.wait()
 
     async def _store(self, status: Object) -> None:
-        with expected(*GONE):
+        # The last status waits for nothing: the next start of the cluster says that the pod has ended.
+        options = WriteOptions(wait_for_room=not self._ending.is_set())
+        with expected(*GONE, NO_ROOM):
             patch = {"metadata": {"uid": self.pod["metadata"]["uid"]}, "status": status}
-            await self._cluster.patch("pods", *name_of(self.pod), patch, subresource="status")
+            await self._cluster.patch("pods", *name_of(self.pod), patch, options=options, subresource="status")
 
     async def _record(self, reason: str, message: str) -> None:
         """Record a warning about the pod; equal ones are one event."""
@@ -159,6 +163,9 @@ class PodRunner:
                     runs = runs or [group.create_task(each.run()) for each in self.containers.values()]
                 except CannotStart as error:
                     await self._record("FailedMount", str(error))
+                except OSError as error:  # a full disk, for one
+                    await self._record("FailedMount", f"{self.folder} cannot be written: {error}")
+                    asyncio.get_running_loop().call_later(WRITE_AGAIN_SECONDS, self.refresh.set)
                 await self.refresh.wait()
 
     def _materialize(self, volume: dict[str, Any]) -> None:

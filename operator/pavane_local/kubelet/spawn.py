@@ -14,6 +14,7 @@ PR_SET_PDEATHSIG = 1  # prctl(2)
 READ_BYTES = 64 * 1024
 DRAIN_SECONDS = 1.0  # for output of a process that left the group and still holds the pipe
 SCHEME = "process://"
+RUN_ERROR = "RunContainerError"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _REFERENCE = re.compile(r"\$(\$|\(([-._A-Za-z0-9]+)\))")
@@ -73,7 +74,7 @@ async def spawn(
             start_new_session=True, preexec_fn=lambda: _die_with(parent),
         )  # fmt: skip
     except (OSError, ValueError) as error:
-        raise CannotStart(str(error), "RunContainerError") from error
+        raise CannotStart(str(error), RUN_ERROR) from error
     finally:
         os.close(writer)  # the output ends with the last process that holds it
     return Child(process, output)

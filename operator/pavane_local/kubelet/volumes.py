@@ -15,11 +15,15 @@ def publish(folder: Path, files: dict[str, bytes], mode: int) -> None:
     if current.exists() and _content(current) == wanted:
         return
     fresh = folder / f"..{secrets.token_hex(4)}"
-    fresh.mkdir(parents=True)
-    for name, content in files.items():
-        target = inside(fresh, name)
-        target.write_bytes(content)
-        target.chmod(mode)
+    try:
+        fresh.mkdir(parents=True)
+        for name, content in files.items():
+            target = inside(fresh, name)
+            target.write_bytes(content)
+            target.chmod(mode)
+    except OSError:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
     former = current.resolve() if current.exists() else None
     _link(current, fresh.name)
     for name in files:

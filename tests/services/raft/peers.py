@@ -1,6 +1,5 @@
 """Whole peers over real sockets with their logs on disk, for the tests of this folder."""
 
-import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +11,19 @@ from pavane.raft.server import RaftServer
 from pavane.raft.state.configuration import Members
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import EntryType
+from tests.services.ports import free_ports
 
 IDENT = b"s3cr3t"
 ELECTION_MIN_MS = 300  # two cores that eight test workers share make the usual 200 flap
 ELECTION_MAX_MS = 600
 
 
-def free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def free_url(address: str = "127.0.0.1") -> str:
-    return f"tcp://{address}:{free_port(address)}"
+    return free_urls(1, address)[0]
+
+
+def free_urls(count: int, address: str = "127.0.0.1") -> list[str]:
+    return [f"tcp://{address}:{port}" for port in free_ports(count)]
 
 
 def leads(server: RaftServer) -> bool:

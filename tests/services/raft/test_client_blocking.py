@@ -13,7 +13,8 @@ from pavane.raft.client import BlockingRaftClient
 from pavane.raft.config import Config
 from pavane.raft.errors import Closed, TooLarge
 from pavane.raft.server import RaftServer
-from tests.services.raft.test_client_cluster import IDENT, free_urls
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_client_cluster import IDENT
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The client against a real cluster: three peers with their logs on disk, over real sockets (docs/specs/raft.md 11)."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,17 +12,10 @@ from pavane.raft.config import Config
 from pavane.raft.errors import Expired, Refused
 from pavane.raft.server import RaftServer
 from pavane.raft.wire import EntryType
+from tests.services.raft.peers import free_urls
 
 IDENT = b"s3cr3t"
 ADDRESS = "127.0.0.1"
-
-
-def free_urls(count: int) -> list[str]:
-    with socket.socket() as first, socket.socket() as second, socket.socket() as third:
-        sockets = (first, second, third)[:count]
-        for one in sockets:
-            one.bind((ADDRESS, 0))
-        return [f"tcp://{ADDRESS}:{one.getsockname()[1]}" for one in sockets]
 
 
 @pytest.fixture

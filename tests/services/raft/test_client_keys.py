@@ -19,7 +19,8 @@ from pavane.raft.machines.history import Happened
 from pavane.raft.server import RaftServer
 from pavane.raft.state.roles import Role
 from tests.services.eventually import eventually
-from tests.services.raft.test_client_cluster import IDENT, free_urls
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_client_cluster import IDENT
 
 
 class Cluster:

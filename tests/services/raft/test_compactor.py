@@ -18,7 +18,8 @@ from pavane.raft.server import Exit, RaftServer
 from pavane.raft.storage.js_files import JsSnapshot, encode_snapshot
 from pavane.wire import LocalProtocolError
 from tests.services.eventually import eventually
-from tests.services.raft.test_client_cluster import IDENT, free_urls
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_client_cluster import IDENT
 
 
 class Sums(Broadcast):

@@ -14,7 +14,8 @@ from pavane.raft.connections import CONNECTIONS_MAX, DESCRIPTORS_KEPT, connectio
 from pavane.raft.server import RaftServer
 from tests.services.eventually import eventually
 from tests.services.raft.crowd import Member, message
-from tests.services.raft.test_peer_process import SECRET, Peers, free_urls, peers
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_peer_process import SECRET, Peers, peers
 
 __all__ = ["peers"]
 

@@ -12,7 +12,8 @@ from pavane.raft.errors import Unreachable
 from pavane.raft.machine import Broadcast
 from pavane.raft.server import RaftServer
 from pavane.raft.wire import Frame
-from tests.services.raft.test_client_cluster import IDENT, free_urls
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_client_cluster import IDENT
 from tests.services.raft.test_client_procedure import TIMEOUT_S, led_by
 
 

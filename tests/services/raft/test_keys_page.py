@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
-from tests.services.raft.test_client_cluster import IDENT, free_urls
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_client_cluster import IDENT
 
 PAGE = Path(__file__).parents[3] / "docs" / "keys.md"
 

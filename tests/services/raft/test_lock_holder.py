@@ -15,7 +15,8 @@ from pavane.raft.client import RaftClient, guard
 from pavane.raft.config import Config
 from pavane.raft.machines.commands import Put
 from pavane.raft.server import RaftServer
-from tests.services.raft.test_client_cluster import IDENT, free_urls
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_client_cluster import IDENT
 
 HOLDER = Path(__file__).with_name("lock_holder.py")
 CONTENDERS = int(os.environ.get("PAVANE_CONTENDERS", "3"))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from pavane.raft.client import RaftClient
 from tests.services.processes import ended
-from tests.services.raft.test_peer_process import SECRET, Peers, free_urls, peers, written
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_peer_process import SECRET, Peers, peers, written
 
 __all__ = ["peers"]
 

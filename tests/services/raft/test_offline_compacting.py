@@ -21,8 +21,9 @@ from pavane.raft.wire.snapshot import SnapshotHead
 from pavane_cli.commands import raft_offline
 from pavane_cli.failures import UserError
 from tests.services.eventually import eventually
+from tests.services.raft.peers import free_urls
 from tests.services.raft.test_backup import new_members, start
-from tests.services.raft.test_client_cluster import IDENT, free_urls
+from tests.services.raft.test_client_cluster import IDENT
 from tests.services.raft.test_offline import IDENTITY, MEMBERS, entry, store
 
 

@@ -21,7 +21,8 @@ from pavane.raft.machine import ENTRY_POINTS, Broadcast, StateMachine, UnknownMa
 from pavane.raft.server import RaftServer
 from tests.services.eventually import eventually
 from tests.services.processes import ended
-from tests.services.raft.test_client_cluster import IDENT, free_urls
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_client_cluster import IDENT
 from tests.services.raft.test_peer_process import Peers
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "raft-machine"

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import signal
-import socket
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,20 +19,10 @@ from pavane_cli.commands.raft_peer import announced_url, peer
 from pavane_cli.failures import ExitCode, UserError
 from tests.services.eventually import eventually
 from tests.services.processes import Processes, ended, first_line
+from tests.services.raft.peers import free_urls
 
 SECRET = "s3cr3t"
 KILLS = 2
-
-
-def free_urls(count: int) -> list[str]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [f"tcp://127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 class Peers(Processes):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
-from tests.services.raft.test_client_cluster import free_urls
+from tests.services.raft.peers import free_urls
 
 PAGE = Path(__file__).parents[3] / "docs" / "raft.md"
 LAST = "Fresh"  # is what a subscriber is told once nothing is left to tell

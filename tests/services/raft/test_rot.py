@@ -16,7 +16,8 @@ from pavane.raft.machines import Tree
 from pavane.raft.server import StoreError
 from pavane.raft.state.roles import Role
 from tests.services.eventually import eventually
-from tests.services.raft.test_peer_process import SECRET, Peers, free_urls, peers, written
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_peer_process import SECRET, Peers, peers, written
 from tests.services.raft.test_snapshots_cluster import Cluster, client, cluster, compacted, without_pause
 
 __all__ = ["client", "cluster", "peers", "without_pause"]

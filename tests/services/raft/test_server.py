@@ -26,11 +26,11 @@ from pavane.raft.wire.entry import entry_data
 from pavane.raft.wire.requests import StateBroadcast
 from pavane.wire import Stage
 from tests.services.eventually import eventually
+from tests.services.ports import free_ports
 from tests.services.raft.peers import (
     ELECTION_MAX_MS,
     ELECTION_MIN_MS,
     IDENT,
-    free_port,
     free_url,
     leads,
     places,
@@ -151,7 +151,7 @@ async def test_a_generation_is_bootstrapped_and_replaced_under_load_without_loss
     tmp_path: Path, stack: AsyncExitStack
 ) -> None:
     """Steps 1 to 5 of docs/specs/operator.md 3.1, as the operator drives them."""
-    port = free_port(resolve("c-server-g1-0.c")[0])
+    port = free_ports(1)[0]
     first, second = Generation(tmp_path, 1, 3, port), Generation(tmp_path, 2, 3, port)
     await first.start(stack)
     for server in first.servers:
@@ -204,7 +204,7 @@ async def test_a_generation_is_bootstrapped_and_replaced_under_load_without_loss
 
 
 async def test_a_pod_whose_volume_was_wiped_says_so_and_does_not_vote(tmp_path: Path, stack: AsyncExitStack) -> None:
-    port = free_port(resolve("c-server-g1-0.c")[0])
+    port = free_ports(1)[0]
     generation = Generation(tmp_path, 1, 3, port)
     await generation.start(stack)
     for server in generation.servers:

@@ -23,7 +23,8 @@ from pavane.raft.storage.snapshots import SnapshotFiles
 from pavane.raft.wire import EntryType
 from pavane.raft.wire.snapshot import decode_groups
 from pavane.wal import DiskFolder
-from tests.services.raft.test_client_cluster import IDENT, free_urls
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_client_cluster import IDENT
 
 ENTRIES = 40
 RETENTION = 5

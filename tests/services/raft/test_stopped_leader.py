@@ -17,7 +17,8 @@ from pavane.raft.errors import Code
 from pavane.raft.machines import LeaseGrant, LeaseRevoke
 from pavane.raft.machines.commands import Compare, Range, Relation, Target, op_fields
 from pavane.raft.wire import Drop, PvRead, PvReply, decode_reply
-from tests.services.raft.test_peer_process import SECRET, Peers, free_urls, peers
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_peer_process import SECRET, Peers, peers
 
 __all__ = ["peers"]
 

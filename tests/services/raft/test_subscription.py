@@ -15,7 +15,8 @@ from pavane.raft.errors import Unsupported
 from pavane.raft.machine import Broadcast
 from pavane.raft.server import RaftServer
 from pavane.raft.wire import EntryType, StateBroadcast, encode_entry
-from tests.services.raft.test_client_cluster import IDENT, free_urls
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_client_cluster import IDENT
 
 
 def entry(number: int) -> bytes:

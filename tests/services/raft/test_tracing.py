@@ -1,6 +1,5 @@
 """Spans of peers: one view over client, leader and followers, and not a byte more on the wire (15.2)."""
 
-import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -34,6 +33,7 @@ from pavane.raft.tracing import LINKS_MAX, Tracing
 from pavane.raft.wire.frames import decode_bool
 from pavane.telemetry import derived
 from tests.services.eventually import eventually
+from tests.services.raft.peers import free_urls
 
 IDENT = b"s3cr3t"
 REQID = bytes.fromhex("67748580cc9e8be6f1e14f2f")
@@ -51,16 +51,6 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     return lambda name: [span for span in exporter.get_finished_spans() if span.name == name]
-
-
-def free_urls(count: int) -> list[str]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    urls = [f"tcp://127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
-    for probe in probes:
-        probe.close()
-    return urls
 
 
 def value(span: ReadableSpan, name: str) -> int:

@@ -15,8 +15,9 @@ from pavane.raft.curve import CurveKeys
 from pavane.raft.server import RaftServer
 from tests.services.eventually import eventually
 from tests.services.raft.crowd import GREETING, READY
+from tests.services.raft.peers import free_urls
 from tests.services.raft.test_connections import address, value
-from tests.services.raft.test_peer_process import SECRET, Peers, free_urls, peers
+from tests.services.raft.test_peer_process import SECRET, Peers, peers
 
 __all__ = ["peers"]
 

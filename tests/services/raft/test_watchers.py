@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from pavane.raft.client import Changes, RaftClient
-from tests.services.raft.test_peer_process import SECRET, Peers, free_urls, peers
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_peer_process import SECRET, Peers, peers
 
 __all__ = ["peers"]
 

@@ -20,7 +20,8 @@ from pavane.waltz.aio.zookeeper import ZooKeeperMetadata
 from pavane.waltz.state.metadata import BadVersion, Metadata, MetadataError, Node, NodeExists, NoNode, OtherCluster
 from tests.services.cutting import cuttable
 from tests.services.eventually import eventually
-from tests.services.raft.test_client_cluster import IDENT, free_urls
+from tests.services.raft.peers import free_urls
+from tests.services.raft.test_client_cluster import IDENT
 from tests.services.zookeeper import ZooKeeper
 
 TTL_S = 2.0
