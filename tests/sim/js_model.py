@@ -146,7 +146,7 @@ class JsPeer:
             self.world.network.close(connection)
         self.world.node_gone(self.id)
 
-    def connection(self, to: PeerChannel, *, up: bool) -> None:
+    def disconnected(self, to: PeerChannel) -> None:
         """Take no notice: sockets connect again by themselves, and what is outstanding is repeated in its time."""
 
     def describe(self) -> str:

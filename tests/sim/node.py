@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 USUAL_FSYNC_S = (0.0002, 0.004)
 SLOW_FSYNC_S = (0.02, 0.25)
+RECONNECT_S = 0.05
 QUESTIONS_MAX = 200  # remembered to check answers; an answer that late is not checked
 TURNS_MAX = 1000  # rounds of outputs after one input: more is an endless loop
 
@@ -105,6 +106,7 @@ class Node:
         self.machine: Tree | None = None
         self.mirror = Mirror()
         self.sockets: dict[PeerChannel, Connection] = {}
+        self.reconnecting: set[PeerChannel] = set()  # those that broke
         self.held: list[Send] = []
         self.questions: dict[tuple[bytes, bytes], Question] = {}
         self.timer_at: float | None = None
@@ -143,6 +145,7 @@ class Node:
         self.up = True
         self.incarnation += 1
         self.sockets, self.held, self.questions = {}, [], {}
+        self.reconnecting = set()
         self.timer_at, self.syncing, self.stored_ticket = None, False, 0
         recovered = self.disk.recovered(corrupt=self.damaged)
         self.damaged = False
@@ -203,6 +206,20 @@ class Node:
 
     def connection(self, to: PeerChannel, *, up: bool) -> None:
         self.act(lambda: self.core.connection(to.peer, to.channel, up, self.now()))
+
+    def disconnected(self, to: PeerChannel) -> None:
+        """A connection broke: it is made again as soon as somebody listens, unless the core closes it."""
+        self.connection(to, up=False)
+        self.reconnecting.add(to)
+        self._reconnect_soon(to, self.incarnation)
+
+    def _reconnect_soon(self, to: PeerChannel, incarnation: int) -> None:
+        self.world.later(RECONNECT_S, lambda: self._reconnect(to, incarnation))
+
+    def _reconnect(self, to: PeerChannel, incarnation: int) -> None:
+        wanted = self.up and self.incarnation == incarnation and to in self.reconnecting and to not in self.sockets
+        if wanted and self.connect(to) is None:
+            self._reconnect_soon(to, incarnation)
 
     def _timer(self, due: float, incarnation: int) -> None:
         if self.up and self.incarnation == incarnation and self.timer_at == due:
@@ -308,6 +325,7 @@ class Node:
             case StageReached(stage):
                 self.stage = max(self.stage, stage)
             case Disconnect(to):
+                self.reconnecting.discard(to)
                 connection = self.sockets.pop(to, None)
                 if connection is not None:
                     self.world.network.close(connection)
@@ -375,7 +393,13 @@ class Node:
 
         connection = self.world.network.open(self.id, target, deliver)
         self.sockets[to] = connection
+        self.reconnecting.discard(to)
+        self.world.later(0.0, lambda: self._connected(to, connection))
         return connection
+
+    def _connected(self, to: PeerChannel, connection: Connection) -> None:
+        if self.sockets.get(to) is connection:
+            self.connection(to, up=True)
 
     def _check_answer(self, route: bytes, frames: Frames) -> None:
         question = self.questions.pop((route, bytes(frames[0])), None)

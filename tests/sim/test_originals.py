@@ -54,6 +54,14 @@ def test_members_of_both_kinds_come_and_go_under_leaders_of_both() -> None:
     assert leaders == {True, False}
 
 
+def test_originals_and_ours_find_each_other_again_when_connections_carry_nothing() -> None:
+    """No message of another age reaches an original behind a new connection: it would end (S7)."""
+    for originals in (1, 2):
+        silent = Scenario(voters=3, originals=originals, fault_pause_s=0.8, only=("half_open",))
+        for seed in range(8):
+            play(seed, silent)
+
+
 @pytest.mark.parametrize("weather", [Weather(), Weather(loss=0.1, late=0.2)], ids=["fine", "stormy"])
 def test_an_original_that_was_away_while_logs_were_cut_is_given_the_snapshot(weather: Weather) -> None:
     world = World(3, Scenario(voters=3, originals=1))

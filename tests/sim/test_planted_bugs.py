@@ -10,6 +10,7 @@ from pavane.raft.core.follower import Follower
 from pavane.raft.core.node import Node
 from pavane.raft.core.recovering import Recovering
 from pavane.raft.core.replication import Replication
+from pavane.raft.silence import Silence
 from pavane.raft.state.configuration import Configuration, ConfigurationStack
 from pavane.raft.state.dedup import DedupTable
 from pavane.raft.state.quorum import majority_value
@@ -130,3 +131,9 @@ def test_a_wiped_voter_that_votes_as_if_its_store_were_new(monkeypatch: pytest.M
     monkeypatch.setattr(Recovering, "begin", lambda _self: None)
     wiped = Scenario(voters=3, faults_s=8.0, fault_pause_s=0.1, weather=LATE, only=("wipe", "isolate_leader"))
     found(wiped, ["S1", "S2", "S3", "S6", "S10"])
+
+
+def test_connections_that_carry_nothing_and_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Silence, "look", lambda _self: ([], []))
+    with pytest.raises(AssertionError, match="no progress"):
+        play(0, Scenario(voters=3, fault_pause_s=0.8, only=("half_open",)))

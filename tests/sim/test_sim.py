@@ -3,11 +3,14 @@
 ``PAVANE_SEED=n`` replays one seed exactly; ``SEEDS=n`` says how many different ones are played (default 300).
 """
 
+from functools import partial
+
 import pytest
 
 from tests.sim.kit.seeds import ONE_SEED, played
-from tests.sim.world import Scenario, World, play, scenario_of
+from tests.sim.world import START_S, Scenario, World, play, scenario_of
 
+WORKS_S = 3.0  # after all connections went silent
 SEEDS_PER_TEST = 30  # several seconds of work, so that workers share it evenly
 REGRESSIONS: dict[int, str] = {
     1: "a timer that was due never fired, for two comparisons rounded differently",
@@ -65,3 +68,25 @@ def test_the_seeds_cover_what_they_are_meant_to() -> None:
     assert any(scenario.promotion and scenario.bootstrap == "entry" for scenario in scenarios)
     assert any(scenario.changes for scenario in scenarios)
     assert {scenario.voters for scenario in scenarios} == {1, 3, 5}
+
+
+def test_a_cluster_dials_anew_where_connections_carry_nothing() -> None:
+    """Nobody is told of a half-open connection: the code of the peers has to find out."""
+    silent = Scenario(voters=3, fault_pause_s=0.8, only=("half_open",))
+    for seed in range(20):
+        play(seed, silent)
+
+
+def test_a_cluster_works_within_three_seconds_when_all_connections_go_silent() -> None:
+    for seed in range(20):
+        world = World(seed, Scenario(voters=3))
+        for writer in world.writers:
+            writer.begin()
+        world.run_until(START_S + 0.1 * seed)
+        for connection in world.network.connections.values():
+            connection.silent = connection.source in world.nodes
+        assert world.run_until(world.time + WORKS_S, partial(advanced, world, len(world.checks.committed) + 3)), seed
+
+
+def advanced(world: World, length: int) -> bool:
+    return len(world.checks.committed) >= length

@@ -9,6 +9,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from pavane.raft.curve import CurveKeys
 from pavane.raft.messages import descriptor, has_input
+from pavane.raft.silence import CONNECT_MS, HANDSHAKE_MS, IDLE_PROBE_S, IDLE_S, UNACKNOWLEDGED_MS
 from pavane.raft.wire.frames import FRAME_BYTES
 
 INPUT_MESSAGES = 512  # INPUT_BATCH: taken from one socket before others get their turn (14.4)
@@ -26,7 +27,7 @@ class Dealer:
 
     ``hot`` says whether the socket may have input, ``news`` whether the monitor may; ``signalled`` is called when one
     of them becomes true. ``high_water`` limits what waits in it to be sent. The monitor reports ``UP``, ``DOWN``,
-    ``RETRIED`` and ``events``. ``connect_timeout_ms`` is how long an address without a host is tried.
+    ``RETRIED`` and ``events``.
     """
 
     def __init__(
@@ -38,7 +39,6 @@ class Dealer:
         high_water: int,
         curve: CurveKeys | None,
         events: int = 0,
-        connect_timeout_ms: int = 0,
     ) -> None:
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         self.socket.set(zmq.LINGER, 0)
@@ -46,9 +46,13 @@ class Dealer:
         self.socket.set(zmq.IMMEDIATE, 1)
         self.socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)
         self.socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        self.socket.set(zmq.CONNECT_TIMEOUT, connect_timeout_ms)
+        self.socket.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
+        self.socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.socket.set(zmq.MAXMSGSIZE, FRAME_BYTES)
+        self.socket.set(zmq.TCP_MAXRT, UNACKNOWLEDGED_MS)
         self.socket.set(zmq.TCP_KEEPALIVE, 1)
+        self.socket.set(zmq.TCP_KEEPALIVE_IDLE, IDLE_S)
+        self.socket.set(zmq.TCP_KEEPALIVE_INTVL, IDLE_PROBE_S)
         if curve is not None:
             curve.secure(self.socket)
         self._monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(UP | DOWN | RETRIED | events)

@@ -20,6 +20,7 @@ from pavane.raft.core.outputs import Channel, PeerChannel, Route
 from pavane.raft.curve import CurveServer, Zap
 from pavane.raft.dealer import DOWN, INPUT_MESSAGES, UP, Dealer
 from pavane.raft.messages import descriptor, has_input, receive, send
+from pavane.raft.silence import IDLE_ROUTER_PROBE_S, IDLE_ROUTER_S, UNREAD_MS
 from pavane.raft.state.configuration import host_of, needs_resolving
 from pavane.raft.wire.frames import FRAME_BYTES
 from pavane.runtime import names
@@ -33,9 +34,6 @@ HIGH_WATER_ROUTER_IN = 2000
 HIGH_WATER_OUT = 10_000
 HIGH_WATER_SIDE = 64
 SUBSCRIPTION_BYTES = 64 << 10  # of what a subscriber sends at a time
-UNREAD_MS = 3000  # the system drops who acknowledges or reads nothing of what is sent for so long, with its queue
-SILENT_S = 10  # whoever sends nothing for so long is asked whether it is there, and is gone without an answer
-PROBE_S = 3  # within this
 BACKLOG = 512
 RESOLVE_AGAIN_S = 1.0  # a name is asked again when its peer was silent for so long (8.2)
 
@@ -132,8 +130,8 @@ class Sockets:
         # No heartbeats of ØMQ: at each it looks through the timers of all connections; 7,000 fill a processor.
         router.set(zmq.TCP_MAXRT, UNREAD_MS)
         router.set(zmq.TCP_KEEPALIVE, 1)
-        router.set(zmq.TCP_KEEPALIVE_IDLE, SILENT_S)
-        router.set(zmq.TCP_KEEPALIVE_INTVL, PROBE_S)
+        router.set(zmq.TCP_KEEPALIVE_IDLE, IDLE_ROUTER_S)
+        router.set(zmq.TCP_KEEPALIVE_INTVL, IDLE_ROUTER_PROBE_S)
         router.set(zmq.BACKLOG, BACKLOG)
         self._secure(router)
         _bind(router, bind)

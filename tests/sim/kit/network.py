@@ -37,7 +37,7 @@ class Connection:
     target: str
     deliver_reply: Callable[[Frames], None]
     alive: bool = True
-    silent: bool = False  # half open: nobody noticed yet that nothing arrives
+    silent: bool = False  # half open: it stands, and nothing arrives
     forward_at: float = 0.0
     backward_at: float = 0.0
     forward: int = 0  # messages under way
@@ -102,6 +102,8 @@ class Network:
         """Send along a connection; perhaps a copy of the message arrives later by another, older one."""
         message = tuple(bytes(frame) for frame in frames)
         route, source, target = connection.route, connection.source, connection.target
+        if connection.silent:
+            self.vanished(connection)
         if not self._lost(connection, source, target, connection.forward):
             connection.forward += 1
             connection.forward_at = max(connection.forward_at, self.scheduler.time + self.delay())
@@ -125,6 +127,10 @@ class Network:
         """Whether a message to ``target`` may arrive again by an older connection."""
         del target
         return True
+
+    def vanished(self, connection: Connection) -> None:
+        """Something was sent along a silent connection; whoever models a system that finds out begins here."""
+        del connection
 
     def drained(self, connection: Connection) -> bool:
         """Whether nothing that is under way on a connection arrives any more."""

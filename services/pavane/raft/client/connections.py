@@ -21,7 +21,6 @@ from pavane.runtime.names import bracketed
 
 HIGH_WATER_OUT = 1000
 WAITING_MESSAGES = 10_000  # unsent messages of one link; as many as there may be calls (CLIENT_INFLIGHT)
-CONNECT_TIMEOUT_MS = 2000  # an address without a host would else be tried for minutes
 
 OnMessage: TypeAlias = Callable[[str, list[bytes]], None]
 OnConnection: TypeAlias = Callable[[str, bool], None]
@@ -126,7 +125,6 @@ class _Connection:
             high_water=HIGH_WATER_OUT,
             curve=curve,
             events=FAILED,
-            connect_timeout_ms=CONNECT_TIMEOUT_MS,
         )
         self.read_soon()
 

@@ -20,6 +20,7 @@ from pavane.raft.core.installing import Installing
 from pavane.raft.core.keyspace import KeyCounts, Keyspace
 from pavane.raft.core.learner import Learner
 from pavane.raft.core.learner_streams import LearnerStreams
+from pavane.raft.core.lifelines import Lifelines
 from pavane.raft.core.membership import Membership
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Applied, Channel, Now, Outputs, Route, StageReached, TransferChanged
@@ -154,7 +155,11 @@ class Core:
         self._learner = Learner(
             node, self._requests, self._follower, self._recovering, self._installing, self._leader_silence_s
         )
+        self._lifelines = Lifelines(
+            node, self._requests, self._programs, lambda peer, channel: self._connection(peer, channel, up=False)
+        )
         self._timed: tuple[Timed, ...] = (
+            self._lifelines,
             self._programs,
             self._recovering,
             self._election,
@@ -244,6 +249,10 @@ class Core:
     def connection(self, peer: str, channel: Channel, up: bool, now: Now) -> None:
         """Learn that a DEALER's connection came up or went down."""
         self._node.now = now
+        self._lifelines.connected(peer, channel, up)
+        self._connection(peer, channel, up=up)
+
+    def _connection(self, peer: str, channel: Channel, *, up: bool) -> None:
         self._programs.connection(peer, channel, up)
         if up:
             self._election.connected(peer, channel)

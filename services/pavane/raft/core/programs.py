@@ -161,6 +161,19 @@ class Programs:
             if up:
                 known.hello_at = self._node.now.mono
 
+    def lost(self, peer: str) -> bool:
+        """Say hello on a new side channel, for the old one carries nothing; return whether one of ours was behind it.
+
+        ``connection`` is told that it went after this.
+        """
+        known = self._peers.get(peer)
+        if known is None:
+            return False
+        ours = known.kind == Program.OURS and known.greeted
+        known.unanswered = 0  # it had no chance to answer
+        known.hello_at = self._node.now.mono
+        return ours
+
     def ask_again(self, peers: Iterable[str]) -> None:
         """Say hello to these now, or repeat the hello under way: what they have to say may have changed."""
         for peer in peers:

@@ -296,10 +296,10 @@ class Replication:
         if isinstance(form, Pipeline):
             form.window.clear()
             progress.form = StopAndWait()
-        elif form.outstanding is None:
-            progress.form = Pipeline(Inflight(self._requests))
         else:
-            return
+            # What is outstanding may have gone to a connection that carries nothing. One of ours may take it late.
+            self._requests.cancel(form.outstanding.ask if form.outstanding is not None else None)
+            progress.form = Pipeline(Inflight(self._requests))
         self._probe(progress)
 
     def _probe(self, progress: Progress) -> None:

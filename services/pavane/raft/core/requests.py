@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, Disconnect, PeerChannel
 from pavane.raft.errors import DropReason
+from pavane.raft.silence import Silence
 from pavane.raft.wire.decoder import Drop, Reply, decode_reply
 from pavane.raft.wire.frames import Frame, Frames, encode_uint, next_message_id
 from pavane.raft.wire.requests import PeerPoll
@@ -35,12 +36,17 @@ class Ask:
 
 
 class Requests:
-    """Numbers messages per socket and matches replies to the questions still outstanding."""
+    """Numbers messages per socket and matches replies to the questions still outstanding.
+
+    ``silence`` tells which ``sockets`` owe an answer.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._last_ids: dict[tuple[Channel, str], int] = {}
         self._outstanding: dict[tuple[Channel, str], dict[bytes, Ask]] = {}
+        self.silence: Silence[tuple[Channel, str]] = Silence()
+        self.sockets: dict[tuple[Channel, str], PeerChannel] = {}
         self.answered_at: dict[str, float] = {}  # monotonic second of the last answer of a PEER ID
 
     def poll(self) -> PeerPoll:
@@ -66,12 +72,15 @@ class Requests:
         waiting[ask.id] = ask
         if len(waiting) > OUTSTANDING_MAX:
             del waiting[next(iter(waiting))]
+        self.sockets[key] = to
+        self.silence.asked(key)
         self._node.send(to, (ask.id, *ask.frames), after)
         return ask
 
     def again(self, ask: Ask, question: Question | None = None) -> None:
         """Send a question once more under the same id: the same bytes, or another message of the same stream."""
         frames = ask.frames if question is None else question.encode(self._node.config.ident)
+        self.silence.asked((ask.to.channel, ask.to.peer))
         self._node.send(ask.to, (ask.id, *frames), self._node.term_ticket)
 
     def cancel(self, ask: Ask | None) -> None:
@@ -81,12 +90,17 @@ class Requests:
 
     def disconnect(self, to: PeerChannel) -> None:
         """Close a socket and forget what was asked through it."""
-        self._outstanding.pop((to.channel, to.peer), None)
+        key = (to.channel, to.peer)
+        self._outstanding.pop(key, None)
+        self.sockets.pop(key, None)
+        self.silence.forget(key)
         self._node.event(Disconnect(to))
 
     def take(self, peer: str, channel: Channel, frames: Frames) -> None:
         """Give a message from one of our sockets to the handler of its question, or count it."""
-        waiting = self._outstanding.get((channel, peer), {})
+        key = (channel, peer)
+        self.silence.heard(key)
+        waiting = self._outstanding.get(key, {})
         ask = waiting.get(bytes(frames[0])) if frames else None
         if ask is None:
             self._node.drop(DropReason.STALE)
