@@ -1,4 +1,4 @@
-"""A way to a TCP server that a test can cut."""
+"""A way to a TCP server that a test can cut, or silence."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,11 +6,16 @@ from contextlib import asynccontextmanager, suppress
 
 
 class Way:
-    """Forwards to ``port``; ``cut`` ends every connection, new ones are taken at once."""
+    """Forwards to ``port``; ``cut`` ends every connection, new ones are taken at once.
+
+    After ``silence`` those that stand go on to stand, and take everything without carrying it anywhere.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._writers: set[asyncio.StreamWriter] = set()
+        self._served: set[asyncio.Task[None]] = set()
+        self._silent: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.connections = 0
 
@@ -20,33 +25,50 @@ class Way:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
 
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
         self.cut()
+        await asyncio.gather(*self._served, return_exceptions=True)
 
     def cut(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def silence(self) -> None:
+        self._silent |= self._writers
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        served = asyncio.create_task(self._serve(reader, writer))
+        self._served.add(served)
+        served.add_done_callback(self._served.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
         self._writers |= {writer, back}
         try:
-            await asyncio.gather(_forward(reader, back), _forward(there, writer))
+            await asyncio.gather(self._forward(reader, back), self._forward(there, writer))
         finally:
             self._writers -= {writer, back}
+            self._silent -= {writer, back}
+            writer.transport.abort()
+            back.transport.abort()
 
-
-async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                if writer not in self._silent:
+                    writer.write(data)
+                    await writer.drain()
+        if writer not in self._silent:
+            writer.close()
 
 
 @asynccontextmanager

@@ -68,6 +68,7 @@ class Network:
         self.messages: list[tuple[str, tuple[Frame, ...]]] = []
         self.finished: list[Finished] = []
         self.connected: frozenset[str] = frozenset()
+        self.redialled: list[tuple[float, str]] = []
 
     def name(self, endpoint: str) -> str:
         return next((name for name, url in URLS.items() if url == endpoint), endpoint)
@@ -77,6 +78,7 @@ class Network:
             outputs = self.procedure.outputs()
             if outputs.connect is not None:
                 self.connected = outputs.connect
+            self.redialled += [(round(self.now - 100, 3), self.name(endpoint)) for endpoint in outputs.redial]
             self.finished += outputs.finished
             for url in outputs.resolve:
                 self.procedure.resolved(url, self.addresses.get(url, ()), self.now)

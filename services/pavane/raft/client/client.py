@@ -470,6 +470,7 @@ class RaftClient:
                     self._set_clock(outputs.server_clock_ms)
                 if outputs.connect is not None:
                     self._links.keep(outputs.connect)
+                self._links.redial(outputs.redial)
                 for endpoint, frames in outputs.send:
                     self._links.send(endpoint, frames)
                 for call in outputs.progressed:

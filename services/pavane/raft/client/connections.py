@@ -6,7 +6,7 @@ every sending we look whether something came in meanwhile.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -59,8 +59,15 @@ class Connections:
         for endpoint in self._links.keys() - endpoints:
             self._links.pop(endpoint).close()
         for endpoint in endpoints - self._links.keys():
-            link = self._links[endpoint] = _Connection(endpoint, self._context, self._loop, self._curve, self._read)
-            link.dealer.connect([self._address(endpoint)])
+            self._open(endpoint)
+
+    def redial(self, endpoints: Iterable[str]) -> None:
+        """Make these connections anew, of those that are kept; what waits on them, in either direction, is lost."""
+        for endpoint in endpoints:
+            link = self._links.get(endpoint)
+            if link is not None:
+                link.close()
+                self._open(endpoint)
 
     def send(self, endpoint: str, frames: tuple[Frame, ...]) -> None:
         """Send, or keep until the link is up; what exceeds WAITING_MESSAGES is lost, as on a broken connection."""
@@ -72,6 +79,10 @@ class Connections:
         """Close all sockets; unsent messages are lost."""
         self.keep(frozenset())
         self._context.destroy(linger=0)
+
+    def _open(self, endpoint: str) -> None:
+        link = self._links[endpoint] = _Connection(endpoint, self._context, self._loop, self._curve, self._read)
+        link.dealer.connect([self._address(endpoint)])
 
     def _address(self, endpoint: str) -> str:
         """Return the ØMQ address of ``endpoint``, with the source address if there is one."""

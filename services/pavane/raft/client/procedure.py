@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pavane.raft.client.calls import Call, Done, Elsewhere, Failed, Pending, UpdateCall, Verdict
 from pavane.raft.errors import RaftError
+from pavane.raft.silence import LOOK_S, Silence
 from pavane.raft.wire import (
     Drop,
     Frame,
@@ -49,7 +50,7 @@ HEDGE_JITTER_S = 0.005  # clients that lost one leader do not ask in step
 REFRESH_S = 1.0  # a leader that is in use is asked so often for the members: all others may have been replaced
 HEDGE_POLLS_MAX = 256  # whose answers still count: those of about a second
 PATIENCE_DOUBLINGS = 10  # between two repetitions to a leader that says nothing at all: ten minutes in the end
-SWEEP_S = 0.1  # how exactly silence and deadlines are seen; one pass over all calls
+SWEEP_S = LOOK_S  # how exactly silence and deadlines are seen; one pass over all calls
 RESOLVE_AGAIN_S = 0.5  # a name without an address is asked for again: its pod may be about to start
 REDIRECTS_MAX = 4  # peers that name each other without any progress between; then a search decides
 POLL_ID_MODULUS = 1 << 32  # client ids of polls are numbers of up to four bytes (2.1)
@@ -70,12 +71,14 @@ class Finished:
 class Outputs:
     """What the adapter has to do, in this order.
 
-    ``connect`` is the set of endpoints that shall be connected, ``None`` while it has not changed; ``resolve`` are urls
+    ``connect`` is the set of endpoints that shall be connected, ``None`` while it has not changed; the connections to
+    ``redial`` carry nothing and are made anew, without being told to ``connection`` as gone; ``resolve`` are urls
     whose addresses shall be looked up and given to ``resolved``; ``progressed`` are streams with something to read;
     ``server_clock_ms`` is what a server's clock just said, if one did.
     """
 
     connect: frozenset[str] | None = None
+    redial: list[str] = field(default_factory=list)
     resolve: list[str] = field(default_factory=list)
     send: list[tuple[str, tuple[Frame, ...]]] = field(default_factory=list)
     progressed: list[AnyCall] = field(default_factory=list)
@@ -125,6 +128,8 @@ class Procedure:
         self._endpoints: dict[str, tuple[str, ...]] = {}
         self._targets_changed = False
         self._down: set[str] = set()
+        self._connected: frozenset[str] = frozenset()
+        self._silence: Silence[str] = Silence()
         self._calls: dict[bytes, AnyCall] = {}
         self._direct: dict[bytes, AnyCall] = {}
         self._leader: str | None = None
@@ -152,7 +157,7 @@ class Procedure:
 
     def submit(self, call: AnyCall, now: float) -> None:
         """Begin a call; its id must be free."""
-        if not self._calls:
+        if not self._calls and self._sweep_at_s <= now:
             self._sweep_at_s = now + SWEEP_S
         self._calls[call.id] = call
         call.started_s = now
@@ -182,7 +187,7 @@ class Procedure:
         call.heard_s = now
         call.deadline_s = now + call.timeout_s
         if call.endpoint is not None:
-            self._outputs.send.append((call.endpoint, (call.id, *frames)))
+            self._tell(call.endpoint, (call.id, *frames))
 
     def resolved(self, url: str, endpoints: Iterable[str], now: float) -> None:
         """Take the addresses of ``url``; none keeps those known before."""
@@ -206,6 +211,7 @@ class Procedure:
     def connection(self, endpoint: str, up: bool, now: float) -> None:
         """Take note that a connection came up, or went or could not be made."""
         self._features.pop(endpoint, None)
+        self._silence.connected(endpoint, up)
         if up:
             self._down.discard(endpoint)
             self._greet(endpoint)
@@ -221,6 +227,7 @@ class Procedure:
 
     def receive(self, endpoint: str, frames: Frames, now: float) -> None:
         """Take a message from a DEALER, id frame first."""
+        self._silence.heard(endpoint)
         if endpoint == self._leader:
             self._leader_heard_s = now
         message_id = bytes(frames[0])
@@ -291,6 +298,9 @@ class Procedure:
         if self._targets_changed:
             self._targets_changed = False
             outputs.connect = frozenset(self._targets())
+            for endpoint in self._connected - outputs.connect:
+                self._silence.forget(endpoint)
+            self._connected = outputs.connect
             self._down &= outputs.connect
             for endpoint in self._hellos.keys() - outputs.connect:
                 del self._hellos[endpoint]
@@ -365,7 +375,7 @@ class Procedure:
         self._cursor = search.asked = endpoint
         search.asked_id = self._next_poll_id()
         search.until_s = now + self._timeout_s
-        self._outputs.send.append((endpoint, (search.asked_id, *RequestConfig().encode(self._ident))))
+        self._tell(endpoint, (search.asked_id, *RequestConfig().encode(self._ident)))
 
     def _poll_answered(self, search: _Search, frames: Frames, now: float) -> None:
         reply = decode_reply(RequestConfigReply, frames)
@@ -397,7 +407,7 @@ class Procedure:
         """Ask beside the search; the answer also tells the members."""
         message_id = self._next_poll_id()
         self._hedge_polls[message_id] = endpoint
-        self._outputs.send.append((endpoint, (message_id, *RequestConfig().encode(self._ident))))
+        self._tell(endpoint, (message_id, *RequestConfig().encode(self._ident)))
         if len(self._hedge_polls) > HEDGE_POLLS_MAX:
             del self._hedge_polls[next(iter(self._hedge_polls))]
 
@@ -485,7 +495,7 @@ class Procedure:
         if call.item is not None and self._features.get(endpoint, 0) & FEATURE_UPDATE:
             self._gathered.setdefault(endpoint, []).append(call.item)
         else:
-            self._outputs.send.append((endpoint, (call.id, *call.frames(self._ident))))
+            self._tell(endpoint, (call.id, *call.frames(self._ident)))
 
     def _send_gathered(self) -> None:
         """Make messages of the updates that wait, as few as the limits allow."""
@@ -500,7 +510,7 @@ class Procedure:
         self._gathered.clear()
 
     def _send_items(self, endpoint: str, items: list[UpdateItem]) -> None:
-        self._outputs.send.append((endpoint, (UPDATES_ID, *PvUpdate(tuple(items)).encode(self._ident))))
+        self._tell(endpoint, (UPDATES_ID, *PvUpdate(tuple(items)).encode(self._ident)))
 
     def _updated(self, endpoint: str, frames: Frames, now: float) -> None:
         """Take what became of many updates."""
@@ -517,7 +527,7 @@ class Procedure:
         self._hellos[endpoint] = (self._next_poll_id(), self._rng.randbytes(NONCE_BYTES))
         message_id, nonce = self._hellos[endpoint]
         hello = PvHello("", 0, nonce, {"v": HELLO_VERSION, "feat": 0})
-        self._outputs.send.append((endpoint, (message_id, *hello.encode(self._ident))))
+        self._tell(endpoint, (message_id, *hello.encode(self._ident)))
 
     def _greeted(self, endpoint: str, frames: Frames) -> None:
         reply = decode_reply(PvHelloReply, frames)
@@ -528,12 +538,22 @@ class Procedure:
         if isinstance(clock_ms, int):
             self._outputs.server_clock_ms = clock_ms
 
+    def _tell(self, endpoint: str, frames: tuple[Frame, ...]) -> None:
+        self._silence.asked(endpoint)
+        self._outputs.send.append((endpoint, frames))
+
     def _next_poll_id(self) -> bytes:
         self._poll_number = (self._poll_number + 1) % POLL_ID_MODULUS
         return encode_uint(self._poll_number)
 
     def _sweep(self, now: float) -> None:
-        """See to deadlines, silence and repetitions of all calls."""
+        """See to silent connections, then to deadlines, silence and repetitions of all calls."""
+        doubtful, lost = self._silence.look()
+        for endpoint in doubtful:
+            self._ask_who_leads(endpoint)
+        for endpoint in lost:
+            self._outputs.redial.append(endpoint)
+            self.connection(endpoint, up=False, now=now)
         silent = False
         for call in tuple(self._calls.values()):
             if call.waiting and now >= call.deadline_s:
