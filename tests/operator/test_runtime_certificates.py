@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pavane.runtime.certificates import Certificates
 from pavane.stage.server import StageServer
 from pavane.wire.stages import Stage
 from pavane_operator.runtime.streams import Epochs, StreamContext, Streams, socket_address
@@ -32,7 +33,9 @@ async def streams() -> AsyncIterator[Streams]:
 
 
 async def start(folder: Path, port: int = 0) -> StageServer:
-    server = StageServer(NotingRole(generation=GENERATION), lambda *_: None, host=HOST, port=port, certificates=folder)
+    server = StageServer(
+        NotingRole(generation=GENERATION), lambda *_: None, host=HOST, port=port, certificates=Certificates(folder)
+    )
     await server.start()
     return server
 

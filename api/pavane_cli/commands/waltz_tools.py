@@ -7,6 +7,7 @@ from uuid import UUID
 
 import typer
 
+from pavane.runtime.certificates import Certificates
 from pavane.waltz.client.tools import measure
 from pavane.waltz.client.tools import recover as recover_node
 from pavane.waltz.client.tools import validate as validate_log
@@ -118,11 +119,7 @@ def recover(
 
 
 def _mutual(folder: Path) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname = False
     try:
-        context.load_verify_locations(folder / "ca.crt")
-        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-    except (OSError, ssl.SSLError) as error:
+        return Certificates(folder).dialling
+    except OSError as error:
         raise UserError(f"--tls: {folder}: {error}", ExitCode.USAGE) from error
-    return context

@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from pavane.compute.certificates import dns_names, expected_name
-from pavane.compute.tls import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE, StageCredentials
+from pavane.compute.tls import StageCredentials
+from pavane.runtime.certificates import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.objects.owned import owned

@@ -34,13 +34,14 @@ from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.intake import Connection, Intake
 from pavane.ambrosia.ports import READ_BYTES, close_writer
 from pavane.ambrosia.storage import CheckpointReader, Replay, Store
-from pavane.ambrosia.tls import LinkTls, agree
+from pavane.ambrosia.tls import agree
 from pavane.ambrosia.tracing import CoordinatorTracing
 from pavane.ambrosia.wire.limits import RECORD_BYTES
 from pavane.ambrosia.wire.links import HELLO_BYTES_MAX, Answer, Channel, Code, Hello
 from pavane.ambrosia.wire.primitives import Buffer
 from pavane.ambrosia.wire.records import LogRecord
 from pavane.runtime.adapter import CoreAdapter
+from pavane.runtime.certificates import Certificates
 from pavane.wire import RemoteProtocolError
 
 LINK_CONNECT_S = 5.0
@@ -88,7 +89,7 @@ class Runner:
         resolve: Resolve,
         say: Callable[[str], None],
         process: str,
-        tls: LinkTls | None = None,
+        tls: Certificates | None = None,
     ) -> None:
         self.core = core
         self.store = store
@@ -361,7 +362,7 @@ class Runner:
         try:
             async with asyncio.timeout(LINK_HELLO_S):
                 if self._tls is not None:
-                    reader, writer = await agree(writer, self._tls.contexts().accepting, READ_BYTES, accepting=True)
+                    reader, writer = await agree(writer, self._tls.mutual_port, READ_BYTES, accepting=True)
                 return *await _read_whole(reader, Hello.decode), reader, writer
         except (RemoteProtocolError, OSError, TimeoutError) as error:
             self.refused += 1
@@ -438,7 +439,7 @@ class Runner:
                 async with asyncio.timeout(LINK_CONNECT_S):
                     reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES)
                     if self._tls is not None:
-                        reader, writer = await agree(writer, self._tls.contexts().dialling, READ_BYTES, accepting=False)
+                        reader, writer = await agree(writer, self._tls.dialling, READ_BYTES, accepting=False)
             except (OSError, TimeoutError) as error:
                 self.states[peer] = f"unreachable: {self._fault(error)}"
                 continue

@@ -25,8 +25,8 @@ from pavane.ambrosia.errors import EXIT_UNEXPECTED, Fatal, FatalError, Supersede
 from pavane.ambrosia.ports import DETECT_S, BindingPort, SocketOrder, served
 from pavane.ambrosia.state import Meta, Phase, Progress
 from pavane.ambrosia.storage import LOG, CheckpointReader, Place, Registry, Replay, Row, Store
-from pavane.ambrosia.tls import LinkTls
 from pavane.ambrosia.wire.limits import MIB, NEW_NAME_BYTES_MAX
+from pavane.runtime.certificates import Certificates
 from pavane.wal.files import DiskFolder
 
 EXIT_USAGE = 1
@@ -66,7 +66,7 @@ class Options:
     detect_s: float = DETECT_S
     process: str = ""
     place: Place | None = None
-    tls: LinkTls | None = None
+    tls: Certificates | None = None
 
 
 def say(text: str) -> None:

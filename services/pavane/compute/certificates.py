@@ -1,26 +1,19 @@
 """What the dialling end of a stage port reads out of certificates (docs/specs/compute.md 2.1)."""
 
-from pathlib import Path
-
 from cryptography import x509
 
-from pavane.compute.tls import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE, StageCredentials
+from pavane.compute.tls import StageCredentials
+from pavane.runtime.certificates import Files
 
 WILDCARD = "*"
 ANY_LABEL = "pod"
 """Stands for the label that a wildcard stands for, where one name is needed."""
 
 
-def client_credentials(folder: Path) -> StageCredentials:
-    """Credentials to dial a pod that has the same certificate, from the files that ``server_credentials`` reads.
-
-    Raises ``OSError`` when they cannot be read, ``ValueError`` when the certificate cannot be used.
-    """
-    folder = (folder / CERTIFICATE_FILE).resolve(strict=True).parent  # a kubelet replaces all files by turning one link
-    authorities, certificate, key = (
-        (folder / name).read_bytes() for name in (AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE)
-    )
-    return StageCredentials(authorities, certificate, key, expected_name(x509.load_pem_x509_certificate(certificate)))
+def client_credentials(files: Files) -> StageCredentials:
+    """Credentials to dial a pod that has the same certificate. Raises ``ValueError`` when it cannot be used."""
+    name = expected_name(x509.load_pem_x509_certificate(files.certificate))
+    return StageCredentials(files.authorities, files.certificate, files.key, name)
 
 
 def expected_name(certificate: x509.Certificate) -> str:

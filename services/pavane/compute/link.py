@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pavane.compute.certificates import client_credentials
 from pavane.compute.client import ReplicaStream, StreamEnded
 from pavane.compute.core.controller import ControllerCore, Effect, Hang, Send
-from pavane.compute.tls import StageCredentials
 from pavane.compute.wire import Command, CreateInstance, Epoch, RuntimeConfig
 from pavane.parts.backoff import backoff_s
+from pavane.runtime.certificates import Certificates
 from pavane.runtime.names import bracketed, look_up, resolve
 
 DIAL_FIRST_SECONDS = 0.05
@@ -24,10 +25,10 @@ _logger = logging.getLogger(__name__)
 class ReplicaLinks:
     """Keeps a stream to each replica open and hands everything to ``core``.
 
-    ``credentials`` are asked for at each dial, so that certificates may change. ``on_effect`` gets what is not for a
-    replica: answers, updates, ends. ``on_superseded`` is called when a replica follows another controller: whoever does
-    not know of one should stop. Call ``carry_out`` with what other calls of the core return; all of it in one event
-    loop.
+    With ``certificates`` it speaks mutual TLS: those of the moment at each dial, and connections end when an authority
+    is removed. ``on_effect`` gets what is not for a replica: answers, updates, ends. ``on_superseded`` is called when a
+    replica follows another controller: whoever does not know of one should stop. Call ``carry_out`` with what other
+    calls of the core return; all of it in one event loop.
     """
 
     def __init__(
@@ -38,12 +39,12 @@ class ReplicaLinks:
         on_superseded: Callable[[str], None],
         *,
         config: RuntimeConfig | None = None,
-        credentials: Callable[[], StageCredentials] | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self.core = core
         self._instance = instance
         self._config = config
-        self._credentials = credentials
+        self._certificates = certificates
         self._on_effect = on_effect
         self._on_superseded = on_superseded
         self._queues: dict[str, _Queue] = {}
@@ -59,7 +60,7 @@ class ReplicaLinks:
                 connection = self.core.connect(replica)
                 queue = self._queues[replica] = _Queue(connection)
                 try:
-                    async with await self._stream(address, connection) as stream:
+                    async with await self._stream(address, queue) as stream:
                         failures = 0
                         self.carry_out(self.core.opened(replica, connection))
                         await self._pump(replica, stream, queue)
@@ -81,12 +82,16 @@ class ReplicaLinks:
             self._queues.pop(replica, None)
             self.carry_out(self.core.remove(replica))
 
-    async def _stream(self, address: str, connection: Epoch) -> ReplicaStream:
+    async def _stream(self, address: str, queue: "_Queue") -> ReplicaStream:
         host, _, port = address.rpartition(":")
         found = (await look_up(resolve, host.strip("[]")))[0]
-        credentials = None if self._credentials is None else self._credentials()
+        credentials = None
+        if self._certificates is not None:
+            files = self._certificates.current()
+            credentials = client_credentials(files)
+            self._certificates.watch(queue, generation=files.generation)
         return ReplicaStream(
-            f"{bracketed(found)}:{port}", connection, self._instance, config=self._config, credentials=credentials
+            f"{bracketed(found)}:{port}", queue.connection, self._instance, config=self._config, credentials=credentials
         )
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
@@ -157,6 +162,10 @@ class _Queue:
     def hang(self, reason: str) -> None:
         if not self.hung.done():
             self.hung.set_result(reason)
+
+    def abort(self) -> None:
+        """See ``Watched``."""
+        self.hang("an authority of the certificates was removed")
 
     async def get(self) -> Command:
         while not self._waiting:

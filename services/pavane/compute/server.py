@@ -7,7 +7,6 @@ one's effects are carried out before the next. Responses wait in the core's outb
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
@@ -15,9 +14,10 @@ import grpc
 from pavane.compute.core.ports import Effect, EndStream, ExitProcess, Request, Wake
 from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.session import STOP_SECONDS_MAX, Session
-from pavane.compute.tls import server_credentials
+from pavane.compute.tls import server_credentials, watch
 from pavane.compute.transport import ACCEPTED, SERVER_OPTIONS, STAGE_PORT, exit_text
 from pavane.compute.wire import METHOD, PROTOCOL_MAJOR, SERVICE, Command, encode_response
+from pavane.runtime.certificates import Certificates
 from pavane.runtime.names import bracketed
 
 STREAMS_MAX = 32  # one controller, its predecessor and some that are mistaken; more are refused
@@ -34,7 +34,7 @@ class Engine(Protocol):
 
 
 class ReplicaServer:
-    """Serves the compute protocol for ``engine`` on ``host``, with mutual TLS if a folder of ``certificates`` is given.
+    """Serves the compute protocol for ``engine`` on ``host``, with mutual TLS if ``certificates`` are given.
 
     ``exit_process(code, reason)`` is called when the protocol demands the end of the process; it returns at once.
     """
@@ -47,7 +47,7 @@ class ReplicaServer:
         *,
         host: str,
         port: int = STAGE_PORT,
-        certificates: Path | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self.core = core
         self.port = port
@@ -66,7 +66,7 @@ class ReplicaServer:
         return len(self._sessions)
 
     async def start(self) -> None:
-        """Bind and serve. Raises ``OSError`` when the address is not free or the certificates cannot be read."""
+        """Bind and serve. Raises ``OSError`` when the address is not free."""
         credentials = None if self._certificates is None else server_credentials(self._certificates)
         self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=STREAMS_MAX)
         handler: Any = grpc.stream_stream_rpc_method_handler(self._serve)
@@ -123,6 +123,7 @@ class ReplicaServer:
     async def _serve(self, _: Any, context: Any) -> None:
         session = Session(self.core.open())
         self._sessions[session.stream] = session
+        watch(self._certificates, session, context)
         await session.serve(context, self._take, self._send(session, context), self._closed)
 
     def _closed(self, stream: int) -> None:

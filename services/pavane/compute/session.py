@@ -30,6 +30,10 @@ class Session:
         if not self.ended.done():
             self.ended.set_result((grpc.StatusCode[code], text))
 
+    def abort(self) -> None:
+        """End the stream of somebody whose certificate does not count any more."""
+        self.end("UNAUTHENTICATED", "the authority of this certificate is not trusted any more: dial with a new one")
+
     def close(self) -> None:
         """Make the sender stop."""
         self.closing = True

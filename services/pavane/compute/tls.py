@@ -1,21 +1,19 @@
-"""Mutual TLS of the stage port (docs/specs/compute.md 2.1): both ends show a certificate of the same authority.
+"""Mutual TLS of a stage port over gRPC (docs/specs/compute.md 2.1): both ends show a certificate of one authority.
 
-A pod reads its files again at the handshake that follows a change, so certificates are renewed without a restart;
-streams that are open stay open.
+A server takes changed files at the handshake that follows. Streams stay open as long as the authority counts of whoever
+dialled: gRPC closes no single connection, so each of its streams is judged, when it begins and when an authority goes.
 """
 
-import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import grpc
 
-CERTIFICATE_FILE = "tls.crt"
-KEY_FILE = "tls.key"
-AUTHORITIES_FILE = "ca.crt"
+from pavane.runtime.certificates import Certificates, Files, Watched, chain_of
 
-_logger = logging.getLogger(__name__)
+SHOWN, SHOWN_CHAIN = "x509_pem_cert", "x509_pem_cert_chain"
+"""What gRPC calls the certificate of the other end, alone and with those above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +37,26 @@ class StageCredentials:
         return grpc.ssl_channel_credentials(self.authorities, self.key, self.certificate)
 
 
-def server_credentials(folder: Path) -> grpc.ServerCredentials:
-    """Credentials of a server that accepts only clients with a certificate of its authorities.
+def server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
+    """Credentials of a server that accepts only clients with a certificate of its authorities."""
+    used = certificates.current()
 
-    ``folder`` holds ``tls.crt``, ``tls.key`` and ``ca.crt``; they are read again when they have changed. What cannot be
-    read then is logged, and the former certificate stays in use. Raises ``OSError`` when they cannot be read now.
-    """
-    files = _Files(folder)
-    changed: Any = files.changed  # the stubs forget that it may answer None
-    return grpc.dynamic_ssl_server_credentials(files.read(), changed, require_client_authentication=True)
+    def changed() -> Any:  # the stubs forget that it may answer None
+        """Answer gRPC, which asks before each handshake under a lock of its own."""
+        nonlocal used
+        former, used = used, certificates.current()
+        return None if used is former else _configuration(used)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(used), changed, require_client_authentication=True)
 
 
-class _Files:
-    """The three files of a mounted Secret. gRPC asks before each handshake, under a lock of its own."""
+def watch(certificates: Certificates | None, stream: Watched, context: Any) -> None:
+    """End a stream of a server as soon as the authority counts no more of the connection that carries it."""
+    if certificates is not None:
+        shown: Mapping[str, list[bytes]] = context.auth_context()
+        pem = (*shown.get(SHOWN, ()), *shown.get(SHOWN_CHAIN, ()))
+        certificates.watch(stream, chain_of(each.decode("ascii", "replace") for each in pem))
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._read: object = None
 
-    def read(self) -> grpc.ServerCertificateConfiguration:
-        folder, state = self._state()
-        authorities = (folder / AUTHORITIES_FILE).read_bytes()
-        pair = ((folder / KEY_FILE).read_bytes(), (folder / CERTIFICATE_FILE).read_bytes())
-        self._read = state
-        return grpc.ssl_server_certificate_configuration([pair], authorities)
-
-    def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        try:
-            return None if self._state()[1] == self._read else self.read()
-        except OSError as error:
-            _logger.warning("changed certificates cannot be read, the former ones stay in use: %s", error)
-            return None
-
-    def _state(self) -> tuple[Path, object]:
-        # A kubelet replaces all files at once by turning one link, so all are read behind the link as it is now.
-        folder = (self._folder / CERTIFICATE_FILE).resolve(strict=True).parent
-        files = [(folder / name).stat() for name in (AUTHORITIES_FILE, KEY_FILE, CERTIFICATE_FILE)]
-        return folder, (folder, [(file.st_ino, file.st_mtime_ns) for file in files])
+def _configuration(files: Files) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(files.key, files.certificate)], files.authorities)

@@ -21,10 +21,12 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 SERVER_CONNECTIONS_MAX = 64  # those that drive a pod are few; without a limit strangers take all its descriptors
 HANDSHAKE_MS = 5000
+IDLE_MS = 30_000  # a connection without a stream; streams are judged by their certificates, this ends the rest of them
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *OPTIONS,
     ("grpc.max_allowed_incoming_connections", SERVER_CONNECTIONS_MAX),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+    ("grpc.max_connection_idle_ms", IDLE_MS),
     ("grpc.so_reuseport", 0),  # two programs on one address are a mistake that has to show
     ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
     ("grpc.http2.max_ping_strikes", 0),  # gRPC's own measurements of the bandwidth are pings that nobody can space

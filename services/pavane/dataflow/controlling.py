@@ -17,7 +17,6 @@ from pavane.compute.core.controller import Answered, ControllerCore, Effect, Qua
 from pavane.compute.core.replica import KIND
 from pavane.compute.link import ReplicaLinks
 from pavane.compute.state.as_of import choose_as_of
-from pavane.compute.tls import StageCredentials
 from pavane.compute.wire import CreateInstance, Failure, Rows, Token
 from pavane.dataflow import badrows
 from pavane.dataflow.badrows import BadRows
@@ -29,6 +28,7 @@ from pavane.dataflow.ports import EngineError, Fenced, Script, View
 from pavane.dataflow.querying import QueryError
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.ticks import Ticks
+from pavane.runtime.certificates import Certificates
 from pavane.waltz.errors import OutcomeUnknown, Unavailable
 
 NEAR_TICKS = 5
@@ -68,7 +68,7 @@ class Controller:
         interval_s: float,
         clocks: Clocks,
         generation: int,
-        credentials: Callable[[], StageCredentials] | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self._log = log
         self._scripts = scripts
@@ -84,7 +84,7 @@ class Controller:
             CreateInstance(KIND, generation),
             self._carry_out,
             self._superseded,
-            credentials=credentials,
+            certificates=certificates,
         )
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._peeks: dict[bytes, asyncio.Future[tuple[int, tuple[Rows, ...]]]] = {}

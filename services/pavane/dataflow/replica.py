@@ -11,7 +11,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pavane.compute.core.ports import (
     AllowSink,
@@ -52,6 +51,7 @@ from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.source import LogSource
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.tracing import Tracing
+from pavane.runtime.certificates import Certificates
 from pavane.waltz.errors import OutcomeUnknown, Unavailable
 
 
@@ -148,12 +148,12 @@ class ReplicaEngine:
         host: str,
         port: int,
         listening: Callable[[int], None],
-        certificates: Path | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         """Listen and work until cancelled; `listening` is told the port. Raises `OSError` for an address in use.
 
-        `exit_process(code, reason)` is called when the protocol demands the end of the process. With a folder of
-        `certificates` it speaks mutual TLS.
+        `exit_process(code, reason)` is called when the protocol demands the end of the process. With `certificates` it
+        speaks mutual TLS.
         """
         server = ReplicaServer(self.core, self, exit_process, host=host, port=port, certificates=certificates)
         self._tell = server.carry_out

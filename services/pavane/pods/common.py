@@ -4,10 +4,12 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pavane.compute.wire import StageReport
 from pavane.pods.settings import PodSettings
+from pavane.runtime.certificates import Certificates
 from pavane.runtime.metrics import Metric
 from pavane.runtime.process import EXIT_USAGE, Process, write_termination_log
 from pavane.runtime.process import run as run_process
@@ -43,8 +45,8 @@ def run_pod(
 ) -> int:
     """Run a pod until the process is told to end, and return its exit code.
 
-    ``failures`` gives the exit code for each error of the pod's start, the narrower class first; unusable settings
-    (``SettingsError`` of their own or of ``load``) end it with ``EXIT_USAGE`` before anything has begun.
+    ``failures`` gives the exit code for each error of making and starting the pod, the narrower class first. Unusable
+    settings (``SettingsError`` of their own or of ``load``) end it with ``EXIT_USAGE`` before anything has begun.
     """
     try:
         settings = settings_of.load()
@@ -55,17 +57,31 @@ def run_pod(
         return EXIT_USAGE
 
     async def body(process: Process) -> None:
-        pod = pod_of(settings, config, process)
+        pod = None
         try:
+            pod = pod_of(settings, config, process)
             await pod.start()
         except tuple(failures) as error:
             process.exit(next(code for kind, code in failures.items() if isinstance(error, kind)), str(error))
         try:
             await process.ended()
         finally:
-            await pod.stop()
+            if pod is not None:
+                await pod.stop()
 
     return run_process(body, service=service)
+
+
+def certificates_of(settings: PodSettings, process: Process, others: Path | None = None) -> Certificates | None:
+    """Return the pod's certificates, and follow them as long as the process lives; ``None`` if it speaks in clear.
+
+    Authorities in the file ``others`` count too. Raises ``OSError`` when they cannot be read.
+    """
+    if settings.tls is None:
+        return None
+    certificates = Certificates(settings.tls, others)
+    process.spawn(certificates.follow(), name="certificates")
+    return certificates
 
 
 def stage_json(report: StageReport | None, generation: int) -> dict[str, Any]:

@@ -6,11 +6,9 @@ from the moment on at which its own token stands there. Specified in docs/specs/
 """
 
 import asyncio
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pavane.compute.certificates import client_credentials
 from pavane.compute.wire import Blocker, Token
 from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.controlling import Controller
@@ -18,10 +16,11 @@ from pavane.dataflow.entries import EntryError
 from pavane.dataflow.keeping import Keeper
 from pavane.dataflow.ports import EngineError, Table, View
 from pavane.dataflow.tracing import Tracing
-from pavane.pods.common import rest_fenced, run_pod
+from pavane.pods.common import certificates_of, rest_fenced, run_pod
 from pavane.pods.compute_settings import ComputeConfig, ComputeSettings, load
 from pavane.pods.computing import Kept, engine_of, make_clocks
 from pavane.pods.staged import StagedPod
+from pavane.runtime.certificates import Certificates
 from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
@@ -87,13 +86,14 @@ class OwnViews(Kept[Keeper]):
 class LedViews(Kept[Controller]):
     """Views that replicas in pods of their own compute; this process is their controller (docs/specs/compute.md 10)."""
 
-    def __init__(self, settings: ComputeSettings, config: ComputeConfig) -> None:
+    def __init__(
+        self, settings: ComputeSettings, config: ComputeConfig, certificates: Certificates | None = None
+    ) -> None:
         super().__init__(settings, config)
+        self._certificates = certificates
         self._replicas = dict(config.replicas)
 
     def _made(self, log: Waltz) -> Controller:
-        folder = self._settings.tls
-        credentials = None if folder is None else functools.partial(client_credentials, folder)
         return Controller(
             log,
             self._scripts,
@@ -102,7 +102,7 @@ class LedViews(Kept[Controller]):
             self._interval_s,
             make_clocks(),
             self.generation,
-            credentials,
+            self._certificates,
         )
 
     @property
@@ -221,7 +221,11 @@ class ComputePod(StagedPod):
     """One pod: the views and everything around them."""
 
     def __init__(self, settings: ComputeSettings, config: ComputeConfig, process: Process) -> None:
-        self._kept: Kept[Any] = LedViews(settings, config) if config.replicas else OwnViews(settings, config)
+        self._kept: Kept[Any]
+        if config.replicas:
+            self._kept = LedViews(settings, config, certificates_of(settings, process))
+        else:
+            self._kept = OwnViews(settings, config)
         super().__init__(settings, process, ControllerRole(self._kept), {"/views": self._kept.views})
 
     async def _run(self) -> None:

@@ -12,7 +12,7 @@ from pavane.dataflow.keeping import Place
 from pavane.dataflow.replica import ReplicaEngine
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.tracing import Tracing
-from pavane.pods.common import rest_fenced, run_pod, stage_json
+from pavane.pods.common import certificates_of, rest_fenced, run_pod, stage_json
 from pavane.pods.compute_settings import REPLICA_PORT, ComputeConfig, ComputeSettings, load
 from pavane.pods.computing import AGAIN_S, engine_of, log_of, make_clocks
 from pavane.runtime.metrics import Metric
@@ -32,6 +32,7 @@ class ReplicaPod:
         self._process = process
         self._core = ReplicaCore(settings.generation)
         self._make_engine = engine_of(settings, config)
+        self._certificates = certificates_of(settings, process)
         self._engine: ReplicaEngine | None = None
         self._fault = "the log was not reached yet"
         self._ops = OpsServer(
@@ -80,7 +81,7 @@ class ReplicaPod:
             host=self._settings.pod_ip,
             port=REPLICA_PORT,
             listening=lambda _: None,
-            certificates=self._settings.tls,
+            certificates=self._certificates,
         )
 
     def _exit(self, code: int, reason: str) -> None:

@@ -22,11 +22,10 @@ from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.server import Options, Server
 from pavane.ambrosia.storage import Place, Registry
 from pavane.ambrosia.tenure import read_fence
-from pavane.ambrosia.tls import LinkTls
 from pavane.ambrosia.wire.limits import MIB
 from pavane.compute.wire import Blocker, Token
 from pavane.pods import immortal_log
-from pavane.pods.common import rest_fenced, run_pod
+from pavane.pods.common import certificates_of, rest_fenced, run_pod
 from pavane.pods.coordinator_settings import (
     LINK_PORT,
     PEERS_FILE,
@@ -39,6 +38,7 @@ from pavane.pods.coordinator_settings import (
 from pavane.pods.immortal_log import PartitionFolder
 from pavane.pods.staged import StagedPod
 from pavane.runtime import names
+from pavane.runtime.certificates import Certificates
 from pavane.runtime.metrics import Metric
 from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.runtime.settings import SettingsError
@@ -72,7 +72,7 @@ class Instance:
         namespace: str,
         generation: int,
         waltz_client: Path | None = None,
-        tls: LinkTls | None = None,
+        tls: Certificates | None = None,
     ) -> None:
         """With ``waltz_client`` the files are on that log, and ``folder`` is for what was read of them."""
         self.generation = generation
@@ -282,7 +282,9 @@ class CoordinatorPod(StagedPod):
             settings.pod_namespace,
             settings.generation,
             settings.waltz_client,
-            _tls(settings),
+            certificates_of(
+                settings, process, settings.live.with_name(PEERS_FILE) if settings.live is not None else None
+            ),
         )
         super().__init__(settings, process, InstanceRole(self._instance), {"/instance": self._instance_json})
 
@@ -324,12 +326,6 @@ class CoordinatorPod(StagedPod):
     def _instance_json(self) -> dict[str, Any] | None:
         server = self._instance.server
         return None if server is None else server.status()
-
-
-def _tls(settings: CoordinatorSettings) -> LinkTls | None:
-    if settings.tls is None:
-        return None
-    return LinkTls(settings.tls, settings.live.with_name(PEERS_FILE) if settings.live is not None else None)
 
 
 def run() -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pavane.compute.wire import Blocker, Token
-from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
+from pavane.pods.common import certificates_of, rest_fenced, run_pod, stage_json, stage_metrics
 from pavane.pods.live import follow
 from pavane.pods.raft_settings import RaftPodConfig, RaftSettings, load
 from pavane.raft.core.status import Fence, Status
@@ -172,9 +172,8 @@ class RaftPod:
         await self._ops.start(self._process)
         await self._server.start()
         self._role = RaftRole(self._server, self._settings.generation)
-        self._stage = StageServer(
-            self._role, self._process.exit, host=self._settings.pod_ip, certificates=self._settings.tls
-        )
+        certificates = certificates_of(self._settings, self._process)
+        self._stage = StageServer(self._role, self._process.exit, host=self._settings.pod_ip, certificates=certificates)
         await self._stage.start()
         self._server.on_change(self._stage.notify)
         status = self._server.status()

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pavane.pods.common import stage_json, stage_metrics
+from pavane.pods.common import certificates_of, stage_json, stage_metrics
 from pavane.pods.settings import PodSettings
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
@@ -26,7 +26,8 @@ class StagedPod(ABC):
     ) -> None:
         self._process = process
         self._generation = settings.generation
-        self._stage = StageServer(role, process.exit, host=settings.pod_ip, certificates=settings.tls)
+        certificates = certificates_of(settings, process)
+        self._stage = StageServer(role, process.exit, host=settings.pod_ip, certificates=certificates)
         self._ops = OpsServer(
             host=settings.pod_ip,
             live=lambda: None,  # what ends the work ends the process

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pavane.compute.wire import Blocker, Token
-from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
+from pavane.pods.common import certificates_of, rest_fenced, run_pod, stage_json, stage_metrics
 from pavane.pods.live import follow
 from pavane.pods.swim_settings import (
     SWIM_PORT,
@@ -117,7 +117,8 @@ class SwimPod:
         self._settings = settings
         self._process = process
         self._role = SwimRole(settings, config)
-        self._stage = StageServer(self._role, process.exit, host=settings.pod_ip, certificates=settings.tls)
+        certificates = certificates_of(settings, process)
+        self._stage = StageServer(self._role, process.exit, host=settings.pod_ip, certificates=certificates)
         self._ops = OpsServer(
             host=settings.pod_ip,
             live=self._live_fault,

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from pavane.compute.wire import Blocker, Token
-from pavane.pods.common import rest_fenced, run_pod, stage_json, stage_metrics
+from pavane.pods.common import certificates_of, rest_fenced, run_pod, stage_json, stage_metrics
 from pavane.pods.waltz_metadata import store_of
 from pavane.pods.waltz_settings import ADMIN_PORT, SERVER_PORT, WaltzConfig, WaltzServerSettings, load
 from pavane.pods.waltz_settings import metadata as metadata_of
-from pavane.pods.waltz_storage import refresh
 from pavane.runtime.garbage import freeze_survivors
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
@@ -23,7 +22,7 @@ from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.waltz.aio.cluster import ClusterConfig, check_tree, make_tree, read_rollout, read_view, set_rollout
-from pavane.waltz.server import Certificates, WaltzServer
+from pavane.waltz.server import WaltzServer
 from pavane.waltz.state.metadata import MetadataError
 from pavane.wire import Stage
 
@@ -116,7 +115,7 @@ class WaltzPod:
         self._settings = settings
         self._process = process
         self._store = store_of(metadata_of(settings.waltz_metadata))
-        self._certificates = Certificates(settings.tls) if settings.tls is not None else None
+        certificates = certificates_of(settings, process)
         self._server = WaltzServer(
             ClusterConfig(
                 config.cluster_name,
@@ -130,11 +129,11 @@ class WaltzPod:
             self._store,
             advertise=f"{settings.waltz_host}:{SERVER_PORT}",
             generation=settings.generation,
-            client_tls=self._certificates.client_port if self._certificates is not None else None,
-            storage_tls=self._certificates.storage_link if self._certificates is not None else None,
+            client_tls=certificates.open_port if certificates is not None else None,
+            storage_tls=certificates.dialling if certificates is not None else None,
         )
         self._role = WaltzRole(self._server, settings.generation)
-        self._stage = StageServer(self._role, process.exit, host=settings.pod_ip, certificates=settings.tls)
+        self._stage = StageServer(self._role, process.exit, host=settings.pod_ip, certificates=certificates)
         self._ops = OpsServer(
             host=settings.pod_ip,
             live=self._live_fault,
@@ -150,8 +149,6 @@ class WaltzPod:
         await self._ops.start(self._process)
         await self._store.__aenter__()
         await self._stage.start()
-        if self._certificates is not None:
-            self._process.spawn(refresh(self._certificates), name="certificates")
         self._process.spawn(self._listen(), name="waltz server")
         self._process.spawn(self._follow_fence(), name="fence")
 

@@ -3,19 +3,17 @@
 Specified in docs/specs/operator.md 4.2, docs/specs/waltz.md 10.
 """
 
-import asyncio
 import os
 
-from pavane.pods.common import run_pod
+from pavane.pods.common import certificates_of, run_pod
 from pavane.pods.waltz_settings import ADMIN_PORT, STORAGE_PORT, WaltzConfig, WaltzStorageSettings, load
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import EXIT_FAILED, Process
-from pavane.waltz.server import Certificates, StorageNode
+from pavane.waltz.server import StorageNode
 from pavane.waltz.storage import ForeignDirectory
 
 EXIT_DISK, EXIT_FOREIGN = 4, 5
-REFRESH_S = 30.0  # a certificate is renewed long before it ends
 
 
 class StoragePod:
@@ -25,7 +23,6 @@ class StoragePod:
         self._settings = settings
         self._process = process
         self._node = StorageNode(settings.waltz_data, config.key, config.partitions, cluster=config.cluster_name)
-        self._certificates: Certificates | None = None
         self._ops = OpsServer(
             host=settings.pod_ip,
             live=self._live_fault,
@@ -37,10 +34,8 @@ class StoragePod:
     async def start(self) -> None:
         """Open the ops port, then the folder, then the ports for servers and for tools."""
         await self._ops.start(self._process)
-        if self._settings.tls is not None:
-            self._certificates = Certificates(self._settings.tls)
-            self._process.spawn(refresh(self._certificates), name="certificates")
-        tls = self._certificates.storage_port if self._certificates is not None else None
+        certificates = certificates_of(self._settings, self._process)
+        tls = certificates.mutual_port if certificates is not None else None
         await self._node.start(self._settings.pod_ip, STORAGE_PORT, tls, ADMIN_PORT)
         self._process.spawn(self._node.run(), name="storage node")
 
@@ -62,16 +57,6 @@ class StoragePod:
 
     def _metrics(self) -> list[Metric]:
         return self._node.metrics()
-
-
-async def refresh(certificates: Certificates) -> None:
-    """Load renewed certificates, for ever; those that cannot be read leave the former ones in use."""
-    while True:
-        await asyncio.sleep(REFRESH_S)
-        try:
-            certificates.refresh()
-        except OSError:
-            continue
 
 
 def run() -> int:

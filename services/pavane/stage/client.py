@@ -56,7 +56,7 @@ _tracer = get_tracer(__name__)
 
 Answer = TypeVar("Answer")
 
-_UNREACHABLE = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN"})
+_UNREACHABLE = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN", "UNAUTHENTICATED"})
 
 
 class StageStream:

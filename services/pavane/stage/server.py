@@ -9,7 +9,6 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,7 +20,7 @@ from opentelemetry.semconv._incubating.attributes.rpc_attributes import (
 from opentelemetry.trace import SpanKind, get_tracer
 
 from pavane.compute.session import STOP_SECONDS_MAX, Session
-from pavane.compute.tls import server_credentials
+from pavane.compute.tls import server_credentials, watch
 from pavane.compute.transport import ACCEPTED, RPC_NAME, SERVER_OPTIONS, STAGE_PORT, UNTRACED
 from pavane.compute.wire import (
     METHOD,
@@ -34,6 +33,7 @@ from pavane.compute.wire import (
     Token,
     encode_response,
 )
+from pavane.runtime.certificates import Certificates
 from pavane.runtime.names import bracketed
 from pavane.stage.core import (
     OWN,
@@ -60,7 +60,7 @@ _tracer = get_tracer(__name__)
 
 
 class StageServer:
-    """Serves the stage port for ``role`` on ``host``, with mutual TLS if a folder of ``certificates`` is given.
+    """Serves the stage port for ``role`` on ``host``, with mutual TLS if ``certificates`` are given.
 
     ``exit_process(code, reason)`` is called when the protocol demands the end of the process; it returns at once and
     the caller of ``start`` stops everything in order. Call ``notify`` whenever the role's report may have changed.
@@ -73,7 +73,7 @@ class StageServer:
         *,
         host: str,
         port: int = STAGE_PORT,
-        certificates: Path | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self._role = role
         self._certificates = certificates
@@ -127,7 +127,7 @@ class StageServer:
             session.changed.set()
 
     async def start(self) -> None:
-        """Bind and serve. Raises ``OSError`` when the address is not free or the certificates cannot be read."""
+        """Bind and serve. Raises ``OSError`` when the address is not free."""
         credentials = None if self._certificates is None else server_credentials(self._certificates)
         self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=STREAMS_MAX)
         handler: Any = grpc.stream_stream_rpc_method_handler(self._serve)
@@ -191,6 +191,7 @@ class StageServer:
     async def _serve(self, _: Any, context: Any) -> None:
         session = Session(self._core.open())
         self._sessions[session.stream] = session
+        watch(self._certificates, session, context)
         await session.serve(context, self._take, self._send(session, context), self._closed)
 
     def _closed(self, stream: int) -> None:

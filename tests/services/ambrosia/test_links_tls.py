@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pavane.ambrosia.ports import close_writer
-from pavane.ambrosia.tls import LinkTls
 from pavane.ambrosia.wire.links import Channel, Hello
 from pavane.ambrosia.wire.messages import Call, RpcType, attach_to, outgoing
+from pavane.runtime.certificates import Certificates
 from pavane_operator.tls.certificates import Pair
 from tests.services.ambrosia.test_server import WAIT_S, Running, options, running, until
 from tests.services.stage.certificates import authority, certificate, publish
@@ -30,7 +30,7 @@ class Peer:
         if signer is not None:
             self.folder.mkdir()
             publish(self.folder, certificate(signer), signer)
-            self.tls = LinkTls(self.folder)
+            self.tls = Certificates(self.folder)
         self.options = options(folder, name, tls=self.tls)
 
     @asynccontextmanager
@@ -99,7 +99,7 @@ async def test_calls_between_two_coordinators_are_encrypted(tmp_path: Path) -> N
 async def test_authorities_of_peers_count_as_soon_as_their_file_is_there(tmp_path: Path) -> None:
     alice, bob = Peer(tmp_path, "alice", authority()), Peer(tmp_path, "bob", authority())
     for peer in (alice, bob):
-        peer.options = options(tmp_path, peer.options.name, tls=LinkTls(peer.folder, tmp_path / "peers.crt"))
+        peer.options = options(tmp_path, peer.options.name, tls=Certificates(peer.folder, tmp_path / "peers.crt"))
     async with alice.alive() as one, bob.alive() as other:
         one.binding.writer.write(attach_to("bob"))
         await until(lambda: "no TLS" in one.server.status()["peers"].get("bob", ""), "refused")
@@ -185,17 +185,29 @@ async def test_certificates_are_renewed_while_calls_run(tmp_path: Path) -> None:
         await until(lambda: one.server.links_refused > 0, "the former authority is forgotten")
 
 
-async def test_files_that_cannot_be_read_leave_the_former_certificate_in_use(tmp_path: Path) -> None:
-    signer = authority()
-    tls = Peer(tmp_path, "alice", signer).tls
-    assert tls is not None
-    former = tls.contexts()
-    publish(tmp_path / "alice-tls", Pair(b"no certificate", b"no key"), signer)
-    assert tls.contexts() is former
-    publish(tmp_path / "alice-tls", certificate(signer), signer)
-    assert tls.contexts() is not former
-    with pytest.raises(OSError, match="No such file"):
-        LinkTls(tmp_path)
+async def test_links_end_when_the_authority_of_their_peer_is_removed(tmp_path: Path) -> None:
+    signers = {name: authority() for name in ("alice", "bob", "carol")}
+    peers = {name: Peer(tmp_path, name, signer) for name, signer in signers.items()}
+    for peer in peers.values():
+        publish(peer.folder, certificate(signers[peer.options.name]), *signers.values())
+    alice = peers["alice"]
+    assert alice.tls is not None
+    async with alice.alive() as one, peers["bob"].alive() as other, peers["carol"].alive() as third:
+        for name in ("bob", "carol"):
+            one.binding.writer.write(attach_to(name))
+        to_bob, to_carol = Calls(one, other, "bob"), Calls(one, third, "carol")
+        for calls in (to_bob, to_carol):
+            calls.send()
+            await calls.arrive()
+        await until(lambda: len(links(one)) == 8, "two links of each side with each peer")
+        before = links(one)
+        publish(alice.folder, certificate(signers["alice"]), signers["alice"], signers["bob"])
+        alice.tls.refresh()
+        await until(lambda: len(links(one)) == 4, "those with carol have ended")
+        assert set(links(one)) < set(before)
+        await until(lambda: "no TLS" in one.server.status()["peers"]["carol"], "and she is refused")
+        to_bob.send(100)
+        await to_bob.arrive()
 
 
 async def test_strangers_who_say_nothing_keep_nobody_out_and_are_ended(
@@ -219,7 +231,7 @@ async def test_strangers_who_say_nothing_keep_nobody_out_and_are_ended(
 async def test_who_said_nothing_is_ended_with_the_coordinator(tmp_path: Path, *, agree: bool) -> None:
     alice = Peer(tmp_path, "alice", authority())
     assert alice.tls is not None
-    context: ssl.SSLContext | None = alice.tls.contexts().dialling if agree else None
+    context: ssl.SSLContext | None = alice.tls.dialling if agree else None
     async with alice.alive() as one:
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", alice.options.port, ssl=context, server_hostname="" if agree else None
@@ -238,7 +250,7 @@ async def test_the_time_until_the_hello_is_bounded(
     monkeypatch.setattr("pavane.ambrosia.aio.LINK_HELLO_S", 0.2)
     alice = Peer(tmp_path, "alice", authority())
     assert alice.tls is not None
-    context: ssl.SSLContext | None = alice.tls.contexts().dialling if agree else None
+    context: ssl.SSLContext | None = alice.tls.dialling if agree else None
     async with alice.alive() as one:
         name = "" if agree else None
         reader, writer = await asyncio.open_connection(

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pavane.compute import link as link_module
-from pavane.compute.certificates import client_credentials
 from pavane.compute.client import ReplicaStream, StreamEnded
 from pavane.compute.core.controller import Answered, ControllerCore, Effect, Quarantined
 from pavane.compute.core.ports import Build, Drop, Read, Request
@@ -18,6 +16,7 @@ from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.link import ReplicaLinks
 from pavane.compute.server import ReplicaServer
 from pavane.compute.wire import CreateInstance, Epoch, Frontiers, Rows
+from pavane.runtime.certificates import Certificates
 from tests.services.compute.replicas import GENERATION, UUID, index
 from tests.services.eventually import eventually
 from tests.services.ports import free_ports
@@ -118,12 +117,12 @@ async def test_certificates_are_read_again_at_each_dial(tmp_path: Path, monkeypa
         (tmp_path / name).mkdir()
         publish(tmp_path / name, certificate(first), first)
     core = ControllerCore(GENERATION, 7)
-    credentials = functools.partial(client_credentials, tmp_path / "ours")
-    links = ReplicaLinks(core, INSTANCE, ignored, ignored, credentials=credentials)
+    ours, theirs = (Certificates(tmp_path / name) for name in ("ours", "theirs"))
+    links = ReplicaLinks(core, INSTANCE, ignored, ignored, certificates=ours)
     (port,) = free_ports(1)
     engine = Counting(20, "")
     server = engine.server = ReplicaServer(
-        ReplicaCore(GENERATION), engine, ignored, host=HOST, port=port, certificates=tmp_path / "theirs"
+        ReplicaCore(GENERATION), engine, ignored, host=HOST, port=port, certificates=theirs
     )
     await server.start()
     task = asyncio.create_task(links.run("r0", f"localhost:{port}"))
@@ -136,6 +135,10 @@ async def test_certificates_are_read_again_at_each_dial(tmp_path: Path, monkeypa
         await eventually(lambda: not core.connected)
         publish(tmp_path / "ours", certificate(second), second)
         await eventually(lambda: core.connected)
+        (stream,) = server._sessions
+        publish(tmp_path / "ours", certificate(second), authority())  # the replica's counts no more
+        ours.refresh()
+        await eventually(lambda: stream not in server._sessions and not core.connected)
     finally:
         task.cancel()
         await asyncio.wait({task})

@@ -6,13 +6,15 @@ import socket
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from pavane.compute.tls import StageCredentials
-from pavane.compute.transport import SERVER_CONNECTIONS_MAX
+from pavane.compute.transport import CALL, CLIENT_OPTIONS, SERVER_CONNECTIONS_MAX
 from pavane.compute.wire import Epoch
+from pavane.runtime.certificates import Certificates
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageUnreachable
 from pavane.stage.server import StageServer
@@ -33,8 +35,9 @@ class SecuredPod:
         self.authority = authority()
         self.minor = 0
         publish(folder, certificate(self.authority), self.authority)
+        self.certificates = Certificates(folder)
         self.server = StageServer(
-            NotingRole(generation=GENERATION), lambda *_: None, host=HOST, port=0, certificates=folder
+            NotingRole(generation=GENERATION), lambda *_: None, host=HOST, port=0, certificates=self.certificates
         )
 
     def stream(self, shown: StageCredentials | None) -> StageStream:
@@ -123,10 +126,11 @@ async def test_an_authority_is_replaced_step_by_step(pod: SecuredPod) -> None:
     assert not await pod.accepts(credentials(client_old, old, new))
 
 
-async def test_a_stream_that_is_open_outlives_its_certificates(pod: SecuredPod) -> None:
+async def test_a_stream_that_is_open_outlives_a_renewal(pod: SecuredPod) -> None:
     async with pod.stream(credentials(certificate(pod.authority), pod.authority)) as stream:
         other = authority()
-        publish(pod.folder, certificate(other), other)
+        publish(pod.folder, certificate(other), pod.authority, other)
+        pod.certificates.refresh()
         await stream.lead_up()
         assert (await stream.wait_for(lambda report: report.stage is Stage.READ_ONLY)).generation == GENERATION
 
@@ -137,10 +141,41 @@ async def test_files_that_cannot_be_read_leave_the_former_certificate_in_use(pod
     assert await pod.accepts(shown)
 
 
-async def test_a_pod_without_its_files_does_not_start(tmp_path: Path) -> None:
-    server = StageServer(NotingRole(generation=1), lambda *_: None, host=HOST, port=0, certificates=tmp_path)
-    with pytest.raises(OSError, match=r"tls\.crt"):
-        await server.start()
+async def test_a_stream_ends_when_its_authority_is_removed(pod: SecuredPod) -> None:
+    old, new = pod.authority, authority()
+    publish(pod.folder, certificate(new), old, new)
+    shown = credentials(certificate(old), new)
+    async with pod.stream(shown) as stream:
+        pod.certificates.refresh()
+        await stream.wait_for(lambda report: report.generation == GENERATION)
+        publish(pod.folder, certificate(new), new)
+        pod.certificates.refresh()
+        with pytest.raises(StageUnreachable, match="not trusted any more"):
+            await stream.wait_for(lambda _: False)
+    assert not await pod.accepts(shown)
+
+
+async def test_a_stream_whose_authority_stays_does_not_end_with_another_one(pod: SecuredPod) -> None:
+    old, new = pod.authority, authority()
+    publish(pod.folder, certificate(new), old, new)
+    async with pod.stream(credentials(certificate(new), new)) as stream:
+        publish(pod.folder, certificate(new), new)
+        pod.certificates.refresh()
+        await stream.lead_up()
+        await stream.wait_for(lambda report: report.stage is Stage.READ_ONLY)
+
+
+async def test_a_connection_made_under_a_removed_authority_carries_no_new_stream(pod: SecuredPod) -> None:
+    old, new = pod.authority, authority()
+    shown = credentials(certificate(old), old, new)
+    options = (*CLIENT_OPTIONS, *shown.channel_options())
+    async with grpc.aio.secure_channel(f"{HOST}:{pod.server.port}", shown.channel_credentials(), options) as channel:
+        async with asyncio.timeout(10):
+            await channel.channel_ready()
+        publish(pod.folder, certificate(new), new)
+        pod.certificates.refresh()
+        call: Any = channel.stream_stream(CALL)()
+        assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_handshakes_that_nobody_ends_take_few_descriptors(pod: SecuredPod) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from pavane.runtime.certificates import Certificates
 from pavane.wal import DiskFolder
 from pavane.waltz.aio.cluster import ClusterConfig, make_tree
 from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.aio.storage import StorageServer
 from pavane.waltz.aio.stream import Stream
-from pavane.waltz.server import Certificates, WaltzServer
+from pavane.waltz.server import WaltzServer
 from pavane.waltz.state.metadata import Metadata
 from pavane.waltz.storage import Directory
 from pavane.waltz.wire import messages as m
@@ -113,7 +114,7 @@ class Log:
         directory = Directory(DiskFolder(self.folder / f"node{index}"), KEY, self.config.partitions)
         directory.assign(range(self.config.partitions))
         node = StorageServer(directory, KEY, cluster=self.config.name, disk_reserve_bytes=0)
-        tls = self.certificates.storage_port if self.certificates is not None else None
+        tls = self.certificates.mutual_port if self.certificates is not None else None
         await node.start("127.0.0.1", self.ports[index], tls)
         await node.start_admin("127.0.0.1", 0, tls)
         self.nodes[index] = node
@@ -132,8 +133,8 @@ class Log:
             self.metadata,
             advertise="127.0.0.1:0",
             generation=generation,
-            client_tls=tls.client_port if tls is not None else None,
-            storage_tls=tls.storage_link if tls is not None else None,
+            client_tls=tls.open_port if tls is not None else None,
+            storage_tls=tls.dialling if tls is not None else None,
         )
         await server.start("127.0.0.1", 0)
         server.allow_writes()

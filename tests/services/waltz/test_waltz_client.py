@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pavane.runtime.certificates import Certificates
 from pavane.waltz.client import (
     Closed,
     Conflict,
@@ -21,7 +22,6 @@ from pavane.waltz.client import (
     trusting,
 )
 from pavane.waltz.errors import RejectCode
-from pavane.waltz.server import Certificates
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.locks import lock_hash
 from pavane.wire import Stage
@@ -382,7 +382,7 @@ async def test_every_client_has_an_id_of_its_own(cluster: Cluster) -> None:
 async def test_servers_are_known_by_their_authority(tmp_path: Path) -> None:
     ours, foreign = authority(), authority()
     publish(tmp_path, certificate(ours), ours)
-    async with running(tls=Certificates(tmp_path).client_port) as cluster:
+    async with running(tls=Certificates(tmp_path).open_port) as cluster:
         async with Waltz(cluster.addresses, tls=trusting(ours.certificate.decode())) as log:
             assert await log.append(0, b"x") == 0
             assert (await log.get(0, 0)).data == b"x"

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from pavane.runtime import door
+from pavane.runtime.certificates import Certificates
 from pavane.waltz.aio import listener
+from pavane.waltz.aio.admin import StorageAdmin
 from pavane.waltz.aio.links import StorageLink
-from pavane.waltz.client import Waltz, trusting
-from pavane.waltz.server import Certificates
+from pavane.waltz.client import Unavailable, Waltz, trusting
+from pavane.waltz.client.link import Link, parse_address
+from pavane_operator.tls.certificates import Pair
 from tests.services.eventually import eventually
 from tests.services.stage.certificates import authority, certificate, publish
 from tests.services.waltz.running import KEY, running_log
@@ -44,7 +47,7 @@ async def test_a_storage_node_talks_to_nobody_without_a_certificate_of_its_autho
             f"127.0.0.1:{log.ports[0]}",
             KEY,
             1,
-            tls=foreign.storage_link,
+            tls=foreign.dialling,
             up=heard.append,
             down=heard.append,
             heard=lambda node, messages: None,
@@ -56,15 +59,82 @@ async def test_a_storage_node_talks_to_nobody_without_a_certificate_of_its_autho
         assert heard == []
 
 
-def test_a_renewed_certificate_is_loaded_and_a_missing_one_named(tmp_path: Path) -> None:
-    found = certificates(tmp_path / "tls")
-    signer = authority()
-    publish(tmp_path / "tls", certificate(signer), signer)
-    found.refresh()
-    loaded = {tuple(one["subject"]) for one in found.storage_link.get_ca_certs()}
-    assert loaded
-    with pytest.raises(OSError, match="No such file"):
-        Certificates(tmp_path)
+class Dialler:
+    """Somebody with a certificate of his own who dials storage nodes, and trusts everybody who matters."""
+
+    def __init__(self, folder: Path, signer: Pair, *trusted: Pair) -> None:
+        folder.mkdir()
+        publish(folder, certificate(signer), signer, *trusted)
+        self.tls = Certificates(folder).dialling
+
+    async def storage(self, port: int) -> asyncio.Event:
+        """Connect to the port for servers; the event is set when the connection has ended. Raises ``OSError``."""
+        ended, up = asyncio.Event(), asyncio.Event()
+
+        def down(_: str) -> None:
+            ended.set()
+
+        link = StorageLink(
+            f"127.0.0.1:{port}", KEY, 1, tls=self.tls, up=lambda _: up.set(), down=down, heard=lambda *_: None
+        )
+        running = asyncio.create_task(link.run())
+        self.running = running
+        await eventually(lambda: up.is_set() or link.fault not in ("", "not connected yet"))
+        if not up.is_set():
+            running.cancel()
+            raise ConnectionRefusedError(link.fault)
+        return ended
+
+    async def stop(self) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+
+
+async def test_a_removed_authority_is_refused_on_every_port_of_the_log_and_its_connections_end(tmp_path: Path) -> None:
+    old, new = authority(), authority()
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    publish(folder, certificate(new), old, new)
+    own = Certificates(folder)
+    theirs, ours = Dialler(tmp_path / "old", old, new), Dialler(tmp_path / "new", new)
+    async with running_log(tmp_path, certificates=own) as log:
+        await log.settled()
+        server = f"127.0.0.1:{log.servers[0].port}"
+        tls = trusting(new.certificate.decode())
+        async with Waltz([server], tls=tls) as client:
+            assert await client.append(0, b"before") == 0
+            link = await Link.connect(parse_address(server), tls, 1)
+            gone, stays = await theirs.storage(log.ports[0]), await ours.storage(log.ports[0])
+            admin = await StorageAdmin.connect(log.admin(0), KEY, 1, theirs.tls)
+            kept = await StorageAdmin.connect(log.admin(0), KEY, 1, ours.tls)
+            own.refresh()
+            assert not any((gone.is_set(), admin.closed, link.closed))
+            publish(folder, certificate(new), new)
+            own.refresh()
+            await eventually(lambda: gone.is_set() and admin.closed and link.closed)
+            assert not any((stays.is_set(), kept.closed))
+            await theirs.stop()
+            with pytest.raises(ConnectionRefusedError):
+                await theirs.storage(log.ports[0])
+            with pytest.raises(Unavailable):
+                await StorageAdmin.connect(log.admin(0), KEY, 1, theirs.tls)
+            assert await client.append(0, b"after") == 1
+            for each in (admin, kept):
+                each.hang_up("done")
+            await ours.stop()
+            await theirs.stop()
+
+
+async def test_a_client_sees_a_renewed_certificate_at_its_next_handshake(tmp_path: Path) -> None:
+    own = certificates(tmp_path / "tls")
+    other = authority()
+    async with running_log(tmp_path, certificates=own) as log:
+        server = parse_address(f"127.0.0.1:{log.servers[0].port}")
+        with pytest.raises(Unavailable, match="certificate verify failed"):
+            await Link.connect(server, trusting(other.certificate.decode()), 1)
+        publish(tmp_path / "tls", certificate(other), other)
+        link = await Link.connect(server, trusting(other.certificate.decode()), 1)
+        await link.close()
 
 
 async def test_handshakes_that_fail_leave_the_port_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from pavane.compute.tls import AUTHORITIES_FILE
 from pavane.pods.coordinator_settings import PEERS_FILE
+from pavane.runtime.certificates import AUTHORITIES_FILE
 from pavane_operator.crds.coordinator import CoordinatorSpec
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.kinds.base import BaseRenderer

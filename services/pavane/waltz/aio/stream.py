@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+from pavane.runtime.certificates import watch
 from pavane.runtime.names import look_up, resolve
 from pavane.waltz.wire.frame import Channel, Side
 from pavane.wire import ProtocolError
@@ -169,6 +170,7 @@ class Stream(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
         self._transport.write(self.channel.hello())
         self._timer = self._loop.call_later(HELLO_S, self._no_hello)
+        watch(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return what is read into; whoever reads calls ``buffer_updated`` before anybody else reads."""

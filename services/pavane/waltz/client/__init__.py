@@ -1,8 +1,8 @@
 """Client library of Waltz (docs/waltz.md)."""
 
+from pavane.runtime.certificates import trusting
 from pavane.waltz.client.appending import Full
 from pavane.waltz.client.directory import PartitionInfo
-from pavane.waltz.client.link import trusting
 from pavane.waltz.client.transaction import Lock, Transaction
 from pavane.waltz.client.view import View
 from pavane.waltz.client.waltz import Waltz

@@ -25,18 +25,6 @@ def parse_address(text: str) -> Address:
     return host.strip("[]"), int(port)
 
 
-def trusting(authority: str) -> ssl.SSLContext:
-    """Return a context for ``Waltz`` that trusts servers with a certificate of ``authority`` (PEM).
-
-    An authority belongs to one cluster, so names are not compared. Raises ``ssl.SSLError`` for what is no certificate.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_verify_locations(cadata=authority)
-    return context
-
-
 class Link(Stream):
     """One connection. Messages go to who asked (by ReqId), else to the listener of their partition.
 

@@ -2,6 +2,5 @@
 
 from pavane.waltz.server.node import StorageNode
 from pavane.waltz.server.server import WaltzServer
-from pavane.waltz.server.tls import Certificates
 
-__all__ = ["Certificates", "StorageNode", "WaltzServer"]
+__all__ = ["StorageNode", "WaltzServer"]
