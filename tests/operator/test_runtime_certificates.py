@@ -58,3 +58,22 @@ async def test_a_pod_that_restarts_is_dialled_with_what_was_renewed_meanwhile(tm
     server = await start(tmp_path, server.port)
     await eventually(lambda: streams.connected == 1)
     await server.stop()
+
+
+async def test_a_pod_is_dialled_again_when_the_authority_of_its_stream_is_removed(
+    tmp_path: Path, streams: Streams
+) -> None:
+    old, new = authority(), authority()
+    publish(tmp_path, certificate(new), old, new)
+    server = await start(tmp_path)
+    wanted = {POD: (socket_address(HOST, server.port), GENERATION)}
+    streams.context.credentials = credentials(certificate(new), old, new)
+    await streams.keep(wanted)
+    await eventually(lambda: streams.connected == 1)
+    (stream,) = server._sessions
+    await streams.keep(wanted)
+    assert set(server._sessions) == {stream}
+    streams.context.credentials = credentials(certificate(new), new)
+    await streams.keep(wanted)
+    await eventually(lambda: server._sessions and stream not in server._sessions and streams.connected == 1)
+    await server.stop()

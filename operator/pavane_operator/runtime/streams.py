@@ -18,6 +18,7 @@ from opentelemetry import trace
 from pavane.compute.tls import StageCredentials
 from pavane.compute.wire import Epoch, StageReport, Token
 from pavane.parts.backoff import backoff_s
+from pavane.runtime.certificates import chain_of
 from pavane.runtime.names import bracketed
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageStreamError, StageSuperseded, StaleEpoch
@@ -95,6 +96,13 @@ class StreamContext:
     """Of the present spec, in the kind's unit."""
 
     @property
+    def authorities(self) -> frozenset[bytes]:
+        """Those that count from now on, as DER."""
+        if self.credentials is None:
+            return frozenset()
+        return frozenset(chain_of([self.credentials.authorities.decode("ascii", "replace")]))
+
+    @property
     def dialable(self) -> bool:
         """Whether streams can be opened: a secured pod is never dialled in clear."""
         return self.credentials is not None or not self.secured
@@ -108,6 +116,7 @@ class PodStream:
         self.generation = generation
         self._context = context
         self._stream: StageStream | None = None
+        self._trusted: frozenset[bytes] = frozenset()
         self._report: StageReport | None = None
         self._within_lag_since: datetime | None = None
         self._connected = False
@@ -133,6 +142,11 @@ class PodStream:
         self._wanted = _Wanted(until, settings, trace.get_current_span())
         self._asked = until
         self._changed.set()
+
+    @property
+    def outdated(self) -> bool:
+        """Whether it was dialled under an authority that counts no more."""
+        return not self._trusted <= self._context.authorities
 
     async def close(self) -> None:
         """End the stream; the pod keeps its stage."""
@@ -162,6 +176,7 @@ class PodStream:
 
     async def _one_stream(self) -> None:
         """Open a stream and serve it until it ends, which is always by an exception."""
+        self._trusted = self._context.authorities
         stream = StageStream(
             self.address,
             epoch=self._context.epochs.next(),
@@ -220,9 +235,12 @@ class Streams:
         self._streams: dict[str, PodStream] = {}
 
     async def keep(self, wanted: Mapping[str, tuple[str, int]]) -> None:
-        """Open streams to exactly these pods (name → address, generation), and close all others."""
+        """Open streams to exactly these pods (name → address, generation), and close all others.
+
+        Those that were dialled under an authority that is removed are dialled again.
+        """
         for name, stream in list(self._streams.items()):
-            if wanted.get(name) != (stream.address, stream.generation):
+            if wanted.get(name) != (stream.address, stream.generation) or stream.outdated:
                 del self._streams[name]
                 await stream.close()
         for name, (address, generation) in wanted.items():

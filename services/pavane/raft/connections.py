@@ -14,7 +14,7 @@ import resource
 import socket as system_socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from pavane.raft.messages import descriptor, has_input
 
 Socket = zmq.Socket[bytes]
 _CAME_ON = int(zmq.SRCFD)
+_NAME = "User-Id"
 
 STATM = Path("/proc/self/statm")
 
@@ -58,12 +59,19 @@ def connections_max() -> int:
 class Connections:
     """The connections that others made to ``listeners``; used by the thread of ``loop`` only.
 
-    ``refused`` counts those that were hung up on. Close it before the listeners.
+    ``refused`` counts those that were hung up on. They are ``named`` where each has shown a key. Close it
+    before the listeners.
     """
 
     def __init__(
-        self, listeners: Sequence[Socket], context: zmq.Context[Socket], loop: asyncio.AbstractEventLoop
+        self,
+        listeners: Sequence[Socket],
+        context: zmq.Context[Socket],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        named: bool = False,
     ) -> None:
+        self._named = named
         self._listeners = listeners
         self._loop = loop
         self._max = connections_max()
@@ -73,6 +81,7 @@ class Connections:
         self.reading = True  # whether messages are taken; else what waits may be whole
         self.heard: dict[bytes, zmq.Frame] = {}  # who sent a message since the last look, by route: its first frame
         self._heard: set[int] = set()  # descriptors of those heard since the process grew
+        self._names: dict[int, str] = {}  # of those that have said something, by descriptor
         self._before: dict[tuple[Socket, int], int] = {}  # what each had sent when it was last heard
         self._size = self._quiet = resident_bytes()
         self._look_again = loop.call_later(LOOK_S, self._look_at_memory)
@@ -91,6 +100,17 @@ class Connections:
             self._loop.remove_reader(descriptor(monitor))
             monitor.close(0)
 
+    def end_all_but(self, stays: Callable[[str], bool]) -> None:
+        """End connections by the names that were given with their keys; one that has said nothing ends, too.
+
+        Whoever may connect does so again at once.
+        """
+        self._take_heard()
+        for key in list(self._open):
+            name = self._names.get(key[1])
+            if name is None or not stays(name):
+                self._refuse(key, "connections are ended: a client's key is not listed any more")
+
     def _watch(self, listener: Socket, context: zmq.Context[Socket]) -> Socket:
         address = f"inproc://connections-{id(listener)}"
         listener.monitor(address, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
@@ -104,6 +124,7 @@ class Connections:
 
     def _look(self, monitor: Socket) -> None:
         while has_input(monitor):
+            self._take_heard()  # a descriptor that is closed soon stands for somebody else
             event = parse_monitor_message(monitor.recv_multipart(zmq.DONTWAIT))
             key = monitor, int(event["value"])
             if event["event"] == zmq.EVENT_ACCEPTED:
@@ -112,6 +133,7 @@ class Connections:
             else:
                 self._open.pop(key, None)
                 self._before.pop(key, None)
+            self._names.pop(key[1], None)
         while len(self._open) > self._max:
             self._refuse(
                 next(reversed(self._open)),
@@ -121,8 +143,7 @@ class Connections:
 
     def _look_at_memory(self) -> None:
         began_s = self._loop.time()
-        self._heard.update(frame.get(_CAME_ON) for frame in self.heard.values())
-        self.heard.clear()
+        self._take_heard()
         size = resident_bytes()
         if size - self._size >= GROWTH_BYTES:
             self._end_unfinished(size)
@@ -130,6 +151,14 @@ class Connections:
         self._size, self._quiet = min(size, self._size), min(size, self._quiet)
         pause_s = max(LOOK_S, LOOK_SHARE * (self._loop.time() - began_s))
         self._look_again = self._loop.call_later(pause_s, self._look_at_memory)
+
+    def _take_heard(self) -> None:
+        for frame in self.heard.values():
+            number = frame.get(_CAME_ON)
+            self._heard.add(number)
+            if self._named and number not in self._names:
+                self._names[number] = str(frame.get(_NAME))
+        self.heard.clear()
 
     def _end_unfinished(self, resident: int) -> None:
         unfinished: dict[tuple[Socket, int], int] = {}

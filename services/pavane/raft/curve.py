@@ -93,7 +93,8 @@ def check_key(key: bytes) -> None:
 class Zap:
     """Answers ØMQ's question whether a key may connect, for all sockets of one context.
 
-    Used by the thread of ``loop`` only; ``clock`` counts seconds.
+    Used by the thread of ``loop`` only; ``clock`` counts seconds. ``struck_off`` is called when a key that was listed
+    is not any more. The name of a connection (``User-Id``) is its key as text.
     """
 
     def __init__(
@@ -102,8 +103,10 @@ class Zap:
         context: "zmq.Context[zmq.Socket[bytes]]",
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float] = time.monotonic,
+        struck_off: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder = server.clients
+        self._struck_off = struck_off
         self._own = z85.decode(server.public)
         self._loop = loop
         self._clock = clock
@@ -114,9 +117,11 @@ class Zap:
         self._socket.bind(ZAP_ENDPOINT)
         self._descriptor = cast("int", self._socket.get(zmq.FD))
         loop.add_reader(self._descriptor, self._answer)
+        self._again = loop.call_later(REREAD_S, self._look)
 
     def close(self) -> None:
         """Stop answering; the other sockets of the context must be closed by now."""
+        self._again.cancel()
         self._loop.remove_reader(self._descriptor)
         self._socket.close(0)
 
@@ -124,20 +129,33 @@ class Zap:
         """Whether a public key (32 raw bytes) may connect now."""
         return self._folder is None or key == self._own or key in self._accepted(self._folder)
 
+    def accepts_name(self, name: str) -> bool:
+        """The same for the name of a connection."""
+        return self.accepts(z85.decode(name.encode()))
+
+    def _look(self) -> None:
+        if self._folder is not None:
+            self._accepted(self._folder)
+        self._again = self._loop.call_later(REREAD_S, self._look)
+
     def _answer(self) -> None:
         # ØMQ signals edges: go on until there is nothing left.
         while cast("int", self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
             request = self._socket.recv_multipart(zmq.DONTWAIT)
             version, request_id, *_ = request
-            good = len(request) > ZAP_PUBLIC_KEY_FRAME and self.accepts(request[ZAP_PUBLIC_KEY_FRAME])
+            key = request[ZAP_PUBLIC_KEY_FRAME] if len(request) > ZAP_PUBLIC_KEY_FRAME else b""
+            good = bool(key) and self.accepts(key)
             status, text = (b"200", b"OK") if good else (b"400", b"this public key is not listed")
-            self._socket.send_multipart([version, request_id, status, text, b"", b""], zmq.DONTWAIT)
+            name = z85.encode(key) if good else b""
+            self._socket.send_multipart([version, request_id, status, text, name, b""], zmq.DONTWAIT)
 
     def _accepted(self, folder: Path) -> frozenset[bytes]:
         now = self._clock()
         if self._read_at is None or now - self._read_at >= REREAD_S:
             self._read_at = now
-            self._listed = frozenset(_listed_in(folder))
+            former, self._listed = self._listed, frozenset(_listed_in(folder))
+            if former - self._listed:
+                self._loop.call_soon(self._struck_off)
         return self._listed
 
 

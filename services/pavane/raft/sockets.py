@@ -96,7 +96,7 @@ class Sockets:
         self._context = zmq.Context(io_threads=1)
         self._publisher: zmq.Socket[bytes] | None = None
         # Before anything is bound: ØMQ lets everybody in while nobody answers for it.
-        self._zap = Zap(curve, self._context, loop) if curve is not None else None
+        self._zap = Zap(curve, self._context, loop, struck_off=self._end_struck_off) if curve is not None else None
         try:
             self._router = self._bind_router(bind)
             listeners = [self._router]
@@ -113,7 +113,7 @@ class Sockets:
                 self._zap.close()
             self._context.destroy(linger=0)
             raise
-        self.connections = Connections(listeners, self._context, loop)
+        self.connections = Connections(listeners, self._context, loop, named=curve is not None)
         self._router_hot = True
         self._noise = 0  # messages in this window
         self._noise_window: asyncio.TimerHandle | None = None
@@ -256,6 +256,10 @@ class Sockets:
             self._zap.close()
         # Ends when the lingering messages are gone, so not on the loop.
         await self._loop.run_in_executor(None, self._context.term)
+
+    def _end_struck_off(self) -> None:
+        if self._zap is not None:
+            self.connections.end_all_but(self._zap.accepts_name)
 
     def _router_signalled(self) -> None:
         self._router_hot = True

@@ -21,6 +21,8 @@ from pavane.raft.wire.requests import StateBroadcast
 from tests.services.raft.peers import ELECTION_MAX_MS, ELECTION_MIN_MS, free_url
 
 IDENT = b"s3cr3t"
+STRUCK_OFF_S = 60.0
+"""Within a minute nobody is served whose key is not listed any more."""
 LONE_PUBLIC, LONE_SECRET = zmq.curve_keypair()
 REFUSED_S = 1.0
 """How long a client that is kept out tries."""
@@ -92,6 +94,33 @@ async def test_others_are_not_served(cluster: Cluster, kind: str) -> None:
         await listed.update(b"the cluster serves")
         with pytest.raises(Unreachable):
             await other.update(b"from outside", timeout_s=REFUSED_S)
+
+
+async def test_a_key_that_is_struck_off_is_refused_and_its_connections_end(
+    cluster: Cluster,
+) -> None:
+    public, secret = pair()
+    (cluster.clients / "stays.pub").write_bytes(public)
+    stays = CurveKeys(cluster.curve.public, public, secret)
+    async with cluster.client(cluster.keys) as struck, cluster.client(stays) as client:
+        for each in (struck, client):
+            await each.update(b"both are connected")
+        (cluster.clients / "client.pub").unlink()
+
+        async def is_refused() -> bool:
+            try:
+                await struck.update(b"from outside", timeout_s=REFUSED_S)
+            except Unreachable:
+                return True
+            return False
+
+        async with asyncio.timeout(STRUCK_OFF_S):
+            while not await is_refused():
+                await client.update(b"served all the while")
+        await client.update(b"and afterwards")
+        with pytest.raises(Unreachable):
+            async with cluster.client(cluster.keys) as again:
+                await again.update(b"by a new connection", timeout_s=REFUSED_S)
 
 
 @pytest.fixture
